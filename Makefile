@@ -1,0 +1,48 @@
+# Everything from a clean clone: each target sets up what it needs.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint configs/constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check fault fuzz load bench clean
+
+help: ## what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+serve: $(VENV)/base ## run a node on http://127.0.0.1:8100 (settings: ARGS="--port 8200 ...")
+	$(BIN)/agent-tts serve $(ARGS)
+
+test: check ## everything that has to hold: checks, then all tests (ARGS="-k words" picks)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/dev ## format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+fault: $(VENV)/dev ## the faults that a node must survive
+	$(BIN)/python -m pytest tests/fault $(ARGS)
+
+fuzz: $(VENV)/dev ## bad input, many times over
+	AGENT_TTS_TEST_FACTOR=20 $(BIN)/python -m pytest tests/fuzz tests/serve/test_protocol.py tests/engine/test_scheduler.py $(ARGS)
+
+load: $(VENV)/dev ## long load runs
+	$(BIN)/python -m pytest tests/load --override-ini=testpaths=tests/load $(ARGS)
+
+bench: $(VENV)/dev ## the README's figures
+	$(BIN)/agent-tts bench serve --engine espeak $(ARGS)
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/base: pyproject.toml configs/constraints.txt | $(BIN)/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/dev: pyproject.toml configs/constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/base

@@ -1,0 +1,135 @@
+"""What an engine is: slots that speak, one 80 ms frame a step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent_tts.events import EngineInfo, SpeechOptions, WordTime
+
+# ---------------------------------------------------------------- inputs of a step
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Give a free slot to a new owner. `epoch` is the owner's number, echoed in every output."""
+
+    slot: int
+    epoch: int
+    options: SpeechOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """More text for a slot. `flush`: all of it so far is complete words. `last`: no more will come."""
+
+    slot: int
+    text: str
+    flush: bool = False
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Take the slot back, at once; nothing of its owner may follow."""
+
+    slot: int
+
+
+Input = Open | Text | Close
+
+# ---------------------------------------------------------------- outputs of a step
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """80 ms of pcm_s16le; only the last frame of an owner may be shorter."""
+
+    slot: int
+    epoch: int
+    pcm: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    """Times of words in the owner's text, known exactly; given out before the frame in which the word starts."""
+
+    slot: int
+    epoch: int
+    words: tuple[WordTime, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """All audio of the text up to one `Text(flush=True)` has been given out; one for each, in their order."""
+
+    slot: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Starved:
+    """The slot has nothing to speak until more text comes: leave it out of `run` until then."""
+
+    slot: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """All is spoken (`length`: cut by a limit of the engine). The scheduler answers with `Close`."""
+
+    slot: int
+    epoch: int
+    length: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """This slot alone failed; the others go on. The scheduler answers with `Close`."""
+
+    slot: int
+    epoch: int
+    code: str  # a code of the wire protocol
+    message: str  # safe to show to a client
+
+
+Output = Frame | Aligned | Flushed | Starved | Done | Failed
+
+
+class Engine(Protocol):
+    """One thread calls it, always the same. An exception out of `step` means that the whole engine is lost."""
+
+    info: EngineInfo
+
+    def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
+        """Apply `inputs` in their order, then speak one frame in every slot of `run`.
+
+        A slot of `run` yields a `Frame`, or says why not (`Starved`, `Done`, `Failed`); an output may come one step
+        late, which is what its epoch is for. The time of a step bounds everybody's latency: no step may take longer
+        than a frame lasts.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+        ...
+
+
+class NotFinite(ArithmeticError):
+    """Audio with NaN or infinity in it."""
+
+
+def to_pcm16(samples: NDArray[np.float32]) -> bytes:
+    """Float samples in -1 .. 1 of any length as pcm_s16le; louder ones are clipped.
+
+    Raises:
+        NotFinite: instead of letting a single frame of garbage out.
+    """
+    if not np.isfinite(samples).all():
+        raise NotFinite("the engine computed a frame that is not finite")
+    return (np.clip(samples, -1.0, 1.0) * 32767.0).astype("<i2").tobytes()

@@ -1,0 +1,45 @@
+"""From settings to an engine, and to the loop that drives it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from agent_tts.engine.base import Engine
+from agent_tts.engine.loop import EngineLoop, policy
+from agent_tts.engine.scheduler import Scheduler
+from agent_tts.errors import SettingsError
+from agent_tts.settings import Settings
+
+DEFAULT_SLOTS = {"espeak": 64, "tone": 64}
+
+
+def chosen_engine(settings: Settings) -> str:
+    """The engine's name: the one asked for, or the best that this machine can run."""
+    return "espeak" if settings.engine == "auto" else settings.engine
+
+
+def create_engine(settings: Settings) -> Engine:
+    """Load the engine that the settings ask for.
+
+    Raises:
+        SettingsError: it cannot run here; the message says what to do.
+    """
+    name = chosen_engine(settings)
+    slots = settings.slots or DEFAULT_SLOTS[name]
+    if name == "tone":
+        from agent_tts.engine.tone import ToneEngine
+
+        return ToneEngine(settings, slots)
+    try:
+        from agent_tts.engine.espeak import EspeakEngine
+
+        return EspeakEngine(settings, slots)
+    except (ImportError, OSError) as error:
+        raise SettingsError(f"espeak-ng cannot be loaded ({error}): install espeakng-loader") from error
+
+
+def create_loop(settings: Settings, clock: Callable[[], float] = time.monotonic) -> EngineLoop:
+    """An engine with its scheduler, ready to turn."""
+    engine = create_engine(settings)
+    return EngineLoop(engine, Scheduler(policy(settings, engine.info.slots)), clock)

@@ -1,0 +1,95 @@
+"""Commands in, one step, events out: all that an engine process does, and what tests run in-process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from agent_tts import events
+from agent_tts.engine.base import Engine
+from agent_tts.engine.scheduler import Policy, Scheduler
+from agent_tts.events import Command, EngineInfo, Event
+from agent_tts.settings import Settings
+
+
+def policy(settings: Settings, slots: int) -> Policy:
+    """The scheduler's limits as the settings have them."""
+    return Policy(
+        slots=slots,
+        queue=2 * slots if settings.queue is None else settings.queue,
+        queue_s=settings.timeouts.queue_s,
+        text_idle_s=settings.limits.text_idle_s,
+        window_frames=settings.limits.window_frames,
+        max_frames=settings.limits.max_frames,
+        stream_s=settings.limits.context_s,
+    )
+
+
+class EngineLoop:
+    """Drives one engine. Owned by one thread, which calls `submit` and `turn` and sleeps `wait_s` in between."""
+
+    def __init__(self, engine: Engine, scheduler: Scheduler, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
+        self._scheduler = scheduler
+        self._clock = clock
+        # Answers to pings, given out after the next step: they prove that the loop itself goes round.
+        self._pings: list[int] = []
+        # Longest step since the last pong, in seconds.
+        self._longest_s = 0.0
+        # Whether a `Stop` has come.
+        self.stopped = False
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine says of itself."""
+        return self._engine.info
+
+    def submit(self, command: Command) -> None:
+        """Take a command; it has its effect in the next `turn`."""
+        match command:
+            case events.Taken(stream=stream, frames=frames):
+                self._scheduler.taken(stream, frames)
+            case events.Append(stream=stream, text=text):
+                self._scheduler.append(stream, text)
+            case events.Open(stream=stream, options=options):
+                self._scheduler.open(stream, options, self._clock())
+            case events.End(stream=stream):
+                self._scheduler.end(stream)
+            case events.Flush(stream=stream, flush_id=flush_id):
+                self._scheduler.flush(stream, flush_id)
+            case events.Cancel(stream=stream):
+                self._scheduler.cancel(stream)
+            case events.Ping(nonce=nonce):
+                self._pings.append(nonce)
+            case events.Stop():
+                self.stopped = True
+
+    def turn(self) -> list[Event]:
+        """At most one step. An exception means that the engine is lost."""
+        now = self._clock()
+        new: list[Event] = []
+        wake_at = self._scheduler.wake_at(now)
+        if wake_at is not None and wake_at <= now:
+            inputs, run = self._scheduler.plan(now)
+            outputs = self._engine.step(inputs, run) if inputs or run else []
+            end = self._clock()
+            self._longest_s = max(self._longest_s, end - now)
+            new = self._scheduler.apply(outputs, run, end, end - now)
+        for nonce in self._pings:
+            speaking, queued = self._scheduler.speaking, self._scheduler.queued
+            new.append(events.Pong(nonce, speaking, queued, round(self._longest_s * 1_000, 3)))
+            self._longest_s = 0.0
+        self._pings.clear()
+        return new
+
+    def wait_s(self) -> float | None:
+        """How long nothing is due, in seconds; None: until a command comes."""
+        if self._pings:
+            return 0.0
+        now = self._clock()
+        wake_at = self._scheduler.wake_at(now)
+        return None if wake_at is None else max(0.0, wake_at - now)
+
+    def close(self) -> None:
+        """Free the engine. Idempotent."""
+        self._engine.close()

@@ -1,0 +1,261 @@
+"""Who speaks next: FIFO admission to slots, credit, pacing, deadlines and frame caps. Pure: `now` is an argument.
+
+The scheduler stands between streams (the front's word) and slots (the engine's word). A stream waits in a queue until
+a slot is free; in its slot it runs whenever it has text, credit and a listener who is near enough; it leaves the slot
+with exactly one `Finished`. A slot's owner is known by its stream id, which is the epoch that the engine echoes: an
+output of an earlier owner is dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from agent_tts import events
+from agent_tts.engine import base
+from agent_tts.events import FRAME_MS, Event, Finished, Reason, SpeechOptions
+
+FRAME_S = FRAME_MS / 1_000
+
+# A paced stream is woken this much before its lead allows the next frame at the latest, and runs with whoever else is
+# near: one step for many instead of a step for each.
+PACING_SLACK_S = 0.020
+
+# Runaway guard: no text needs more than this. Ten frames (0.8 s) a character is twice the slowest speech measured
+# (spelled-out symbols); the constant covers leading and trailing silence.
+CAP_FRAMES = 50
+CAP_FRAMES_PER_CHAR = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Limits of the scheduler."""
+
+    slots: int  # streams speaking at once
+    queue: int  # streams waiting for a slot
+    queue_s: float = 2.0  # longest wait for a slot, then `at_capacity`
+    text_idle_s: float = 15.0  # longest time without text in a dry slot, then `starved`
+    window_frames: int = 50  # frames made and not yet taken
+    max_frames: int = 3_000  # frames of one stream, whatever its text
+    stream_s: float = 600.0  # longest time in a slot, however slowly its listener takes it
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One stream, waiting or speaking."""
+
+    id: int
+    options: SpeechOptions
+    opened_at: float  # time of `open`
+    credit: int  # frames that may still be made before the listener's side takes some
+    slot: int | None = None  # None while it waits
+    admitted_at: float = 0.0  # when it got its slot
+    text: list[base.Text] = field(default_factory=list)  # arrived while it waited; `slot` is filled in on admission
+    chars: int = 0  # characters so far
+    ended: bool = False  # no more text will come
+    has_text: bool = False  # the engine may have something to speak
+    dry_since: float = 0.0  # since when there is none; means nothing while `has_text`
+    frames: int = 0  # made so far
+    heard_until: float = 0.0  # when a listener who plays without pause will have played all of them
+    flushes: deque[str] = field(default_factory=deque)  # flush ids that the engine has not answered yet
+    busy_s: float = 0.0  # duration of the steps it ran in
+
+    @property
+    def lead_s(self) -> float | None:
+        """How far its audio may run ahead of real time, in seconds; None is unpaced."""
+        return None if self.options.lead_ms is None else self.options.lead_ms / 1_000
+
+    def due(self) -> float:
+        """Earliest time at which its lead allows the next frame."""
+        if self.lead_s is None or not self.frames:
+            return -math.inf
+        return self.heard_until + FRAME_S - self.lead_s
+
+    def cap(self, policy: Policy) -> int:
+        """Frames after which it must be a runaway."""
+        by_text = (CAP_FRAMES + CAP_FRAMES_PER_CHAR * self.chars) / min(1.0, self.options.speed)
+        return min(policy.max_frames, math.ceil(by_text))
+
+
+class Scheduler:
+    """Streams in, engine inputs out; engine outputs in, events out."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        # Every stream that has not finished, by id.
+        self._streams: dict[int, Stream] = {}
+        # Those without a slot, oldest first.
+        self._waiting: deque[Stream] = deque()
+        # The owner of each slot, or None.
+        self._owners: list[Stream | None] = [None] * policy.slots
+        # Slots without an owner; the one freed longest ago is next.
+        self._free: deque[int] = deque(range(policy.slots))
+        # What the engine must be told in the next step, in order.
+        self._inputs: list[base.Input] = []
+        # Events that did not come from a step.
+        self._events: list[Event] = []
+
+    @property
+    def speaking(self) -> int:
+        """Slots with an owner."""
+        return len(self._owners) - len(self._free)
+
+    @property
+    def queued(self) -> int:
+        """Streams waiting for a slot."""
+        return len(self._waiting)
+
+    # ------------------------------------------------------------ commands
+
+    def open(self, stream_id: int, options: SpeechOptions, now: float) -> None:
+        """Take a new stream, or refuse it at once when the queue is full."""
+        stream = Stream(stream_id, options, opened_at=now, credit=self.policy.window_frames)
+        self._streams[stream_id] = stream
+        if len(self._waiting) >= len(self._free) + self.policy.queue:
+            self._refuse(stream)
+        else:
+            self._waiting.append(stream)
+
+    def append(self, stream_id: int, text: str) -> None:
+        """More text. An unknown stream has finished already: nothing to do, here and in all commands below."""
+        self._text(stream_id, text)
+
+    def flush(self, stream_id: int, flush_id: str) -> None:
+        """Speak all text so far; answered by `Flushed`."""
+        if stream := self._streams.get(stream_id):
+            stream.flushes.append(flush_id)
+            self._text(stream_id, "", flush=True)
+
+    def end(self, stream_id: int) -> None:
+        """No more text."""
+        self._text(stream_id, "", last=True)
+
+    def cancel(self, stream_id: int) -> None:
+        """Stop, free the slot."""
+        if stream := self._streams.get(stream_id):
+            self._finish(stream, "cancelled")
+
+    def taken(self, stream_id: int, frames: int) -> None:
+        """The listener's side took `frames` frames."""
+        if stream := self._streams.get(stream_id):
+            stream.credit = min(stream.credit + frames, self.policy.window_frames)
+
+    def _text(self, stream_id: int, text: str, *, flush: bool = False, last: bool = False) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.ended:
+            return
+        stream.chars += len(text)
+        stream.ended = last
+        stream.has_text = True
+        message = base.Text(-1 if stream.slot is None else stream.slot, text, flush, last)
+        (stream.text if stream.slot is None else self._inputs).append(message)
+
+    # ------------------------------------------------------------ one step
+
+    def plan(self, now: float) -> tuple[list[base.Input], set[int]]:
+        """What the next step is told, and the slots that speak in it. Deadlines that have passed take effect."""
+        self._expire(now)
+        while self._waiting and self._free:
+            self._admit(self._waiting.popleft(), now)
+        inputs, self._inputs = self._inputs, []
+        run = {s.slot for s in self._owners if s is not None and s.slot is not None and self._can_run(s, now)}
+        return inputs, run
+
+    def apply(self, outputs: Iterable[base.Output], run: set[int], now: float, step_s: float) -> list[Event]:
+        """Events of a step that ended at `now` and took `step_s` seconds, and all that came up since the last one."""
+        for slot in run:
+            if owner := self._owners[slot]:
+                owner.busy_s += step_s
+        for output in outputs:
+            owner = self._owners[output.slot]
+            if owner is not None and owner.id == output.epoch:
+                self._take(owner, output, now)
+        new, self._events = self._events, []
+        return new
+
+    def wake_at(self, now: float) -> float | None:
+        """When the next step is due: a time not after `now` is at once; None is never, without a new command."""
+        if self._inputs or self._events or (self._waiting and self._free):
+            return now
+        times = [stream.opened_at + self.policy.queue_s for stream in self._waiting]
+        for stream in self._owners:
+            if stream is None:
+                continue
+            times.append(stream.admitted_at + self.policy.stream_s)
+            if not stream.has_text:
+                times.append(stream.dry_since + self.policy.text_idle_s)
+            elif stream.credit > 0:
+                slack = min(PACING_SLACK_S, (stream.lead_s or 0.0) / 4)
+                times.append(stream.due() + slack)
+        return min(times, default=None)
+
+    # ------------------------------------------------------------ inside
+
+    def _can_run(self, stream: Stream, now: float) -> bool:
+        return stream.has_text and stream.credit > 0 and stream.due() <= now
+
+    def _admit(self, stream: Stream, now: float) -> None:
+        slot = self._free.popleft()
+        stream.slot, stream.admitted_at, stream.dry_since = slot, now, now
+        self._owners[slot] = stream
+        self._inputs.append(base.Open(slot, stream.id, stream.options))
+        self._inputs += [base.Text(slot, held.text, held.flush, held.last) for held in stream.text]
+        stream.text.clear()
+        self._events.append(events.Started(stream.id, round((now - stream.opened_at) * 1_000)))
+
+    def _expire(self, now: float) -> None:
+        while self._waiting and now >= self._waiting[0].opened_at + self.policy.queue_s and not self._free:
+            self._refuse(self._waiting.popleft())
+        for stream in self._owners:
+            if stream is None:
+                continue
+            if not stream.has_text and now >= stream.dry_since + self.policy.text_idle_s:
+                message = f"no text for {self.policy.text_idle_s:g} s: append text, or end the context"
+                self._finish(stream, "error", "starved", message)
+            elif now >= stream.admitted_at + self.policy.stream_s:
+                self._finish(stream, "length")
+
+    def _take(self, stream: Stream, output: base.Output, now: float) -> None:
+        match output:
+            case base.Frame(pcm=pcm):
+                stream.frames += 1
+                stream.credit -= 1
+                stream.heard_until = max(stream.heard_until, now) + FRAME_S
+                self._events.append(events.Audio(stream.id, pcm))
+                if stream.frames >= stream.cap(self.policy):
+                    self._finish(stream, "length")
+            case base.Aligned(words=words):
+                self._events.append(events.Words(stream.id, words))
+            case base.Flushed():
+                self._events.append(events.Flushed(stream.id, stream.flushes.popleft()))
+            case base.Starved():
+                stream.has_text, stream.dry_since = False, now
+            case base.Done(length=length):
+                self._finish(stream, "length" if length else "end")
+            case base.Failed(code=code, message=message):
+                self._finish(stream, "error", code, message)
+
+    def _refuse(self, stream: Stream) -> None:
+        message = f"all {self.policy.slots} slots are speaking and the queue is full: try again"
+        self._finish(stream, "error", "at_capacity", message, retry_after_ms=500)
+
+    def _finish(
+        self,
+        stream: Stream,
+        reason: Reason,
+        code: str | None = None,
+        message: str = "",
+        retry_after_ms: int | None = None,
+    ) -> None:
+        del self._streams[stream.id]
+        if stream.slot is not None:
+            # The engine hears of it before it hears of the slot's next owner.
+            self._inputs.append(base.Close(stream.slot))
+            self._owners[stream.slot] = None
+            self._free.append(stream.slot)
+        elif stream in self._waiting:
+            self._waiting.remove(stream)
+        busy_ms = round(stream.busy_s * 1_000, 3)
+        self._events.append(Finished(stream.id, reason, busy_ms, code, message, retry_after_ms))

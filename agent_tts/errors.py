@@ -1,0 +1,106 @@
+"""Every error a caller can meet: one small hierarchy, each class with its wire code and HTTP status.
+
+Messages say what was wrong and what is allowed. They never carry text content, paths or tracebacks, because they
+leave the node.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SpeechError(Exception):
+    """Base of all errors that may be shown to a client.
+
+    Args:
+        message: what was wrong and what is allowed; safe to send to a stranger.
+        retry_after_ms: when trying again makes sense; None when it does not.
+    """
+
+    code: ClassVar[str] = "internal"  # the wire protocol's error code
+    status: ClassVar[int] = 500  # the HTTP status of the same error
+
+    def __init__(self, message: str, *, retry_after_ms: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_ms = retry_after_ms
+
+
+class Internal(SpeechError):
+    """A fault of ours."""
+
+
+class BadMessage(SpeechError):
+    code, status = "bad_message", 400
+
+
+class UnknownType(SpeechError):
+    code, status = "unknown_type", 400
+
+
+class UnknownContext(SpeechError):
+    code, status = "unknown_context", 404
+
+
+class ContextExists(SpeechError):
+    code, status = "context_exists", 409
+
+
+class ContextLimit(SpeechError):
+    code, status = "context_limit", 429
+
+
+class TextTooLong(SpeechError):
+    code, status = "text_too_long", 413
+
+
+class UnknownVoice(SpeechError):
+    code, status = "unknown_voice", 400
+
+
+class UnsupportedLanguage(SpeechError):
+    code, status = "unsupported_language", 400
+
+
+class UnsupportedFormat(SpeechError):
+    code, status = "unsupported_format", 400
+
+
+class AtCapacity(SpeechError):
+    code, status = "at_capacity", 503
+
+
+class Starved(SpeechError):
+    code, status = "starved", 408
+
+
+class SlowConsumer(SpeechError):
+    code, status = "slow_consumer", 408
+
+
+class EngineLost(SpeechError):
+    code, status = "engine_lost", 503
+
+
+class Unauthorized(SpeechError):
+    code, status = "unauthorized", 401
+
+
+class Draining(SpeechError):
+    code, status = "draining", 503
+
+
+def _subclasses(cls: type[SpeechError]) -> list[type[SpeechError]]:
+    return [cls, *(found for sub in cls.__subclasses__() for found in _subclasses(sub))]
+
+
+BY_CODE: dict[str, type[SpeechError]] = {cls.code: cls for cls in reversed(_subclasses(SpeechError))}
+
+
+def from_code(code: str, message: str, retry_after_ms: int | None = None) -> SpeechError:
+    """The error of a wire code; an unknown code is an `Internal`."""
+    return BY_CODE.get(code, Internal)(message, retry_after_ms=retry_after_ms)
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used; the message says which one and what is allowed."""

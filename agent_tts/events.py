@@ -1,0 +1,208 @@
+"""What crosses the boundary between the front process and the engine process: plain values, nothing else.
+
+A *stream* is one utterance. Its id is a u32 that the front never reuses while the engine process lives, so an event
+of a dead stream can always be told apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+SAMPLE_RATE = 24_000  # Hz, mono, of every engine
+FRAME_SAMPLES = 1_920  # 80 ms
+FRAME_MS = 80
+FRAME_BYTES = 2 * FRAME_SAMPLES  # pcm_s16le
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Sampling of the neural engines; defaults are Qwen3-TTS's generation_config.json."""
+
+    temperature: float = 0.9  # 0 is greedy
+    top_k: int = 50  # 0 keeps all
+    top_p: float = 1.0
+    repetition_penalty: float = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechOptions:
+    """How one stream is to be spoken. Everything that decides its audio, besides its text."""
+
+    voice: str | None = None  # None is the engine's default voice
+    language: str = "auto"  # "auto", a language code ("de", "en-GB") or an English name ("german")
+    instructions: str | None = None  # style, for engines that take one
+    seed: int | None = None  # None draws one
+    speed: float = 1.0  # 0.25 .. 4, 2 speaks twice as fast
+    pitch: float = 1.0  # 0.5 .. 2, 1 is the voice's own
+    clean: bool = True  # make LLM output speakable (markdown, links, emoji); False speaks it as it is
+    sampling: Sampling = field(default_factory=Sampling)
+    lead_ms: int | None = 1_000  # how far audio may run ahead of real time; None is unpaced
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """A voice that an engine can speak."""
+
+    name: str  # what a client passes as `voice`
+    languages: tuple[str, ...]  # BCP 47 codes; the first is spoken when the language is "auto"
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine is, told once when it is ready."""
+
+    engine: str  # "espeak", "tone", "qwen3"
+    model: str  # a name for people and for /v1/models
+    slots: int  # how many streams may speak at once
+    voices: tuple[Voice, ...]
+    default_voice: str
+    languages: dict[str, str]  # every accepted spelling, lower case ("german", "de", "de-de") -> code
+    aliases: dict[str, str] = field(default_factory=dict)  # other people's voice names -> ours
+    aligns_words: bool = False  # whether it tells when words are spoken; otherwise their times are estimated
+    sample_rate: int = SAMPLE_RATE
+    frame_ms: int = FRAME_MS
+
+
+# ---------------------------------------------------------------- front -> engine
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A new stream. It gets a slot at once, or waits in the queue."""
+
+    stream: int
+    options: SpeechOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """More text of a stream, verbatim."""
+
+    stream: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """All text so far is complete words: speak it without waiting for more."""
+
+    stream: int
+    flush_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """No more text will come."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop now. Of this stream only `Finished` follows, unless that was sent before."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The listener's side took `frames` more frames: credit for as many new ones."""
+
+    stream: int
+    frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Heartbeat; the engine loop itself answers, between two steps."""
+
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Close the engine and leave."""
+
+
+Command = Open | Append | Flush | End | Cancel | Taken | Ping | Stop
+
+# ---------------------------------------------------------------- engine -> front
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The engine is loaded and takes streams."""
+
+    info: EngineInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The stream has a slot."""
+
+    stream: int
+    queue_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """The next piece of a stream: pcm_s16le, 24 kHz, mono; 80 ms, and only the last piece may be shorter."""
+
+    stream: int
+    pcm: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WordTime:
+    """When a piece of the text is spoken."""
+
+    char_start: int  # offsets in the stream's text as it was appended
+    char_end: int
+    start_ms: int  # from the stream's first sample
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Times of words, known to the engine; sent before the audio they speak of."""
+
+    stream: int
+    words: tuple[WordTime, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """All audio of the text before that `Flush` has been sent."""
+
+    stream: int
+    flush_id: str
+
+
+Reason = Literal["end", "cancelled", "length", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a stream, sent exactly once; its slot is free."""
+
+    stream: int
+    reason: Reason
+    busy_ms: float = 0.0  # time of the engine steps that this stream took part in
+    code: str | None = None  # with reason "error": a code of the wire protocol
+    message: str = ""
+    retry_after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """Answer to `Ping`."""
+
+    nonce: int
+    speaking: int  # slots in use
+    queued: int
+    step_ms: float  # longest step since the last pong
+
+
+Event = Hello | Started | Audio | Words | Flushed | Finished | Pong

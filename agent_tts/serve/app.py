@@ -1,0 +1,122 @@
+"""The node as an ASGI application: one port for the page, HTTP, WebSocket and WebRTC signalling."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+
+import agent_tts
+from agent_tts.events import Event
+from agent_tts.ipc.client import EngineProcess
+from agent_tts.serve import http, rtc
+from agent_tts.serve.guard import Guard
+from agent_tts.serve.metrics import Metrics
+from agent_tts.serve.node import Node
+from agent_tts.serve.websocket import StreamEndpoint
+from agent_tts.settings import Settings
+from agent_tts.speech.service import Link, LinkFactory, SpeechService
+
+LAG_PROBE_S = 0.5
+
+# The page loads nothing from elsewhere, runs no inline script, and is framed by nobody.
+PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; worker-src 'self' blob:; style-src 'self'; img-src 'self' data:; "
+        "font-src 'self'; media-src 'self' blob: mediastream:; connect-src 'self' ws: wss:; manifest-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(self)",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+
+
+def create_app(settings: Settings, make_link: LinkFactory | None = None) -> FastAPI:
+    """A node, ready to be served; its engine comes up with the application's lifespan.
+
+    Args:
+        make_link: the way to an engine; an engine process of its own when None.
+    """
+
+    def engine_process(on_events: Callable[[list[Event]], None], on_lost: Callable[[str], None]) -> Link:
+        return EngineProcess(settings, on_events, on_lost)
+
+    metrics = Metrics()
+    service = SpeechService(make_link or engine_process)
+    node = Node(settings, service, Guard(settings, metrics), metrics)
+    service.on_pulse = metrics.pulse
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await service.start()
+        probe = asyncio.create_task(_probe_lag(node), name="loop lag probe")
+        try:
+            yield
+        finally:
+            probe.cancel()
+            await asyncio.gather(probe, return_exceptions=True)
+            await rtc.close_all(node)
+            await service.close()
+
+    app = FastAPI(title="agent_tts", version=agent_tts.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.node = node
+    app.include_router(http.router())
+    app.include_router(rtc.router())
+    app.router.routes.append(WebSocketRoute("/v1/tts/stream", StreamEndpoint(node)))
+    http.install_error_handlers(app)
+    if settings.web:
+        _add_page(app)
+    if settings.auth.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.auth.allowed_origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "X-API-Key"],
+        )
+    return app
+
+
+def web_folder() -> Path:
+    """Where the page's files are: in the installed package, or beside it in a checkout."""
+    package = Path(agent_tts.__file__).parent
+    installed = package / "web"
+    return installed if installed.is_dir() else package.parent / "web"
+
+
+class _Page(StaticFiles):
+    """The page's files with its headers."""
+
+    def file_response(self, *args: object, **kwargs: object) -> Response:
+        response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
+        response.headers.update(PAGE_HEADERS)
+        return response
+
+
+def _add_page(app: FastAPI) -> None:
+    folder = web_folder()
+
+    async def index(_: object) -> FileResponse:
+        return FileResponse(folder / "index.html", headers=PAGE_HEADERS)
+
+    app.router.routes.append(Route("/", index))
+    app.mount("/web", _Page(directory=folder))
+
+
+async def _probe_lag(node: Node) -> None:
+    """How late the event loop is, twice a second; and what only a look can tell."""
+    while True:
+        before = time.monotonic()
+        await asyncio.sleep(LAG_PROBE_S)
+        node.metrics.loop_lag.observe(max(0.0, time.monotonic() - before - LAG_PROBE_S))
+        if node.service.info is not None:
+            node.metrics.slots.set(node.service.info.slots)

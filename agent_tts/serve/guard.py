@@ -1,0 +1,144 @@
+"""Who may speak, and how much at once: keys, one-time browser tokens, origins and counts."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection
+
+from agent_tts.errors import AtCapacity, Unauthorized
+from agent_tts.serve.metrics import Metrics
+from agent_tts.settings import Settings, is_loopback
+
+MAX_TOKENS = 10_000  # unused tokens at once; each lives for a minute
+RETRY_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who is asking."""
+
+    key_id: str | None  # a digest of the API key, fit for comparing and never for logging; None without authentication
+
+
+class Guard:
+    """Checks and counts the clients of one node."""
+
+    def __init__(self, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._keys = [key.get_secret_value().encode() for key in settings.auth.api_keys]
+        self._origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
+        self._token_ttl_s = settings.auth.token_ttl_s
+        self._limits = settings.limits
+        self._metrics = metrics
+        self._clock = clock
+        # Unused tokens: digest -> (client, expiry).
+        self._tokens: dict[bytes, tuple[Client, float]] = {}
+        # Sessions and requests admitted now, by key.
+        self._admitted: Counter[str | None] = Counter()
+
+    # ------------------------------------------------------------ who
+
+    def authorize(self, headers: Mapping[str, str], query: Mapping[str, str], *, token_ok: bool = False) -> Client:
+        """The client behind a request, from its headers (names in lower case) and query.
+
+        Args:
+            token_ok: whether a one-time token may stand for a key; a token that is looked at is used up.
+
+        Raises:
+            Unauthorized: the origin is foreign, or the key or token is missing or wrong.
+        """
+        self._check_origin(headers)
+        if not self._keys:
+            return Client(None)
+        token = query.get("token")
+        if token_ok and token is not None:
+            return self._redeem(token)
+        return self._check_key(headers)
+
+    def issue_token(self, client: Client) -> tuple[str, float]:
+        """A one-time token for a browser, and its life in seconds.
+
+        Raises:
+            AtCapacity: too many tokens are unused.
+        """
+        now = self._clock()
+        self._tokens = {digest: held for digest, held in self._tokens.items() if held[1] > now}
+        if len(self._tokens) >= MAX_TOKENS:
+            raise AtCapacity("too many unused tokens: try again", retry_after_ms=RETRY_MS)
+        token = secrets.token_urlsafe(32)
+        self._tokens[_digest(token)] = (client, now + self._token_ttl_s)
+        return token, self._token_ttl_s
+
+    def _redeem(self, token: str) -> Client:
+        client, expires = self._tokens.pop(_digest(token), (None, 0.0))
+        if client is None or self._clock() >= expires:
+            raise Unauthorized("the token is unknown, used or expired: POST /v1/tokens gives a new one")
+        return client
+
+    def _check_key(self, headers: Mapping[str, str]) -> Client:
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        given = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        # Every key is compared, so that the time taken tells nothing of which one was nearly right.
+        right = [hmac.compare_digest(key, given.encode(errors="replace")) for key in self._keys]
+        if not any(right):
+            raise Unauthorized("an API key is needed: Authorization: Bearer KEY, or X-API-Key")
+        return Client(_digest(given).hex()[:16])
+
+    def _check_origin(self, headers: Mapping[str, str]) -> None:
+        host = headers.get("host", "").lower()
+        if not self._keys and not self._is_known_host(host):
+            # A foreign name that points at loopback (DNS rebinding) makes any web page "the same origin".
+            raise Unauthorized("without API keys the node answers to localhost only: set auth.api_keys")
+        origin = headers.get("origin")
+        if origin is None:
+            return
+        origin = origin.lower()
+        if urlsplit(origin).netloc != host and origin not in self._origins:
+            raise Unauthorized("this origin is not allowed: add it to auth.allowed_origins")
+
+    def _is_known_host(self, host: str) -> bool:
+        name = urlsplit(f"//{host}").hostname or ""
+        return is_loopback(name) or any(urlsplit(origin).netloc == host for origin in self._origins)
+
+    # ------------------------------------------------------------ how much
+
+    @contextmanager
+    def admit(self, client: Client) -> Iterator[None]:
+        """Count a session or request for as long as it lasts.
+
+        Raises:
+            AtCapacity: this key, or the node, has as many as it may have.
+        """
+        limits = self._limits
+        if self._admitted.total() >= limits.connections:
+            raise AtCapacity(f"{limits.connections} sessions are open on this node: try again", retry_after_ms=RETRY_MS)
+        if client.key_id is not None and self._admitted[client.key_id] >= limits.sessions_per_key:
+            message = f"{limits.sessions_per_key} sessions are open with this key: close one, or try again"
+            raise AtCapacity(message, retry_after_ms=RETRY_MS)
+        self._admitted[client.key_id] += 1
+        self._metrics.sessions.inc()
+        try:
+            yield
+        finally:
+            self._metrics.sessions.dec()
+            self._admitted[client.key_id] -= 1
+            if not self._admitted[client.key_id]:
+                del self._admitted[client.key_id]
+
+
+def authorized(connection: HTTPConnection) -> Client:
+    """FastAPI dependency: the client behind a request; raises `Unauthorized`."""
+    guard: Guard = connection.app.state.node.guard
+    return guard.authorize(connection.headers, connection.query_params)
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode(errors="replace")).digest()

@@ -1,0 +1,470 @@
+"""The protocol of one client, whatever carries it: messages in, messages and audio out. No I/O of its own.
+
+The carrier (a WebSocket, a WebRTC peer) calls `receive` with what comes in and takes with `poll` what goes out, at its
+own pace: audio that it does not take stays in the engine's credit window, so a slow client only slows itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from secrets import token_hex
+from typing import Protocol
+
+from agent_tts.errors import (
+    BadMessage,
+    ContextExists,
+    ContextLimit,
+    Draining,
+    SpeechError,
+    TextTooLong,
+    UnknownContext,
+    from_code,
+)
+from agent_tts.events import FRAME_MS, SAMPLE_RATE, Audio, Finished, Flushed, Started, Words
+from agent_tts.serve import protocol
+from agent_tts.serve.metrics import ContextMeter
+from agent_tts.serve.node import Node
+from agent_tts.speech.encoding import Chunk, Encoder, make_encoder
+from agent_tts.speech.session import Speech, SpeechEvent
+from agent_tts.speech.words import Word, WordTimeline
+
+# Ids of contexts that died without the client's doing, remembered so that its text in flight does not open them anew.
+MAX_DEAD = 64
+
+# Replies that a client may leave unread. It grows only by what the client itself asks for.
+MAX_REPLIES = 10_000
+
+
+class Playout(Protocol):
+    """Where the node itself plays the audio, as a WebRTC track does."""
+
+    def played_ms(self, context_no: int) -> int | None:
+        """Audio of the context that has been played; None before its first."""
+        ...
+
+    def clear(self, context_no: int) -> None:
+        """Drop what was not played yet."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AudioChunk:
+    """A piece of a context's audio."""
+
+    context_id: str
+    context_no: int
+    first_sample: int  # index of its first sample at the output rate
+    flags: int  # protocol.FLAG_*
+    payload: bytes  # in the context's encoding; plain 24 kHz pcm_s16le where a Playout is given
+    base64: bool = False  # framing
+
+    def message(self) -> str | bytes:
+        """As it is sent on a WebSocket."""
+        if self.base64:
+            audio = base64.b64encode(self.payload).decode()
+            fields = {"context_id": self.context_id, "first_sample": self.first_sample, "flags": self.flags}
+            return protocol.build("audio", **fields, audio=audio)
+        return protocol.header(self.context_no, self.first_sample, self.flags) + self.payload
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """One utterance of the client."""
+
+    id: str
+    no: int
+    config: protocol.SessionConfig
+    speech: Speech
+    meter: ContextMeter
+    timeline: WordTimeline
+    encoder: Encoder | None  # None where audio leaves as it is
+    started: bool = False  # context.started was sent
+    chars: int = 0  # text so far
+    first_sample: int = 0  # of the next chunk
+    samples: int = 0  # handed out, at 24 kHz
+    closed: bool = False  # its last frame was handed out as such
+    words: list[Word] = field(default_factory=list)  # told before context.started, sent right after it
+    acked: tuple[float, float] | None = None  # (played_ms, when) of the client's last word on it
+
+    @property
+    def audio_ms(self) -> int:
+        return round(self.samples * 1_000 / SAMPLE_RATE)
+
+
+class Session:
+    """All contexts of one client."""
+
+    def __init__(
+        self,
+        node: Node,
+        carrier: str,
+        playout: Playout | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.id = token_hex(8)
+        self._node = node
+        self._limits = node.settings.limits
+        self._carrier = carrier
+        self._playout = playout
+        self._clock = clock
+        self._config = protocol.SessionConfig(lead_ms=node.settings.lead_ms)
+        # Open contexts by id.
+        self._contexts: dict[str, Context] = {}
+        # Ids of contexts that ended without the client's doing; text for them is refused. Oldest first.
+        self._dead: OrderedDict[str, None] = OrderedDict()
+        # Number of the last context.
+        self._context_no = 0
+        # Messages that wait for no audio.
+        self._replies: deque[str] = deque()
+        # What the context whose turn it is still has to send.
+        self._outbox: deque[str | AudioChunk] = deque()
+        # Contexts that may have events, in their turn.
+        self._ready: OrderedDict[str, None] = OrderedDict()
+        # Why the session ends once no context is open: (WebSocket close code, reason); None while it goes on.
+        self._leaving: tuple[int, str] | None = None
+        # When the client was last heard, or a context last ended.
+        self._active_at = clock()
+        # Set when the carrier is to close, after everything has been polled: (WebSocket close code, reason).
+        self.closing: tuple[int, str] | None = None
+        # Called when `poll` may have something; set by the carrier. Must not block.
+        self.waker: Callable[[], None] | None = None
+        node.sessions.add(self)
+        self._greet()
+
+    # ------------------------------------------------------------ the carrier's side
+
+    def receive(self, data: str | bytes) -> None:
+        """Take a message from the client. Every mistake is answered, none raises."""
+        self._active_at = self._clock()
+        context_id = None
+        try:
+            message = protocol.parse(data)
+            context_id = getattr(message, "context_id", None)
+            self._obey(message)
+        except SpeechError as error:
+            if error.code in ("at_capacity", "engine_lost", "draining", "context_limit"):
+                self._node.metrics.refused.labels(error.code).inc()
+            self._reply(protocol.build_error(error, context_id=context_id))
+        if len(self._replies) > MAX_REPLIES:
+            self.closing = (1008, "too many messages without reading the answers")
+
+    def poll(self, audio: bool = True) -> str | AudioChunk | None:
+        """What to send next, or None when there is nothing now.
+
+        Args:
+            audio: False gives only messages that do not stand behind audio.
+        """
+        if self._replies:
+            return self._replies.popleft()
+        if not audio:
+            return None
+        while not self._outbox and self._ready:
+            context_id, _ = self._ready.popitem(last=False)
+            context = self._contexts.get(context_id)
+            if context is not None and (event := context.speech.poll()) is not None:
+                self._ready[context_id] = None  # there may be more, after the others' turn
+                self._tell(context, event)
+        if self._outbox:
+            return self._outbox.popleft()
+        if self._leaving is not None and not self._contexts:
+            self.closing = self._leaving
+        return None
+
+    def drain(self) -> None:
+        """Say that the node is going away; open contexts may finish, then the session asks to be closed."""
+        self._leaving = (1012, "the node is going away")
+        deadline_ms = round(self._node.settings.timeouts.drain_s * 1_000)
+        self._reply(protocol.build("session.draining", deadline_ms=deadline_ms))
+
+    def expire(self) -> None:
+        """Ask to be closed when nothing has happened for too long."""
+        idle_s = self._clock() - self._active_at
+        if not self._contexts and idle_s >= self._limits.session_idle_s and self.closing is None:
+            self.closing = (1000, f"idle for {self._limits.session_idle_s:g} s")
+            self._wake()
+
+    def close(self) -> None:
+        """Stop every context at once. Idempotent."""
+        self._node.sessions.discard(self)
+        for context in self._contexts.values():
+            context.speech.waker = None
+            context.speech.stop()
+            context.meter.finished(Finished(context.speech.stream, "cancelled"))
+        self._contexts.clear()
+        self._replies.clear()
+        self._outbox.clear()
+        self._ready.clear()
+
+    # ------------------------------------------------------------ messages from the client
+
+    def _obey(self, message: protocol.ClientMessage) -> None:
+        match message:
+            case protocol.TextAppend(context_id=context_id, text=text):
+                self._append(context_id, text)
+            case protocol.PlaybackAck(context_id=context_id, played_ms=played_ms):
+                self._context(context_id).acked = (played_ms, self._clock())
+            case protocol.ContextOpen(context_id=context_id):
+                self._bury(context_id)
+                if context_id in self._contexts:
+                    raise ContextExists("this context is open: choose another context_id, or end it first")
+                self._open(context_id, self._config.merged(message.overrides, self._limits.max_lead_ms))
+            case protocol.ContextFlush(context_id=context_id, flush_id=flush_id):
+                context = self._context(context_id)
+                context.speech.flush(flush_id)
+                self._tell_words(context, context.timeline.complete(), "estimated")
+            case protocol.ContextEnd(context_id=context_id):
+                self._end(context_id)
+            case protocol.ContextCancel(context_id="*", played_ms=played_ms):
+                self._dead.clear()
+                for context in list(self._contexts.values()):
+                    self._cancel(context, played_ms)
+            case protocol.ContextCancel(context_id=context_id, played_ms=played_ms):
+                if not self._bury(context_id):
+                    self._cancel(self._context(context_id), played_ms)
+            case protocol.SessionUpdate(session=fields):
+                self._update(fields)
+            case protocol.Ping(t=t):
+                self._reply(protocol.build("pong", t=t))
+            case protocol.SessionClose():
+                self._leaving = (1000, "closed by the client")
+                for context in list(self._contexts.values()):
+                    self._cancel(context, None)
+
+    def _update(self, fields: dict[str, object]) -> None:
+        config = self._config.merged(fields, self._limits.max_lead_ms)
+        if self._node.service.info is not None:
+            self._node.service.resolve(config.options())
+        self._config = config
+        self._reply(protocol.build("session.updated", session=config.model_dump()))
+
+    def _open(self, context_id: str, config: protocol.SessionConfig) -> Context:
+        if self._leaving is not None:
+            raise Draining(f"no new context: {self._leaving[1]}")
+        if len(self._contexts) >= self._limits.contexts_per_session:
+            raise ContextLimit(f"{self._limits.contexts_per_session} contexts are open: end or cancel one first")
+        encoding = config.output
+        plain = self._playout is not None or (encoding.encoding == "pcm_s16le" and encoding.sample_rate == SAMPLE_RATE)
+        encoder = None if plain else make_encoder(encoding.encoding, encoding.sample_rate)
+        speech = self._node.service.open(config.options())
+        info = self._node.service.info
+        self._context_no += 1
+        context = Context(
+            context_id,
+            self._context_no,
+            config,
+            speech,
+            self._node.metrics.context(self._carrier, self._clock),
+            WordTimeline(aligned=info is not None and info.aligns_words, speed=config.speed),
+            encoder,
+        )
+        self._contexts[context_id] = context
+        speech.waker = lambda: self._mark_ready(context_id)
+        return context
+
+    def _append(self, context_id: str, text: str) -> None:
+        if len(text) > self._limits.text_message_chars:
+            raise TextTooLong(f"text of one message is at most {self._limits.text_message_chars} characters")
+        if context_id in self._dead:
+            raise UnknownContext("this context has ended: end it, or open it anew")
+        context = self._contexts.get(context_id) or self._open(context_id, self._config)
+        if context.speech.ended:
+            raise BadMessage("this context was ended: no more text")
+        if context.chars + len(text) > self._limits.text_context_chars:
+            raise TextTooLong(f"text of one context is at most {self._limits.text_context_chars} characters")
+        if not text:
+            return
+        context.chars += len(text)
+        context.meter.text()
+        context.speech.write(text)
+        self._tell_words(context, context.timeline.append(text), "estimated")
+
+    def _end(self, context_id: str) -> None:
+        if self._bury(context_id):
+            return
+        context = self._context(context_id)
+        context.speech.end()
+        self._tell_words(context, context.timeline.complete(), "estimated")
+
+    def _cancel(self, context: Context, played_ms: float | None) -> None:
+        """Barge-in: no audio of the context is given out after this; `context.done` follows from the engine."""
+        if context.speech.stopped:
+            return
+        generated_ms = round(context.speech.samples * 1_000 / SAMPLE_RATE)
+        played_ms = min(self._played_ms(context) if played_ms is None else played_ms, generated_ms)
+        if self._playout is not None:
+            self._playout.clear(context.no)
+        if context.speech.finished is not None:
+            context.timeline.finish(generated_ms)
+        heard, unheard = context.timeline.split(played_ms)
+        context.meter.cancelled()
+        context.speech.stop()
+        self._outbox = deque(
+            item for item in self._outbox if not (isinstance(item, AudioChunk) and item.context_no == context.no)
+        )
+        self._reply(
+            protocol.build(
+                "context.cancelled",
+                context_id=context.id,
+                played_ms=round(played_ms),
+                generated_ms=generated_ms,
+                heard_text=heard,
+                unheard_text=unheard,
+            )
+        )
+        self._mark_ready(context.id)
+
+    def _played_ms(self, context: Context) -> float:
+        """What the listener has heard: as played here, as acknowledged, or as real time has it."""
+        if self._playout is not None:
+            return self._playout.played_ms(context.no) or 0
+        if context.acked is None:
+            return context.meter.played_ms()
+        acked_ms, at = context.acked
+        return min(acked_ms + (self._clock() - at) * 1_000, context.audio_ms)
+
+    def _bury(self, context_id: str) -> bool:
+        """The client has seen that a context died; whether it was one of those. Its id may be used again."""
+        if context_id not in self._dead:
+            return False
+        del self._dead[context_id]
+        return True
+
+    def _context(self, context_id: str) -> Context:
+        context = self._contexts.get(context_id)
+        if context is None:
+            raise UnknownContext("no such context is open")
+        return context
+
+    # ------------------------------------------------------------ events of the engine
+
+    def _tell(self, context: Context, event: SpeechEvent) -> None:
+        match event:
+            case Audio(pcm=pcm):
+                self._tell_audio(context, pcm)
+            case Words(words=times):
+                self._tell_words(context, context.timeline.align(times), "aligned")
+            case Started(queue_ms=queue_ms):
+                context.started = True
+                started = {"context_id": context.id, "context_no": context.no, "queue_ms": queue_ms}
+                self._reply(protocol.build("context.started", **started))
+                held, context.words = context.words, []
+                self._tell_words(context, held, "estimated")
+            case Flushed(flush_id=flush_id):
+                flushed = {"context_id": context.id, "flush_id": flush_id, "audio_ms": context.audio_ms}
+                self._outbox.append(protocol.build("context.flushed", **flushed))
+            case Finished():
+                self._tell_finished(context, event)
+
+    def _tell_audio(self, context: Context, pcm: bytes) -> None:
+        samples = len(pcm) // 2
+        context.samples += samples
+        context.meter.audio(samples * 1_000 / SAMPLE_RATE)
+        chunks = [(pcm, samples)] if context.encoder is None else context.encoder.encode(pcm)
+        flags = 0
+        for later in context.speech.ahead():
+            if isinstance(later, Flushed):
+                flags |= protocol.FLAG_FLUSH
+            elif isinstance(later, Finished) and later.reason in ("end", "length"):
+                flags |= protocol.FLAG_LAST
+                context.closed = True
+                chunks += [] if context.encoder is None else context.encoder.flush()
+        self._chunks(context, chunks, flags)
+
+    def _chunks(self, context: Context, chunks: list[Chunk], flags: int) -> None:
+        """Send `chunks`, the last of them with `flags`; flags with no audio left go out with an empty chunk."""
+        is_base64 = context.config.output.framing == "base64"
+        if flags and not chunks:
+            chunks = [(b"", 0)]
+        for left, (payload, samples) in zip(reversed(range(len(chunks))), chunks, strict=True):
+            last = flags if left == 0 else 0
+            chunk = AudioChunk(context.id, context.no, context.first_sample, last, payload, is_base64)
+            context.first_sample += samples
+            self._outbox.append(chunk)
+
+    def _tell_words(self, context: Context, words: list[Word], kind: str) -> None:
+        if not words or context.config.timestamps == "none":
+            return
+        if not context.started:
+            context.words += words
+            return
+        told = [
+            {
+                "word": word.word,
+                "start_ms": word.start_ms,
+                "end_ms": word.end_ms,
+                "char_start": word.char_start,
+                "char_end": word.char_end,
+            }
+            for word in words
+        ]
+        message = protocol.build("words", context_id=context.id, kind=kind, words=told)
+        (self._outbox.append if kind == "aligned" else self._reply)(message)
+
+    def _tell_finished(self, context: Context, event: Finished) -> None:
+        del self._contexts[context.id]
+        self._active_at = self._clock()
+        if event.reason in ("end", "length"):
+            if context.samples and not context.closed:
+                tail = [] if context.encoder is None else context.encoder.flush()
+                self._chunks(context, tail, protocol.FLAG_LAST)
+            self._tell_words(context, context.timeline.finish(context.audio_ms), "aligned")
+        if event.code is not None:
+            error = from_code(event.code, event.message, event.retry_after_ms)
+            self._outbox.append(protocol.build_error(error, context_id=context.id))
+        if event.reason in ("length", "error") and not context.speech.ended:
+            self._dead[context.id] = None
+            if len(self._dead) > MAX_DEAD:
+                self._dead.popitem(last=False)
+        summary = context.meter.finished(event)
+        self._outbox.append(
+            protocol.build(
+                "context.done",
+                context_id=context.id,
+                context_no=context.no,
+                reason=event.reason,
+                audio_ms=summary.audio_ms,
+                ttfa_ms=summary.ttfa_ms,
+                rtf=summary.rtf,
+            )
+        )
+
+    # ------------------------------------------------------------ inside
+
+    def _greet(self) -> None:
+        info, limits = self._node.service.info, self._limits
+        self._reply(
+            protocol.build(
+                "session.created",
+                session_id=self.id,
+                protocol=protocol.SUBPROTOCOL,
+                engine=info.engine if info else None,
+                model=info.model if info else None,
+                sample_rate=SAMPLE_RATE,
+                frame_ms=FRAME_MS,
+                limits={
+                    "text_message_chars": limits.text_message_chars,
+                    "text_context_chars": limits.text_context_chars,
+                    "message_bytes": limits.message_bytes,
+                    "contexts": limits.contexts_per_session,
+                    "session_idle_s": limits.session_idle_s,
+                    "text_idle_s": limits.text_idle_s,
+                    "max_lead_ms": limits.max_lead_ms,
+                },
+            )
+        )
+
+    def _mark_ready(self, context_id: str) -> None:
+        self._ready[context_id] = None
+        self._wake()
+
+    def _reply(self, message: str) -> None:
+        self._replies.append(message)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self.waker is not None:
+            self.waker()

@@ -1,0 +1,120 @@
+"""Every number and choice of the node: one frozen object, with units, defaults and limits.
+
+Sources, strongest first: command-line flags, `AGENT_TTS_*` environment variables (`AGENT_TTS_LIMITS__CONNECTIONS=64`),
+a YAML file, these defaults. An unknown key is an error that names the nearest valid one.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+ENV_PREFIX = "AGENT_TTS_"
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Limits(Section):
+    """What one client may take, and what all may take together."""
+
+    text_message_chars: int = Field(4_000, ge=1, description="text in one message")
+    text_context_chars: int = Field(20_000, ge=1, description="text in one context")
+    message_bytes: int = Field(65_536, ge=1_024, description="one WebSocket message or HTTP body without a file")
+    contexts_per_session: int = Field(16, ge=1, description="contexts open at once on one connection")
+    session_idle_s: float = Field(300.0, gt=0, description="a connection without a message and without speech")
+    sessions_per_key: int = Field(4, ge=1, description="connections and HTTP requests at once with one API key")
+    connections: int = Field(512, ge=1, description="sessions at once, all clients together")
+    rtc_peers: int = Field(48, ge=0, description="WebRTC peers at once; 0 turns WebRTC off")
+    text_idle_s: float = Field(15.0, gt=0, description="an open context that is dry gets no text: `starved`")
+    max_frames: int = Field(3_000, ge=1, description="80 ms frames in one context, whatever its text")
+    context_s: float = Field(600.0, gt=0, description="longest life of a context in a slot, ended with `length`")
+    window_frames: int = Field(50, ge=2, description="frames made that the listener's side has not taken yet")
+    max_lead_ms: int = Field(60_000, ge=80, description="largest lead_ms that a client may ask for")
+
+
+class Timeouts(Section):
+    """Deadlines, in seconds."""
+
+    queue_s: float = Field(2.0, gt=0, description="wait for a slot, then `at_capacity`")
+    write_s: float = Field(2.0, gt=0, description="a write that makes no progress, then `slow_consumer`")
+    handshake_s: float = Field(5.0, gt=0, description="first message or request of a new connection")
+    ping_s: float = Field(5.0, gt=0, description="WebSocket ping interval and pong timeout")
+    drain_s: float = Field(30.0, gt=0, description="running speech may finish after SIGTERM")
+    engine_start_s: float = Field(120.0, gt=0, description="from spawning the engine process to its hello")
+    engine_heartbeat_s: float = Field(5.0, gt=0, description="engine loop without an answer, then it is killed")
+    tcp_user_s: float = Field(5.0, gt=0, description="TCP_USER_TIMEOUT of client connections")
+
+
+class Auth(Section):
+    """Who may speak. Without keys the node only binds to loopback."""
+
+    api_keys: tuple[SecretStr, ...] = Field((), description="accepted keys; empty turns authentication off")
+    allowed_origins: tuple[str, ...] = Field((), description="browser origins besides the node's own page")
+    token_ttl_s: float = Field(60.0, gt=0, description="life of a one-time browser token")
+
+
+class IceServer(Section):
+    """A STUN or TURN server for WebRTC."""
+
+    urls: tuple[str, ...] = Field(min_length=1)
+    username: str | None = None
+    credential: SecretStr | None = None
+
+
+class Espeak(Section):
+    """The embedded engine."""
+
+    voice: str = Field("en-us", description="default voice")
+    first_words: int = Field(2, ge=1, description="words in a context's first unit: fewer start sooner")
+
+
+class Tone(Section):
+    """The engine of tests and load runs."""
+
+    char_ms: float = Field(60.0, gt=0, description="milliseconds of sound for a character of text")
+    scripted_faults: bool = Field(False, description="obey `fault:` instructions; never on a reachable node")
+
+
+class Settings(BaseSettings):
+    """All settings of a node."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter="__", validate_default=True
+    )
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8100, ge=0, le=65_535, description="port of everything; 0 picks a free one")
+    engine: Literal["auto", "espeak", "tone"] = Field("auto", description="auto takes the best this machine can run")
+    slots: int | None = Field(None, ge=1, le=65_535, description="streams speaking at once; default: the engine's")
+    queue: int | None = Field(None, ge=0, description="streams waiting for a slot; default: 2 x slots")
+    lead_ms: int = Field(1_000, ge=80, description="default of a session's lead_ms")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    web: bool = Field(True, description="serve the page at /")
+    auth: Auth = Auth()
+    limits: Limits = Limits()
+    timeouts: Timeouts = Timeouts()
+    ice_servers: tuple[IceServer, ...] = ()
+    espeak: Espeak = Espeak()
+    tone: Tone = Tone()
+
+    @model_validator(mode="after")
+    def _locked_unless_loopback(self) -> Settings:
+        if not self.auth.api_keys and not is_loopback(self.host):
+            raise ValueError(
+                f"host {self.host} can be reached from other machines, which needs auth.api_keys "
+                f"({ENV_PREFIX}AUTH__API_KEYS='[\"...\"]'); or listen on 127.0.0.1"
+            )
+        return self
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,219 @@
+"""All speech of a node: opens streams on the engine, hands their events out, and ends them when the engine is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from loguru import logger
+
+from agent_tts.errors import AtCapacity, Draining, EngineLost, UnknownVoice, UnsupportedLanguage
+from agent_tts.events import Command, EngineInfo, Event, Finished, Hello, Open, Pong, SpeechOptions
+from agent_tts.speech.session import Speech
+
+RETRY_MS = 500
+
+
+class Link(Protocol):
+    """The way to an engine loop, in another process or in this one."""
+
+    async def start(self) -> None:
+        """Bring the engine up; its `Hello` has been handed out when this returns."""
+        ...
+
+    def send(self, command: Command) -> None:
+        """Never blocks; a command to a lost engine is dropped."""
+        ...
+
+    async def close(self) -> None:
+        """Stop the engine and everything that watches it. Idempotent."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether an engine is there and answers."""
+        ...
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has given up on bringing an engine back."""
+        ...
+
+
+LinkFactory = Callable[[Callable[[list[Event]], None], Callable[[str], None]], Link]
+
+
+class SpeechService:
+    """Owns the link to the engine and every open `Speech`."""
+
+    def __init__(self, make_link: LinkFactory) -> None:
+        self._link = make_link(self._on_events, self._on_lost)
+        # Open streams by id.
+        self._open: dict[int, Speech] = {}
+        # Id of the next stream. A u32, which four billion streams do not exhaust in an engine's life.
+        self._next_id = 1
+        # What the engine is; kept over a restart, so that requests can be checked meanwhile. None before the first.
+        self.info: EngineInfo | None = None
+        # Whether a real synthesis has succeeded since the engine started.
+        self.ready = False
+        # Whether new streams are refused because the node is going away.
+        self.draining = False
+        # The engine's last word about itself.
+        self.pulse: Pong | None = None
+        # Called with each pulse; set by the metrics.
+        self.on_pulse: Callable[[Pong], None] | None = None
+        # The first synthesis after a start, or None.
+        self._trial: Speech | None = None
+        # Set whenever no stream is open.
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine is there and answers."""
+        return self._link.alive
+
+    @property
+    def failed(self) -> bool:
+        """Whether the engine is down for good."""
+        return self._link.failed
+
+    @property
+    def speaking(self) -> int:
+        """Open streams, waiting ones included."""
+        return len(self._open)
+
+    @property
+    def queued(self) -> int:
+        """Streams waiting for a slot, as of the last heartbeat."""
+        return self.pulse.queued if self.pulse else 0
+
+    async def start(self) -> None:
+        """Bring the engine up.
+
+        Raises:
+            EngineLost: it did not come up; the message says why.
+        """
+        await self._link.start()
+
+    async def close(self) -> None:
+        """End every stream and stop the engine. Idempotent."""
+        self.draining = True
+        self._fail_all("draining", "the node is going away")
+        await self._link.close()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Refuse new streams and wait for the open ones; whether all ended in time. Safe to cancel."""
+        self.draining = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def open(self, options: SpeechOptions) -> Speech:
+        """Start a stream: it takes a slot, or a place in the queue, at once.
+
+        Raises:
+            UnknownVoice, UnsupportedLanguage: no such voice or language on this engine.
+            Draining: the node is going away.
+            EngineLost: the engine is down and comes back by itself.
+        """
+        if self.draining:
+            raise Draining("the node is going away: use another one")
+        if self.info is None or not self._link.alive:
+            raise EngineLost("the engine is restarting: try again", retry_after_ms=RETRY_MS)
+        return self._begin(self.resolve(options))
+
+    def resolve(self, options: SpeechOptions) -> SpeechOptions:
+        """The same options with the voice and the language as the engine names them.
+
+        Raises:
+            UnknownVoice, UnsupportedLanguage: there is none; the message names the nearest.
+        """
+        assert self.info is not None
+        voice = options.voice or self.info.default_voice
+        names = {known.name for known in self.info.voices} | self.info.aliases.keys()
+        if voice not in names:
+            hint = _did_you_mean(voice, names) or ": GET /v1/audio/voices lists them"
+            raise UnknownVoice(f"the {self.info.engine} engine has no such voice{hint}")
+        language = options.language.lower()
+        if language != "auto" and language not in self.info.languages:
+            hint = _did_you_mean(language, self.info.languages)
+            raise UnsupportedLanguage(f"the {self.info.engine} engine does not speak this language{hint}")
+        code = self.info.languages.get(language, "auto")
+        return dataclasses.replace(options, voice=voice, language=code)
+
+    def _begin(self, options: SpeechOptions) -> Speech:
+        speech = Speech(self._next_id, self._link.send)
+        self._next_id += 1
+        self._open[speech.stream] = speech
+        self._idle.clear()
+        self._link.send(Open(speech.stream, options))
+        return speech
+
+    # ------------------------------------------------------------ the link's side
+
+    def _on_events(self, new: list[Event]) -> None:
+        for event in new:
+            if isinstance(event, Hello):
+                self._on_hello(event)
+            elif isinstance(event, Pong):
+                self.pulse = event
+                if self.on_pulse is not None:
+                    self.on_pulse(event)
+            elif (speech := self._open.get(event.stream)) is not None:
+                if isinstance(event, Finished):
+                    self._forget(event.stream)
+                speech.deliver(event)
+
+    def _on_hello(self, hello: Hello) -> None:
+        self.info = hello.info
+        self._trial = trial = self._begin(SpeechOptions(voice=hello.info.default_voice, lead_ms=None))
+        self._forget_when_heard(trial)
+        trial.write("ready")
+        trial.end()
+
+    def _forget_when_heard(self, trial: Speech) -> None:
+        """Let `trial` take its own audio, and call the node ready when all of it was good."""
+
+        def hear() -> None:
+            while trial.poll() is not None:
+                pass
+            if trial.finished is not None and trial is self._trial:
+                self._trial = None
+                self.ready = trial.finished.reason == "end"
+                if not self.ready:
+                    logger.error("the engine's first synthesis failed: {}", trial.finished.message)
+
+        trial.waker = hear
+
+    def _on_lost(self, why: str) -> None:
+        logger.error("engine lost with {} streams: {}", len(self._open), why)
+        self.ready, self.pulse = False, None
+        self._fail_all("engine_lost", "the engine was lost; it restarts by itself: try again")
+
+    def _fail_all(self, code: str, message: str) -> None:
+        for stream in list(self._open):
+            speech = self._open[stream]
+            self._forget(stream)
+            speech.deliver(Finished(stream, "error", code=code, message=message, retry_after_ms=RETRY_MS))
+
+    def _forget(self, stream: int) -> None:
+        del self._open[stream]
+        if not self._open:
+            self._idle.set()
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name[:64], list(known), n=1)
+    return f": did you mean {near[0]!r}?" if near else ""
+
+
+def at_capacity(what: str, limit: int) -> AtCapacity:
+    """The refusal of one more of something that is limited."""
+    return AtCapacity(f"this node takes {limit} {what} at once: try again", retry_after_ms=RETRY_MS)

@@ -1,0 +1,145 @@
+"""One utterance as its listener's side holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import takewhile
+
+from agent_tts.errors import from_code
+from agent_tts.events import Append, Audio, Cancel, Command, End, Finished, Flush, Flushed, Started, Taken, Words
+
+SpeechEvent = Started | Audio | Words | Flushed | Finished
+
+
+class Speech:
+    """Text goes in as it is written, events come out as it is spoken.
+
+    Made by `SpeechService.open`. Every stream ends in exactly one `Finished`, after which nothing follows. There is
+    one reader; it either calls `poll` when woken, or awaits `next`, or iterates over the audio.
+    """
+
+    def __init__(self, stream: int, send: Callable[[Command], None]) -> None:
+        # Number of this stream between front and engine.
+        self.stream = stream
+        # Sends a command to the engine; never blocks.
+        self._send = send
+        # Events not yet taken by the reader. Bounded: the engine makes no more than `window_frames` ahead of `Taken`.
+        self._events: deque[SpeechEvent] = deque()
+        # The last event, once it has arrived.
+        self.finished: Finished | None = None
+        # Whether `end` was called.
+        self.ended = False
+        # Whether `stop` was called: of what the engine still sends, only `Finished` counts.
+        self.stopped = False
+        # Whether the reader has taken `Finished`.
+        self._over = False
+        # Samples at 24 kHz that the engine has made, the dropped ones included.
+        self.samples = 0
+        # Called when an event has arrived; set by the reader. It must not raise and must not await.
+        self.waker: Callable[[], None] | None = None
+        # The `next` that is waiting, if any.
+        self._waiting: asyncio.Future[None] | None = None
+        # Completed by `Finished`; awaited by `cancel`.
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    # ------------------------------------------------------------ the writer's side
+
+    def write(self, text: str) -> None:
+        """Append text, verbatim and in any split. Never blocks; ignored once the stream has finished."""
+        if text and self.finished is None and not self.ended:
+            self._send(Append(self.stream, text))
+
+    def flush(self, flush_id: str) -> None:
+        """Speak all text so far as complete words; answered by `Flushed` after its audio."""
+        if self.finished is None and not self.ended:
+            self._send(Flush(self.stream, flush_id))
+
+    def end(self) -> None:
+        """No more text. Idempotent."""
+        if self.finished is None and not self.ended:
+            self.ended = True
+            self._send(End(self.stream))
+
+    def stop(self) -> None:
+        """Drop all that was not yet taken and ask the engine to stop, without waiting. Idempotent.
+
+        What follows is `Finished` alone; when the reader had not taken it yet, it now says "cancelled".
+        """
+        if self.stopped or self._over:
+            return
+        self.stopped = True
+        self._events.clear()
+        if self.finished is None:
+            self._send(Cancel(self.stream))
+        else:
+            self.finished = dataclasses.replace(self.finished, reason="cancelled", code=None)
+            self._events.append(self.finished)
+
+    async def cancel(self) -> None:
+        """Stop at once: no audio follows, and the slot is free when it returns. Idempotent.
+
+        Cancelling this coroutine is safe: the stream stops all the same.
+        """
+        self.stop()
+        await asyncio.shield(self._closed)
+
+    # ------------------------------------------------------------ the reader's side
+
+    def poll(self) -> SpeechEvent | None:
+        """The next event, or None when there is none now (or ever, after `Finished`). Grants credit for audio."""
+        if not self._events:
+            return None
+        event = self._events.popleft()
+        if type(event) is Audio:
+            self._send(Taken(self.stream, 1))
+        elif type(event) is Finished:
+            self._over = True
+        return event
+
+    def ahead(self) -> Iterator[SpeechEvent]:
+        """What has already arrived after the last event that was taken, up to the next audio."""
+        return takewhile(lambda event: type(event) is not Audio, self._events)
+
+    async def next(self) -> SpeechEvent | None:
+        """The next event; None after `Finished`. Cancelling it loses nothing."""
+        while (event := self.poll()) is None:
+            if self.finished is not None:
+                return None
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+        return event
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Pieces of pcm_s16le at 24 kHz, 80 ms each but for the last.
+
+        Raises:
+            SpeechError: the stream failed.
+        """
+        while (event := await self.next()) is not None:
+            if isinstance(event, Audio):
+                yield event.pcm
+            elif isinstance(event, Finished) and event.code is not None:
+                raise from_code(event.code, event.message, event.retry_after_ms)
+
+    # ------------------------------------------------------------ the service's side
+
+    def deliver(self, event: SpeechEvent) -> None:
+        """Take an event of this stream from the engine. Called by the service alone."""
+        if isinstance(event, Audio):
+            self.samples += len(event.pcm) // 2
+        if isinstance(event, Finished):
+            self.finished = event
+            self._closed.set_result(None)
+        elif self.stopped:
+            return
+        self._events.append(event)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+        if self.waker is not None:
+            self.waker()

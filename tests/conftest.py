@@ -1,0 +1,80 @@
+"""The leak gate: a test that leaves a task, thread, child process or file descriptor behind fails."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+# What may take its time to go: executor threads, sockets in their closing handshake.
+GRACE_S = 2.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(inspect.unwrap(item.obj)):
+            item.fixturenames.append("no_leaked_tasks")
+
+
+@pytest.fixture
+async def no_leaked_tasks() -> AsyncIterator[None]:
+    """Every task that the test started has ended."""
+    before = asyncio.all_tasks()
+    yield
+    deadline = time.monotonic() + GRACE_S
+    while (left := asyncio.all_tasks() - before - {asyncio.current_task()}) and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    assert not left, f"leaked tasks: {[task.get_name() for task in left if task]}"
+
+
+def _threads() -> Counter[str]:
+    return Counter(thread.name for thread in threading.enumerate())
+
+
+def _children() -> Counter[str]:
+    found: Counter[str] = Counter()
+    for task in Path("/proc/self/task").glob("*/children"):
+        try:
+            pids = task.read_text().split()
+        except OSError:  # the thread has just ended
+            continue
+        found.update(pids)
+    return found
+
+
+def _fds() -> Counter[str]:
+    found: Counter[str] = Counter()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:  # the descriptor of this very listing
+            continue
+        found[target.split(":")[0] if target.startswith(("socket:", "pipe:", "anon_inode:")) else target] += 1
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_leaks() -> Iterator[None]:
+    """Threads, child processes and file descriptors are as they were before."""
+    probes = {"thread": _threads, "child process": _children, "file descriptor": _fds}
+    if not Path("/proc/self/fd").is_dir():
+        probes = {"thread": _threads}
+    before = {kind: probe() for kind, probe in probes.items()}
+    yield
+    deadline = time.monotonic() + GRACE_S
+    while True:
+        left = {kind: dict(probe() - before[kind]) for kind, probe in probes.items()}
+        left = {kind: names for kind, names in left.items() if names}
+        if not left or time.monotonic() > deadline:
+            break
+        gc.collect()
+        time.sleep(0.01)
+    assert not left, f"leaked: {left}"

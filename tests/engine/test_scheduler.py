@@ -1,0 +1,374 @@
+"""Rules of the scheduler, one by one and under a hypothesis state machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from agent_tts import events
+from agent_tts.engine import base
+from agent_tts.engine.scheduler import Policy, Scheduler
+from agent_tts.events import FRAME_BYTES, SpeechOptions
+
+PCM = bytes(FRAME_BYTES)
+UNPACED = SpeechOptions(lead_ms=None)
+
+
+class Bench:
+    """A scheduler with a scripted engine: every slot that runs gives the outputs that `answers` holds for it."""
+
+    def __init__(self, **policy: Any) -> None:
+        self.scheduler = Scheduler(Policy(**{"slots": 1, "queue": 1, **policy}))
+        self.now = 0.0
+        self.inputs: list[base.Input] = []
+        self.run: set[int] = set()
+        self.events: list[events.Event] = []  # of `frames`
+
+    def step(self, *outputs: base.Output, step_s: float = 0.0) -> list[events.Event]:
+        self.inputs, self.run = self.scheduler.plan(self.now)
+        return self.scheduler.apply(outputs, self.run, self.now, step_s)
+
+    def frames(self, count: int, slot: int = 0, epoch: int = 1) -> int:
+        """Step until `count` frames were asked for; the number that the scheduler let run at this time."""
+        made = 0
+        for _ in range(count):
+            self.inputs, self.run = self.scheduler.plan(self.now)
+            if slot not in self.run:
+                break
+            self.events += self.scheduler.apply([base.Frame(slot, epoch, PCM)], self.run, self.now, 0.0)
+            made += 1
+        return made
+
+
+def finished(happened: list[events.Event]) -> list[tuple[int, str, str | None]]:
+    return [(e.stream, e.reason, e.code) for e in happened if isinstance(e, events.Finished)]
+
+
+def test_a_stream_gets_a_free_slot_with_the_text_that_came_first() -> None:
+    bench = Bench()
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "Hello")
+    bench.scheduler.end(1)
+    assert bench.step() == [events.Started(1, 0)]
+    assert bench.inputs == [base.Open(0, 1, UNPACED), base.Text(0, "Hello"), base.Text(0, "", last=True)]
+    assert bench.run == {0}
+
+
+def test_admission_is_first_in_first_out() -> None:
+    bench = Bench(slots=1, queue=3)
+    for stream in (1, 2, 3):
+        bench.scheduler.open(stream, UNPACED, 0.0)
+    assert bench.step() == [events.Started(1, 0)]
+    bench.scheduler.cancel(1)
+    bench.now = 0.5
+    assert bench.step() == [events.Finished(1, "cancelled"), events.Started(2, 500)]
+    assert bench.inputs[0] == base.Close(0)
+    assert bench.inputs[1] == base.Open(0, 2, UNPACED)
+
+
+def test_a_full_queue_refuses_at_once() -> None:
+    bench = Bench(slots=1, queue=1)
+    for stream in (1, 2, 3):
+        bench.scheduler.open(stream, UNPACED, 0.0)
+    happened = bench.step()
+    assert finished(happened) == [(3, "error", "at_capacity")]
+    assert happened[0].retry_after_ms  # type: ignore[union-attr]
+
+
+def test_free_slots_count_as_places_in_the_queue() -> None:
+    bench = Bench(slots=2, queue=0)
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.open(2, UNPACED, 0.0)
+    assert finished(bench.step()) == []
+
+
+def test_waiting_too_long_is_at_capacity() -> None:
+    bench = Bench(slots=1, queue=1, queue_s=2.0)
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.open(2, UNPACED, 0.0)
+    bench.step()
+    assert bench.scheduler.wake_at(0.1) == 2.0
+    bench.now = 1.99
+    assert finished(bench.step()) == []
+    bench.now = 2.0
+    assert finished(bench.step()) == [(2, "error", "at_capacity")]
+
+
+def test_frames_of_an_earlier_owner_are_dropped() -> None:
+    bench = Bench()
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "one")
+    bench.step()
+    bench.scheduler.cancel(1)
+    bench.scheduler.open(2, UNPACED, 0.0)
+    bench.scheduler.append(2, "two")
+    happened = bench.step(base.Frame(0, 1, PCM), base.Done(0, 1), base.Frame(0, 2, PCM))
+    assert [e for e in happened if isinstance(e, events.Audio)] == [events.Audio(2, PCM)]
+    assert finished(happened) == [(1, "cancelled", None)]
+
+
+def test_without_credit_a_slot_is_left_out_and_taken_frames_let_it_go_on() -> None:
+    bench = Bench(window_frames=3)
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "text")
+    assert bench.frames(10) == 3
+    assert bench.scheduler.wake_at(0.0) == bench.scheduler.policy.stream_s
+    bench.scheduler.taken(1, 2)
+    assert bench.frames(10) == 2
+
+
+def test_credit_never_exceeds_the_window() -> None:
+    bench = Bench(window_frames=3)
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "text")
+    bench.scheduler.taken(1, 1_000)
+    assert bench.frames(10) == 3
+
+
+def test_a_paced_stream_runs_no_further_ahead_than_its_lead() -> None:
+    bench = Bench()
+    bench.scheduler.open(1, SpeechOptions(lead_ms=400), 0.0)
+    bench.scheduler.append(1, "text")
+    assert bench.frames(100) == 5
+    wake_at = bench.scheduler.wake_at(0.0)
+    assert wake_at is not None
+    assert 0.08 <= wake_at <= 0.1 + 1e-9
+    bench.now = 0.08 + 1e-9
+    assert bench.frames(100) == 1
+    bench.now = 10.0  # a listener who ran dry starts anew: no burst to catch up
+    assert bench.frames(100) == 5
+
+
+def test_paced_streams_that_are_near_run_in_one_step() -> None:
+    bench = Bench(slots=2)
+    for stream, at in ((1, 0.0), (2, 0.01)):
+        bench.now = at
+        bench.scheduler.open(stream, SpeechOptions(lead_ms=80), at)
+        bench.scheduler.append(stream, "text")
+        bench.frames(5, slot=stream - 1, epoch=stream)
+    wake_at = bench.scheduler.wake_at(bench.now)
+    assert wake_at is not None
+    bench.now = wake_at
+    bench.step()
+    assert bench.run == {0, 1}
+
+
+def test_a_dry_slot_is_left_out_until_text_comes() -> None:
+    bench = Bench()
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "text")
+    bench.step(base.Starved(0, 1))
+    bench.step()
+    assert bench.run == set()
+    bench.scheduler.append(1, "more")
+    bench.step()
+    assert bench.run == {0}
+
+
+def test_a_dry_slot_without_text_starves() -> None:
+    bench = Bench(text_idle_s=15.0)
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "text")
+    bench.now = 3.0
+    bench.step(base.Starved(0, 1))
+    assert bench.scheduler.wake_at(4.0) == 18.0
+    bench.now = 18.0
+    assert finished(bench.step()) == [(1, "error", "starved")]
+    assert bench.scheduler.speaking == 0
+
+
+def test_a_context_opened_without_any_text_starves_too() -> None:
+    bench = Bench(text_idle_s=15.0)
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.step()
+    bench.now = 15.0
+    assert finished(bench.step()) == [(1, "error", "starved")]
+
+
+@pytest.mark.parametrize(("speed", "cap"), [(1.0, 90), (0.5, 180), (2.0, 90)])
+def test_a_runaway_ends_at_a_cap_that_grows_with_the_text(speed: float, cap: int) -> None:
+    bench = Bench(window_frames=1_000)
+    bench.scheduler.open(1, SpeechOptions(lead_ms=None, speed=speed), 0.0)
+    bench.scheduler.append(1, "text")
+    assert bench.frames(1_000) == cap
+    assert finished(bench.events) == [(1, "length", None)]
+
+
+def test_no_text_allows_more_than_max_frames() -> None:
+    bench = Bench(window_frames=1_000, max_frames=60)
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "x" * 1_000)
+    assert bench.frames(1_000) == 60
+
+
+def test_nobody_keeps_a_slot_for_ever() -> None:
+    bench = Bench(stream_s=600.0)
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "text")
+    bench.step()
+    bench.now = 600.0
+    assert finished(bench.step()) == [(1, "length", None)]
+
+
+def test_flush_ids_come_back_in_order() -> None:
+    bench = Bench()
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "a")
+    bench.scheduler.flush(1, "first")
+    bench.scheduler.flush(1, "second")
+    happened = bench.step(base.Flushed(0, 1), base.Flushed(0, 1))
+    assert [e.flush_id for e in happened if isinstance(e, events.Flushed)] == ["first", "second"]
+    assert [i.flush for i in bench.inputs if isinstance(i, base.Text)] == [False, True, True]
+
+
+def test_one_slot_fails_alone() -> None:
+    bench = Bench(slots=2)
+    for stream in (1, 2):
+        bench.scheduler.open(stream, UNPACED, 0.0)
+        bench.scheduler.append(stream, "text")
+    happened = bench.step(base.Failed(0, 1, "internal", "not finite"), base.Frame(1, 2, PCM))
+    assert finished(happened) == [(1, "error", "internal")]
+    assert bench.scheduler.speaking == 1
+
+
+def test_text_after_the_end_is_ignored() -> None:
+    bench = Bench()
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.end(1)
+    bench.scheduler.append(1, "late")
+    bench.step()
+    assert [i.text for i in bench.inputs if isinstance(i, base.Text)] == [""]
+
+
+def test_busy_time_is_that_of_the_steps_a_stream_ran_in() -> None:
+    bench = Bench(slots=2)
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "text")
+    bench.step(base.Frame(0, 1, PCM), step_s=0.002)
+    bench.scheduler.open(2, UNPACED, 0.0)
+    bench.step(base.Starved(0, 1), step_s=0.003)
+    bench.step(step_s=0.5)
+    bench.scheduler.cancel(1)
+    (done,) = [e for e in bench.step() if isinstance(e, events.Finished)]
+    assert done.busy_ms == pytest.approx(5.0)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Any order of commands, engine answers and time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.policy = Policy(slots=3, queue=4, queue_s=2.0, text_idle_s=5.0, window_frames=4, max_frames=30)
+        self.scheduler = Scheduler(self.policy)
+        self.now = 0.0
+        self.next_stream = 1
+        self.open: dict[int, int] = {}  # stream -> frames seen and not taken
+        self.started: list[int] = []
+        self.over: set[int] = set()
+        self.owners: dict[int, int] = {}  # slot -> epoch, as the engine was told
+
+    def streams(self, data: st.DataObject) -> int:
+        return data.draw(st.integers(1, max(1, self.next_stream)), label="stream")
+
+    @rule(lead=st.sampled_from([None, 80, 400, 1_000]))
+    def open_stream(self, lead: int | None) -> None:
+        self.scheduler.open(self.next_stream, SpeechOptions(lead_ms=lead), self.now)
+        self.open[self.next_stream] = 0
+        self.next_stream += 1
+
+    @rule(data=st.data(), text=st.text(max_size=5))
+    def append(self, data: st.DataObject, text: str) -> None:
+        self.scheduler.append(self.streams(data), text)
+
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        self.scheduler.end(self.streams(data))
+
+    @rule(data=st.data())
+    def flush(self, data: st.DataObject) -> None:
+        self.scheduler.flush(self.streams(data), "f")
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        self.scheduler.cancel(self.streams(data))
+
+    @rule(data=st.data(), frames=st.integers(1, 6))
+    def take(self, data: st.DataObject, frames: int) -> None:
+        stream = self.streams(data)
+        frames = min(frames, self.open.get(stream, 0))
+        if frames:
+            self.open[stream] -= frames
+            self.scheduler.taken(stream, frames)
+
+    @rule(seconds=st.sampled_from([0.0, 0.01, 0.08, 0.5, 3.0, 6.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(data=st.data())
+    def step(self, data: st.DataObject) -> None:
+        inputs, run = self.scheduler.plan(self.now)
+        free = self.policy.slots - self.scheduler.speaking
+        assert not (free and self.scheduler.queued), "a slot is free and somebody waits"
+        for message in inputs:
+            if isinstance(message, base.Open):
+                assert message.slot not in self.owners, "a slot was handed over without a close"
+                self.owners[message.slot] = message.epoch
+            elif isinstance(message, base.Close):
+                del self.owners[message.slot]
+            else:
+                assert message.slot in self.owners, "text for nobody"
+        assert run <= self.owners.keys()
+        outputs: list[base.Output] = []
+        for slot in sorted(run):
+            epoch = self.owners[slot]
+            assert self.open[epoch] < self.policy.window_frames, "ran without credit"
+            kind = data.draw(st.sampled_from(["frame"] * 4 + ["starved", "done", "failed", "nothing"]), label="kind")
+            if kind == "frame":
+                outputs.append(base.Frame(slot, epoch, PCM))
+            elif kind == "starved":
+                outputs.append(base.Starved(slot, epoch))
+            elif kind == "done":
+                outputs.append(base.Done(slot, epoch))
+            elif kind == "failed":
+                outputs.append(base.Failed(slot, epoch, "internal", "x"))
+            outputs.append(base.Frame(slot, 0, PCM))  # of an earlier owner
+        for event in self.scheduler.apply(outputs, run, self.now, 0.001):
+            self.see(event)
+
+    def see(self, event: events.Event) -> None:
+        assert not isinstance(event, events.Hello | events.Pong)
+        assert event.stream not in self.over, "an event after the end"
+        if isinstance(event, events.Started):
+            assert all(event.stream > other for other in self.started), "not first in, first out"
+            self.started.append(event.stream)
+        elif isinstance(event, events.Audio):
+            assert event.stream in self.started
+            self.open[event.stream] += 1
+        elif isinstance(event, events.Finished):
+            self.over.add(event.stream)
+            del self.open[event.stream]
+
+    @invariant()
+    def counts_add_up(self) -> None:
+        assert 0 <= self.scheduler.speaking <= self.policy.slots
+        assert self.scheduler.queued <= self.policy.queue + self.policy.slots
+        wake_at = self.scheduler.wake_at(self.now)
+        if self.scheduler.queued or self.scheduler.speaking:
+            assert wake_at is not None, "somebody is here and nothing is ever due"
+
+    def teardown(self) -> None:
+        for stream in range(1, self.next_stream):
+            self.scheduler.cancel(stream)
+        _, run = self.scheduler.plan(self.now)
+        for event in self.scheduler.apply([], run, self.now, 0.0):
+            self.see(event)
+        assert self.over == set(range(1, self.next_stream)), "not every stream had its end"
+        assert self.scheduler.speaking == self.scheduler.queued == 0
+
+
+TestSchedulerMachine = SchedulerMachine.TestCase
+TestSchedulerMachine.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

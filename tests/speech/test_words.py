@@ -1,0 +1,109 @@
+"""Word times, estimated and aligned, and what was heard."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from agent_tts.events import WordTime
+from agent_tts.speech.words import Word, WordTimeline
+
+
+def told(timeline: WordTimeline, *pieces: str) -> list[Word]:
+    words = [word for piece in pieces for word in timeline.append(piece)]
+    return words + timeline.complete()
+
+
+def test_words_are_whitespace_tokens_with_their_punctuation_and_offsets() -> None:
+    words = told(WordTimeline(aligned=False), "  Hello, wor", "ld!  (Yes)\n")
+    assert [(w.word, w.char_start, w.char_end) for w in words] == [("Hello,", 2, 8), ("world!", 9, 15), ("(Yes)", 17, 22)]
+
+
+def test_a_word_is_told_once_white_space_has_ended_it() -> None:
+    timeline = WordTimeline(aligned=False)
+    assert timeline.append("Hel") == []
+    assert [w.word for w in timeline.append("lo wo")] == ["Hello"]
+    assert [w.word for w in timeline.complete()] == ["wo"]
+    assert timeline.complete() == []
+
+
+def test_estimates_go_on_without_gaps_and_pause_after_a_sentence() -> None:
+    one, two, three = told(WordTimeline(aligned=False), "abcd efgh. ijkl")
+    assert one.start_ms == 0
+    assert one.end_ms == two.start_ms
+    assert two.end_ms - two.start_ms > one.end_ms - one.start_ms
+    assert three.start_ms == two.end_ms
+
+
+def test_speed_shortens_the_estimates() -> None:
+    (slow,) = told(WordTimeline(aligned=False), "word")
+    (fast,) = told(WordTimeline(aligned=False, speed=2.0), "word")
+    assert fast.end_ms == round(slow.end_ms / 2)
+
+
+@given(st.text(alphabet="ab .,你好\n\u2003", max_size=40), st.data())
+def test_the_split_of_the_text_does_not_change_the_words(text: str, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    whole = told(WordTimeline(aligned=False), text)
+    assert told(WordTimeline(aligned=False), *pieces) == whole
+    assert [w.word for w in whole] == text.split()
+    assert all(text[w.char_start : w.char_end] == w.word for w in whole)
+
+
+@given(st.text(max_size=60), st.floats(0, 60_000))
+def test_heard_and_unheard_are_the_whole_text(text: str, played_ms: float) -> None:
+    timeline = WordTimeline(aligned=False)
+    told(timeline, text)
+    heard, unheard = timeline.split(played_ms)
+    assert heard + unheard == text
+
+
+def test_a_word_counts_as_heard_from_its_middle_on() -> None:
+    timeline = WordTimeline(aligned=False)
+    first, second = told(timeline, "Hello, world! ")
+    middle = (second.start_ms + second.end_ms) / 2
+    assert timeline.split(0) == ("", "Hello, world! ")
+    assert timeline.split(first.end_ms) == ("Hello,", " world! ")
+    assert timeline.split(middle - 1) == ("Hello,", " world! ")
+    assert timeline.split(middle) == ("Hello, world!", " ")
+
+
+def test_text_without_spaces_is_heard_character_by_character() -> None:
+    timeline = WordTimeline(aligned=False)
+    (word,) = told(timeline, "你好，世界。")
+    heard, _ = timeline.split(word.end_ms * 0.4)
+    assert heard == "你好，"
+
+
+def test_the_end_stretches_estimates_to_the_real_audio() -> None:
+    timeline = WordTimeline(aligned=False)
+    words = told(timeline, "one two three four")
+    assert timeline.split(words[-1].end_ms)[1] == ""
+    timeline.finish(10 * words[-1].end_ms)
+    assert timeline.split(words[-1].end_ms)[1] != ""
+    assert timeline.split(10 * words[-1].end_ms) == ("one two three four", "")
+
+
+def test_aligned_times_are_told_as_whole_tokens_of_the_text() -> None:
+    timeline = WordTimeline(aligned=True)
+    assert told(timeline, "Pay 3.14 — now!") == []
+    pieces = [WordTime(0, 3, 50, 300), WordTime(4, 5, 300, 500), WordTime(6, 8, 500, 900)]
+    assert timeline.align(pieces) == [Word("Pay", 50, 300, 0, 3), Word("3.14", 300, 900, 4, 8)]
+    assert timeline.align([WordTime(11, 14, 900, 1_200)]) == [Word("—", 900, 900, 9, 10), Word("now!", 900, 1_200, 11, 15)]
+
+
+def test_words_that_are_never_spoken_come_with_the_end() -> None:
+    timeline = WordTimeline(aligned=True)
+    told(timeline, "Great! 😀")
+    timeline.align([WordTime(0, 5, 0, 400)])
+    assert timeline.finish(500) == [Word("😀", 400, 400, 7, 8)]
+
+
+def test_an_unfinished_token_is_told_when_it_is_whole() -> None:
+    timeline = WordTimeline(aligned=True)
+    timeline.append("你好，世")
+    assert timeline.align([WordTime(0, 2, 0, 400)]) == []
+    timeline.append("界 ")
+    assert timeline.align([WordTime(3, 5, 400, 900)]) == [Word("你好，世界", 0, 900, 0, 5)]
+    assert timeline.split(400)[0] == "你好，"

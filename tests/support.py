@@ -1,0 +1,74 @@
+"""A real node on a real port, and small helpers for those who talk to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent_tts.serve.app import create_app
+from agent_tts.serve.node import Node
+from agent_tts.serve.server import NodeServer, listen
+from agent_tts.settings import Settings
+
+START_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningNode:
+    """A node that takes requests."""
+
+    url: str  # http://127.0.0.1:port
+    node: Node
+    server: NodeServer
+
+    @property
+    def ws_url(self) -> str:
+        """Of the protocol's WebSocket."""
+        return self.url.replace("http", "ws", 1) + "/v1/tts/stream"
+
+
+@asynccontextmanager
+async def running_node(**values: Any) -> AsyncIterator[RunningNode]:
+    """A node in this event loop with an engine process of its own, ready to speak. `values` are settings."""
+    settings = Settings(**{"port": 0, "engine": "tone", "log_level": "warning", **values})
+    listener = listen(settings)
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    app = create_app(settings)
+    server = NodeServer(app, settings, url.set_result)
+    task = asyncio.create_task(server.serve([listener]), name="node")
+    node: Node = app.state.node
+    try:
+        async with asyncio.timeout(START_S):
+            await asyncio.wait([task, url], return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()
+        await until(lambda: node.service.ready, START_S)
+        yield RunningNode(url.result(), node, server)
+    finally:
+        server.should_exit = True
+        await task
+        listener.close()
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    """Wait for something that has no event of its own.
+
+    Raises:
+        TimeoutError: it did not come true.
+    """
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def dominant_hz(pcm: bytes | NDArray[np.int16], rate: int = 24_000) -> float:
+    """The loudest frequency of mono pcm_s16le."""
+    samples = np.frombuffer(pcm, "<i2").astype(np.float64) if isinstance(pcm, bytes) else pcm.astype(np.float64)
+    spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))
+    return float(np.argmax(spectrum) * rate / len(samples))
