@@ -1,0 +1,3 @@
+"""The speech node for voice agents."""
+
+__version__ = "0.1.0"

@@ -1,7 +1,6 @@
 """Every number and choice of the node: one frozen object, with units, defaults and limits.
 
-Sources, strongest first: command-line flags, `AGENT_TTS_*` environment variables (`AGENT_TTS_LIMITS__CONNECTIONS=64`),
-a YAML file, these defaults. An unknown key is an error that names the nearest valid one.
+`configuration.load_settings` fills it from the command line, the environment and a YAML file.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ import ipaddress
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
-ENV_PREFIX = "AGENT_TTS_"
+ENV_PREFIX = "AGENT_TTS_"  # AGENT_TTS_LIMITS__CONNECTIONS=64 is limits.connections
 
 
 class Section(BaseModel):
@@ -80,12 +78,8 @@ class Tone(Section):
     scripted_faults: bool = Field(False, description="obey `fault:` instructions; never on a reachable node")
 
 
-class Settings(BaseSettings):
+class Settings(Section):
     """All settings of a node."""
-
-    model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter="__", validate_default=True
-    )
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8100, ge=0, le=65_535, description="port of everything; 0 picks a free one")
@@ -93,12 +87,12 @@ class Settings(BaseSettings):
     slots: int | None = Field(None, ge=1, le=65_535, description="streams speaking at once; default: the engine's")
     queue: int | None = Field(None, ge=0, description="streams waiting for a slot; default: 2 x slots")
     lead_ms: int = Field(1_000, ge=80, description="default of a session's lead_ms")
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severity of a log line")
     web: bool = Field(True, description="serve the page at /")
     auth: Auth = Auth()
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
-    ice_servers: tuple[IceServer, ...] = ()
+    ice_servers: tuple[IceServer, ...] = Field((), description="STUN and TURN servers told to WebRTC peers")
     espeak: Espeak = Espeak()
     tone: Tone = Tone()
 

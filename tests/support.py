@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,23 +37,22 @@ class RunningNode:
 async def running_node(**values: Any) -> AsyncIterator[RunningNode]:
     """A node in this event loop with an engine process of its own, ready to speak. `values` are settings."""
     settings = Settings(**{"port": 0, "engine": "tone", "log_level": "warning", **values})
-    listener = listen(settings)
-    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     app = create_app(settings)
-    server = NodeServer(app, settings, url.set_result)
-    task = asyncio.create_task(server.serve([listener]), name="node")
     node: Node = app.state.node
-    try:
-        async with asyncio.timeout(START_S):
-            await asyncio.wait([task, url], return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                task.result()
-        await until(lambda: node.service.ready, START_S)
-        yield RunningNode(url.result(), node, server)
-    finally:
-        server.should_exit = True
-        await task
-        listener.close()
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    with closing(listen(settings)) as listener:
+        server = NodeServer(app, settings, url.set_result)
+        task = asyncio.create_task(server.serve([listener]), name="node")
+        try:
+            async with asyncio.timeout(START_S):
+                await asyncio.wait([task, url], return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    task.result()
+            await until(lambda: node.service.ready, START_S)
+            yield RunningNode(url.result(), node, server)
+        finally:
+            server.should_exit = True
+            await task
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:

@@ -99,7 +99,13 @@ class _Recipe:
 
 _RECIPES = {
     # A Xing frame can only be written by going back to the front; the bit reservoir would hold frames back.
-    "mp3": _Recipe("mp3", {"write_xing": "0", "id3v2_version": "0"}, "libmp3lame", {"reservoir": "0"}, 64_000),
+    "mp3": _Recipe(
+        "mp3",
+        {"write_xing": "0", "id3v2_version": "0"},
+        "libmp3lame",
+        {"reservoir": "0", "compression_level": "5"},
+        64_000,
+    ),
     # A page for each packet: a page waits to be full.
     "opus": _Recipe(
         "ogg", {"page_duration": "20000"}, "libopus", {"application": "lowdelay", "frame_duration": "20"}, 48_000

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from loguru import logger
 
+from agent_tts.errors import EngineLost
 from agent_tts.serve.app import create_app
 from agent_tts.serve.server import NodeServer, listen
 from agent_tts.settings import Settings
@@ -32,7 +33,7 @@ def run(settings: Settings, on_ready: Callable[[str], None] | None = None) -> in
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
             try:
                 runner.run(server.serve(sockets=[listener]))
-            except SystemExit:  # how uvicorn says that the application did not start; it has logged why
+            except EngineLost:
                 return 1
         return server.exit_code
 

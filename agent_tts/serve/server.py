@@ -15,7 +15,7 @@ from loguru import logger
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from agent_tts.errors import SettingsError
+from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.serve.node import Node
 from agent_tts.settings import Settings
 
@@ -143,8 +143,15 @@ class NodeServer(uvicorn.Server):
                 await asyncio.gather(self._drain, return_exceptions=True)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Bring the engine up, then take requests."""
-        await super().startup(sockets)
+        """Bring the engine up, then take requests.
+
+        Raises:
+            EngineLost: it did not come up; the log says why.
+        """
+        try:
+            await super().startup(sockets)
+        except SystemExit:  # how uvicorn says that the application's lifespan failed
+            raise EngineLost("the engine did not come up") from None
         if sockets and self._on_ready is not None:
             host, port = sockets[0].getsockname()[:2]
             self._on_ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")

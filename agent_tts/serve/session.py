@@ -158,18 +158,20 @@ class Session:
         Args:
             audio: False gives only messages that do not stand behind audio.
         """
-        if self._replies:
-            return self._replies.popleft()
-        if not audio:
-            return None
-        while not self._outbox and self._ready:
+        while True:
+            if self._replies:
+                return self._replies.popleft()
+            if not audio:
+                return None
+            if self._outbox:
+                return self._outbox.popleft()
+            if not self._ready:
+                break
             context_id, _ = self._ready.popitem(last=False)
             context = self._contexts.get(context_id)
             if context is not None and (event := context.speech.poll()) is not None:
                 self._ready[context_id] = None  # there may be more, after the others' turn
                 self._tell(context, event)
-        if self._outbox:
-            return self._outbox.popleft()
         if self._leaving is not None and not self._contexts:
             self.closing = self._leaving
         return None

@@ -38,8 +38,8 @@ class Link(Protocol):
         ...
 
     @property
-    def failed(self) -> bool:
-        """Whether it has given up on bringing an engine back."""
+    def failed(self) -> asyncio.Event:
+        """Set when it has given up on bringing an engine back."""
         ...
 
 
@@ -79,7 +79,7 @@ class SpeechService:
     @property
     def failed(self) -> bool:
         """Whether the engine is down for good."""
-        return self._link.failed
+        return self._link.failed.is_set()
 
     @property
     def speaking(self) -> int:

@@ -1,0 +1,1 @@
+"""Text for speech: an LLM's output in, units to speak out."""

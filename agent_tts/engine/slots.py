@@ -1,0 +1,158 @@
+"""Slots of the engines without a model: whose they are, their text as units to speak, their audio cut into frames."""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import Enum
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+from loguru import logger
+
+from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Input, Open, Output, Starved, Text
+from agent_tts.errors import SpeechError
+from agent_tts.events import FRAME_BYTES
+from agent_tts.text.feed import TextFeed, Unit
+
+
+class Mark(Enum):
+    """A point in the text at which something is due."""
+
+    FLUSH = "flush"
+    END = "end"
+
+
+class Track:
+    """One owner's text and audio: units out to the engine, which writes their samples; frames out to the listener."""
+
+    def __init__(self, opened: Open, first_words: int = 2) -> None:
+        self.slot = opened.slot
+        self.epoch = opened.epoch
+        # What the engine has to speak next, in order. Bounded by the text that the front lets in.
+        self.pending: deque[Unit | Mark] = deque()
+        # Frames handed out.
+        self.frames = 0
+        # Cuts the text into units that later text cannot change.
+        self._feed = TextFeed(clean=opened.options.clean, first_words=first_words)
+        # pcm_s16le that is not handed out yet.
+        self._pcm = bytearray()
+        # For each flush that is not answered yet: how many frames lie before it.
+        self._flushes: deque[int] = deque()
+        # Whether `_pcm` is the rest of the stream.
+        self._ended = False
+
+    @property
+    def samples(self) -> int:
+        """Length of all audio so far, handed out or not."""
+        return (self.frames * FRAME_BYTES + len(self._pcm)) // 2
+
+    @property
+    def ready(self) -> int:
+        """Whole frames that wait to be handed out."""
+        return len(self._pcm) // FRAME_BYTES
+
+    def take_text(self, text: Text) -> None:
+        """More text, with its flush and its end."""
+        self.pending += self._feed.append(text.text)
+        if text.flush:
+            self.pending += [*self._feed.flush(), Mark.FLUSH]
+        if text.last:
+            self.pending += [*self._feed.end(), Mark.END]
+
+    def write(self, pcm: bytes) -> None:
+        """Append audio of what was taken from `pending`: pcm_s16le of any length."""
+        self._pcm += pcm
+
+    def mark(self, mark: Mark) -> None:
+        """All audio before `mark` has been written, so no part of it waits for the rest of its frame any longer."""
+        if mark is Mark.END:
+            self._ended = True
+        else:
+            self._pcm += bytes(-len(self._pcm) % FRAME_BYTES)
+            self._flushes.append(self.frames + self.ready)
+
+    def hand_out(self) -> list[Output]:
+        """The next frame and what is due after it, or why there is none; nothing while the engine owes audio."""
+        outputs: list[Output] = []
+        if self.ready or (self._ended and self._pcm):
+            outputs.append(Frame(self.slot, self.epoch, bytes(self._pcm[:FRAME_BYTES])))
+            del self._pcm[:FRAME_BYTES]
+            self.frames += 1
+        dry = not (outputs or self.pending)
+        while self._flushes and self._flushes[0] <= self.frames:
+            self._flushes.popleft()
+            outputs.append(Flushed(self.slot, self.epoch))
+        if self._ended and not self._pcm:
+            outputs.append(Done(self.slot, self.epoch))
+        elif dry:
+            outputs.append(Starved(self.slot, self.epoch))
+        return outputs
+
+
+class HasTrack(Protocol):
+    """An owner as `Slots` knows it."""
+
+    @property
+    def track(self) -> Track: ...
+
+
+OwnerT = TypeVar("OwnerT", bound=HasTrack)
+
+
+class Slots(Generic[OwnerT]):
+    """Who owns which slot. What goes wrong for one owner ends that owner alone."""
+
+    def __init__(self, count: int, make: Callable[[Open], OwnerT]) -> None:
+        # Makes the owner of a slot; an error of it is the owner's.
+        self._make = make
+        # The owner of each slot; None when it is free, failed or done.
+        self._owners: list[OwnerT | None] = [None] * count
+
+    def apply(self, inputs: Sequence[Input]) -> list[Output]:
+        """Open and close slots, and hand them their text."""
+        outputs: list[Output] = []
+        for one in inputs:
+            match one:
+                case Open(slot=slot, epoch=epoch):
+                    self._owners[slot] = None
+                    try:
+                        self._owners[slot] = self._make(one)
+                    except Exception as error:  # noqa: BLE001
+                        outputs.append(_failed(slot, epoch, error))
+                case Text(slot=slot):
+                    if owner := self._owners[slot]:
+                        outputs += self.guard(owner, partial(owner.track.take_text, one))
+                case Close(slot=slot):
+                    self._owners[slot] = None
+        return outputs
+
+    def owners(self, run: Collection[int] | None = None) -> list[OwnerT]:
+        """The owners of these slots; of all, without an argument."""
+        owners: Iterable[OwnerT | None] = self._owners if run is None else (self._owners[slot] for slot in run)
+        return [owner for owner in owners if owner is not None]
+
+    def guard(self, owner: OwnerT, act: Callable[[], list[Output] | None]) -> list[Output]:
+        """What `act` says for `owner`, or its failure; after the owner's last output the slot is nobody's."""
+        track = owner.track
+        try:
+            outputs = act() or []
+        except Exception as error:  # noqa: BLE001
+            outputs = [_failed(track.slot, track.epoch, error)]
+        if outputs and isinstance(outputs[-1], Done | Failed):
+            self._owners[track.slot] = None
+        return outputs
+
+    def clear(self) -> None:
+        """Close all slots."""
+        self._owners = [None] * len(self._owners)
+
+
+def _failed(slot: int, epoch: int, error: Exception) -> Failed:
+    """The end of one owner. An error that is ours is logged, without a word of what was to be spoken."""
+    if isinstance(error, SpeechError):
+        return Failed(slot, epoch, error.code, error.message)
+    where = "".join(traceback.format_tb(error.__traceback__))
+    logger.error("slot {} failed: {}\n{}", slot, type(error).__name__, where)
+    return Failed(slot, epoch, "internal", "the engine failed on this context")

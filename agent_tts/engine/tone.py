@@ -1,0 +1,152 @@
+"""ToneEngine: a deterministic sine instead of speech, for tests and load runs, with scripted faults.
+
+A character that is not a space sounds for `tone.char_ms` divided by the speed. The sine goes on over all words, its
+phase given by the number of the sample; each word has a loudness of its own, drawn from the seed, the word and its
+place. So the audio tells which text was spoken, and any lost, doubled or foreign frame shows.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from hashlib import blake2s
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent_tts.engine import faults
+from agent_tts.engine.base import Done, Input, Open, Output, to_pcm16
+from agent_tts.engine.faults import Fault
+from agent_tts.engine.slots import Mark, Slots, Track
+from agent_tts.errors import UnknownVoice
+from agent_tts.events import SAMPLE_RATE, EngineInfo, SpeechOptions, Voice
+from agent_tts.settings import Settings, Tone
+from agent_tts.voices import LANGUAGES, OPENAI_VOICES, QWEN_VOICES
+
+TONES_HZ = (220, 440, 660, 880, 1_320)
+DEFAULT_VOICE = "tone-440"
+ALIASES = {name: f"tone-{TONES_HZ[i % len(TONES_HZ)]}" for i, name in enumerate(OPENAI_VOICES + QWEN_VOICES)}
+LOWEST_HZ, HIGHEST_HZ = 100, 4_000
+
+RAMP = 48  # samples (2 ms) in which a word rises, and in which it falls
+QUIET, LOUD = 0.2, 0.5  # amplitudes of words lie in between
+
+
+class ToneEngine:
+    """Speaks every slot as soon as it is asked to: a frame costs some microseconds."""
+
+    def __init__(self, settings: Settings, slots: int) -> None:
+        self.info = EngineInfo(
+            engine="tone",
+            model="tone",
+            slots=slots,
+            voices=tuple(Voice(f"tone-{hz}", ("en",), f"a sine of {hz} Hz") for hz in TONES_HZ),
+            default_voice=DEFAULT_VOICE,
+            languages=LANGUAGES | {code: code for code in LANGUAGES.values()},
+            aliases=ALIASES,
+        )
+        self._slots = Slots(slots, lambda opened: _Owner(opened, settings.tone))
+
+    def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
+        """See `Engine.step`. Raises what a scripted fault of the engine raises, and nothing else."""
+        outputs = self._slots.apply(inputs)
+        for owner in self._slots.owners(run):
+            owner.strike_engine()
+            outputs += self._slots.guard(owner, owner.speak)
+        return outputs
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+        self._slots.clear()
+
+
+class _Owner:
+    """Who has a slot: the words that still have to sound, and how."""
+
+    def __init__(self, opened: Open, settings: Tone) -> None:
+        options = opened.options
+        self.track = Track(opened)
+        # The scripted fault; None when there is none, or when none is allowed.
+        self._fault = Fault.parse(options.instructions) if settings.scripted_faults else None
+        # float32[SAMPLE_RATE]: one second of the sine, a whole number of periods.
+        self._sine = sine(frequency(options))
+        # Samples for one character.
+        self._char_samples = settings.char_ms * SAMPLE_RATE / 1_000 / options.speed
+        self._seed = options.seed or 0
+        # Words of the unit that is being spoken.
+        self._words: deque[str] = deque()
+        # Number of words before them.
+        self._spoken = 0
+        if self._fault is not None:
+            self._fault.strike(faults.AT_OPEN)
+
+    def strike_engine(self) -> None:
+        """Let a fault of the whole engine happen, when it is time."""
+        if (fault := self._fault) is None:
+            return
+        if fault.kind == faults.SLOW:
+            time.sleep(fault.at / 1_000)
+        elif fault.at == self.track.frames:
+            fault.strike(faults.OF_ENGINE)
+
+    def speak(self) -> list[Output]:
+        """The next frame, or why there is none."""
+        track, fault = self.track, self._fault
+        if fault is not None and fault.at <= track.frames:
+            fault.strike(faults.OF_SLOT)
+            if fault.kind == faults.DONE_AT:
+                return [Done(track.slot, track.epoch)]
+            if fault.kind == faults.NEVER_END and (not track.pending or track.pending[0] is Mark.END):
+                self._words.append("on-and-on")
+        while not track.ready and (self._words or track.pending):
+            if self._words:
+                track.write(self._sound(self._words.popleft()))
+            elif isinstance(item := track.pending.popleft(), Mark):
+                track.mark(item)
+            else:
+                self._words += item.text.split()
+        return track.hand_out()
+
+    def _sound(self, word: str) -> bytes:
+        """The next word's part of the sine, rising from silence and falling back to it."""
+        length = max(2 * RAMP, round(len(word) * self._char_samples))
+        first = self.track.samples % SAMPLE_RATE
+        samples: NDArray[np.float32] = self._sine.take(np.arange(first, first + length), mode="wrap")
+        samples *= amplitude(self._seed, self._spoken, word)
+        samples[:RAMP] *= RISE
+        samples[-RAMP:] *= RISE[::-1]
+        self._spoken += 1
+        return to_pcm16(samples)
+
+
+RISE: NDArray[np.float32] = np.linspace(0.0, 1.0, RAMP, endpoint=False, dtype=np.float32)
+
+
+def frequency(options: SpeechOptions) -> int:
+    """The tone of a voice at a pitch, in whole Hz.
+
+    Raises:
+        UnknownVoice: it is neither a tone nor an alias of one.
+    """
+    voice = options.voice or DEFAULT_VOICE
+    found = re.fullmatch(r"tone-([0-9]{3,4})", ALIASES.get(voice, voice))
+    if not found or not LOWEST_HZ <= int(found[1]) <= HIGHEST_HZ:
+        raise UnknownVoice(f"voices of the tone engine are tone-{LOWEST_HZ} to tone-{HIGHEST_HZ}")
+    return round(int(found[1]) * options.pitch)
+
+
+@lru_cache(maxsize=64)
+def sine(hz: int) -> NDArray[np.float32]:
+    """float32[SAMPLE_RATE]: one second of a sine of amplitude 1."""
+    phase = np.arange(SAMPLE_RATE) * hz % SAMPLE_RATE
+    samples: NDArray[np.float32] = np.sin(phase * (2 * np.pi / SAMPLE_RATE)).astype(np.float32)
+    return samples
+
+
+def amplitude(seed: int, number: int, word: str) -> float:
+    """Loudness of the word with this number, the same in every process."""
+    digest = blake2s(f"{seed} {number} {word}".encode(), digest_size=4).digest()
+    return QUIET + (LOUD - QUIET) * int.from_bytes(digest, "big") / 0xFFFFFFFF

@@ -1,0 +1,109 @@
+"""The front's link to its engine process: keeps one running."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+
+from loguru import logger
+
+from agent_tts.errors import EngineLost
+from agent_tts.events import Command, Event
+from agent_tts.ipc.process import ChildProcess
+from agent_tts.settings import Settings
+
+BACKOFF_S = (0.0, 0.1, 0.2, 0.5, 1.0)  # before the restart after the 1st, 2nd, ... death within `DEATHS_WITHIN_S`
+DEATHS_WITHIN_S = 60.0
+
+
+class EngineProcess:
+    """An engine process and its supervisor: a dead engine is started again, until it dies too often.
+
+    Each `Hello` given to `on_events` is followed by at most one `on_lost`, and each `on_lost` by a new `Hello` or by
+    `failed`. Both are called on the event loop, events in the order and the batches in which they arrive.
+    """
+
+    def __init__(
+        self, settings: Settings, on_events: Callable[[list[Event]], None], on_lost: Callable[[str], None]
+    ) -> None:
+        self._settings = settings
+        self._on_events = on_events
+        self._on_lost = on_lost
+        # The running process, or the last one. None before `start`.
+        self._child: ChildProcess | None = None
+        # Waits for the death of the process and starts the next one. None before `start` and after `close`.
+        self._supervisor: asyncio.Task[None] | None = None
+        # Set when the engine died once more than there are back-offs, within a minute: the node cannot speak any more.
+        self.failed = asyncio.Event()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine is there and answers."""
+        return self._child is not None and self._child.alive
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the running engine, or of the last one."""
+        return None if self._child is None else self._child.pid
+
+    async def start(self) -> None:
+        """Spawn the engine process; its `Hello` has been handed out when this returns. Cancelling it ends the process.
+
+        Raises:
+            EngineLost: it did not come up within `timeouts.engine_start_s`, or died; the message says why.
+        """
+        child = self._child = self._new_child()
+        await child.start()
+        self._supervisor = asyncio.create_task(self._supervise(child), name="engine supervisor")
+
+    def send(self, command: Command) -> None:
+        """Never blocks; a command to a lost engine is dropped.
+
+        Raises:
+            WireError: a text of a megabyte.
+        """
+        if self._child is not None:
+            self._child.send(command)
+
+    async def close(self) -> None:
+        """Stop the engine, and kill it after two seconds. No event and no `on_lost` follows. Idempotent.
+
+        Cancelling it skips the two seconds: the process is killed and reaped all the same.
+        """
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            supervisor.cancel()
+            try:
+                await asyncio.wait([supervisor])
+            finally:
+                supervisor.cancel()
+                await asyncio.wait([supervisor])
+        elif self._child is not None:  # in the middle of `start`
+            await self._child.end()
+
+    def _new_child(self) -> ChildProcess:
+        return ChildProcess(self._settings, self._on_events, self._on_lost)
+
+    async def _supervise(self, child: ChildProcess) -> None:
+        """Owns `child` and its successors: none of them outlives this."""
+        deaths: deque[float] = deque()
+        clock = asyncio.get_running_loop().time
+        while True:
+            try:
+                why = await asyncio.shield(child.gone)
+            finally:
+                await child.end()
+            logger.warning("{} is lost: {}; its last words: {}", child, why, child.last_words() or "none")
+            deaths.append(clock())
+            while deaths[0] < clock() - DEATHS_WITHIN_S:
+                deaths.popleft()
+            if len(deaths) > len(BACKOFF_S):
+                logger.error("the engine died {} times within {:g} s: giving up", len(deaths), DEATHS_WITHIN_S)
+                self.failed.set()
+                return
+            await asyncio.sleep(BACKOFF_S[len(deaths) - 1])
+            child = self._child = self._new_child()
+            with contextlib.suppress(EngineLost):  # its `gone` says the same
+                await child.start()

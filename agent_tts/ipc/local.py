@@ -1,0 +1,69 @@
+"""An engine loop inside this event loop: the link of tests in virtual time and of one-off synthesis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from agent_tts.engine.loop import EngineLoop
+from agent_tts.events import Command, Event, Hello
+
+
+class LocalEngine:
+    """Turns an engine loop whenever something is due; a step blocks the event loop.
+
+    In a deterministic event loop, with the same clock in `loop`, everything is deterministic.
+    """
+
+    def __init__(
+        self, loop: EngineLoop, on_events: Callable[[list[Event]], None], on_lost: Callable[[str], None]
+    ) -> None:
+        self._loop = loop
+        self._on_events = on_events
+        self._on_lost = on_lost
+        # The next turn. None when nothing is due, and while not running.
+        self._next: asyncio.Handle | None = None
+        # Whether it was started, has not been closed, and its engine is not lost.
+        self.alive = False
+
+    async def start(self) -> None:
+        """Hand out `Hello`."""
+        self.alive = True
+        self._on_events([Hello(self._loop.info)])
+
+    def send(self, command: Command) -> None:
+        """Takes effect in the next turn; dropped unless alive."""
+        if self.alive:
+            self._loop.submit(command)
+            self._schedule()
+
+    async def close(self) -> None:
+        """Close the engine. No event and no `on_lost` follows. Idempotent."""
+        self.alive = False
+        self._unschedule()
+        self._loop.close()
+
+    def _turn(self) -> None:
+        self._next = None
+        try:
+            new = self._loop.turn()
+        except Exception as error:
+            self.alive = False
+            self._on_lost(type(error).__name__)
+            raise  # to the event loop's exception handler
+        if new:
+            self._on_events(new)
+        if self.alive:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        wait_s = self._loop.wait_s()
+        self._unschedule()
+        if wait_s is not None:
+            event_loop = asyncio.get_running_loop()
+            self._next = event_loop.call_later(wait_s, self._turn) if wait_s else event_loop.call_soon(self._turn)
+
+    def _unschedule(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None

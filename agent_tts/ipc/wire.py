@@ -1,0 +1,265 @@
+"""The pipe between front and engine: every message as a length-prefixed frame. Sans-I/O.
+
+A frame is `u32 length | u8 tag | body`, little-endian; `length` counts tag and body. Audio, text and credit travel
+often and are packed; the rest is JSON of the dataclass' fields. Text is UTF-8 in which lone surrogates survive.
+
+Decoding trusts nothing: a frame that is too long, unknown, or has a field of the wrong type is a `WireError`, and
+nothing but the dataclasses of `events` (and `Setup`) is ever constructed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import struct
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from agent_tts import events
+from agent_tts.events import Append, Audio, Command, Event, Taken
+
+MAX_LENGTH = 1 << 20  # bytes of tag and body; the largest message is `Hello` with all voices, some 50 KiB
+
+_HEAD = struct.Struct("<IB")  # length, tag
+_STREAM_HEAD = struct.Struct("<IBI")  # length, tag, stream: Audio and Append, whose body goes on with bytes
+_TAKEN = struct.Struct("<IBII")  # length, tag, stream, frames
+_U32 = struct.Struct("<I")
+_U32_U32 = struct.Struct("<II")
+
+
+class WireError(ValueError):
+    """The stream of frames is broken for good; the message carries nothing of its content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The first message to an engine process: the settings it needs, as JSON."""
+
+    settings: str
+
+
+T = TypeVar("T")
+
+# ---------------------------------------------------------------- fields: checked, from what JSON yields
+
+
+def _int(value: object) -> int:
+    if type(value) is not int:
+        raise WireError("an integer was expected")
+    return value
+
+
+def _float(value: object) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
+        raise WireError("a finite number was expected")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _of(kind: type[T]) -> Callable[[object], T]:
+    def read(value: object) -> T:
+        if type(value) is not kind:
+            raise WireError(f"a field of type {kind.__name__} was expected")
+        return value
+
+    return read
+
+
+def _one_of(allowed: tuple[object, ...]) -> Callable[[object], Any]:
+    def read(value: object) -> object:
+        if value not in allowed:
+            raise WireError("a value outside its set")
+        return value
+
+    return read
+
+
+def _optional(inner: Callable[[object], T]) -> Callable[[object], T | None]:
+    return lambda value: None if value is None else inner(value)
+
+
+def _tuple(inner: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
+    items = _of(list)
+    return lambda value: tuple([inner(item) for item in items(value)])
+
+
+def _dict(inner: Callable[[object], T]) -> Callable[[object], dict[str, T]]:
+    items = _of(dict)  # the keys of a JSON object are strings
+    return lambda value: {key: inner(item) for key, item in items(value).items()}
+
+
+def _dataclass(kind: type[T]) -> Callable[[object], T]:
+    hints = get_type_hints(kind)
+    readers = {name: _field(hint) for name, hint in hints.items()}
+    fields = _of(dict)
+
+    def read(value: object) -> T:
+        given = fields(value)
+        if given.keys() != readers.keys():
+            raise WireError(f"{kind.__name__} with missing or unknown fields")
+        return kind(**{name: reader(given[name]) for name, reader in readers.items()})
+
+    return read
+
+
+_SCALARS: dict[object, Callable[[object], Any]] = {int: _int, float: _float, str: _of(str), bool: _of(bool)}
+
+
+def _field(hint: Any) -> Callable[[object], Any]:
+    """A checked reader for a field of the type `hint`; all kinds that the messages use."""
+    args = get_args(hint)
+    match get_origin(hint):
+        case types.UnionType:
+            return _optional(_field(args[0]))
+        case origin if origin is Literal:
+            return _one_of(args)
+        case origin if origin is tuple:
+            return _tuple(_field(args[0]))
+        case origin if origin is dict:
+            return _dict(_field(args[1]))
+        case _:
+            return _SCALARS.get(hint) or _dataclass(hint)
+
+
+# ---------------------------------------------------------------- bodies
+
+_TAG_AUDIO, _TAG_TAKEN, _TAG_APPEND = 1, 2, 3
+_JSON_TAGS: dict[type, int] = {
+    Setup: 16,
+    events.Open: 17,
+    events.Flush: 18,
+    events.End: 19,
+    events.Cancel: 20,
+    events.Ping: 21,
+    events.Stop: 22,
+    events.Hello: 32,
+    events.Started: 33,
+    events.Words: 34,
+    events.Flushed: 35,
+    events.Finished: 36,
+    events.Pong: 37,
+}
+
+
+def _audio(body: bytes) -> Audio:
+    return Audio(_U32.unpack_from(body)[0], body[_U32.size :])
+
+
+def _append(body: bytes) -> Append:
+    return Append(_U32.unpack_from(body)[0], str(body[_U32.size :], "utf-8", "surrogatepass"))
+
+
+def _taken(body: bytes) -> Taken:
+    return Taken(*_U32_U32.unpack(body))
+
+
+def _json(kind: type[T]) -> Callable[[bytes], T]:
+    read = _dataclass(kind)
+    return lambda body: read(json.loads(str(body, "utf-8", "surrogatepass")))
+
+
+def _table(kinds: tuple[type, ...]) -> dict[int, Callable[[bytes], Any]]:
+    return {_JSON_TAGS[kind]: _json(kind) for kind in kinds if kind in _JSON_TAGS}
+
+
+# What may arrive at either end: body readers by tag, for a `Decoder`.
+TO_ENGINE: Mapping[int, Callable[[bytes], Setup | Command]] = {
+    _TAG_TAKEN: _taken,
+    _TAG_APPEND: _append,
+    **_table((Setup, *get_args(Command))),
+}
+TO_FRONT: Mapping[int, Callable[[bytes], Event]] = {_TAG_AUDIO: _audio, **_table(get_args(Event))}
+
+
+def _fields(message: Any) -> dict[str, object]:
+    return {field.name: getattr(message, field.name) for field in dataclasses.fields(message)}
+
+
+def _body(message: object) -> bytes:
+    text = json.dumps(message, default=_fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "surrogatepass")
+
+
+# ---------------------------------------------------------------- the two directions
+
+
+def encode(message: Setup | Command | Event) -> bytes:
+    """One message as a frame.
+
+    Raises:
+        WireError: it cannot be sent: longer than `MAX_LENGTH`, or a number outside its range.
+    """
+    try:
+        if isinstance(message, Audio):
+            frame = _STREAM_HEAD.pack(5 + len(message.pcm), _TAG_AUDIO, message.stream) + message.pcm
+        elif isinstance(message, Taken):
+            frame = _TAKEN.pack(9, _TAG_TAKEN, message.stream, message.frames)
+        elif isinstance(message, Append):
+            text = message.text.encode("utf-8", "surrogatepass")
+            frame = _STREAM_HEAD.pack(5 + len(text), _TAG_APPEND, message.stream) + text
+        else:
+            body = _body(message)
+            frame = _HEAD.pack(1 + len(body), _JSON_TAGS[type(message)]) + body
+    except (struct.error, ValueError) as error:
+        raise WireError(f"{type(message).__name__} with a number outside its range") from error
+    if len(frame) > MAX_LENGTH + _U32.size:
+        raise WireError(f"{type(message).__name__} of {len(frame)} bytes; at most {MAX_LENGTH} are allowed")
+    return frame
+
+
+class Decoder(Generic[T]):
+    """Messages out of bytes that arrive in any split."""
+
+    def __init__(self, readers: Mapping[int, Callable[[bytes], T]]) -> None:
+        # Body readers by tag: `TO_ENGINE` or `TO_FRONT`.
+        self._readers = readers
+        # Bytes of frames that are not complete.
+        self._buffer = bytearray()
+        # Why nothing more can be decoded, or None.
+        self._broken: WireError | None = None
+
+    def feed(self, data: bytes) -> list[T]:
+        """All messages that `data` completes, in order. Linear in the bytes fed, however small the pieces are.
+
+        Raises:
+            WireError: now and at every later call; messages in front of the broken frame in `data` are lost with it.
+        """
+        if self._broken is not None:
+            raise self._broken
+        try:
+            return self._feed(data)
+        except WireError as error:
+            self._broken = error
+            self._buffer.clear()
+            raise
+
+    def _feed(self, data: bytes) -> list[T]:
+        messages: list[T] = []
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        while len(buffer) - start >= _HEAD.size:
+            length, tag = _HEAD.unpack_from(buffer, start)
+            if not 1 <= length <= MAX_LENGTH:
+                raise WireError(f"a frame of {length} bytes; 1 to {MAX_LENGTH} are allowed")
+            end = start + _U32.size + length
+            if end > len(buffer):
+                break
+            messages.append(self._read(tag, bytes(memoryview(buffer)[start + _HEAD.size : end])))
+            start = end
+        del buffer[:start]
+        return messages
+
+    def _read(self, tag: int, body: bytes) -> T:
+        reader = self._readers.get(tag)
+        if reader is None:
+            raise WireError(f"unknown tag {tag}")
+        try:
+            return reader(body)
+        except WireError:
+            raise
+        except (struct.error, ValueError, OverflowError, RecursionError) as error:
+            # `from None`: errors of codecs and of the JSON parser hold the content.
+            raise WireError(f"a frame with tag {tag} and a malformed body ({type(error).__name__})") from None

@@ -1,0 +1,186 @@
+"""WebRTC offers from strangers: read with suspicion, and written anew with what the node needs and nothing else.
+
+aiortc negotiates whatever it is given, and what it cannot digest surfaces later in tasks of its own. So no line of an
+offer reaches it: each value is checked here and put into an offer of a known shape.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+
+from agent_tts.errors import BadMessage
+
+MAX_LINES = 512  # a browser's offer of audio and a data channel has about 80
+MAX_CANDIDATES = 64
+MAX_FINGERPRINTS = 8
+DEFAULT_MAX_MESSAGE = 65_536  # bytes, when an offer does not say (RFC 8841)
+
+_TOKEN = re.compile(r"[!-~]{1,64}")
+_MEDIA = re.compile(r"([a-z]{1,32}) ([0-9]{1,5}) ([A-Z/]{1,32}) ([!-~ ]{1,1024})")
+_UFRAG = re.compile(r"[A-Za-z0-9+/]{4,256}")
+_PASSWORD = re.compile(r"[A-Za-z0-9+/]{22,256}")
+_FINGERPRINT = re.compile(r"(sha-256|sha-384|sha-512) ([0-9A-F]{2}(?::[0-9A-F]{2}){31,63})", re.IGNORECASE | re.ASCII)
+_CANDIDATE = re.compile(
+    r"([A-Za-z0-9+/]{1,32}) 1 udp ([0-9]{1,10}) ([0-9A-F.:]{2,45}) ([0-9]{1,5}) typ (host|srflx|relay)\b",
+    re.IGNORECASE | re.ASCII,
+)
+_OPUS = re.compile(r"(9[6-9]|1[01][0-9]|12[0-7]) opus/48000/2", re.IGNORECASE | re.ASCII)
+_SETUPS = ("actpass", "active", "passive")
+_DIRECTIONS = ("sendrecv", "recvonly", "sendonly", "inactive")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An offer that the node can answer."""
+
+    sdp: str  # of the node's own making, for aiortc
+    max_message: int  # bytes that the client takes in one data channel message
+
+
+@dataclass(slots=True)
+class _Section:
+    """The lines of the session, or of one m-line."""
+
+    media: re.Match[str] | None = None  # the m-line; None for the session
+    attributes: dict[str, list[str]] = field(default_factory=dict)  # name -> values, in their order
+
+    def first(self, name: str) -> str | None:
+        return self.attributes[name][0] if name in self.attributes else None
+
+
+def read_offer(text: str) -> Offer:
+    """Take an offer to pieces and put a clean one together.
+
+    The client's host names (mDNS) are left out: they would be asked for by multicast, and a client behind one is found
+    by its own connectivity checks. So is the end of candidates: those checks may still bring some.
+
+    Raises:
+        BadMessage: it is no such offer; the message says what is missing.
+    """
+    session, sections = _sections(text)
+    audio, channel = _pair(sections)
+    mids = [_need(_TOKEN, section.first("mid"), "a mid in each section") for section in sections]
+    if len(set(mids)) < len(mids):
+        raise BadMessage("sdp: mids differ from each other")
+    bundle = next(
+        (value.split()[1:] for value in session.attributes.get("group", []) if value.startswith("BUNDLE ")), []
+    )
+    if set(bundle) != set(mids):
+        raise BadMessage("sdp: audio and data channel are bundled (a=group:BUNDLE)")
+    transport = _transport(session, sections[mids.index(bundle[0])])
+    bodies = {id(audio): _audio(audio), id(channel): _channel(channel)}
+    lines = ["v=0", "o=- 0 0 IN IP4 0.0.0.0", "s=-", "t=0 0", f"a=group:BUNDLE {' '.join(bundle)}"]
+    lines += ["a=ice-lite"] if "ice-lite" in session.attributes else []
+    for section, mid in zip(sections, mids, strict=True):
+        lines += [*bodies[id(section)], f"a=mid:{mid}", *transport]
+    return Offer("\r\n".join(lines) + "\r\n", _max_message(channel))
+
+
+def _sections(text: str) -> tuple[_Section, list[_Section]]:
+    lines = text.splitlines()
+    if len(lines) > MAX_LINES:
+        raise BadMessage(f"sdp: an offer has at most {MAX_LINES} lines")
+    if not lines or lines[0] != "v=0":
+        raise BadMessage("sdp: an offer begins with v=0")
+    session = current = _Section()
+    sections: list[_Section] = []
+    for line in lines:
+        kind, _, rest = line.partition("=")
+        if kind == "m":
+            media = _MEDIA.fullmatch(rest)
+            if media is None:
+                raise BadMessage("sdp: an m-line has a media, a port, a protocol and formats")
+            current = _Section(media)
+            sections.append(current)
+        elif kind == "a":
+            name, _, value = rest.partition(":")
+            current.attributes.setdefault(name, []).append(value)
+    return session, sections
+
+
+def _pair(sections: list[_Section]) -> tuple[_Section, _Section]:
+    """The audio and the data channel section."""
+    by_kind = {section.media[1]: section for section in sections if section.media and section.media[2] != "0"}
+    if len(sections) != 2 or by_kind.keys() != {"audio", "application"}:
+        raise BadMessage("sdp: an offer has one audio section and one data channel (application) section, no other")
+    return by_kind["audio"], by_kind["application"]
+
+
+def _audio(section: _Section) -> list[str]:
+    assert section.media is not None
+    if section.media[3] != "UDP/TLS/RTP/SAVPF":
+        raise BadMessage("sdp: audio is UDP/TLS/RTP/SAVPF")
+    if "rtcp-mux" not in section.attributes:
+        raise BadMessage("sdp: audio needs rtcp-mux")
+    direction = next((name for name in _DIRECTIONS if name in section.attributes), "sendrecv")
+    if direction not in ("sendrecv", "recvonly"):
+        raise BadMessage("sdp: the client receives audio (a=recvonly, or a=sendrecv)")
+    formats = section.media[4].split()
+    for value in section.attributes.get("rtpmap", []):
+        opus = _OPUS.fullmatch(value)
+        if opus is not None and opus[1] in formats:
+            head = f"m=audio 9 UDP/TLS/RTP/SAVPF {opus[1]}"
+            # Whatever the client would send is refused: the node only speaks.
+            return [head, f"a=rtpmap:{opus[1]} opus/48000/2", "a=recvonly", "a=rtcp-mux"]
+    raise BadMessage("sdp: audio needs opus/48000/2 at a dynamic payload type")
+
+
+def _channel(section: _Section) -> list[str]:
+    assert section.media is not None
+    if (section.media[3], section.media[4]) != ("UDP/DTLS/SCTP", "webrtc-datachannel"):
+        raise BadMessage("sdp: the data channel is UDP/DTLS/SCTP webrtc-datachannel")
+    port = section.first("sctp-port") or ""
+    if not (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65_536):
+        raise BadMessage("sdp: the data channel needs an sctp-port")
+    return ["m=application 9 UDP/DTLS/SCTP webrtc-datachannel", f"a=sctp-port:{int(port)}"]
+
+
+def _max_message(section: _Section) -> int:
+    size = section.first("max-message-size") or ""
+    if not (size.isascii() and size.isdecimal() and len(size) <= 18):
+        return DEFAULT_MAX_MESSAGE
+    return int(size) or 2**31  # 0 is "any"
+
+
+def _transport(session: _Section, section: _Section) -> list[str]:
+    """ICE and DTLS of the section that leads the bundle: both sections share it."""
+
+    def value(name: str) -> str | None:
+        return section.first(name) or session.first(name)
+
+    ufrag = _need(_UFRAG, value("ice-ufrag"), "an ice-ufrag of 4 to 256 characters")
+    password = _need(_PASSWORD, value("ice-pwd"), "an ice-pwd of 22 to 256 characters")
+    setup = value("setup")
+    if setup not in _SETUPS:
+        raise BadMessage(f"sdp: setup is one of {', '.join(_SETUPS)}")
+    fingerprints = session.attributes.get("fingerprint", []) + section.attributes.get("fingerprint", [])
+    known = [found for given in fingerprints[:MAX_FINGERPRINTS] if (found := _FINGERPRINT.fullmatch(given.strip()))]
+    if not known:
+        raise BadMessage("sdp: a fingerprint by sha-256, sha-384 or sha-512 is needed")
+    lines = [f"a=ice-ufrag:{ufrag}", f"a=ice-pwd:{password}", f"a=setup:{setup}"]
+    lines += [f"a=fingerprint:{found[1].lower()} {found[2].upper()}" for found in known]
+    return lines + _candidates(section)
+
+
+def _candidates(section: _Section) -> list[str]:
+    given = section.attributes.get("candidate", [])
+    if len(given) > MAX_CANDIDATES:
+        raise BadMessage(f"sdp: an offer has at most {MAX_CANDIDATES} candidates")
+    lines = []
+    for found in filter(None, map(_CANDIDATE.match, given)):
+        foundation, priority, host, port, kind = found.groups()
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            continue
+        if not (address.is_multicast or address.is_unspecified or address.is_reserved) and 0 < int(port) < 65_536:
+            lines.append(f"a=candidate:{foundation} 1 udp {priority} {address} {port} typ {kind.lower()}")
+    return lines
+
+
+def _need(shape: re.Pattern[str], value: str | None, what: str) -> str:
+    if value is None or not shape.fullmatch(value):
+        raise BadMessage(f"sdp: {what} is needed")
+    return value

@@ -1,0 +1,95 @@
+"""PCM for clients: the engine's 24 kHz pcm_s16le at another rate, and as G.711."""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal
+
+import av
+import numpy as np
+from av.filter import Graph
+from numpy.typing import NDArray
+
+from agent_tts.events import SAMPLE_RATE
+
+PcmEncoding = Literal["pcm_s16le", "mulaw", "alaw"]
+
+# Taps of libswresample's filter at the lower of the two rates. Half of them is what it holds back: 1.75 ms to 8 kHz,
+# 0.9 ms to 16 kHz, 0.6 ms to 48 kHz; images are 65 dB down from 1.15 times the new Nyquist frequency.
+FILTER_TAPS = 28
+
+
+class Transcoder:
+    """One stream of pcm_s16le, 24 kHz, mono, in pieces of any size, as `encoding` at `sample_rate`.
+
+    The bytes given out do not depend on how the stream was cut, and no sample is shifted in time; resampling alone
+    holds back under 2 ms until the next piece or `flush`. At 24 kHz nothing is held back, and pcm_s16le comes out as
+    the very object that went in.
+    """
+
+    def __init__(self, encoding: PcmEncoding, sample_rate: int) -> None:
+        # None where the rate stays.
+        self._resampler = None if sample_rate == SAMPLE_RATE else _Resampler(sample_rate)
+        # G.711 code of each pcm_s16le value, by its bits as a u16; None for pcm_s16le.
+        self._codes = None if encoding == "pcm_s16le" else _g711(encoding)
+
+    def encode(self, pcm: bytes) -> list[tuple[bytes, int]]:
+        """What can be sent now: at most one payload, with its number of samples. `pcm` holds whole samples."""
+        if self._resampler is not None and pcm:
+            pcm = self._resampler.push(_frame(pcm))
+        return self._chunk(pcm)
+
+    def flush(self) -> list[tuple[bytes, int]]:
+        """The rest, at the end of the stream; nothing may be encoded after it."""
+        return self._chunk(b"" if self._resampler is None else self._resampler.push(None))
+
+    def _chunk(self, pcm: bytes) -> list[tuple[bytes, int]]:
+        if not pcm:
+            return []
+        payload = pcm if self._codes is None else self._codes[np.frombuffer(pcm, "<u2")].tobytes()
+        return [(payload, len(pcm) // 2)]
+
+
+class _Resampler:
+    """libswresample from 24 kHz, by a filter graph: `av.AudioResampler` does not let the filter be shortened."""
+
+    def __init__(self, sample_rate: int) -> None:
+        self._graph = Graph()
+        source = self._graph.add_abuffer(
+            sample_rate=SAMPLE_RATE, format="s16", layout="mono", time_base=f"1/{SAMPLE_RATE}"
+        )
+        resample = self._graph.add("aresample", f"{sample_rate}:filter_size={FILTER_TAPS}")
+        sink = self._graph.add("abuffersink")
+        source.link_to(resample)
+        resample.link_to(sink)
+        self._graph.configure()
+
+    def push(self, frame: av.AudioFrame | None) -> bytes:
+        """pcm_s16le that became ready with `frame`; None is the end of the stream."""
+        self._graph.push(frame)
+        ready = []
+        while True:
+            try:
+                piece = self._graph.pull()
+            except (av.BlockingIOError, av.EOFError):
+                return b"".join(ready)
+            assert isinstance(piece, av.AudioFrame)
+            # A plane is padded beyond its samples.
+            ready.append(bytes(piece.planes[0])[: 2 * piece.samples])
+
+
+def _frame(pcm: bytes) -> av.AudioFrame:
+    frame = av.AudioFrame(format="s16", layout="mono", samples=len(pcm) // 2)
+    frame.sample_rate = SAMPLE_RATE
+    frame.planes[0].update(pcm)
+    return frame
+
+
+@functools.cache
+def _g711(encoding: str) -> NDArray[np.uint8]:
+    """The code of every pcm_s16le value, as the codec gives it. G.711 has no state, so a table is all there is."""
+    codec = av.CodecContext.create(f"pcm_{encoding}", "w")
+    assert isinstance(codec, av.AudioCodecContext)
+    codec.sample_rate, codec.format, codec.layout = SAMPLE_RATE, "s16", "mono"
+    packets = codec.encode(_frame(np.arange(65_536, dtype="<u2").tobytes()))
+    return np.frombuffer(b"".join(bytes(packet) for packet in packets), np.uint8)

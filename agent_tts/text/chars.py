@@ -1,0 +1,108 @@
+"""What kind of character it is, as far as reading aloud cares."""
+
+from __future__ import annotations
+
+import unicodedata
+
+NO_BREAK_SPACE = "\u00a0"
+PICTOGRAPH = "\ufffc"  # stands for any emoji: white space when spoken, but not for the markdown around it
+ZERO_WIDTH_JOINER = "\u200d"
+
+LINE_BREAKS = frozenset("\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
+NO_BREAK_SPACES = frozenset("\u00a0\u2007\u202f")
+JOINERS = frozenset("\u200c\u200d")
+
+CLAUSE_MARKS = frozenset(".!?;:,—…؟،؛।॥")  # end a clause when white space follows
+WIDE_CLAUSE_MARKS = frozenset("。！？，、；：｡､")  # end a clause by themselves
+OPENERS = frozenset("「『（《〈【〔“")  # what may hold back the end of a CJK clause, until its closer came
+CLOSERS = frozenset("\"')]}*_”’»›」』）》〉】〕")  # belong to the clause they follow
+_SMALL_KANA = frozenset("ぁぃぅぇぉっゃゅょゎァィゥェォッャュョヮーヽヾゝゞ々")
+NOT_FIRST = CLAUSE_MARKS | WIDE_CLAUSE_MARKS | CLOSERS | _SMALL_KANA  # CJK text is not cut before them
+
+_SILENT_CATEGORIES = frozenset(("Ps", "Pe", "Pi", "Pf", "Pd", "Mn", "Mc", "Me", "Cc", "Cf", "Zs", "Zl", "Zp"))
+_SILENT = CLAUSE_MARKS | WIDE_CLAUSE_MARKS | frozenset("'\"·・¿¡")
+_DROPPED_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Co"))
+_PICTOGRAPH_CATEGORIES = frozenset(("So", "Sk", "Cn"))  # keeps circled digits, brackets and sharps of the same blocks
+_COMBINING_KEYCAP = "\u20e3"
+
+
+def is_cjk(ch: str) -> bool:
+    """A Han character or kana: scripts without spaces, where a character is about a syllable."""
+    return ch >= "\u3005" and (
+        ch <= "\u3007"
+        or "\u3041" <= ch <= "\u3096"
+        or "\u309d" <= ch <= "\u312f"
+        or "\u31f0" <= ch <= "\u31ff"
+        or "\u3400" <= ch <= "\u9fff"
+        or "\uf900" <= ch <= "\ufaff"
+        or "\uff66" <= ch <= "\uff9f"
+        or "\U00020000" <= ch <= "\U0003ffff"
+    )
+
+
+def is_word(ch: str) -> bool:
+    """A letter or digit of a script that puts spaces between words."""
+    return ch.isalnum() and not is_cjk(ch)
+
+
+def is_silent(ch: str) -> bool:
+    """White space, marks and punctuation, of which nothing is heard without a word beside them."""
+    return ch in _SILENT or unicodedata.category(ch) in _SILENT_CATEGORIES
+
+
+def is_unspeakable(ch: str) -> bool:
+    """No engine takes it: NUL ends a C string, and a lone surrogate has no UTF-8."""
+    return ch == "\0" or "\ud800" <= ch <= "\udfff"
+
+
+def extends(ch: str, before: str, length: int) -> bool:
+    """Whether `ch` belongs to the character `before` it, which is the last of `length` that are seen as one."""
+    if ch < "\u0300":
+        return False
+    if before == ZERO_WIDTH_JOINER or ch == ZERO_WIDTH_JOINER or "\U0001f3fb" <= ch <= "\U0001f3ff":
+        return True
+    if _is_regional_indicator(ch):  # two of them are a flag
+        return length == 1 and _is_regional_indicator(before)
+    return "\U000e0020" <= ch <= "\U000e007f" or unicodedata.category(ch).startswith("M")
+
+
+def _is_regional_indicator(ch: str) -> bool:
+    return "\U0001f1e6" <= ch <= "\U0001f1ff"
+
+
+def normal(ch: str, before: str) -> str:
+    """`ch` as the cleaner reads it.
+
+    That is a space, a newline, a no-break space or a pictograph for all of their kinds, nothing for what is neither
+    seen nor heard, otherwise `ch` itself. Joiners stay in the scripts that spell with them.
+    """
+    if " " <= ch <= "~":
+        return ch
+    if ch in LINE_BREAKS:
+        return "\n"
+    if ch in NO_BREAK_SPACES:
+        return NO_BREAK_SPACE
+    if ch.isspace():
+        return " "
+    if ch in JOINERS:
+        return ch if "\u0600" <= before <= "\u0dff" or "\u1000" <= before <= "\u17ff" else ""
+    category = unicodedata.category(ch)
+    if category in _DROPPED_CATEGORIES or ch == _COMBINING_KEYCAP or _is_variation_selector(ch):
+        return ""
+    return PICTOGRAPH if category in _PICTOGRAPH_CATEGORIES and _is_pictographic(ch) else ch
+
+
+def _is_variation_selector(ch: str) -> bool:
+    return "\ufe00" <= ch <= "\ufe0f" or "\U000e0100" <= ch <= "\U000e01ef"
+
+
+def _is_pictographic(ch: str) -> bool:
+    """In a block of symbols that are looked at rather than read."""
+    return (
+        "\u231a" <= ch <= "\u231b"
+        or "\u23cf" <= ch <= "\u23fa"
+        or "\u25a0" <= ch <= "\u27bf"
+        or "\u2b00" <= ch <= "\u2bff"
+        or "\ufffc" <= ch <= "\ufffd"
+        or "\U0001f000" <= ch <= "\U0001fbff"
+    )

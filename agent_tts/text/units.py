@@ -1,0 +1,170 @@
+"""Cuts characters into units, one character at a time and with a bounded memory.
+
+A unit ends at the first of
+* a line break,
+* white space after clause punctuation ("3.14", "10:30", "e.g." and "Dr. Smith" stay whole), or a CJK clause mark,
+* white space after as many words as a unit may have, or after `MAX_CHARS` characters,
+* the next CJK character, where CJK text without punctuation is as long as those words,
+* the next character, where `MAX_RUN` of them came without white space.
+
+So at most `MAX_CHARS + MAX_RUN + MAX_CLUSTER` characters are ever held back.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from agent_tts.text.chars import (
+    CLAUSE_MARKS,
+    CLOSERS,
+    LINE_BREAKS,
+    NO_BREAK_SPACES,
+    NOT_FIRST,
+    OPENERS,
+    WIDE_CLAUSE_MARKS,
+    extends,
+    is_cjk,
+    is_silent,
+)
+
+MAX_WORDS = 16  # of a unit, once they have grown
+MAX_CHARS = 160  # of a unit, at white space
+MAX_RUN = 80  # characters without white space
+MAX_CLUSTER = 32  # characters that are seen as one; Unicode's stream-safe format allows 30 marks
+CJK_PER_WORD = 4  # characters of CJK text that count as one word
+
+_MARKS = CLAUSE_MARKS | WIDE_CLAUSE_MARKS
+_CLOSERS = "".join(CLOSERS) + " "
+_OPENERS = "".join(OPENERS) + "\"'([{«‹‘*_"
+
+# A point after one of these says nothing about the clause: initials and dotted abbreviations ("J.", "z.B.", "U.S."),
+# list numbers and ordinals ("1.", "3. Mai"), and the usual abbreviations of the languages spoken most. To leave a
+# clause uncut is always safe, because units end by their length as well.
+_ABBREVIATION = re.compile(
+    r"(?:[^\W\d_]\.)+|\d{1,2}\.|(?:mr|mrs|ms|dr|prof|rev|gen|sen|rep|gov|capt|lt|sgt|col|st|sr|jr|mt|vs|etc|al|approx|"
+    r"dept|est|ext|fig|figs|vol|vols|pp?|ed|eds|cf|inc|ltd|corp|co|bros|ave|blvd|rd|ph\.d|jan|feb|apr|jun|"
+    r"jul|aug|sept?|oct|nov|dec|bzw|ca|ggf|nr|str|usw|vgl|evtl|inkl|zzgl|hr|fr|mme|mlle|mm|sra?|srta|dra|ud|uds|av|"
+    r"dott|sig|tel|abb|kap|hl|geb|gest)\.",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What an engine speaks in one go.
+
+    `text` has something to say in it, no white space but single spaces, none at its start, and one at its end where
+    the raw text goes on with white space: the texts of all units together are the whole text. `offsets[i]` is the
+    place of `text[i]` in the raw text of the stream; they never decrease.
+    """
+
+    text: str
+    offsets: tuple[int, ...]
+
+
+class Cutter:
+    """Characters in, units out; a pure function of the characters, however they are bunched."""
+
+    def __init__(self, first_words: int) -> None:
+        self._units: list[Unit] = []  # finished, not yet taken
+        self._chars: list[str] = []  # the unit in the making
+        self._offsets: list[int] = []  # where its characters are in the raw text
+        self._limit = CJK_PER_WORD * first_words  # how much the unit may say, in CJK characters
+        self._max_limit = max(self._limit, CJK_PER_WORD * MAX_WORDS)  # what the limit grows to
+        self._said = 0  # how much the unit says so far, in CJK characters
+        self._speakable = False  # whether anything of the unit can be heard
+        self._word = 0  # where in the unit its last word starts
+        self._in_word = False  # no white space after it yet
+        self._cluster = 0  # length of the last character, in code points
+        self._quotes = 0  # CJK quotes and brackets that are open
+        self._wide_end = False  # a CJK clause mark came, and the next character may still belong to the clause
+
+    def take(self) -> list[Unit]:
+        """The units finished since the last call."""
+        units, self._units = self._units, []
+        return units
+
+    def push(self, ch: str, offset: int) -> None:
+        """The next character, at `offset` of the raw text."""
+        if not ch.isspace():
+            self._push_visible(ch, offset)
+        elif self._chars:
+            self._push_space(ch, offset)
+
+    def cut(self) -> None:
+        """The unit ends here. One with nothing to say is dropped."""
+        if self._speakable:
+            self._units.append(Unit("".join(self._chars), tuple(self._offsets)))
+            self._limit = min(2 * self._limit, self._max_limit)
+        self._chars.clear()
+        self._offsets.clear()
+        self._said = self._word = self._cluster = 0
+        self._speakable = self._in_word = self._wide_end = False
+
+    def _push_space(self, ch: str, offset: int) -> None:
+        if self._chars[-1] != " ":
+            self._keep(" ", offset)
+        if ch in NO_BREAK_SPACES:
+            return  # "10 000", "Mr. Bean" and "Ça va ?" are written with these to stay in one piece
+        if ch in LINE_BREAKS:
+            self._quotes = 0
+            self.cut()
+        elif self._in_word:
+            self._in_word = False
+            self._end_word()
+
+    def _end_word(self) -> None:
+        word = "".join(self._chars[self._word :])
+        if not any(map(is_cjk, word)) and not all(map(is_silent, word)):
+            self._said += CJK_PER_WORD
+        if _ends_clause(word) or self._said >= self._limit or len(self._chars) >= MAX_CHARS:
+            self.cut()
+
+    def _push_visible(self, ch: str, offset: int) -> None:
+        before = self._chars[-1] if self._chars else ""
+        if extends(ch, before, self._cluster):
+            if not self._chars or self._cluster == MAX_CLUSTER:
+                return  # what it belongs to is gone, or cannot be read any more
+            self._cluster += 1
+        else:
+            if self._chars and self._ends_before(ch):
+                self.cut()
+            self._cluster = 1
+        if not self._in_word:
+            self._in_word = True
+            self._word = len(self._chars)
+        self._keep(ch, offset)
+        self._speakable = self._speakable or not is_silent(ch)
+        self._said += is_cjk(ch)
+        if ch in OPENERS:
+            self._quotes += 1
+        elif ch in CLOSERS:
+            self._quotes = max(0, self._quotes - 1)
+        elif ch in WIDE_CLAUSE_MARKS:
+            self._wide_end = True
+            if not self._quotes and not before.isdigit():
+                self.cut()
+
+    def _ends_before(self, ch: str) -> bool:
+        """Whether the unit ends before a visible character that starts a new cluster."""
+        if len(self._chars) - self._word >= MAX_RUN:
+            return True
+        if self._wide_end:
+            if ch in CLOSERS or ch in WIDE_CLAUSE_MARKS:
+                return False
+            self._wide_end = False
+            return not (ch.isdigit() and self._chars[-1] in WIDE_CLAUSE_MARKS)  # "10：30"
+        return self._said >= self._limit and ch not in NOT_FIRST and is_cjk(self._chars[-1])
+
+    def _keep(self, ch: str, offset: int) -> None:
+        self._chars.append(ch)
+        self._offsets.append(offset)
+
+
+def _ends_clause(word: str) -> bool:
+    """Whether a word with white space after it is the last of its clause."""
+    bare = word.rstrip(_CLOSERS)
+    if bare[-1:] not in _MARKS:
+        return False
+    return not (bare.endswith(".") and _ABBREVIATION.fullmatch(bare.lstrip(_OPENERS)))

@@ -1,0 +1,319 @@
+"""The page as a person uses it: a real browser, a real node, real clicks and keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+
+from tests.browser.chromium import Page, chromium
+from tests.support import RunningNode, running_node, until
+
+EAR = (Path(__file__).parent / "ear.js").read_text()
+CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
+
+# From the key press to silence, as promised; the browser's own output buffer is part of it.
+SILENT_MS = 150
+# The analyser's bins are 12 Hz wide, and a browser's resampler is not exact.
+NEAR_HZ = 25
+TRANSPORTS = ("websocket", "webrtc")
+
+LONG = "one two three four five six seven eight nine ten eleven twelve " * 8
+
+
+@asynccontextmanager
+async def open_page(*, expected: str | None = None, **settings: Any) -> AsyncIterator[tuple[Page, RunningNode]]:
+    """The page of a node of its own. It must make no complaint (but `expected`) and ask nobody else for anything."""
+    async with running_node(**settings) as running, chromium() as browser:
+        page = await browser.new_page()
+        await page.open(running.url + "/")
+        await page.js(EAR)
+        yield page, running
+        complaints = [error for error in page.errors if expected is None or expected not in error]
+        assert complaints == []
+        strangers = [url for url in page.requests if "//" + running.url.split("//")[1] + "/" not in url]
+        assert strangers == []
+
+
+async def ready(page: Page) -> None:
+    await page.until("agentTts.state === 'ready' && document.querySelector('#voice').value !== ''")
+
+
+async def use(page: Page, transport: str) -> None:
+    """Have the page connected over this transport."""
+    await ready(page)
+    if transport != "websocket":
+        await page.click(f"[name=transport][value={transport}]")
+        await page.until(f"agentTts.transport === '{transport}' && agentTts.state === 'ready'")
+
+
+async def pick(page: Page, voice: str) -> None:
+    """Choose a voice by its name, as a person does."""
+    await page.click("#voice")
+    await page.type(voice)
+    await page.press("Enter")
+    assert await page.js("document.querySelector('#voice').value") == voice
+
+
+async def write(page: Page, text: str) -> None:
+    """Replace the text."""
+    await page.click("#text")
+    await page.js("document.querySelector('#text').select()")
+    await page.call("Input.insertText", text=text)
+
+
+async def hear(page: Page, hz: float) -> None:
+    """Listen to the page for a third of a second of sound, and expect one frequency in it."""
+    since = await page.js("performance.now()")
+    await page.until(f"ear.since({since}).length > 30")
+    heard = await page.js(f"ear.since({since})")
+    assert median(heard) == pytest.approx(hz, abs=NEAR_HZ)
+
+
+async def speak(page: Page) -> None:
+    await page.click("#go")
+    await page.until("ear.loud")
+
+
+# ---------------------------------------------------------------- sound
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_the_chosen_voice_is_heard_and_a_stop_is_silent(transport: str) -> None:
+    """Space on the button just clicked interrupts; what comes next holds nothing of what was before."""
+    async with open_page() as (page, running):
+        await use(page, transport)
+        await write(page, LONG)
+        await pick(page, "tone-660")
+        await speak(page)
+        await hear(page, 660)
+
+        await page.press(" ")
+        await page.until("agentTts.lastCancelMs !== null && !agentTts.speaking")
+        await until(lambda: running.node.service.speaking == 0)
+        await page.until("performance.now() > ear.pressedAt + 500 && !agentTts.contexts.length")
+        assert await page.js("ear.lingered()") <= SILENT_MS
+        assert 0 <= await page.js("agentTts.lastCancelMs") <= SILENT_MS
+
+        await pick(page, "tone-1320")
+        since = await page.js("performance.now()")
+        await speak(page)
+        await hear(page, 1320)
+        residue = [hz for hz in await page.js(f"ear.since({since})") if abs(hz - 660) < NEAR_HZ]
+        assert residue == []
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_turn_is_measured_and_shown(transport: str) -> None:
+    """A turn to its end: all words are heard, and the meters know it."""
+    async with open_page() as (page, _):
+        await use(page, transport)
+        await write(page, "Good evening, this is a short one.")
+        await speak(page)
+        await page.until("!agentTts.speaking", 20)
+        meters = await page.js("agentTts.meters")
+        assert meters["serverTtfaMs"] > 0
+        assert 0 < meters["clientTtfaMs"] < 1_000
+        assert meters["rtf"] > 0
+        assert meters["underruns"] == 0
+        assert meters["audioMs"] > 1_000
+        said = "document.querySelector('#said')"
+        assert await page.js(f"{said}.innerText") == "Good evening, this is a short one."
+        assert await page.js(f"[...{said}.children].every((piece) => piece.dataset.is === 'heard')")
+        assert "Good evening" in await page.js("document.querySelector('#log').innerText")
+
+
+async def test_real_speech_arrives_with_its_words() -> None:
+    """The embedded engine: words are marked one after another, and a stop leaves the rest marked as not heard."""
+    async with open_page(engine="espeak") as (page, running):
+        await ready(page)
+        assert await page.js("document.querySelector('#engine').innerText") != ""
+        await page.click("#go")
+        await page.until("document.querySelectorAll('#said [data-is=heard]').length >= 4")
+        assert await page.js("document.querySelectorAll('#said [data-is=coming]').length") > 0
+        await page.press("Escape")
+        await page.until("document.querySelector('#log li')")
+        assert running.node.service.speaking == 0
+        assert await page.js("document.querySelectorAll('#said [data-is=unsaid]').length") > 0
+        assert await page.js("document.querySelector('#log li s').textContent.length") > 20
+
+
+# ---------------------------------------------------------------- text
+
+
+async def test_text_streams_in_as_an_llm_writes_it() -> None:
+    """Speech starts long before the text is complete, and the text that was sent is the text that was written."""
+    async with open_page() as (page, _):
+        await ready(page)
+        text = "The answer begins before it ends: **naïve** cafés, 42 of them. 你好 🎉 done."
+        await write(page, text)
+        await page.click("#go")
+        await page.until("ear.loud")
+        assert len(await page.js("document.querySelector('#said').textContent")) < len(text)
+        await page.until("!agentTts.speaking", 30)
+        assert await page.js("document.querySelector('#said').textContent") == text
+
+
+async def test_words_are_spoken_as_they_are_typed() -> None:
+    """Each finished word leaves the field and is spoken; Enter ends the turn."""
+    async with open_page() as (page, _):
+        await ready(page)
+        await page.click("[name=arrival][value=live]")
+        await write(page, "")
+        await page.type("hello there wor")
+        await page.until("ear.loud")
+        assert await page.js("document.querySelector('#text').value") == "wor"
+        await page.type("ld")
+        await page.press("Enter")
+        await page.until("!agentTts.speaking", 20)
+        assert await page.js("document.querySelector('#said').textContent") == "hello there world"
+
+
+# ---------------------------------------------------------------- trouble
+
+
+async def test_a_full_node_is_said_and_tried_again() -> None:
+    """The notice counts down, and the text is spoken once a slot is free."""
+    async with open_page(slots=1, queue=0) as (page, running):
+        await ready(page)
+        async with connect(running.ws_url, subprotocols=["agent_tts.v1"]) as other:  # type: ignore[list-item]
+            await other.send(json.dumps({"type": "text.append", "context_id": "a", "text": LONG}))
+            await until(lambda: running.node.service.speaking == 1)
+            await page.click("#go")
+            await page.until("agentTts.notices.includes('at_capacity')")
+            assert await page.js("document.querySelector('#notices').innerText.includes('at capacity')")
+            assert not await page.js("agentTts.speaking")
+        await page.until("ear.loud", 20)
+        assert await page.js("agentTts.notices") == []
+
+
+async def test_a_lost_engine_is_said_and_spoken_with_again() -> None:
+    """The turn ends with a notice; its button speaks the text again on the new engine."""
+    async with open_page() as (page, running):
+        await ready(page)
+        await write(page, LONG)
+        await speak(page)
+        link: Any = running.node.service._link
+        os.kill(link.pid, signal.SIGKILL)
+        await page.until("agentTts.notices.includes('engine_lost') && !agentTts.speaking")
+        await until(lambda: running.node.service.ready, 20)
+        await page.click(".notice[data-kind=engine_lost] button")
+        await page.until("ear.loud")
+        assert await page.js("agentTts.notices") == []
+
+
+async def test_a_node_that_goes_away_is_looked_for() -> None:
+    """The page says so, and comes back by itself."""
+    async with open_page() as (page, running):
+        await ready(page)
+        await page.js("window.lost = new Promise((resolve) => new MutationObserver(() => resolve(true)).observe("
+                      "document.querySelector('#link'), {attributes: true}))")  # fmt: skip
+        for session in list(running.node.sessions):
+            session.drain()
+        assert await page.js("lost")
+        await page.until("agentTts.state === 'ready' && agentTts.notices.length === 0", 20)
+        await speak(page)
+
+
+async def test_a_locked_node_asks_for_its_key() -> None:
+    """A wrong key is told so, the right one opens both transports; the key is not in any address."""
+    async with open_page(auth={"api_keys": ["open sesame"]}, expected="401 (Unauthorized)") as (page, _):
+        await page.until("agentTts.state === 'locked' && document.activeElement.id === 'key'")
+        await page.type("wrong")
+        await page.press("Enter")
+        await page.until("agentTts.notices.includes('wrong_key')")
+        await page.type("open sesame")
+        await page.press("Enter")
+        await ready(page)
+        await speak(page)
+        await page.press("Escape")
+        await use(page, "webrtc")
+        assert not [url for url in page.requests if "sesame" in url]
+
+
+# ---------------------------------------------------------------- everybody
+
+
+async def test_the_keyboard_alone_is_enough() -> None:
+    """Every control is reached by Tab with a visible focus; keys speak and stop; Space in the text is a space."""
+    async with open_page() as (page, _):
+        await ready(page)
+        seen: list[str] = []
+        for _step in range(40):
+            await page.press("Tab")
+            name = await page.js("document.activeElement.id || document.activeElement.name")
+            if name in seen or await page.js("document.activeElement === document.body"):
+                break
+            seen.append(name)
+            if name != "text":  # its frame shows the focus
+                shown = "const {outlineStyle, opacity} = getComputedStyle(document.activeElement);"
+                assert await page.js(f"(() => {{ {shown} return outlineStyle !== 'none' || opacity === '0'; }})()"), (
+                    name
+                )
+        for name in ("theme", "text", "sample", "go", "voice", "language", "speed", "arrival", "rate", "transport"):
+            assert name in seen
+
+        await page.js("document.querySelector('#text').focus()")
+        await page.press("Enter", "Control")
+        await page.until("ear.loud")
+        before = await page.js("document.querySelector('#text').value.length")
+        await page.press(" ")
+        assert await page.js("document.querySelector('#text').value.length") == before + 1
+        assert await page.js("agentTts.speaking")
+        await page.press("Escape")
+        assert not await page.js("agentTts.speaking")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_a_phone_has_no_horizontal_scroll(scheme: str) -> None:
+    """360 px wide, idle, speaking, with a notice and with everything unfolded; nothing sticks out."""
+    async with open_page() as (page, _):
+        await page.resize(360, 740, phone=True)
+        await page.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
+        await ready(page)
+        overflow = "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth) - 360"
+        assert await page.js(overflow) <= 0
+        await page.js("document.querySelectorAll('details').forEach((details) => (details.open = true))")
+        await write(page, "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft. " * 3)
+        await speak(page)
+        assert await page.js(overflow) <= 0
+        await page.click("#stop")
+        await page.until("document.querySelector('#log li')")
+        assert await page.js(overflow) <= 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_text_has_the_contrast_of_wcag_aa(scheme: str) -> None:
+    """4.5 to 1 for every text that is shown, against the first opaque ground behind it."""
+    async with open_page() as (page, _):
+        await page.prefer(prefers_color_scheme=scheme)
+        await ready(page)
+        await speak(page)
+        await page.press("Escape")
+        await page.until("document.querySelector('#log li')")
+        await page.js("document.querySelectorAll('details').forEach((details) => (details.open = true))")
+        weak = await page.js(CONTRAST)
+        assert weak == []
+
+
+async def test_the_voices_are_searched_and_grouped() -> None:
+    """Groups carry a language, typing narrows the list, Escape leaves the choice as it was."""
+    async with open_page(engine="espeak") as (page, _):
+        await ready(page)
+        before = await page.js("document.querySelector('#voice').value")
+        await page.click("#voice")
+        everything = await page.js("document.querySelectorAll('#voice-list [role=option]').length")
+        assert await page.js("document.querySelectorAll('#voice-list [role=group]').length") > 20
+        await page.type("german")
+        some = await page.js("document.querySelectorAll('#voice-list [role=option]').length")
+        assert 0 < some < everything
+        await page.press("Escape")
+        assert await page.js("document.querySelector('#voice').value") == before

@@ -1,0 +1,224 @@
+"""Clients that vanish, stall, dawdle or never stop. Each fault runs beside a witness who must not notice it.
+
+Every test names the line that it guards; it was seen to fail without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from agent_tts.serve.node import Node
+from tests.fault.witness import undisturbed
+from tests.support import RunningNode, running_node, until
+from tests.wire import Wire, speak, wire
+
+LONG = "This sentence is only here to be long enough that nobody ever hears the end of it. " * 12
+FREE_S = 0.3  # promised: 0.1 s after detection
+
+engines = pytest.mark.parametrize("engine", ["tone", "espeak"])
+
+
+def open_contexts(node: Node) -> int:
+    """Contexts that clients have open."""
+    return sum(len(session._contexts) for session in node.sessions)
+
+
+async def gone(running: RunningNode, sessions: int, within_s: float) -> None:
+    """Only `sessions` sessions are left, and their streams: nothing of the others, here or in the engine."""
+    node = running.node
+    await until(lambda: len(node.sessions) == sessions, within_s)
+    await until(lambda: node.service.speaking == open_contexts(node), FREE_S)
+    assert node.guard._admitted.total() == sessions
+
+
+def cut(peer: Wire, how: str) -> None:
+    """End the TCP connection without a word."""
+    transport = peer.socket.transport
+    if how == "reset":
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+
+
+@engines
+@pytest.mark.parametrize("how", ["reset", "fin"])
+async def test_f1_a_client_that_vanishes_frees_its_slot(engine: str, how: str) -> None:
+    """Guards `Session.close` in `Connection.run`."""
+    draw = random.Random(1)
+    async with running_node(engine=engine) as running, undisturbed(running.ws_url):
+        for frames in [0, 1, *draw.sample(range(2, 12), 3)]:
+            async with wire(running.ws_url) as peer:
+                await peer.send("context.open", context_id="t", lead_ms=10_000)
+                await peer.send("text.append", context_id="t", text=LONG)
+                await peer.until_audio("t", frames)
+                cut(peer, how)
+                await gone(running, sessions=1, within_s=0.2 * 3)
+
+
+@engines
+async def test_f1_a_client_that_vanishes_in_the_queue_leaves_it(engine: str) -> None:
+    """Guards the removal from `_waiting` in `Scheduler._finish`."""
+    async with running_node(engine=engine, slots=1, queue=2) as running, wire(running.ws_url) as speaker:
+        await speaker.send("text.append", context_id="t", text="Hello ")
+        await speaker.until("context.started")
+        async with wire(running.ws_url) as waiter:
+            await waiter.send("text.append", context_id="w", text="Hello ")
+            await until(lambda: running.node.service.speaking == 2)
+            cut(waiter, "reset")
+            await gone(running, sessions=1, within_s=0.6)
+        async with wire(running.ws_url) as next_:
+            await next_.say("n", "Hello")
+            await speaker.send("context.cancel", context_id="t")
+            assert (await next_.until("context.done"))["reason"] == "end"
+
+
+CLIENT = """
+import asyncio, sys
+from tests.wire import wire
+async def main():
+    async with wire(sys.argv[1]) as peer:
+        await peer.send("context.open", context_id="t", lead_ms=10_000)
+        await peer.send("text.append", context_id="t", text="word " * 400)
+        await peer.until_audio("t", 2)
+        print("speaking", flush=True)
+        while True:
+            await peer.receive()
+asyncio.run(main())
+"""
+
+
+@asynccontextmanager
+async def client_process(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A client in a process of its own that is being spoken to."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CLIENT, url, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(20):
+            assert await process.stdout.readline() == b"speaking\n"
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        process.stdout._transport.close()  # type: ignore[attr-defined]
+
+
+@engines
+@pytest.mark.parametrize(("sig", "within_s"), [(signal.SIGKILL, 0.6), (signal.SIGSTOP, 6.0)], ids=["kill", "stop"])
+async def test_f1_f2_a_dead_or_stopped_client_process_is_noticed(
+    engine: str, sig: signal.Signals, within_s: float
+) -> None:
+    """Guards `ws_ping_interval` and `ws_ping_timeout`, a fifth of their default here, and TCP_USER_TIMEOUT."""
+    async with running_node(engine=engine, timeouts={"ping_s": 1.0, "tcp_user_s": 1.0}) as running:
+        async with client_process(running.ws_url) as process, undisturbed(running.ws_url):
+            process.send_signal(sig)
+            await gone(running, sessions=1, within_s=within_s)
+
+
+@engines
+async def test_f3_a_client_that_never_reads_is_cut(engine: str) -> None:
+    """Guards the deadline in `Connection._send`, SO_SNDBUF and the credit window."""
+    async with running_node(engine=engine) as running, undisturbed(running.ws_url):
+        async with wire(running.ws_url, rcvbuf=4_096) as peer:
+            await peer.send("context.open", context_id="t", lead_ms=None)
+            await peer.send("text.append", context_id="t", text=LONG)
+            await peer.until_audio("t")
+            transport = peer.socket.transport
+            transport.pause_reading()
+            await gone(running, sessions=1, within_s=8.0)
+            await until(lambda: len(running.server.server_state.connections) == 1, 6.0)
+        refused = running.node.metrics.registry.get_sample_value("agent_tts_refused_total", {"code": "slow_consumer"})
+        assert refused == 1
+
+
+async def test_f3_a_short_text_that_fits_the_buffers_ends_normally() -> None:
+    async with running_node() as running, wire(running.ws_url, rcvbuf=4_096) as peer:
+        await peer.say("t", "Hi", lead_ms=None)
+        peer.socket.transport.pause_reading()
+        await gone_contexts(running)
+        peer.socket.transport.resume_reading()
+        assert (await peer.until("context.done"))["reason"] == "end"
+
+
+async def gone_contexts(running: RunningNode) -> None:
+    await until(lambda: open_contexts(running.node) == 0)
+
+
+@engines
+async def test_f4_a_reader_at_half_speed_gets_everything(engine: str) -> None:
+    """Guards the second look at the backlog in `Connection._send`, and that no frame is ever dropped."""
+    text = LONG[:500]
+    async with running_node(engine=engine) as running:
+        expected = await speak(running.ws_url, text, seed=5, lead_ms=None)
+        async with undisturbed(running.ws_url), wire(running.ws_url, rcvbuf=4_096, max_queue=1) as peer:
+            await peer.say("t", text, seed=5, lead_ms=None)
+            done = None
+            begun, half_s = time.monotonic(), min(12.0, 2 * len(expected) / 48_000)
+            while done is None:
+                message = await peer.receive()
+                done = message if message and message["type"] == "context.done" else None
+                read_s = begun + half_s * len(peer.pcm("t")) / len(expected) - time.monotonic()
+                await asyncio.sleep(max(0.0, read_s))
+            assert done["reason"] == "end"
+            assert peer.pcm("t") == expected
+
+
+@engines
+async def test_f5_text_one_character_at_a_time_that_stops_in_a_word(engine: str) -> None:
+    """Guards `Scheduler._expire`; 15 s by default, shorter here."""
+    async with running_node(engine=engine, limits={"text_idle_s": 1.5}) as running, undisturbed(running.ws_url):
+        async with wire(running.ws_url) as peer:
+            await peer.send("context.open", context_id="t")
+            for character in "Slow words come one by on":
+                await peer.send("text.append", context_id="t", text=character)
+                await asyncio.sleep(0.01)
+            error = await peer.until("error")
+            assert error["code"] == "starved"
+            assert (await peer.until("context.done"))["reason"] == "error"
+            assert running.node.service.speaking == 1  # the witness
+
+
+@engines
+async def test_f15_silent_text_is_done_and_never_hangs(engine: str) -> None:
+    async with running_node(engine=engine) as running, undisturbed(running.ws_url), wire(running.ws_url) as peer:
+        for number, text in enumerate(["", " ", "a", "…", "```\ncode\n```", "\u200b\n", "<|im_end|>"]):
+            await peer.say(f"t{number}", text)
+            assert (await peer.until("context.done"))["reason"] == "end"
+
+
+async def test_f15_a_runaway_ends_at_the_cap() -> None:
+    """Guards the cap in `Scheduler._take`."""
+    async with running_node(tone={"scripted_faults": True}) as running, undisturbed(running.ws_url):
+        async with wire(running.ws_url) as peer:
+            await peer.say("t", "one", instructions="fault:never_end@0", lead_ms=None)
+            done = await peer.until("context.done")
+            assert done["reason"] == "length"
+            assert done["audio_ms"] == (50 + 10 * 3) * 80
+
+
+async def test_f14_steps_of_the_wall_clock_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The front paces, meters and expires by the monotonic clock alone; ruff bans the other."""
+    async with running_node() as running, undisturbed(running.ws_url):
+        real = time.time  # noqa: TID251
+        for step_s in (3_600.0, -3_600.0):
+            monkeypatch.setattr(time, "time", lambda step_s=step_s: real() + step_s)
+            assert await speak(running.ws_url, "Hello there.") != b""
+
+
+async def test_f14_a_stalled_event_loop_loses_no_frame() -> None:
+    async with running_node() as running, undisturbed(running.ws_url):
+        await asyncio.sleep(0.5)
+        time.sleep(0.5)  # noqa: ASYNC251 - the fault itself
+        assert await speak(running.ws_url, "Hello there.") != b""

@@ -1,0 +1,89 @@
+"""The front's end of a link, as a test has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from agent_tts.events import Append, Audio, End, Event, Finished, Hello, Open, SpeechOptions
+from agent_tts.ipc.client import EngineProcess
+from agent_tts.settings import Settings
+
+E = TypeVar("E", bound=Event)
+WAIT_S = 20.0
+
+
+def tone_settings(**values: Any) -> Settings:
+    """A tone engine that obeys `fault:` instructions; `values` are other settings."""
+    return Settings.model_validate({"engine": "tone", "tone": {"scripted_faults": True}, **values})
+
+
+class Listener:
+    """Collects what a link hands out, and waits for more."""
+
+    def __init__(self) -> None:
+        # Everything that came, in order; a loss is its reason.
+        self.seen: list[Event | str] = []
+        # Set when something has come.
+        self._news = asyncio.Event()
+
+    def on_events(self, new: list[Event]) -> None:
+        self.seen += new
+        self._news.set()
+
+    def on_lost(self, why: str) -> None:
+        self.seen.append(why)
+        self._news.set()
+
+    @property
+    def losses(self) -> list[str]:
+        """Reasons of all losses."""
+        return [entry for entry in self.seen if isinstance(entry, str)]
+
+    def all(self, kind: type[E]) -> list[E]:
+        """All events of a kind."""
+        return [event for event in self.seen if isinstance(event, kind)]
+
+    def finished(self, stream: int) -> Finished | None:
+        """The last event of a stream, once it has come."""
+        return next((event for event in self.all(Finished) if event.stream == stream), None)
+
+    def pcm(self, stream: int) -> bytes:
+        """All audio of a stream so far."""
+        return b"".join(event.pcm for event in self.all(Audio) if event.stream == stream)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something that has come makes `condition` true.
+
+        Raises:
+            TimeoutError: it did not within `WAIT_S`.
+        """
+        async with asyncio.timeout(WAIT_S):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    async def hellos(self, count: int) -> None:
+        """Wait for the `count`-th life of the engine."""
+        await self.until(lambda: len(self.all(Hello)) >= count)
+
+
+@asynccontextmanager
+async def engine_process(settings: Settings) -> AsyncIterator[tuple[EngineProcess, Listener]]:
+    """A running engine process, closed at the end."""
+    listener = Listener()
+    link = EngineProcess(settings, listener.on_events, listener.on_lost)
+    await link.start()
+    try:
+        yield link, listener
+    finally:
+        await link.close()
+
+
+def speak(link: EngineProcess, stream: int, text: str = "a sentence for the tone engine", **options: Any) -> None:
+    """Open a stream with all of its text, unpaced unless `lead_ms` is given."""
+    link.send(Open(stream, SpeechOptions(**{"lead_ms": None, **options})))
+    link.send(Append(stream, text))
+    link.send(End(stream))

@@ -1,0 +1,250 @@
+"""The engine process itself, seen through its raw pipes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_tts.events import Append, Audio, Cancel, Command, End, Event, Hello, Open, Ping, Pong, SpeechOptions, Stop
+from agent_tts.ipc.child import EXIT_ENGINE_LOST, MAX_INBOX_BYTES
+from agent_tts.ipc.wire import TO_FRONT, Decoder, Setup, encode
+from tests.ipc.listener import WAIT_S, tone_settings
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and descriptors of POSIX")
+
+
+class Child:
+    """An engine process and the bytes to and from it."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.process = process
+        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
+        self._decoder = Decoder(TO_FRONT)
+        # Events read and not asked for yet.
+        self._events: list[Event] = []
+
+    def send(self, *messages: Setup | Command) -> None:
+        self.stdin.write(b"".join(map(encode, messages)))
+
+    async def next(self, kind: type[Event]) -> Event:
+        """The next event of a kind; those before it are dropped."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                while self._events:
+                    if isinstance(event := self._events.pop(0), kind):
+                        return event
+                data = await self.stdout.read(65_536)
+                assert data, (await self.stderr.read()).decode()
+                self._events = self._decoder.feed(data)
+
+    async def end(self) -> tuple[int, str]:
+        """Its exit code, and all that it wrote to stderr."""
+        async with asyncio.timeout(WAIT_S):
+            said = await self.stderr.read()
+            return await self.process.wait(), said.decode()
+
+    async def until_it_said(self, words: bytes) -> None:
+        """Wait for a line of stderr with `words` in it."""
+        async with asyncio.timeout(WAIT_S):
+            while words not in await self.stderr.readline():
+                pass
+
+
+@asynccontextmanager
+async def child(*, parent: int | None = None, setup: bool = True, **environ: str) -> AsyncIterator[Child]:
+    """A child of this process, or of one that it takes for `parent`; killed at the end."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "agent_tts.ipc.child", str(parent or os.getpid())),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **environ},
+    )
+    found = Child(process)
+    try:
+        if setup:
+            found.send(Setup(tone_settings().model_dump_json(exclude={"auth"})))
+        yield found
+    finally:
+        found.stdin.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        await process.communicate()
+
+
+def hang(stream: int = 1) -> tuple[Command, ...]:
+    """Commands after whose first audio a step sleeps for a minute."""
+    options = SpeechOptions(instructions="fault:hang@1", lead_ms=None)
+    return (Open(stream, options), Append(stream, "enough text for some frames"), End(stream))
+
+
+async def test_it_says_hello_answers_and_leaves_when_told() -> None:
+    """The whole life of a healthy engine: exit code 0, nothing on stderr."""
+    async with child() as it:
+        hello = await it.next(Hello)
+        assert isinstance(hello, Hello)
+        assert hello.info.engine == "tone"
+        it.send(Ping(5))
+        pong = await it.next(Pong)
+        assert isinstance(pong, Pong)
+        assert pong.nonce == 5
+        it.send(Stop())
+        assert await it.end() == (0, "")
+
+
+async def test_the_end_of_stdin_ends_it_even_in_a_step_that_hangs() -> None:
+    """Mutation: without the reader thread it would sleep on for a minute."""
+    async with child() as it:
+        await it.next(Hello)
+        it.send(*hang())
+        await it.next(Audio)
+        it.stdin.close()
+        assert (await it.end())[0] == 0
+
+
+async def test_the_end_of_stdout_ends_it() -> None:
+    """There is nobody to speak to."""
+    async with child() as it:
+        await it.next(Hello)
+        it.process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
+        it.send(Ping(1))
+        assert (await it.end())[0] == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="parent-death signal")
+async def test_a_parent_that_died_before_the_first_line_is_noticed() -> None:
+    """The parent-death signal is for deaths after its arming; the pipe is still open here. Mutation: no getppid."""
+    async with child(parent=1 << 22) as it:
+        code, said = await it.end()
+        assert (code, said) == (0, "")
+        assert await it.stdout.read() == b""
+
+
+async def test_ctrl_c_and_sigterm_are_for_the_front() -> None:
+    """Both may reach the whole group, and running speech has to go on. Mutation: without SIG_IGN it is dead."""
+    async with child() as it:
+        await it.next(Hello)
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            os.kill(it.process.pid, signum)
+        it.send(Ping(1))
+        await it.next(Pong)
+
+
+async def test_sigusr1_shows_the_stacks_of_a_step_that_hangs() -> None:
+    """What the front asks for before it kills a hung engine."""
+    async with child() as it:
+        await it.next(Hello)
+        it.send(*hang())
+        await it.next(Audio)
+        os.kill(it.process.pid, signal.SIGUSR1)
+        await it.until_it_said(b"child.py")
+
+
+NOISE = """
+import importlib, os, subprocess, sys
+print("printed by a library")
+os.write(1, b"written by a library")
+subprocess.run(["echo", "said by a library's child"], check=True)
+assert sys.stdin.read() == "", "stdin must be empty for a library"
+sys.path.remove(os.path.dirname(__file__))
+del sys.modules["numpy"]
+sys.modules["numpy"] = importlib.import_module("numpy")
+"""
+
+
+async def test_noise_of_libraries_goes_to_stderr(tmp_path: Path) -> None:
+    """A print during the import of numpy must not reach the pipe. Mutation: without `take_pipes` there is no hello."""
+    (tmp_path / "numpy.py").write_text(NOISE)
+    async with child(PYTHONPATH=str(tmp_path)) as it:
+        await it.next(Hello)
+        it.send(Stop())
+        code, said = await it.end()
+        assert code == 0
+        for words in ("printed by a library", "written by a library", "said by a library's child"):
+            assert words in said
+
+
+BAD_STARTS: dict[str, tuple[bytes, str]] = {
+    "a command first": (encode(Ping(1)), "the setup has to come first"),
+    "junk": (b"GET / HTTP/1.1\r\n\r\n", "WireError: a frame of"),
+    "settings that it cannot use": (encode(Setup('{"engine": "none"}')), "ValidationError"),
+}
+
+
+@pytest.mark.parametrize(("data", "reason"), BAD_STARTS.values(), ids=BAD_STARTS.keys())
+async def test_a_bad_start_ends_it_with_the_reason(data: bytes, reason: str) -> None:
+    """Its exit code and stderr tell."""
+    async with child(setup=False) as it:
+        it.stdin.write(data)
+        code, said = await it.end()
+        assert code == EXIT_ENGINE_LOST
+        assert reason in said
+
+
+async def test_a_second_setup_ends_it() -> None:
+    """Settings do not change while an engine lives."""
+    async with child() as it:
+        await it.next(Hello)
+        it.send(Setup("{}"))
+        assert (await it.end())[0] == EXIT_ENGINE_LOST
+
+
+async def test_a_lost_engine_is_reported_with_its_traceback() -> None:
+    """An exception out of a step: exit code 70, the place and the reason on stderr."""
+    async with child() as it:
+        await it.next(Hello)
+        it.send(Open(1, SpeechOptions(instructions="fault:crash@0")), Append(1, "a secret word"), End(1))
+        code, said = await it.end()
+        assert code == EXIT_ENGINE_LOST
+        assert "in step" in said
+        assert "RuntimeError: scripted" in said
+        assert "secret" not in said
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [("RuntimeError", "RuntimeError: a secret word"), ("ValueError", "ValueError"), ("KeyError", "KeyError")],
+)
+async def test_messages_that_may_quote_the_text_are_withheld(error: str, shown: str) -> None:
+    """Text never gets into a log. Mutation: printing every message shows the word."""
+    code = f"import sys; from agent_tts.ipc.child import leave; sys.excepthook = leave; raise {error}('a secret word')"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stderr=asyncio.subprocess.PIPE)
+    _, said = await process.communicate()
+    assert process.returncode == EXIT_ENGINE_LOST
+    assert said.decode().splitlines()[-1] == shown
+
+
+async def test_commands_that_pile_up_end_it() -> None:
+    """A hung engine's inbox is bounded. Mutation: without the bound it takes all of this."""
+    async with child() as it:
+        await it.next(Hello)
+        it.send(*hang())
+        await it.next(Audio)
+        append = Append(1, "x" * 100_000)
+        for _ in range(MAX_INBOX_BYTES // 100_000 + 2):
+            it.send(append)
+        code, said = await it.end()
+        assert code == EXIT_ENGINE_LOST
+        assert "does not take its commands" in said
+
+
+async def test_commands_that_are_taken_do_not_pile_up() -> None:
+    """The bound counts what waits, not what has ever come."""
+    async with child() as it:
+        await it.next(Hello)
+        cancel: list[Any] = [Cancel(1)] * 10_000
+        for nonce in range(50):  # 13 MB in all
+            it.send(*cancel, Ping(nonce))
+            await it.next(Pong)

@@ -1,0 +1,287 @@
+"""The frames between front and engine: any message survives any split, nothing else gets through."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import struct
+import time
+import types
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_tts import events
+from agent_tts.events import Append, Audio, Cancel, Command, Event, Finished, Ping, Pong, SpeechOptions, Stop, Taken
+from agent_tts.ipc import wire
+from agent_tts.ipc.wire import MAX_LENGTH, TO_ENGINE, TO_FRONT, Decoder, Setup, WireError, encode
+
+COMMANDS: tuple[type, ...] = (Setup, *get_args(Command))
+EVENTS: tuple[type, ...] = get_args(Event)
+MESSAGES = COMMANDS + EVENTS
+
+# Any code point, lone surrogates and NUL included.
+text = st.text(st.characters(exclude_categories=()), max_size=40)
+u32 = st.integers(0, 2**32 - 1)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def messages(hint: Any) -> st.SearchStrategy[Any]:
+    """Values of a message type, or of the type of one of its fields."""
+    args = get_args(hint)
+    if get_origin(hint) is Literal:
+        return st.sampled_from(args)
+    if get_origin(hint) is types.UnionType:
+        return st.none() | messages(args[0])
+    if get_origin(hint) is tuple:
+        return st.lists(messages(args[0]), max_size=3).map(tuple)
+    if get_origin(hint) is dict:
+        return st.dictionaries(text, messages(args[1]), max_size=3)
+    if dataclasses.is_dataclass(hint):
+        packed = {"stream": u32, "frames": u32}
+        fields = {name: packed[name] if name in packed else messages(of) for name, of in get_type_hints(hint).items()}
+        return st.builds(cast(type, hint), **fields)
+    return {str: text, bytes: st.binary(), float: numbers, int: st.integers(), bool: st.booleans()}[hint]
+
+
+BY_TYPE = {kind: messages(kind) for kind in MESSAGES}
+
+
+def readers_for(kind: type) -> Any:
+    """The table of the end at which a message of this type arrives."""
+    return TO_FRONT if kind in EVENTS else TO_ENGINE
+
+
+def frame(tag: int, body: bytes) -> bytes:
+    """A frame made by hand."""
+    return struct.pack("<IB", 1 + len(body), tag) + body
+
+
+@pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_every_message_survives_the_way(kind: type, data: st.DataObject) -> None:
+    """What is encoded is decoded, equal in value and in every type."""
+    message = data.draw(BY_TYPE[kind])
+    [decoded] = Decoder(readers_for(kind)).feed(encode(message))
+    assert decoded == message
+    assert repr(decoded) == repr(message)  # 1 and 1.0 are equal, and so are True and 1
+
+
+SAMPLE: list[Command] = [
+    events.Open(7, SpeechOptions(voice="tone-440", language="de", seed=3)),
+    Append(7, "Grüße \ud800 \U0001f600\0"),
+    events.Flush(7, "f1"),
+    Taken(7, 3),
+    Append(8, ""),
+    events.End(7),
+    Cancel(8),
+    Ping(1),
+    Stop(),
+]
+
+
+def test_split_at_every_byte() -> None:
+    """Two pieces, cut anywhere, give the same messages."""
+    data = b"".join(map(encode, SAMPLE))
+    for cut in range(len(data) + 1):
+        decoder = Decoder(TO_ENGINE)
+        assert decoder.feed(data[:cut]) + decoder.feed(data[cut:]) == SAMPLE
+
+
+@given(cuts=st.lists(st.integers(0, 400), max_size=12))
+def test_any_split_gives_the_same_messages(cuts: list[int]) -> None:
+    """Any number of pieces, empty ones included."""
+    data = b"".join(map(encode, SAMPLE))
+    edges = [0, *sorted(cuts), len(data)]
+    decoder = Decoder(TO_ENGINE)
+    decoded = [message for start, end in itertools.pairwise(edges) for message in decoder.feed(data[start:end])]
+    assert decoded == SAMPLE
+
+
+def test_adjacent_surrogates_stay_two_characters() -> None:
+    """A surrogate pair written as two code points is not merged into one, neither packed nor in JSON."""
+    pair = "\ud83d\ude00"
+    assert Decoder(TO_ENGINE).feed(encode(Append(1, pair))) == [Append(1, pair)]
+    assert Decoder(TO_ENGINE).feed(encode(events.Flush(1, pair))) == [events.Flush(1, pair)]
+
+
+@pytest.mark.parametrize("length", [0, MAX_LENGTH + 1, 2**31, 2**32 - 1])
+def test_a_length_outside_its_range_is_refused_at_once(length: int) -> None:
+    """Nothing of such a frame is awaited or stored."""
+    with pytest.raises(WireError, match="bytes"):
+        Decoder(TO_ENGINE).feed(struct.pack("<IB", length, 22))
+
+
+def test_the_longest_frame_passes() -> None:
+    """The limit is the last length that works, in both directions."""
+    pcm = bytes(MAX_LENGTH - 5)
+    assert Decoder(TO_FRONT).feed(encode(Audio(1, pcm))) == [Audio(1, pcm)]
+    with pytest.raises(WireError, match="Audio of"):
+        encode(Audio(1, pcm + b"\0"))
+
+
+def test_a_truncated_frame_yields_nothing() -> None:
+    """A message is there when its last byte is."""
+    data = encode(Append(1, "hello"))
+    decoder = Decoder(TO_ENGINE)
+    assert decoder.feed(data[:-1]) == []
+    assert decoder.feed(data[-1:]) == [Append(1, "hello")]
+
+
+@pytest.mark.parametrize("tag", [0, 4, 15, 23, 255])
+def test_unknown_tags_are_refused(tag: int) -> None:
+    """A tag without a message is an error, not something to skip."""
+    with pytest.raises(WireError, match="unknown tag"):
+        Decoder(TO_ENGINE).feed(frame(tag, b"{}"))
+
+
+@pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_messages_of_the_other_direction_are_refused(kind: type, data: st.DataObject) -> None:
+    """The engine takes no events, the front no commands."""
+    wrong = TO_ENGINE if kind in EVENTS else TO_FRONT
+    with pytest.raises(WireError, match="unknown tag"):
+        Decoder(wrong).feed(encode(data.draw(BY_TYPE[kind])))
+
+
+def _json_frame(tag: int, **fields: object) -> bytes:
+    return frame(tag, json.dumps(fields).encode())
+
+
+OPTIONS = json.loads(frame(0, wire._body(SpeechOptions()))[5:])
+MALFORMED = {
+    "audio without a stream": (TO_FRONT, frame(1, b"\1\0\0")),
+    "credit too short": (TO_ENGINE, frame(2, bytes(7))),
+    "credit too long": (TO_ENGINE, frame(2, bytes(9))),
+    "text without a stream": (TO_ENGINE, frame(3, b"\1\0\0")),
+    "text that is not UTF-8": (TO_ENGINE, frame(3, bytes(4) + b"\xff")),
+    "no JSON": (TO_ENGINE, frame(19, b"{")),
+    "JSON that is not UTF-8": (TO_ENGINE, frame(19, b'{"stream":"\xff"}')),
+    "JSON deeper than the stack": (TO_ENGINE, frame(19, b"[" * 200_000)),
+    "an array for an object": (TO_ENGINE, frame(19, b"[]")),
+    "a missing field": (TO_ENGINE, frame(19, b"{}")),
+    "an unknown field": (TO_ENGINE, _json_frame(19, stream=1, more=1)),
+    "a string for an integer": (TO_ENGINE, _json_frame(19, stream="1")),
+    "a bool for an integer": (TO_ENGINE, _json_frame(19, stream=True)),
+    "a float for an integer": (TO_ENGINE, _json_frame(19, stream=1.0)),
+    "an integer for a string": (TO_ENGINE, _json_frame(18, stream=1, flush_id=1)),
+    "null for a string": (TO_ENGINE, _json_frame(18, stream=1, flush_id=None)),
+    "an integer of 5 000 digits": (TO_ENGINE, frame(21, b'{"nonce":' + b"9" * 5_000 + b"}")),
+    "a string for a dataclass": (TO_ENGINE, _json_frame(17, stream=1, options="x")),
+    "an integer for a bool": (TO_ENGINE, _json_frame(17, stream=1, options=OPTIONS | {"clean": 1})),
+    "a bool for a number": (TO_ENGINE, _json_frame(17, stream=1, options=OPTIONS | {"speed": True})),
+    "not a number": (TO_ENGINE, _json_frame(17, stream=1, options=OPTIONS | {"speed": float("nan")})),
+    "an infinite number": (TO_ENGINE, _json_frame(17, stream=1, options=OPTIONS | {"speed": float("inf")})),
+    "a number beyond floats": (TO_ENGINE, _json_frame(17, stream=1, options=OPTIONS | {"speed": 10**400})),
+    "a string for an optional integer": (TO_ENGINE, _json_frame(17, stream=1, options=OPTIONS | {"seed": "1"})),
+    "an object for a tuple": (TO_FRONT, _json_frame(34, stream=1, words={})),
+    "null in a tuple": (TO_FRONT, _json_frame(34, stream=1, words=[None])),
+    "a value outside its set": (
+        TO_FRONT,
+        frame(36, wire._body(Finished(1, "end"))).replace(b'"end"', b'"bye"'),
+    ),
+}
+
+
+@pytest.mark.parametrize(("readers", "data"), MALFORMED.values(), ids=MALFORMED.keys())
+def test_malformed_bodies_are_refused(readers: Any, data: bytes) -> None:
+    """Each field is checked for its type; whatever is wrong is a `WireError` and nothing else."""
+    with pytest.raises(WireError):
+        Decoder(readers).feed(data)
+
+
+def test_null_in_place_of_an_optional_field_is_none() -> None:
+    """The table above refuses null only where it must."""
+    data = _json_frame(17, stream=1, options=OPTIONS | {"seed": None, "speed": 2})
+    assert repr(Decoder(TO_ENGINE).feed(data)) == repr([events.Open(1, SpeechOptions(speed=2.0))])
+
+
+def test_a_dict_keeps_its_value_types() -> None:
+    """`Hello` carries tables of names."""
+    info = events.EngineInfo("tone", "tone", 1, (events.Voice("a", ("en",)),), "a", {"german": "de"})
+    data = encode(events.Hello(info))
+    assert Decoder(TO_FRONT).feed(data) == [events.Hello(info)]
+    body = data[5:].replace(b'{"german":"de"}', b'{"german":7}')
+    with pytest.raises(WireError):
+        Decoder(TO_FRONT).feed(frame(32, body))
+
+
+@given(junk=st.binary(max_size=200))
+def test_junk_is_refused_or_awaited(junk: bytes) -> None:
+    """Arbitrary bytes never raise anything but `WireError`, and never construct anything but messages."""
+    for readers, kinds in ((TO_ENGINE, COMMANDS), (TO_FRONT, EVENTS)):
+        try:
+            decoded = Decoder(readers).feed(junk)
+        except WireError:
+            continue
+        assert all(type(message) in kinds for message in decoded)
+
+
+@given(
+    tag=st.sampled_from(sorted({*TO_ENGINE, *TO_FRONT})),
+    body=st.binary(max_size=100) | text.map(json.dumps).map(str.encode),
+)
+def test_junk_bodies_are_refused_or_decoded(tag: int, body: bytes) -> None:
+    """The same, past the frame's head."""
+    readers: Any = TO_ENGINE if tag in TO_ENGINE else TO_FRONT
+    try:
+        [message] = Decoder(readers).feed(frame(tag, body))
+    except WireError:
+        return
+    assert type(message) in MESSAGES
+
+
+def test_a_broken_stream_stays_broken() -> None:
+    """After an error there is no telling where the next frame starts."""
+    decoder = Decoder(TO_ENGINE)
+    with pytest.raises(WireError):
+        decoder.feed(frame(255, b""))
+    with pytest.raises(WireError):
+        decoder.feed(encode(Stop()))
+
+
+def test_errors_do_not_quote_the_text() -> None:
+    """An error may be logged; the text may not."""
+    with pytest.raises(WireError) as caught:
+        Decoder(TO_ENGINE).feed(frame(19, b'{"stream": "a secret word'))
+    shown = caught.value
+    assert "secret" not in str(shown)
+    assert shown.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Taken(1, -1), Taken(2**32, 1), Append(-1, ""), Audio(2**32, b""), Pong(1, 0, 0, float("nan"))],
+    ids=repr,
+)
+def test_numbers_outside_their_range_are_not_sent(message: Command | Event) -> None:
+    """The sender is told, not the other end."""
+    with pytest.raises(WireError, match="range"):
+        encode(message)
+
+
+def _seconds(pieces: list[bytes]) -> float:
+    def once() -> float:
+        decoder = Decoder(TO_FRONT)
+        start = time.perf_counter()
+        for piece in pieces:
+            decoder.feed(piece)
+        return time.perf_counter() - start
+
+    return min(once() for _ in range(3))
+
+
+def test_tiny_pieces_cost_linear_time() -> None:
+    """Four times the bytes, one at a time, take about four times as long; quadratic work would take sixteen."""
+    data = encode(Audio(1, bytes(240_000)))
+    short, long = ([data[i : i + 1] for i in range(size)] for size in (60_000, 240_000))
+    assert _seconds(long) < 9 * _seconds(short)
+
+
+def test_many_frames_in_one_piece_cost_linear_time() -> None:
+    """The buffer is cut once for a piece, not once for a frame."""
+    tick = encode(Audio(1, b""))
+    assert _seconds([tick * 200_000]) < 9 * _seconds([tick * 50_000])

@@ -1,0 +1,170 @@
+"""A WebRTC client of the node, made of aiortc alone: it shares no code with the package.
+
+Run as a program, `python tests/rtc_peer.py URL PINGS`, it is a client that listens until it is killed, and prints what
+it is told; PINGS is 1 or 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import numpy as np
+from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
+from aiortc.mediastreams import MediaStreamError
+from numpy.typing import NDArray
+
+RATE = 48_000
+LABEL = "agent_tts.v1"
+LOUD = 300.0  # RMS of 20 ms, of 32 767, from which on it is speech and not silence
+
+
+def rms(samples: NDArray[np.int16]) -> float:
+    """Of a piece of sound; 0 for none."""
+    return float(np.sqrt(np.mean(samples.astype(np.float64) ** 2))) if len(samples) else 0.0
+
+
+class RtcPeer:
+    """One connection; everything that arrives is kept with its time."""
+
+    def __init__(self) -> None:
+        self.connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
+        self.connection.addTransceiver("audio", direction="recvonly")
+        self.channel = self.connection.createDataChannel(LABEL)
+        self.channel.on("message", self._on_message)
+        self.channel.on("close", lambda: self._changed.set())
+        self.connection.on("track", self._on_track)
+        # (arrival, message), in their order.
+        self.messages: list[tuple[float, dict[str, Any]]] = []
+        # (arrival, pts, mono samples of 20 ms at 48 kHz).
+        self.frames: list[tuple[float, int, NDArray[np.int16]]] = []
+        # Set whenever anything has arrived.
+        self._changed = asyncio.Event()
+        # Reads the track.
+        self._listener: asyncio.Task[None] | None = None
+        self.session_id = ""
+
+    # ------------------------------------------------------------ signalling
+
+    async def offer(self) -> str:
+        """The SDP of an offer with all candidates."""
+        await self.connection.setLocalDescription(await self.connection.createOffer())
+        return str(self.connection.localDescription.sdp)
+
+    async def accept(self, answer: dict[str, str]) -> None:
+        """Take the node's answer."""
+        self.session_id = answer["session_id"]
+        await self.connection.setRemoteDescription(RTCSessionDescription(answer["sdp"], answer["type"]))
+
+    async def close(self) -> None:
+        await self.connection.close()
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+
+    # ------------------------------------------------------------ messages
+
+    def send(self, type_: str, **fields: Any) -> None:
+        self.channel.send(json.dumps({"type": type_, **fields}))
+
+    def say(self, context_id: str, text: str, **options: Any) -> None:
+        """Speak a text in a context of its own."""
+        self.send("context.open", context_id=context_id, **options)
+        self.send("text.append", context_id=context_id, text=text)
+        self.send("context.end", context_id=context_id)
+
+    async def wait(self, what: Callable[[], Any], timeout_s: float = 10.0) -> Any:
+        """Wait until `what` is true of what has arrived; its value.
+
+        Raises:
+            TimeoutError: it did not come true.
+        """
+        async with asyncio.timeout(timeout_s):
+            while not (value := what()):
+                self._changed.clear()
+                await self._changed.wait()
+        return value
+
+    async def message(self, type_: str, timeout_s: float = 10.0, **fields: Any) -> dict[str, Any]:
+        """The first message of a type with these fields, when it has arrived."""
+
+        def find() -> dict[str, Any] | None:
+            for _, message in self.messages:
+                if message["type"] == type_ and all(message.get(name) == value for name, value in fields.items()):
+                    return message
+            return None
+
+        found: dict[str, Any] = await self.wait(find, timeout_s)
+        return found
+
+    def arrival(self, type_: str, **fields: Any) -> float:
+        """When the first such message arrived."""
+        for at, message in self.messages:
+            if message["type"] == type_ and all(message.get(name) == value for name, value in fields.items()):
+                return at
+        raise LookupError(type_)
+
+    def _on_message(self, data: str) -> None:
+        self.messages.append((time.monotonic(), json.loads(data)))
+        self._changed.set()
+
+    # ------------------------------------------------------------ sound
+
+    def _on_track(self, track: MediaStreamTrack) -> None:
+        self._listener = asyncio.ensure_future(self._listen(track))
+
+    async def _listen(self, track: MediaStreamTrack) -> None:
+        with contextlib.suppress(MediaStreamError):
+            while True:
+                frame: Any = await track.recv()
+                samples = frame.to_ndarray().reshape(-1, 2)[:, 0].copy()
+                self.frames.append((time.monotonic(), frame.pts, samples))
+                self._changed.set()
+        self._changed.set()
+
+    def sound(self) -> NDArray[np.int16]:
+        """All that was heard."""
+        return np.concatenate([np.zeros(0, np.int16), *(samples for _, _, samples in self.frames)])
+
+    def loud(self) -> list[tuple[float, NDArray[np.int16]]]:
+        """Pieces of sound that are not silence, with their arrival."""
+        return [(at, samples) for at, _, samples in self.frames if rms(samples) > LOUD]
+
+
+@asynccontextmanager
+async def connected(url: str, headers: dict[str, str] | None = None) -> AsyncIterator[RtcPeer]:
+    """A peer that has been greeted."""
+    peer = RtcPeer()
+    try:
+        async with httpx.AsyncClient(base_url=url, headers=headers) as client:
+            reply = await client.post("/v1/rtc/offer", json={"sdp": await peer.offer(), "type": "offer"})
+        if reply.status_code != 200:
+            raise ConnectionRefusedError(f"{reply.status_code}: {reply.text}")
+        await peer.accept(reply.json())
+        await peer.message("session.created")
+        yield peer
+    finally:
+        await peer.close()
+
+
+async def _listen_for_ever(url: str, pings: bool) -> None:
+    async with connected(url) as peer:
+        peer.say("t1", "a " * 1_000, voice="tone-440")
+        await peer.wait(peer.loud)
+        peer.send("ping", t=1) if pings else None
+        print(peer.session_id, flush=True)
+        while True:
+            await asyncio.sleep(1)
+            if pings:
+                peer.send("ping", t=1)
+
+
+if __name__ == "__main__":
+    asyncio.run(_listen_for_ever(sys.argv[1], sys.argv[2] == "1"))

@@ -1,0 +1,179 @@
+"""Keys, tokens, origins and counts."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from typing import Any
+
+import pytest
+
+from agent_tts.errors import AtCapacity, Unauthorized
+from agent_tts.serve import guard as guard_module
+from agent_tts.serve.guard import MAX_TOKENS, Client, Guard
+from agent_tts.serve.metrics import Metrics
+from agent_tts.settings import Settings
+
+KEY = "k" * 20
+HOST = {"host": "node.example:8100"}
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make(clock: Clock | None = None, **values: Any) -> Guard:
+    return Guard(Settings(**values), Metrics(), clock or Clock())
+
+
+def locked(clock: Clock | None = None, **values: Any) -> Guard:
+    return make(clock, auth={"api_keys": [KEY, "other"], **values})
+
+
+@pytest.mark.parametrize(
+    "headers", [{"authorization": f"Bearer {KEY}"}, {"authorization": f"bearer  {KEY}"}, {"x-api-key": KEY}], ids=str
+)
+def test_a_key_is_taken_as_bearer_or_header(headers: dict[str, str]) -> None:
+    assert locked().authorize({**HOST, **headers}, {}).key_id
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": ""},
+        {"authorization": "Bearer"},
+        {"authorization": "Bearer wrong"},
+        {"authorization": f"Basic {KEY}"},
+        {"authorization": f"Bearer {KEY}x"},
+        {"authorization": f"Bearer {KEY[:-1]}"},
+        {"x-api-key": "\udcff"},
+        {"x-api-key": "ключ"},
+    ],
+    ids=ascii,
+)
+def test_a_missing_or_wrong_key_is_unauthorized(headers: dict[str, str]) -> None:
+    with pytest.raises(Unauthorized):
+        locked().authorize({**HOST, **headers}, {})
+
+
+def test_keys_are_told_apart_and_not_shown() -> None:
+    guard = locked()
+    one = guard.authorize({**HOST, "x-api-key": KEY}, {})
+    two = guard.authorize({**HOST, "x-api-key": "other"}, {})
+    assert one != two
+    assert KEY not in repr(one)
+
+
+def test_keys_are_compared_in_constant_time() -> None:
+    """Replace `compare_digest` by `==` to see it fail."""
+    tree = ast.parse(inspect.getsource(guard_module.Guard._check_key).lstrip().replace("\n    ", "\n"))
+    calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    assert "hmac.compare_digest" in calls
+    compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
+    assert all("given" not in ast.unparse(node) and "key" not in ast.unparse(node) for node in compared)
+
+
+def test_a_token_stands_for_its_key_once() -> None:
+    guard = locked()
+    client = guard.authorize({**HOST, "x-api-key": KEY}, {})
+    token, life_s = guard.issue_token(client)
+    assert life_s == 60
+    assert guard.authorize(HOST, {"token": token}, token_ok=True) == client
+    with pytest.raises(Unauthorized):
+        guard.authorize(HOST, {"token": token}, token_ok=True)
+
+
+def test_a_token_expires() -> None:
+    clock = Clock()
+    guard = locked(clock)
+    token, _ = guard.issue_token(Client("a"))
+    clock.now = 60.0
+    with pytest.raises(Unauthorized):
+        guard.authorize(HOST, {"token": token}, token_ok=True)
+
+
+def test_a_token_counts_only_where_a_browser_connects() -> None:
+    guard = locked()
+    token, _ = guard.issue_token(Client("a"))
+    with pytest.raises(Unauthorized):
+        guard.authorize(HOST, {"token": token})
+    guard.authorize(HOST, {"token": token}, token_ok=True)
+
+
+def test_unused_tokens_are_bounded_and_expired_ones_make_room() -> None:
+    clock = Clock()
+    guard = locked(clock)
+    for _ in range(MAX_TOKENS):
+        guard._tokens[bytes(str(_), "ascii")] = (Client("a"), 60.0)
+    with pytest.raises(AtCapacity):
+        guard.issue_token(Client("a"))
+    clock.now = 61.0
+    guard.issue_token(Client("a"))
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "allowed"),
+    [
+        ("127.0.0.1:8100", None, True),
+        ("localhost:8100", "http://localhost:8100", True),
+        ("[::1]:8100", "http://[::1]:8100", True),
+        ("localhost:8100", "http://evil.example", False),
+        ("localhost:8100", "http://localhost:9999", False),
+        ("localhost:8100", "null", False),
+        ("evil.example:8100", None, False),
+        ("evil.example", "http://evil.example", False),
+        ("app.example", "https://app.example", True),
+        ("localhost:8100", "https://app.example", True),
+        ("localhost:8100", "HTTPS://APP.example", True),
+        ("localhost:8100", "https://app.example.evil", False),
+        ("", None, False),
+    ],
+)
+def test_origin_and_host_without_keys(host: str, origin: str | None, allowed: bool) -> None:
+    guard = make(auth={"allowed_origins": ["https://app.example/"]})
+    headers = {"host": host} if origin is None else {"host": host, "origin": origin}
+    if allowed:
+        assert guard.authorize(headers, {}) == Client(None)
+    else:
+        with pytest.raises(Unauthorized):
+            guard.authorize(headers, {})
+
+
+def test_a_foreign_origin_is_refused_even_with_a_key() -> None:
+    with pytest.raises(Unauthorized):
+        locked().authorize({**HOST, "x-api-key": KEY, "origin": "https://evil.example"}, {})
+
+
+def test_with_keys_any_host_name_is_the_node_s() -> None:
+    locked().authorize({**HOST, "x-api-key": KEY, "origin": "http://node.example:8100"}, {})
+
+
+def test_sessions_are_counted_by_key_and_all_together() -> None:
+    guard = make(limits={"sessions_per_key": 1, "connections": 2})
+    with guard.admit(Client("a")):
+        with pytest.raises(AtCapacity) as caught, guard.admit(Client("a")):
+            pass
+        assert caught.value.retry_after_ms
+        with guard.admit(Client("b")), pytest.raises(AtCapacity), guard.admit(Client("c")):
+            pass
+    with guard.admit(Client("a")):
+        pass
+    assert guard._admitted == {}
+
+
+def test_a_place_is_given_back_when_the_session_fails() -> None:
+    guard = make(limits={"connections": 1})
+    with pytest.raises(ZeroDivisionError), guard.admit(Client(None)):
+        raise ZeroDivisionError
+    with guard.admit(Client(None)):
+        pass
+
+
+def test_without_keys_only_the_node_s_limit_counts() -> None:
+    guard = make(limits={"sessions_per_key": 1, "connections": 2})
+    with guard.admit(Client(None)), guard.admit(Client(None)):
+        pass

@@ -1,0 +1,477 @@
+"""A protocol session over the real engine loop, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from agent_tts.engine.factory import create_loop
+from agent_tts.events import FRAME_SAMPLES
+from agent_tts.ipc.local import LocalEngine
+from agent_tts.serve.guard import Guard
+from agent_tts.serve.metrics import Metrics
+from agent_tts.serve.node import Node
+from agent_tts.serve.session import AudioChunk, Session
+from agent_tts.settings import Settings
+from agent_tts.speech.service import SpeechService
+from tests.support import dominant_hz, until
+
+LIMIT_S = 10.0
+
+
+class Peer:
+    """The client's side of a session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.messages: list[dict[str, Any]] = []
+        self.audio: dict[str, list[AudioChunk]] = {}
+        self.order: list[str] = []  # of everything that came, as "type context_id"
+        self._wake = asyncio.Event()
+        session.waker = self._wake.set
+
+    def send(self, type_: str, **fields: Any) -> None:
+        self.session.receive(json.dumps({"type": type_, **fields}))
+
+    def take(self) -> None:
+        """All that is there now."""
+        while (item := self.session.poll()) is not None:
+            if isinstance(item, AudioChunk):
+                self.audio.setdefault(item.context_id, []).append(item)
+                self.order.append(f"audio {item.context_id}")
+            else:
+                message = json.loads(item)
+                self.messages.append(message)
+                self.order.append(f"{message['type']} {message.get('context_id')}")
+
+    async def until(self, type_: str, context_id: str | None = None) -> dict[str, Any]:
+        """The first message of this type that was not asked for before."""
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                self._wake.clear()
+                self.take()
+                for index, message in enumerate(self.messages):
+                    if message["type"] == type_ and context_id in (None, message.get("context_id")):
+                        return self.messages.pop(index)
+                await self._wake.wait()
+
+    def of(self, type_: str) -> list[dict[str, Any]]:
+        return [message for message in self.messages if message["type"] == type_]
+
+    def pcm(self, context_id: str) -> bytes:
+        return b"".join(chunk.payload for chunk in self.audio.get(context_id, []))
+
+
+@asynccontextmanager
+async def running(playout: Any = None, **values: Any) -> AsyncIterator[Peer]:
+    """A session on a node of its own with the tone engine."""
+    settings = Settings(**{"engine": "tone", "lead_ms": 60_000, **values})
+    metrics = Metrics()
+    service = SpeechService(lambda events, lost: LocalEngine(create_loop(settings), events, lost))
+    node = Node(settings, service, Guard(settings, metrics), metrics)
+    await service.start()
+    await until(lambda: service.ready)
+    session = Session(node, "test", playout)
+    try:
+        yield Peer(session)
+    finally:
+        session.close()
+        await until(lambda: service.speaking == 0)
+        assert not node.sessions
+        await service.close()
+
+
+async def say(peer: Peer, context_id: str, text: str, **fields: Any) -> dict[str, Any]:
+    peer.send("context.open", context_id=context_id, **fields)
+    peer.send("text.append", context_id=context_id, text=text)
+    peer.send("context.end", context_id=context_id)
+    return await peer.until("context.done", context_id)
+
+
+async def test_a_session_begins_with_what_the_node_is() -> None:
+    async with running() as peer:
+        created = await peer.until("session.created")
+        assert created["protocol"] == "agent_tts.v1"
+        assert (created["engine"], created["sample_rate"], created["frame_ms"]) == ("tone", 24_000, 80)
+        assert created["limits"]["text_message_chars"] == 4_000
+
+
+async def test_a_context_from_open_to_done() -> None:
+    async with running() as peer:
+        done = await say(peer, "t1", "Hello world, this is the node.", voice="tone-660")
+        assert (done["reason"], done["context_no"]) == ("end", 1)
+        assert done["ttfa_ms"] >= 0
+        assert done["rtf"] >= 0
+        chunks = peer.audio["t1"]
+        assert peer.order.index("context.started t1") < peer.order.index("audio t1")
+        assert peer.order[-1] == "context.done t1"
+        assert [c.first_sample for c in chunks] == [FRAME_SAMPLES * i for i in range(len(chunks))]
+        assert [c.flags for c in chunks] == [0] * (len(chunks) - 1) + [1]
+        assert done["audio_ms"] == round(len(peer.pcm("t1")) / 48)
+        assert abs(dominant_hz(peer.pcm("t1")) - 660) < 5
+
+
+async def test_text_opens_a_context_that_is_new() -> None:
+    async with running() as peer:
+        peer.send("session.update", session={"voice": "tone-880"})
+        peer.send("text.append", context_id="t1", text="Hello")
+        peer.send("context.end", context_id="t1")
+        await peer.until("context.done")
+        assert abs(dominant_hz(peer.pcm("t1")) - 880) < 5
+
+
+async def test_the_split_of_the_text_does_not_change_the_audio() -> None:
+    text = "One two three, four five six. Seven!"
+    async with running() as peer:
+        await say(peer, "whole", text, seed=7)
+        peer.send("context.open", context_id="split", seed=7)
+        for character in text:
+            peer.send("text.append", context_id="split", text=character)
+            await asyncio.sleep(0)
+        peer.send("context.end", context_id="split")
+        await peer.until("context.done", "split")
+        assert peer.pcm("split") == peer.pcm("whole") != b""
+        await say(peer, "other", text, seed=8)
+        assert peer.pcm("other") != peer.pcm("whole")
+
+
+async def test_contexts_interleave_and_each_is_whole() -> None:
+    async with running() as peer:
+        for name in ("a", "b", "c"):
+            peer.send("text.append", context_id=name, text="many words to say here " * 5)
+            peer.send("context.end", context_id=name)
+        for name in ("a", "b", "c"):
+            await peer.until("context.done", name)
+        assert peer.pcm("a") == peer.pcm("b") == peer.pcm("c")
+        audio = [entry for entry in peer.order if entry.startswith("audio")]
+        assert audio != sorted(audio), "one context had to wait for another to end"
+
+
+async def test_words_are_estimated_at_once_and_cover_the_text() -> None:
+    text = "  Hello, world!  Fine — 3.14?"
+    async with running() as peer:
+        await say(peer, "t1", text)
+        words = [word for message in peer.of("words") for word in message["words"]]
+        assert {message["kind"] for message in peer.of("words")} == {"estimated"}
+        assert [word["word"] for word in words] == text.split()
+        assert all(text[word["char_start"] : word["char_end"]] == word["word"] for word in words)
+        assert peer.order.index("context.started t1") < peer.order.index("words t1")
+
+
+async def test_words_can_be_switched_off() -> None:
+    async with running() as peer:
+        await say(peer, "t1", "Hello world", timestamps="none")
+        assert peer.of("words") == []
+
+
+async def test_flush_speaks_what_is_there_and_marks_its_last_frame() -> None:
+    async with running() as peer:
+        peer.send("text.append", context_id="t1", text="unfinished")
+        peer.send("context.flush", context_id="t1", flush_id="f1")
+        flushed = await peer.until("context.flushed")
+        assert flushed["flush_id"] == "f1"
+        assert flushed["audio_ms"] == len(peer.pcm("t1")) / 48 > 0
+        assert [c.flags for c in peer.audio["t1"]][-1] == 2
+        peer.send("text.append", context_id="t1", text=" and on")
+        peer.send("context.end", context_id="t1")
+        assert (await peer.until("context.done"))["audio_ms"] > flushed["audio_ms"]
+
+
+async def test_cancel_is_silent_at_once_and_tells_what_was_heard() -> None:
+    async with running() as peer:
+        text = "These are many words that will never be spoken to their end. " * 10
+        peer.send("text.append", context_id="t1", text=text)
+        await peer.until("words")
+        while len(peer.audio.get("t1", [])) < 8:
+            await asyncio.sleep(0)
+            peer.take()
+        peer.send("context.cancel", context_id="t1", played_ms=400)
+        cancelled = await peer.until("context.cancelled")
+        heard = len(peer.audio["t1"])
+        done = await peer.until("context.done")
+        assert done["reason"] == "cancelled"
+        assert len(peer.audio["t1"]) == heard
+        assert peer.order[-1] == "context.done t1"
+        assert cancelled["heard_text"] + cancelled["unheard_text"] == text
+        assert 0 < len(cancelled["heard_text"]) < 20
+        assert cancelled["played_ms"] == 400 < cancelled["generated_ms"]
+
+
+@pytest.mark.parametrize("acked", [None, 160])
+async def test_without_played_ms_a_cancel_counts_acks_or_real_time(acked: int | None) -> None:
+    async with running(lead_ms=400) as peer:
+        peer.send("text.append", context_id="t1", text="word " * 100)
+        while len(peer.audio.get("t1", [])) < 8:
+            await asyncio.sleep(0.005)
+            peer.take()
+        if acked is not None:
+            peer.send("playback.ack", context_id="t1", played_ms=acked)
+        peer.send("context.cancel", context_id="t1")
+        cancelled = await peer.until("context.cancelled")
+        low, high = (100, 500) if acked is None else (acked, acked + 100)
+        assert low <= cancelled["played_ms"] <= high < cancelled["generated_ms"]
+
+
+async def test_a_context_that_is_made_but_not_sent_can_be_cancelled() -> None:
+    async with running() as peer:
+        peer.send("text.append", context_id="t1", text="short text")
+        peer.send("context.end", context_id="t1")
+        await until(lambda: peer.session._node.service.speaking == 0)
+        peer.send("context.cancel", context_id="t1", played_ms=0)
+        done = await peer.until("context.done")
+        assert done["reason"] == "cancelled"
+        assert done["audio_ms"] == 0
+        assert peer.pcm("t1") == b""
+
+
+async def test_a_star_cancels_every_context() -> None:
+    async with running() as peer:
+        for name in ("a", "b"):
+            peer.send("text.append", context_id=name, text="word " * 100)
+        peer.send("context.cancel", context_id="*")
+        for name in ("a", "b"):
+            await peer.until("context.cancelled", name)
+            assert (await peer.until("context.done", name))["reason"] == "cancelled"
+        peer.send("context.cancel", context_id="*")
+        peer.take()
+        assert peer.of("error") == []
+
+
+@pytest.mark.parametrize("type_", ["context.cancel", "context.end", "context.flush", "playback.ack"])
+async def test_unknown_contexts_are_named_as_such(type_: str) -> None:
+    async with running() as peer:
+        peer.send(type_, context_id="nobody", played_ms=1)
+        error = await peer.until("error")
+        assert (error["code"], error["context_id"], error["fatal"]) == ("unknown_context", "nobody", False)
+
+
+async def test_an_open_context_cannot_be_opened_again() -> None:
+    async with running() as peer:
+        peer.send("context.open", context_id="t1")
+        peer.send("context.open", context_id="t1")
+        assert (await peer.until("error"))["code"] == "context_exists"
+
+
+async def test_an_ended_context_takes_no_text_but_its_id_can_be_used_again() -> None:
+    async with running() as peer:
+        peer.send("text.append", context_id="t1", text="Hello")
+        peer.send("context.end", context_id="t1")
+        peer.send("text.append", context_id="t1", text="more")
+        assert (await peer.until("error"))["code"] == "bad_message"
+        assert (await peer.until("context.done"))["context_no"] == 1
+        assert (await say(peer, "t1", "Hello"))["context_no"] == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"voice": "nobody"}, "unknown_voice"),
+        ({"language": "klingon"}, "unsupported_language"),
+        ({"output": {"encoding": "mp3"}}, "unsupported_format"),
+        ({"lead_ms": "x"}, "bad_message"),
+        ({"voise": "x"}, "bad_message"),
+    ],
+    ids=str,
+)
+async def test_wrong_choices_are_refused_for_session_and_context(fields: dict[str, Any], code: str) -> None:
+    async with running() as peer:
+        peer.send("session.update", session=fields)
+        assert (await peer.until("error"))["code"] == code
+        peer.send("context.open", context_id="t1", **fields)
+        error = await peer.until("error")
+        assert (error["code"], error["context_id"]) == (code, "t1")
+        assert (await say(peer, "t2", "still alive"))["reason"] == "end"
+
+
+async def test_limits_on_text_and_contexts() -> None:
+    limits = {"text_message_chars": 10, "text_context_chars": 15, "contexts_per_session": 2}
+    async with running(limits=limits) as peer:
+        peer.send("text.append", context_id="t1", text="x" * 11)
+        assert (await peer.until("error"))["code"] == "text_too_long"
+        peer.send("text.append", context_id="t1", text="x" * 10)
+        peer.send("text.append", context_id="t1", text="x" * 6)
+        assert (await peer.until("error"))["code"] == "text_too_long"
+        peer.send("context.open", context_id="t2")
+        peer.send("context.open", context_id="t3")
+        assert (await peer.until("error"))["code"] == "context_limit"
+        peer.send("context.end", context_id="t1")
+        done = await peer.until("context.done", "t1")
+        assert done["audio_ms"] == 600
+
+
+async def test_a_full_node_says_so_and_when_to_come_back() -> None:
+    async with running(slots=1, queue=0) as peer:
+        peer.send("text.append", context_id="t1", text="word")
+        await peer.until("context.started")
+        peer.send("text.append", context_id="t2", text="word")
+        error = await peer.until("error", "t2")
+        assert error["code"] == "at_capacity"
+        assert error["retry_after_ms"] > 0
+        assert (await peer.until("context.done", "t2"))["reason"] == "error"
+        assert peer.pcm("t2") == b""
+
+
+async def test_text_in_flight_does_not_revive_a_context_that_died() -> None:
+    async with running(slots=1, queue=0) as peer:
+        peer.send("text.append", context_id="t1", text="word")
+        await peer.until("context.started")
+        peer.send("text.append", context_id="t2", text="refused")
+        await peer.until("context.done", "t2")
+        peer.messages.clear()
+        peer.send("text.append", context_id="t2", text=" in flight")
+        assert (await peer.until("error", "t2"))["code"] == "unknown_context"
+        peer.send("context.end", context_id="t2")  # the client has understood
+        peer.send("context.cancel", context_id="t1")
+        await peer.until("context.done", "t1")
+        assert peer.of("error") == []
+        assert (await say(peer, "t2", "anew"))["reason"] == "end"
+
+
+async def test_no_text_starves() -> None:
+    async with running(limits={"text_idle_s": 0.05}) as peer:
+        peer.send("text.append", context_id="t1", text="word ")
+        error = await peer.until("error")
+        assert error["code"] == "starved"
+        assert (await peer.until("context.done"))["reason"] == "error"
+
+
+async def test_a_fault_of_one_context_ends_it_alone() -> None:
+    async with running(tone={"scripted_faults": True}) as peer:
+        peer.send("text.append", context_id="good", text="one two three four five")
+        bad = await say(peer, "bad", "one two three four five", instructions="fault:nan@2")
+        assert bad["reason"] == "error"
+        assert len(peer.pcm("bad")) == 2 * 2 * FRAME_SAMPLES
+        peer.send("context.end", context_id="good")
+        assert (await peer.until("context.done", "good"))["reason"] == "end"
+        assert peer.of("error")[0]["code"] == "internal"
+
+
+async def test_a_runaway_ends_with_length() -> None:
+    async with running(tone={"scripted_faults": True}, limits={"max_frames": 20}) as peer:
+        done = await say(peer, "t1", "one", instructions="fault:never_end@0")
+        assert (done["reason"], done["audio_ms"]) == ("length", 1_600)
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\n", "\u200b", "😀"])
+async def test_nothing_to_say_is_done_without_audio(text: str) -> None:
+    async with running() as peer:
+        done = await say(peer, "t1", text)
+        assert (done["reason"], done["audio_ms"], done["ttfa_ms"]) == ("end", 0, None)
+
+
+@pytest.mark.parametrize(("encoding", "rate", "bytes_ms"), [("mulaw", 8_000, 8), ("pcm_s16le", 48_000, 96)])
+async def test_other_encodings_are_whole_and_in_order(encoding: str, rate: int, bytes_ms: int) -> None:
+    async with running() as peer:
+        done = await say(peer, "t1", "Hello world", output={"encoding": encoding, "sample_rate": rate})
+        chunks = peer.audio["t1"]
+        assert abs(len(peer.pcm("t1")) - done["audio_ms"] * bytes_ms) <= 2 * bytes_ms
+        assert [c.flags for c in chunks][-1] == 1
+        position = 0
+        for chunk in chunks:
+            assert chunk.first_sample == position
+            position += len(chunk.payload) * rate // (bytes_ms * 1_000)
+
+
+async def test_framing_is_a_header_or_base64() -> None:
+    async with running() as peer:
+        await say(peer, "t1", "Hello")
+        message = peer.audio["t1"][0].message()
+        assert isinstance(message, bytes)
+        assert struct.unpack("<BBHIQ", message[:16]) == (1, 1, 0, 1, 0)
+        await say(peer, "t2", "Hello", output={"framing": "base64"})
+        text = peer.audio["t2"][0].message()
+        assert isinstance(text, str)
+        assert json.loads(text)["context_id"] == "t2"
+
+
+async def test_ping_and_nonsense_are_answered() -> None:
+    async with running() as peer:
+        peer.send("ping", t=5)
+        assert (await peer.until("pong"))["t"] == 5
+        peer.session.receive("nonsense")
+        assert (await peer.until("error"))["code"] == "bad_message"
+
+
+async def test_session_close_stops_all_and_asks_to_be_closed() -> None:
+    async with running() as peer:
+        peer.send("text.append", context_id="t1", text="word " * 50)
+        peer.send("session.close")
+        assert (await peer.until("context.done"))["reason"] == "cancelled"
+        peer.take()
+        assert peer.session.closing is not None
+        assert peer.session.closing[0] == 1000
+
+
+async def test_draining_lets_open_contexts_finish_and_refuses_new_ones() -> None:
+    async with running() as peer:
+        peer.send("text.append", context_id="t1", text="Hello world")
+        peer.session.drain()
+        assert (await peer.until("session.draining"))["deadline_ms"] == 30_000
+        peer.send("context.open", context_id="t2")
+        assert (await peer.until("error"))["code"] == "draining"
+        peer.send("context.end", context_id="t1")
+        assert (await peer.until("context.done"))["reason"] == "end"
+        peer.take()
+        assert peer.session.closing == (1012, "the node is going away")
+
+
+async def test_an_idle_session_asks_to_be_closed() -> None:
+    async with running(limits={"session_idle_s": 0.01}) as peer:
+        peer.session.expire()
+        assert peer.session.closing is None
+        await asyncio.sleep(0.02)
+        peer.session.expire()
+        assert peer.session.closing is not None
+
+
+async def test_audio_that_is_not_taken_stays_in_the_engine() -> None:
+    async with running(limits={"window_frames": 5}) as peer:
+        peer.send("context.open", context_id="t1", lead_ms=None)
+        peer.send("text.append", context_id="t1", text="word " * 100)
+        context = peer.session._contexts["t1"]
+        await until(lambda: context.speech.samples == 5 * FRAME_SAMPLES)
+        await asyncio.sleep(0.05)
+        assert context.speech.samples == 5 * FRAME_SAMPLES
+        peer.take()
+        await until(lambda: context.speech.samples == 10 * FRAME_SAMPLES)
+
+
+async def test_only_messages_come_while_audio_has_to_wait() -> None:
+    async with running() as peer:
+        peer.send("text.append", context_id="t1", text="word " * 10)
+        await until(lambda: peer.session._contexts["t1"].speech.samples > 0)
+        peer.send("ping", t=1)
+        got = []
+        while (item := peer.session.poll(audio=False)) is not None:
+            got.append(item)
+        assert all(isinstance(item, str) for item in got)
+        assert any("pong" in item for item in got if isinstance(item, str))
+
+
+async def test_the_server_s_own_playout_is_asked_and_cleared() -> None:
+    class Track:
+        cleared: list[int]
+
+        def __init__(self) -> None:
+            self.cleared = []
+
+        def played_ms(self, context_no: int) -> int | None:
+            return 130
+
+        def clear(self, context_no: int) -> None:
+            self.cleared.append(context_no)
+
+    track = Track()
+    async with running(track) as peer:
+        peer.send("text.append", context_id="t1", text="word " * 10)
+        await until(lambda: peer.session._contexts["t1"].speech.samples > 5_000)
+        peer.send("context.cancel", context_id="t1")
+        cancelled = await peer.until("context.cancelled")
+        assert cancelled["played_ms"] == 130
+        assert track.cleared == [1]
