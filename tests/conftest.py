@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,13 +27,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 async def no_leaked_tasks() -> AsyncIterator[None]:
-    """Every task that the test started has ended."""
+    """Every task that the test started has ended, and nothing failed where nobody looked."""
     before = asyncio.all_tasks()
+    unseen: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
     yield
     deadline = time.monotonic() + GRACE_S
     while (left := asyncio.all_tasks() - before - {asyncio.current_task()}) and time.monotonic() < deadline:
         await asyncio.sleep(0.01)
     assert not left, f"leaked tasks: {[task.get_name() for task in left if task]}"
+    assert not unseen, f"failed unseen: {unseen}"
 
 
 def _threads() -> Counter[str]:

@@ -35,18 +35,18 @@ class RtcPeer:
     """One connection; everything that arrives is kept with its time."""
 
     def __init__(self) -> None:
+        # Set whenever anything has arrived.
+        self._changed = asyncio.Event()
         self.connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self.connection.addTransceiver("audio", direction="recvonly")
         self.channel = self.connection.createDataChannel(LABEL)
         self.channel.on("message", self._on_message)
-        self.channel.on("close", lambda: self._changed.set())
+        self.channel.on("close", self._changed.set)
         self.connection.on("track", self._on_track)
         # (arrival, message), in their order.
         self.messages: list[tuple[float, dict[str, Any]]] = []
         # (arrival, pts, mono samples of 20 ms at 48 kHz).
         self.frames: list[tuple[float, int, NDArray[np.int16]]] = []
-        # Set whenever anything has arrived.
-        self._changed = asyncio.Event()
         # Reads the track.
         self._listener: asyncio.Task[None] | None = None
         self.session_id = ""

@@ -23,7 +23,7 @@ def test_a_name_that_may_point_anywhere_is_not_loopback() -> None:
 def test_settings_cannot_change_and_take_no_strangers() -> None:
     settings = Settings()
     with pytest.raises(ValidationError, match="frozen"):
-        settings.port = 1
+        settings.port = 1  # type: ignore[misc]
     with pytest.raises(ValidationError, match="extra_forbidden"):
         Settings.model_validate({"prot": 1})
 

@@ -73,31 +73,28 @@ class EngineProcess:
         Cancelling it skips the two seconds: the process is killed and reaped all the same.
         """
         supervisor, self._supervisor = self._supervisor, None
-        if supervisor is not None:
-            supervisor.cancel()
-            try:
-                await asyncio.wait([supervisor])
-            finally:
+        try:
+            if supervisor is not None:
                 supervisor.cancel()
                 await asyncio.wait([supervisor])
-        elif self._child is not None:  # in the middle of `start`
-            await self._child.end()
+        finally:
+            if self._child is not None:
+                await self._child.end()
 
     def _new_child(self) -> ChildProcess:
         return ChildProcess(self._settings, self._on_events, self._on_lost)
 
     async def _supervise(self, child: ChildProcess) -> None:
-        """Owns `child` and its successors: none of them outlives this."""
+        """Ends `child` and its successors when they are gone; the last one is ended by `close`."""
         deaths: deque[float] = deque()
         clock = asyncio.get_running_loop().time
         while True:
-            try:
-                why = await asyncio.shield(child.gone)
-            finally:
-                await child.end()
+            why = await asyncio.shield(child.gone)
+            await child.end()
             logger.warning("{} is lost: {}; its last words: {}", child, why, child.last_words() or "none")
-            deaths.append(clock())
-            while deaths[0] < clock() - DEATHS_WITHIN_S:
+            now = clock()
+            deaths.append(now)
+            while deaths[0] < now - DEATHS_WITHIN_S:
                 deaths.popleft()
             if len(deaths) > len(BACKOFF_S):
                 logger.error("the engine died {} times within {:g} s: giving up", len(deaths), DEATHS_WITHIN_S)

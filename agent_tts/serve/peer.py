@@ -145,7 +145,7 @@ class RtcPeer:
 
     async def _live(self) -> None:
         pump = asyncio.create_task(self._pump(), name=f"pump of peer {self.id}")
-        pump.add_done_callback(lambda _: self.hang_up("its pump has ended"))
+        pump.add_done_callback(lambda _: self.hang_up("a fault of the node"))
         try:
             while (why := self._verdict(self._clock())) is None:
                 with contextlib.suppress(TimeoutError):
@@ -155,7 +155,9 @@ class RtcPeer:
             logger.info("rtc peer {}: {}", self.id, why)
         finally:
             pump.cancel()
-            await asyncio.gather(pump, return_exceptions=True)
+            (fault,) = await asyncio.gather(pump, return_exceptions=True)
+            if not isinstance(fault, asyncio.CancelledError):
+                logger.error("rtc peer {}: its pump failed: {}", self.id, type(fault).__name__)
             self._session.close()
             self._track.stop()
             try:
@@ -245,8 +247,8 @@ class RtcPeer:
                 break
             if isinstance(item, AudioChunk):
                 self._track.write(item.context_no, item.payload)
-            else:
-                channel.send(_fit(item, self._max_message))
+            elif (message := _fit(item, self._max_message)) is not None:
+                channel.send(message)
         if channel.bufferedAmount < MAX_BUFFERED:
             self._stuck_since = None
         elif self._stuck_since is None:
@@ -270,12 +272,18 @@ def _is_ping(data: str | bytes) -> bool:
         return False
 
 
-def _fit(message: str, limit: int) -> str:
-    """The message as the client can take it: the texts of a `context.cancelled` are given up when it is too long."""
-    if len(message) <= limit:
+def _fit(message: str, limit: int) -> str | None:
+    """The message as a client can take it that takes `limit` bytes, or None when it is to be left out.
+
+    Only text makes messages long, and at most these two kinds: a `context.cancelled` loses its texts, and `words` with
+    a word of ten thousand characters are not told.
+    """
+    if len(message) <= limit:  # JSON of the protocol is ASCII
         return message
     fields = json.loads(message)
-    return json.dumps({name: None if name.endswith("_text") else value for name, value in fields.items()})
+    if fields["type"] != "context.cancelled":
+        return None
+    return protocol.build(**{name: None if name.endswith("_text") else value for name, value in fields.items()})
 
 
 def _ice_servers(settings: Settings) -> list[RTCIceServer]:

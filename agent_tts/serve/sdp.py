@@ -134,7 +134,8 @@ def _channel(section: _Section) -> list[str]:
     port = section.first("sctp-port") or ""
     if not (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65_536):
         raise BadMessage("sdp: the data channel needs an sctp-port")
-    return ["m=application 9 UDP/DTLS/SCTP webrtc-datachannel", f"a=sctp-port:{int(port)}"]
+    head = "m=application 9 UDP/DTLS/SCTP webrtc-datachannel"
+    return [head, f"a=sctp-port:{int(port)}", f"a=max-message-size:{_max_message(section)}"]
 
 
 def _max_message(section: _Section) -> int:

@@ -33,7 +33,7 @@ SHUTDOWN_S = 2  # for responses that are still being sent after the drain
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """HTTP with a deadline for strangers who send nothing, and a limit on headers."""
+    """HTTP with a deadline for strangers who send nothing and a limit on headers; endpoints can see their connection."""
 
     # Cuts the connection when the headers of its first request are late; None once they are there.
     _stranger: asyncio.TimerHandle | None = None
@@ -41,12 +41,17 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        handshake_s: float = self.config.loaded_app.state.node.settings.timeouts.handshake_s
-        self._stranger = self.loop.call_later(handshake_s, transport.abort)
+        assert isinstance(self.config, NodeConfig)
+        self._stranger = self.loop.call_later(self.config.settings.timeouts.handshake_s, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._welcome()
         super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        extensions: dict[str, object] = {TRANSPORT: self.transport}
+        self.scope["extensions"] = extensions  # type: ignore[typeddict-item]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
@@ -102,27 +107,34 @@ def listen(settings: Settings) -> socket.socket:
     return listener
 
 
+class NodeConfig(uvicorn.Config):
+    """The node's uvicorn."""
+
+    def __init__(self, app: FastAPI, settings: Settings) -> None:
+        super().__init__(
+            app,
+            http=HttpProtocol,
+            ws=WebSocketProtocol,
+            ws_max_size=settings.limits.message_bytes,
+            ws_per_message_deflate=False,
+            ws_ping_interval=settings.timeouts.ping_s,
+            ws_ping_timeout=settings.timeouts.ping_s,
+            timeout_graceful_shutdown=SHUTDOWN_S,
+            access_log=False,
+            log_config=None,
+            log_level="warning",
+            lifespan="on",
+            proxy_headers=False,
+            server_header=False,
+        )
+        self.settings = settings
+
+
 class NodeServer(uvicorn.Server):
     """A uvicorn that drains: the first SIGTERM or SIGINT lets running speech finish, the second ends it at once."""
 
     def __init__(self, app: FastAPI, settings: Settings, on_ready: Callable[[str], None] | None = None) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=HttpProtocol,
-                ws=WebSocketProtocol,
-                ws_max_size=settings.limits.message_bytes,
-                ws_per_message_deflate=False,
-                ws_ping_interval=settings.timeouts.ping_s,
-                ws_ping_timeout=settings.timeouts.ping_s,
-                timeout_graceful_shutdown=SHUTDOWN_S,
-                access_log=False,
-                log_config=None,
-                log_level="warning",
-                lifespan="on",
-                server_header=False,
-            )
-        )
+        super().__init__(NodeConfig(app, settings))
         self._node: Node = app.state.node
         # Told the URL once requests are taken.
         self._on_ready = on_ready

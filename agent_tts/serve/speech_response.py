@@ -50,18 +50,23 @@ class SpeechResponse(Response):
             SpeechError: it failed before its first frame; nothing has been sent.
         """
         writer = _Writer(send, scope.get("extensions", {}).get(TRANSPORT), self._node.settings.timeouts.write_s)
-        try:
-            with self._node.guard.admit(self._client):
+        refused = self._node.metrics.refused
+        with contextlib.ExitStack() as admitted:
+            try:
+                admitted.enter_context(self._node.guard.admit(self._client))
                 speech = self._node.service.open(self._options)
-                meter = self._node.metrics.context(CARRIER)
-                try:
-                    await self._speak(speech, meter, writer, receive)
-                finally:
-                    meter.finished(speech.finished or Finished(speech.stream, "cancelled"))
-        except SlowConsumer:
-            self._node.metrics.refused.labels(SlowConsumer.code).inc()
-            logger.warning("http: slow_consumer, connection cut")
-            writer.cut()
+            except SpeechError as error:
+                refused.labels(error.code).inc()
+                raise
+            meter = self._node.metrics.context(CARRIER)
+            try:
+                await self._speak(speech, meter, writer, receive)
+            except SlowConsumer as error:
+                refused.labels(error.code).inc()
+                logger.warning("http: slow_consumer, connection cut")
+                writer.cut()
+            finally:
+                meter.finished(speech.finished or Finished(speech.stream, "cancelled"))
 
     async def _speak(self, speech: Speech, meter: ContextMeter, writer: _Writer, receive: Receive) -> None:
         watch = asyncio.create_task(_stop_when_gone(receive, speech, meter), name=f"client of stream {speech.stream}")

@@ -30,15 +30,13 @@ _MAX_TRAILING = 8  # punctuation after a URL
 
 # What is left of a tag, opening or closing.
 _TAGS = {
-    **dict.fromkeys(
-        ["a", "abbr", "b", "cite", "code", "del", "em", "font", "i", "img", "ins", "kbd", "label", "mark"], ""
-    ),
+    **dict.fromkeys(["a", "abbr", "b", "cite", "code", "del", "em", "font", "i", "img", "ins", "kbd", "mark"], ""),
     **dict.fromkeys(["q", "s", "small", "span", "strong", "u", "var"], ""),
     **dict.fromkeys(["sub", "sup", "td", "th"], " "),
+    **dict.fromkeys(["blockquote", "br", "center", "dd", "details", "div", "dl", "dt", "hr", "li", "ol", "p"], "\n"),
     **dict.fromkeys(
-        ["blockquote", "br", "center", "dd", "details", "div", "dl", "dt", "hr", "li", "ol", "p", "pre"], "\n"
+        ["h1", "h2", "h3", "h4", "h5", "h6", "pre", "summary", "table", "tbody", "thead", "tr", "ul"], "\n"
     ),
-    **dict.fromkeys(["h1", "h2", "h3", "h4", "h5", "h6", "summary", "table", "tbody", "thead", "tr", "ul"], "\n"),
     "!": "",  # a comment
 }
 _TAG = re.compile(
@@ -161,6 +159,10 @@ class Cleaner:
     def _held_text(self) -> str:
         return "".join(ch for ch, _ in self._held)
 
+    def _pass_all(self, held: list[tuple[str, int]]) -> None:
+        for ch, offset in held:
+            self._pass(ch, offset)
+
     def _reread(self, held: list[tuple[str, int]], ch: str, offset: int) -> None:
         for held_ch, held_offset in held:
             self._mode(held_ch, held_offset)
@@ -191,8 +193,7 @@ class Cleaner:
         if mark == "`" or (mark == "~" and len(run) >= 3 and self._at_start):
             self._open_code(mark, len(run), run[0][1])
         elif not self._is_markup(mark, len(run), ch):
-            for held in run:
-                self._pass(*held)
+            self._pass_all(run)
         self._mode(ch, offset)
 
     def _is_markup(self, mark: str, count: int, after: str) -> bool:
@@ -226,24 +227,17 @@ class Cleaner:
     # ---------------------------------------------------------------- tables
 
     def _after_bar(self, ch: str, offset: int) -> None:
-        bar = self._held[0]
-        if self._before == "<" or ch == ">":  # of "<|im_start|>"
-            self._give_up(ch, offset)
-            return
+        bar, start = self._unhold()[0]
         if self._at_start:
-            self._unhold()
             self._in_table = True
         elif self._in_table:
-            self._unhold()
-            self._cell = bar[1]
+            self._cell = start
             self._at_start = True
         elif self._before.isspace() and ch.isspace():
-            self._unhold()
-            self._pass(",", bar[1])
+            self._pass(",", start)
         else:
-            self._give_up(ch, offset)
-            return
-        self._before = "|"
+            self._pass(bar, start)
+        self._before = bar
         self._mode(ch, offset)
 
     def _colon(self, ch: str, offset: int) -> None:
@@ -308,6 +302,8 @@ class Cleaner:
             self._pass(ch, offset)
         elif self._at_start:
             self._hold(self._check_box, ch, offset)
+        elif self._before in _PAUSES:  # a source after a sentence.[1]
+            self._pass(" ", offset)
 
     def _check_box(self, ch: str, offset: int) -> None:
         if ch and any(box.startswith(self._held_text() + ch) for box in _CHECK_BOXES):
@@ -353,7 +349,9 @@ class Cleaner:
             self._held.append((ch, offset))
             return
         name = self._held_text()[1:].removeprefix("/").lower()
-        if name in _TAGS:
+        if first and ch == "|":
+            self._hold(self._special_token, ch, offset)
+        elif name in _TAGS:
             self._mode = self._tag_attributes
             self._mode(ch, offset)
         elif name in ("http", "https") and ch == ":":
@@ -370,6 +368,15 @@ class Cleaner:
             self._give_up(ch, offset)
         else:
             self._held.append((ch, offset))
+
+    def _special_token(self, ch: str, offset: int) -> None:
+        """In "<|im_start|>", of which no mark is markup."""
+        if ch == ">" and len(self._held) > 2 and self._held[-1][0] == "|":
+            self._pass_all([*self._unhold(), (ch, offset)])
+        elif len(self._held) < MAX_TAG and (ch.isalnum() or ch in ("_", "-", "|")):
+            self._held.append((ch, offset))
+        else:
+            self._give_up(ch, offset)
 
     def _entity(self, ch: str, offset: int) -> None:
         value = unescape(self._held_text() + ch) if ch == ";" else ""
@@ -401,8 +408,7 @@ class Cleaner:
             self._mode = self._host
             self._reread(held[len(start) :], ch, offset)
         else:
-            for held_ch in held:
-                self._pass(*held_ch)
+            self._pass_all(held)
             self._mode(ch, offset)
 
     def _host(self, ch: str, offset: int) -> None:
@@ -415,9 +421,8 @@ class Cleaner:
     def _rest_of_url(self, ch: str, offset: int) -> None:
         """Skips it, except for the punctuation at its end, which is the sentence's."""
         if ch in _URL_TRAILING:
-            self._held.append((ch, offset))
-            if len(self._held) > _MAX_TRAILING:
-                self._held.clear()
+            if len(self._held) < _MAX_TRAILING:
+                self._held.append((ch, offset))
         elif not ch or ch in _URL_ENDERS or (ch > "\x7f" and not is_word(ch)) or is_cjk(ch):
             self._reread(self._unhold(), "" if ch == ">" else ch, offset)
         else:

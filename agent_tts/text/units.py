@@ -42,11 +42,15 @@ _OPENERS = "".join(OPENERS) + "\"'([{«‹‘*_"
 # list numbers and ordinals ("1.", "3. Mai"), and the usual abbreviations of the languages spoken most. To leave a
 # clause uncut is always safe, because units end by their length as well.
 _ABBREVIATION = re.compile(
-    r"(?:[^\W\d_]\.)+|\d{1,2}\.|(?:mr|mrs|ms|dr|prof|rev|gen|sen|rep|gov|capt|lt|sgt|col|st|sr|jr|mt|vs|etc|al|approx|"
-    r"dept|est|ext|fig|figs|vol|vols|pp?|ed|eds|cf|inc|ltd|corp|co|bros|ave|blvd|rd|ph\.d|jan|feb|apr|jun|"
-    r"jul|aug|sept?|oct|nov|dec|bzw|ca|ggf|nr|str|usw|vgl|evtl|inkl|zzgl|hr|fr|mme|mlle|mm|sra?|srta|dra|ud|uds|av|"
-    r"dott|sig|tel|abb|kap|hl|geb|gest)\.",
-    re.IGNORECASE,
+    r"""
+    (?:[^\W\d_]\.)+ | \d{1,2}\. | (?:
+    mr|mrs|ms|dr|prof|rev|gen|sen|rep|gov|capt|lt|sgt|col|st|sr|jr|mt|vs|etc|al|approx|dept|est|ext|fig|figs|vol|vols|
+    pp|ed|eds|cf|inc|ltd|corp|co|bros|ave|blvd|rd|ph\.d|jan|feb|apr|jun|jul|aug|sep|sept|oct|nov|dec|
+    bzw|ca|ggf|nr|str|usw|vgl|evtl|inkl|zzgl|hr|fr|tel|abb|kap|hl|geb|gest|
+    mme|mlle|mm|sra|srta|dra|uds|av|dott|sig
+    )\.
+    """,
+    re.IGNORECASE | re.VERBOSE,
 )
 
 
@@ -123,9 +127,9 @@ class Cutter:
 
     def _push_visible(self, ch: str, offset: int) -> None:
         before = self._chars[-1] if self._chars else ""
-        if extends(ch, before, self._cluster):
-            if not self._chars or self._cluster == MAX_CLUSTER:
-                return  # what it belongs to is gone, or cannot be read any more
+        if self._cluster < MAX_CLUSTER and extends(ch, before, self._cluster):
+            if not self._chars:
+                return  # what it belongs to is gone
             self._cluster += 1
         else:
             if self._chars and self._ends_before(ch):

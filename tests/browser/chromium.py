@@ -94,8 +94,8 @@ class Page:
             raise PageError(details.get("exception", {}).get("description", details["text"]))
         return answer["result"].get("value")
 
-    async def until(self, condition: str, timeout_s: float = 10.0) -> Any:
-        """Wait in the page until an expression is truthy, and give its value.
+    async def until(self, condition: str, timeout_s: float = 10.0) -> None:
+        """Wait in the page until an expression is truthy.
 
         Raises:
             TimeoutError: it did not become so.
@@ -104,8 +104,8 @@ class Page:
             async with asyncio.timeout(timeout_s):
                 while True:
                     with contextlib.suppress(PageError):  # the page is being replaced, or not yet there
-                        if value := await self.js(_WAIT % condition):
-                            return value
+                        if await self.js(_WAIT % condition):
+                            return
         except TimeoutError:
             raise TimeoutError(f"not within {timeout_s} s: {condition}") from None
 
@@ -178,7 +178,7 @@ _WAIT = """new Promise((resolve, reject) => {
   const settle = (value) => { port1.close(); resolve(value); };
   port1.onmessage = () => {
     try {
-      const value = %s;
+      const value = Boolean(%s);
       if (value || performance.now() > until) settle(value);
       else setTimeout(() => port2.postMessage(0), 5);
     } catch (error) { port1.close(); reject(error); }
@@ -202,7 +202,8 @@ class DevTools:
         """One command. Cancelling it forgets the answer."""
         number = next(self._ids)
         message = {"id": number, "method": method, "params": params, **({"sessionId": session} if session else {})}
-        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
         try:
             async with asyncio.timeout(CALL_S):
                 await self._connection.send(json.dumps(message))

@@ -1,0 +1,163 @@
+"""EspeakEngine: real speech in over a hundred languages on any CPU, clause by clause, with exact word times."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+from agent_tts.engine.base import Aligned, Input, Open, Output
+from agent_tts.engine.espeak_lib import PITCH_MAX, PITCH_NORMAL, RATE_MAX, RATE_MIN, RATE_NORMAL, Espeak, Language
+from agent_tts.engine.espeak_voices import EspeakVoices
+from agent_tts.engine.slots import Mark, Slots, Track
+from agent_tts.events import SAMPLE_RATE, EngineInfo, SpeechOptions, WordTime
+from agent_tts.settings import Settings
+from agent_tts.text.feed import Unit
+
+# Synthesis in one step, in seconds: a slot whose turn does not come is spoken in the next step.
+STEP_BUDGET_S = 0.005
+
+CLAUSE_ENDS = tuple(".!?;:,…—–。！？，、；：।؟؛،")
+CLOSERS = "\"'”’»)]}」』）"
+
+
+class EspeakEngine:
+    """Synthesises a clause when a slot is about to run out of audio; hands out one frame of it a step."""
+
+    def __init__(self, settings: Settings, slots: int) -> None:
+        self._espeak = Espeak()
+        self._voices = EspeakVoices(settings.espeak.voice)
+        self.info = EngineInfo(
+            engine="espeak",
+            model="espeak-ng",
+            slots=slots,
+            voices=self._voices.listed,
+            default_voice=settings.espeak.voice,
+            languages=self._voices.languages,
+            aliases=self._voices.aliases,
+            aligns_words=True,
+        )
+        self._first_words = settings.espeak.first_words
+        self._slots = Slots(slots, self._make)
+
+    def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
+        """See `Engine.step`. A slot whose clause did not fit into the step's budget yields nothing this time."""
+        outputs = self._slots.apply(inputs)
+        deadline = time.perf_counter() + STEP_BUDGET_S
+        for owner in sorted(self._slots.owners(run), key=_Owner.urgency):
+            outputs += self._slots.guard(owner, partial(owner.prepare, deadline))
+        for owner in self._slots.owners(run):
+            outputs += self._slots.guard(owner, owner.track.hand_out)
+        return outputs
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+        self._slots.clear()
+        self._espeak.close()
+
+    def _make(self, opened: Open) -> _Owner:
+        language, variant = self._voices.resolve(opened.options.voice, opened.options.language)
+        return _Owner(self._espeak, Track(opened, self._first_words), Delivery.of(language, variant, opened.options))
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How a stream is spoken, in espeak-ng's terms."""
+
+    language: Language
+    variant: str | None
+    rate: int
+    pitch: int
+    stretch: float  # speed beyond what the rate can do; 1 is none
+
+    @classmethod
+    def of(cls, language: Language, variant: str | None, options: SpeechOptions) -> Delivery:
+        wanted = RATE_NORMAL * options.speed
+        rate = round(min(max(wanted, RATE_MIN), RATE_MAX))
+        stretch = 1.0 if RATE_MIN <= wanted <= RATE_MAX else wanted / rate
+        # Its pitch doubles from the middle of the scale to the end.
+        pitch = round(PITCH_NORMAL * (1 + math.log2(options.pitch)))
+        return cls(language, variant, rate, min(max(pitch, 0), PITCH_MAX), stretch)
+
+
+class _Owner:
+    """Who has a slot: its text, its voice and its resampler."""
+
+    def __init__(self, espeak: Espeak, track: Track, delivery: Delivery) -> None:
+        self.track = track
+        self._espeak = espeak
+        self._delivery = delivery
+        # One resampler for the whole stream, so that clauses join without a seam; a flush ends it and starts another.
+        self._resampler = _resampler()
+        # Where the resampler started, in output samples, and what it has been fed, in samples of espeak-ng.
+        self._origin = 0
+        self._fed = 0
+        # Whether anything but silence has been spoken.
+        self._audible = False
+
+    def urgency(self) -> tuple[int, bool]:
+        """Sorts: who has no frame left before who has, and among these new streams first."""
+        return self.track.ready, self.track.frames > 0
+
+    def prepare(self, deadline: float) -> list[Output]:
+        """Speak what the next frame needs, and the one after it while there is time."""
+        outputs: list[Output] = []
+        while self.track.ready < 2 and self.track.pending and time.perf_counter() < deadline:
+            item = self.track.pending.popleft()
+            outputs += self._speak(item) if isinstance(item, Unit) else self._pass(item)
+        return outputs
+
+    def _pass(self, mark: Mark) -> list[Output]:
+        self._resample(None)
+        self.track.mark(mark)
+        self._resampler, self._origin, self._fed = _resampler(), self.track.samples, 0
+        return []
+
+    def _speak(self, unit: Unit) -> list[Output]:
+        d = self._delivery
+        ends = unit.text.rstrip(CLOSERS).endswith(CLAUSE_ENDS)
+        # A unit cut in mid-sentence is spoken as if it went on, and without a pause.
+        text = unit.text if ends else unit.text + ","
+        clause = self._espeak.synthesize(text, d.language, d.variant, rate=d.rate, pitch=d.pitch, pause=ends)
+        samples = clause.samples if d.stretch == 1.0 else self._espeak.stretch(clause.samples, d.stretch)
+        scale = len(samples) / max(1, len(clause.samples))
+        lead = 0
+        if not self._audible:
+            heard = np.flatnonzero(samples)
+            if not len(heard):
+                return []
+            self._audible, lead = True, int(heard[0])
+
+        def ms(sample: int) -> int:
+            fed = self._fed + max(0.0, sample * scale - lead)
+            return round(self._origin * 1_000 / SAMPLE_RATE + fed * 1_000 / self._espeak.sample_rate)
+
+        words = tuple(
+            WordTime(unit.offsets[word.char], unit.offsets[last] + 1, ms(word.start), ms(word.end))
+            for word in clause.words
+            if word.char <= (last := min(word.char + word.length, len(unit.text)) - 1)
+        )
+        self._resample(samples[lead:])
+        return [Aligned(self.track.slot, self.track.epoch, words)] if words else []
+
+    def _resample(self, samples: NDArray[np.int16] | None) -> None:
+        """Feed the resampler, None for its end, and write what comes out."""
+        frame = None
+        if samples is not None:
+            frame = av.AudioFrame.from_ndarray(samples[np.newaxis], format="s16", layout="mono")
+            frame.sample_rate = self._espeak.sample_rate
+            self._fed += len(samples)
+        elif not self._fed:
+            return  # it knows no input format yet, and holds nothing
+        for piece in self._resampler.resample(frame):
+            self.track.write(piece.to_ndarray().tobytes())
+
+
+def _resampler() -> av.AudioResampler:
+    return av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)

@@ -1,0 +1,325 @@
+"""One utterance on a node, as its client holds it: what it tells, and how it is written, read and cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from agent_tts.errors import SlowConsumer, SpeechError
+from agent_tts.events import Reason
+
+CANCEL_S = 5.0  # for a cancelled context to be confirmed
+
+
+# ---------------------------------------------------------------- what a context tells
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """A piece of audio; 80 ms, and only the last may be shorter."""
+
+    payload: bytes  # in the context's encoding: pcm_s16le, 24 kHz, mono unless asked for otherwise
+    first_sample: int  # index of its first sample at the output rate
+    flush: bool  # all audio before a flush point has come with it
+    last: bool  # the last piece of the context
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """When a word of the text is spoken."""
+
+    word: str
+    start_ms: int  # from the context's first sample
+    end_ms: int
+    char_start: int  # offsets in the context's text
+    char_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Words that are going to be spoken, or better times of words told before."""
+
+    kind: Literal["estimated", "aligned"]
+    words: tuple[Word, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """All audio of the text before `flush(flush_id)` has come."""
+
+    flush_id: str
+    audio_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Where a context was cut off."""
+
+    played_ms: int  # what the listener has heard
+    generated_ms: int
+    heard_text: str
+    unheard_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The end of a context, and its figures as the node has them."""
+
+    reason: Reason
+    audio_ms: int
+    ttfa_ms: float | None  # first text to first audio; None without audio
+    rtf: float | None  # engine time over audio time; None without audio
+
+
+ContextEvent = Audio | Words | Flushed | Done
+
+
+# ---------------------------------------------------------------- one context
+
+
+class RemoteSpeech:
+    """One utterance on a node. Made by `NodeConnection.open`.
+
+    There is one reader; it iterates over the audio, or over `events()`. It has to keep up: when more than the
+    connection's `buffer_bytes` of audio wait for it, the whole connection is held up for a second at most, then this
+    context alone is cancelled and fails with `SlowConsumer`. With the default `lead_ms` a node sends in real time, so
+    the buffer holds what a reader misses in 87 s; with `lead_ms=None` it sends as fast as it can.
+
+    As an async context manager it is stopped on the way out, unless it has ended.
+    """
+
+    def __init__(self, context_id: str, send: Callable[..., None], text_message_chars: int) -> None:
+        self.context_id = context_id
+        # Sends a message of this type and with these fields; never blocks.
+        self._send = send
+        # The node's limit for one message.
+        self._text_message_chars = text_message_chars
+        loop = asyncio.get_running_loop()
+        # Events for the reader; their audio is bounded by the connection's `buffer_bytes`.
+        self._events: deque[ContextEvent] = deque()
+        # Bytes of audio in `_events`.
+        self._buffered = 0
+        # The reader that waits for an event, if any.
+        self._reader: asyncio.Future[None] | None = None
+        # The connection that waits for room in `_events`, if any.
+        self._room: asyncio.Future[None] | None = None
+        # Completed when the node has given the context a slot, or with the error that refused it.
+        self.started: asyncio.Future[None] = loop.create_future()
+        # Completed when nothing more can come.
+        self._closed: asyncio.Future[None] = loop.create_future()
+        # The text so far.
+        self._text: list[str] = []
+        # Whether `end` was called.
+        self._ended = False
+        # Whether the context was cancelled: what still comes of its audio is dropped.
+        self._stopped = False
+        # Words by `char_start`, as last told.
+        self._words: dict[int, Word] = {}
+        # Whether their times are the engine's own.
+        self._aligned = False
+        # When the first audio came, on the monotonic clock.
+        self._heard_from: float | None = None
+        # The answer to a cancel, once it is there.
+        self._cancelled: Cancelled | None = None
+        # Why it failed, or None.
+        self.error: SpeechError | None = None
+        # Its last event and figures, once it has ended.
+        self.done: Done | None = None
+
+    async def __aenter__(self) -> RemoteSpeech:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.stop()
+
+    # ------------------------------------------------------------ the writer's side
+
+    def write(self, text: str) -> None:
+        """Append text, verbatim and in any split. Never blocks; ignored once the context has ended or failed."""
+        if not text or self._ended or self._stopped or self._closed.done():
+            return
+        self._text.append(text)
+        limit = self._text_message_chars
+        for start in range(0, len(text), limit):
+            self._send("text.append", context_id=self.context_id, text=text[start : start + limit])
+
+    def flush(self, flush_id: str = "") -> None:
+        """Speak all text so far as complete words; answered by `Flushed` after its audio."""
+        if not (self._ended or self._stopped or self._closed.done()):
+            self._send("context.flush", context_id=self.context_id, flush_id=flush_id)
+
+    def end(self) -> None:
+        """No more text. Idempotent."""
+        if not (self._ended or self._stopped or self._closed.done()):
+            self._ended = True
+            self._send("context.end", context_id=self.context_id)
+
+    def ack(self, played_ms: float) -> None:
+        """Tell what the listener has heard, which makes `heard_text` of a later cancel exact."""
+        if not (self._stopped or self._closed.done()):
+            self._send("playback.ack", context_id=self.context_id, played_ms=played_ms)
+
+    def stop(self, played_ms: float | None = None) -> None:
+        """Stop now, without waiting: buffered audio is dropped and none follows. Idempotent."""
+        if self._stopped:
+            return
+        self._stopped = True
+        if self._closed.done():
+            self._cancelled = self._cut_here(played_ms)
+        else:
+            at = {} if played_ms is None else {"played_ms": played_ms}
+            self._send("context.cancel", context_id=self.context_id, **at)
+        self._events = deque(event for event in self._events if not isinstance(event, Audio))
+        self._take_off(self._buffered)
+
+    async def cancel(self, played_ms: float | None = None) -> Cancelled:
+        """Barge-in: stop at once, and learn what was heard. The slot is free when it returns. Idempotent.
+
+        Args:
+            played_ms: what the listener has heard; otherwise the last `ack`, or real time, tells.
+
+        Cancelling this coroutine is safe: the context stops all the same.
+
+        Raises:
+            TimeoutError: the node did not confirm it within 5 s.
+        """
+        self.stop(played_ms)
+        async with asyncio.timeout(CANCEL_S):
+            await asyncio.shield(self._closed)
+        if self._cancelled is None:  # the context, or the connection, ended before the node saw the cancel
+            self._cancelled = self._cut_here(played_ms)
+        return self._cancelled
+
+    # ------------------------------------------------------------ the reader's side
+
+    @property
+    def words(self) -> tuple[Word, ...]:
+        """The words told so far, in the order of the text, with their best times."""
+        return tuple(self._words[start] for start in sorted(self._words))
+
+    async def next(self) -> ContextEvent | None:
+        """The next event; None after `Done`. Cancelling it loses nothing.
+
+        Raises:
+            SpeechError: the context failed; after everything that came before.
+        """
+        if self._reader is not None:
+            raise RuntimeError("a context has one reader")
+        while not self._events and not self._closed.done():
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        if self._events:
+            event = self._events.popleft()
+            if isinstance(event, Audio):
+                self._take_off(len(event.payload))
+            return event
+        if self.error is not None:
+            raise self.error
+        return None
+
+    async def events(self) -> AsyncIterator[ContextEvent]:
+        """All events; the last is `Done`. Leaving the iteration does not stop the speech.
+
+        Raises:
+            SpeechError: the context failed.
+        """
+        while (event := await self.next()) is not None:
+            yield event
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """The payloads of the audio alone. Leaving the iteration does not stop the speech.
+
+        Raises:
+            SpeechError: the context failed.
+        """
+        async for event in self.events():
+            if isinstance(event, Audio):
+                yield event.payload
+
+    # ------------------------------------------------------------ the connection's side
+
+    def deliver(self, event: ContextEvent) -> None:
+        """Take an event of this context. Called by the connection alone."""
+        if isinstance(event, Audio):
+            if self._stopped:
+                return
+            if self._heard_from is None:
+                self._heard_from = time.monotonic()
+            self._buffered += len(event.payload)
+        elif isinstance(event, Words):
+            self._words |= {word.char_start: word for word in event.words}
+            self._aligned = event.kind == "aligned"
+        elif isinstance(event, Done):
+            self.done = event
+        self._events.append(event)
+        if isinstance(event, Done):
+            self.close(None)
+        self._wake()
+
+    def cut(self, cancelled: Cancelled) -> None:
+        """Take the node's answer to a cancel."""
+        self._cancelled = cancelled
+
+    def fail(self, error: SpeechError) -> None:
+        """Remember the first error; `close` or `Done` follows."""
+        if self.error is None:
+            self.error = error
+        if not self.started.done():
+            self.started.set_exception(error)
+            self.started.exception()  # seen: `open` may have been given up
+
+    def close(self, error: SpeechError | None) -> None:
+        """Nothing more comes. Idempotent."""
+        if error is not None:
+            self.fail(error)
+        if not self.started.done():
+            self.started.set_result(None)
+        if not self._closed.done():
+            self._closed.set_result(None)
+        self._wake()
+
+    def overflow(self) -> None:
+        """The reader is too slow: free what waits for it, and stop."""
+        self.stop()
+        self.close(SlowConsumer("the audio of this context was not read in time: raise buffer_bytes, or read it"))
+
+    async def room(self, limit: int) -> None:
+        """Wait until at most `limit` bytes of audio wait for the reader. Cancelling it is safe."""
+        while self._buffered > limit:
+            self._room = asyncio.get_running_loop().create_future()
+            try:
+                await self._room
+            finally:
+                self._room = None
+
+    # ------------------------------------------------------------ inside
+
+    def _take_off(self, count: int) -> None:
+        self._buffered -= count
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def _cut_here(self, played_ms: float | None) -> Cancelled:
+        """What was heard of a context that has ended at the node, but not yet at the listener's."""
+        audio_ms = self.done.audio_ms if self.done else 0
+        if played_ms is None:
+            played_ms = 0 if self._heard_from is None else (time.monotonic() - self._heard_from) * 1_000
+        played_ms = min(played_ms, audio_ms)
+        words = self.words
+        # The node's estimates are made before the audio; by now its true length is known.
+        scale = 1.0 if self._aligned or not words or not audio_ms else audio_ms / max(1, words[-1].end_ms)
+        heard = [word for word in words if (word.start_ms + word.end_ms) / 2 * scale <= played_ms]
+        at = heard[-1].char_end if heard else 0
+        text = "".join(self._text)
+        return Cancelled(round(played_ms), audio_ms, text[:at], text[at:])

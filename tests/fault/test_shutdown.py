@@ -1,0 +1,203 @@
+"""F13: a node that is told to stop lets running speech finish, refuses what is new, and exits with 0."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from tests.support import until
+from tests.wire import Wire, speak, wire
+
+TEXT = "They may all finish what they are saying."
+START_S = 30.0
+
+
+class NodeProcess:
+    """A node in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        self.process = process
+        self.url = f"http://127.0.0.1:{port}"
+        self.ws_url = f"ws://127.0.0.1:{port}/v1/tts/stream"
+
+    def children(self) -> list[int]:
+        pid = self.process.pid
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    async def ready(self) -> int | None:
+        """Status of /ready; None while nobody listens."""
+        async with httpx.AsyncClient(trust_env=False) as client:
+            try:
+                return (await client.get(self.url + "/ready")).status_code
+            except httpx.HTTPError:
+                return None
+
+    async def wait_ready(self) -> None:
+        async with asyncio.timeout(START_S):
+            while await self.ready() != 200:
+                assert self.process.returncode is None, "the node has ended"
+                await asyncio.sleep(0.05)
+
+    async def exit_code(self, within_s: float) -> int:
+        async with asyncio.timeout(within_s):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def node_process(*flags: str) -> AsyncIterator[NodeProcess]:
+    """`agent-tts serve` on a free port, without waiting for it."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    arguments = ["-m", "agent_tts", "serve", "--port", str(port), *flags]
+    log = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=log, stderr=log)
+    try:
+        yield NodeProcess(process, port)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1][:3]
+
+
+@pytest.mark.parametrize("engine", ["tone", "espeak"])
+async def test_f13_running_speech_finishes_and_the_exit_code_is_0(engine: str) -> None:
+    """Guards `NodeServer._drain_then_exit`: 8 speak, 2 wait in the queue, all are heard to their end."""
+    async with node_process("--engine", engine, "--slots", "8") as node:
+        await node.wait_ready()
+        expected = await speak(node.ws_url, TEXT, seed=3, lead_ms=None)
+        engine_pid = node.children()[0]
+        async with wire(node.ws_url) as peer:
+            for number in range(10):
+                await peer.say(f"t{number}", TEXT, seed=3, lead_ms=200)
+            for number in range(8):
+                await peer.until_audio(f"t{number}")
+            node.process.send_signal(signal.SIGTERM)
+            await peer.until("session.draining")
+            assert await node.ready() == 503
+            await peer.send("context.open", context_id="new")
+            assert (await peer.until("error", "new"))["code"] == "draining"
+            await refused(node)
+            await finish(peer, expected)
+            with pytest.raises(ConnectionClosed) as closed:
+                await peer.receive()
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1012
+        assert await node.exit_code(5.0) == 0
+        await until(lambda: not is_running(engine_pid), 2.0)
+
+
+async def refused(node: NodeProcess) -> None:
+    """A new connection is told that the node drains."""
+    async with wire(node.ws_url) as late:
+        assert (await late.until("error"))["code"] == "draining"
+        with pytest.raises(ConnectionClosed) as closed:
+            await late.receive()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1012
+
+
+async def finish(peer: Wire, expected: bytes) -> None:
+    """All ten contexts end; those that had a slot are whole. Who waited more than 2 s for one was told so."""
+    for number in range(10):
+        done = await peer.until("context.done", f"t{number}")
+        if number < 8 or done["reason"] == "end":
+            assert done["reason"] == "end"
+            assert peer.pcm(f"t{number}") == expected
+        else:
+            assert (await peer.until("error", f"t{number}"))["code"] == "at_capacity"
+
+
+async def test_f13_a_second_signal_ends_the_node_at_once() -> None:
+    async with node_process("--engine", "tone") as node:
+        await node.wait_ready()
+        engine_pid = node.children()[0]
+        async with wire(node.ws_url) as peer:
+            await peer.say("t", "word " * 500)
+            await peer.until_audio("t")
+            node.process.send_signal(signal.SIGTERM)
+            await peer.until("session.draining")
+            node.process.send_signal(signal.SIGTERM)
+            with pytest.raises(ConnectionClosed):
+                await peer.until("nothing that ever comes")
+        assert await node.exit_code(3.0) == 128 + signal.SIGTERM
+        await until(lambda: not is_running(engine_pid), 2.0)
+
+
+async def test_f13_speech_that_does_not_end_in_time_is_cut() -> None:
+    async with node_process("--engine", "tone", "--set", "timeouts.drain_s=0.5") as node:
+        await node.wait_ready()
+        async with wire(node.ws_url) as peer:
+            await peer.say("t", "word " * 500)
+            await peer.until_audio("t")
+            node.process.send_signal(signal.SIGTERM)
+            assert await node.exit_code(6.0) == 0
+
+
+async def test_f13_a_signal_during_the_start_ends_it() -> None:
+    async with node_process("--engine", "tone") as node:
+        async with asyncio.timeout(START_S):
+            while not node.children():
+                await asyncio.sleep(0.01)
+        engine_pid = node.children()[0]
+        node.process.send_signal(signal.SIGTERM)
+        await node.exit_code(5.0)
+        await until(lambda: not is_running(engine_pid), 2.0)
+
+
+async def test_f10_a_killed_engine_is_told_at_once_and_comes_back() -> None:
+    """Guards `SpeechService._on_lost`; thirty-two streams, and nobody hangs."""
+    async with node_process("--engine", "tone") as node:
+        await node.wait_ready()
+        async with wire(node.ws_url) as first, wire(node.ws_url) as second:
+            for peer in (first, second):
+                for number in range(16):
+                    await peer.say(f"t{number}", "word " * 500)
+                for number in range(16):
+                    await peer.until_audio(f"t{number}")
+            os.kill(node.children()[0], signal.SIGKILL)
+            for peer in (first, second):
+                for number in range(16):
+                    assert (await peer.until("error", f"t{number}"))["code"] == "engine_lost"
+                    assert (await peer.until("context.done", f"t{number}"))["reason"] == "error"
+            await node.wait_ready()
+            await first.say("again", "Hello")
+            assert (await first.until("context.done", "again"))["reason"] == "end"
+        node.process.send_signal(signal.SIGTERM)
+        assert await node.exit_code(5.0) == 0
+
+
+async def test_f10_an_engine_that_keeps_dying_ends_the_node_with_1() -> None:
+    async with node_process("--engine", "tone") as node:
+        await node.wait_ready()
+        async with asyncio.timeout(START_S):
+            while node.process.returncode is None:
+                for child in node.children():
+                    os.kill(child, signal.SIGKILL)
+                await asyncio.sleep(0.05)
+        assert await node.exit_code(1.0) == 1
+
+
+async def test_f12_the_engine_does_not_outlive_a_killed_node() -> None:
+    async with node_process("--engine", "tone") as node:
+        await node.wait_ready()
+        engine_pid = node.children()[0]
+        node.process.kill()
+        await until(lambda: not is_running(engine_pid), 1.0)

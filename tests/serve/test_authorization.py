@@ -1,0 +1,154 @@
+"""The authorization matrix: every route with every kind of visitor. A route without a row fails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+from starlette.routing import BaseRoute, Mount
+from websockets.exceptions import ConnectionClosed
+
+from agent_tts.serve.app import create_app
+from agent_tts.settings import Settings
+from tests.support import RunningNode, running_node
+from tests.wire import wire
+
+KEY = "correct horse battery staple"
+AUTH = {"api_keys": [KEY], "allowed_origins": ["https://app.example"]}
+RIGHT = {"Authorization": f"Bearer {KEY}"}
+WRONG = {"Authorization": "Bearer wrong"}
+BAD_ORIGIN = {"Origin": "https://evil.example"}
+GOOD_ORIGIN = {"Origin": "https://app.example"}
+
+OPEN = "open"  # anybody
+KEYED = "keyed"  # whoever has a key
+STREAM = "stream"  # a key, or a one-time token
+
+MATRIX = {
+    ("GET", "/"): OPEN,
+    ("MOUNT", "/web"): OPEN,
+    ("GET", "/openapi.json"): OPEN,
+    ("GET", "/health"): OPEN,
+    ("GET", "/ready"): OPEN,
+    ("GET", "/metrics"): KEYED,
+    ("POST", "/v1/audio/speech"): KEYED,
+    ("GET", "/v1/audio/voices"): KEYED,
+    ("POST", "/v1/audio/voices"): KEYED,
+    ("DELETE", "/v1/audio/voices"): KEYED,
+    ("GET", "/v1/models"): KEYED,
+    ("GET", "/v1/models/{model:path}"): KEYED,
+    ("POST", "/v1/tokens"): KEYED,
+    ("POST", "/v1/rtc/offer"): STREAM,
+    ("GET", "/v1/rtc/ice"): KEYED,
+    ("DELETE", "/v1/rtc/{session_id}"): KEYED,
+    ("WEBSOCKET", "/v1/tts/stream"): STREAM,
+}
+KEYED_ROUTES = [row for row, who in MATRIX.items() if who != OPEN and row[0] != "WEBSOCKET"]
+OPEN_ROUTES = [row for row, who in MATRIX.items() if who == OPEN]
+
+
+def rows(routes: list[BaseRoute]) -> Iterator[tuple[str, str]]:
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        if inner is not None:
+            yield from rows(inner.routes)
+            continue
+        path = getattr(route, "path", "")
+        if isinstance(route, Mount):
+            yield "MOUNT", path
+        elif (methods := getattr(route, "methods", None)) is None:
+            yield "WEBSOCKET", path
+        else:
+            yield from ((method, path) for method in methods if method != "HEAD")
+
+
+def test_every_route_has_a_row() -> None:
+    app = create_app(Settings(engine="tone"))
+    assert set(rows(list(app.routes))) == set(MATRIX)
+
+
+async def status(running: RunningNode, method: str, path: str, headers: dict[str, str], query: str = "") -> int:
+    path = re.sub(r"{(\w+)(:\w+)?}", r"\1", path)
+    body: dict[str, Any] = {} if method == "GET" else {"json": {}}
+    async with httpx.AsyncClient(trust_env=False) as client:
+        response = await client.request(method, running.url + path + query, headers=headers, **body)
+        assert KEY not in response.text
+        return response.status_code
+
+
+async def test_keyed_routes() -> None:
+    """Remove `authorized` from any one of them to see it fail."""
+    async with running_node(auth=AUTH) as running:
+        client = running.node.guard.authorize({"x-api-key": KEY, "host": "x"}, {})
+        for method, path in KEYED_ROUTES:
+            where = f"{method} {path}"
+            for refused in ({}, WRONG, {"X-API-Key": ""}, {"Cookie": f"key={KEY}"}, {**RIGHT, **BAD_ORIGIN}):
+                assert await status(running, method, path, refused) == 401, (where, refused)
+            token, _ = running.node.guard.issue_token(client)
+            is_taken = await status(running, method, path, {}, f"?token={token}") != 401
+            assert is_taken == (MATRIX[method, path] == STREAM), where
+            for taken in (RIGHT, {"X-API-Key": KEY}, {**RIGHT, **GOOD_ORIGIN}):
+                assert await status(running, method, path, taken) not in (401, 403, 500), (where, taken)
+
+
+async def test_open_routes() -> None:
+    async with running_node(auth=AUTH) as running:
+        for method, path in OPEN_ROUTES:
+            path = path + "/index.html" if method == "MOUNT" else path
+            assert await status(running, "GET", path, {}) == 200, path
+
+
+async def stream_close_code(running: RunningNode, query: str = "", headers: dict[str, str] | None = None) -> int | None:
+    """The code that the stream is closed with at once; None when it greets."""
+    async with wire(running.ws_url + query, additional_headers=headers or {}) as peer:
+        try:
+            first = await peer.receive()
+            assert first is not None
+            if first["type"] == "session.created":
+                return None
+            assert (first["type"], first["fatal"]) == ("error", True)
+            await peer.receive()
+        except ConnectionClosed as closed:
+            return closed.rcvd.code if closed.rcvd else None
+    raise AssertionError("neither greeted nor closed")
+
+
+async def test_the_stream() -> None:
+    """Make `Guard._redeem` a look-up instead of a `pop` to see the reused token pass."""
+    async with running_node(auth=AUTH) as running:
+        for refused in ({}, WRONG, {**RIGHT, **BAD_ORIGIN}):
+            assert await stream_close_code(running, headers=refused) == 1008
+        for taken in (RIGHT, {"X-API-Key": KEY}, {**RIGHT, **GOOD_ORIGIN}):
+            assert await stream_close_code(running, headers=taken) is None
+        async with httpx.AsyncClient(trust_env=False, headers=RIGHT) as client:
+            token = (await client.post(running.url + "/v1/tokens")).json()["token"]
+        assert await stream_close_code(running, "?token=wrong") == 1008
+        assert await stream_close_code(running, f"?token={token}", GOOD_ORIGIN) is None
+        assert await stream_close_code(running, f"?token={token}", GOOD_ORIGIN) == 1008
+
+
+async def test_an_expired_token() -> None:
+    async with running_node(auth={**AUTH, "token_ttl_s": 0.001}) as running:
+        async with httpx.AsyncClient(trust_env=False, headers=RIGHT) as client:
+            token = (await client.post(running.url + "/v1/tokens")).json()["token"]
+        assert await stream_close_code(running, f"?token={token}") == 1008
+
+
+async def test_without_keys_only_a_foreign_page_is_kept_out() -> None:
+    async with running_node() as running:
+        assert await stream_close_code(running) is None
+        assert await stream_close_code(running, headers={"Origin": running.url}) is None
+        assert await stream_close_code(running, headers=BAD_ORIGIN) == 1008
+        assert await status(running, "GET", "/v1/models", BAD_ORIGIN) == 401
+        assert await status(running, "GET", "/v1/models", {"Host": "evil.example"}) == 401
+
+
+async def test_a_key_has_only_so_many_sessions() -> None:
+    async with (
+        running_node(auth=AUTH, limits={"sessions_per_key": 1}) as running,
+        wire(running.ws_url, additional_headers=RIGHT) as peer,
+    ):
+        await peer.until("session.created")
+        assert await stream_close_code(running, headers=RIGHT) == 1013

@@ -1,0 +1,149 @@
+"""The official `openai` client, unchanged but for its base URL, against a node."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import wave
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+
+from tests.support import RunningNode, dominant_hz, running_node, until
+
+KEY = "k" * 32
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[RunningNode]:
+    async with running_node(auth={"api_keys": [KEY]}, tone={"scripted_faults": True}, slots=1, queue=0) as running:
+        yield running
+
+
+@asynccontextmanager
+async def connect(node: RunningNode, key: str = KEY, retries: int = 0) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{node.url}/v1", api_key=key, max_retries=retries, timeout=10) as client:
+        yield client
+
+
+async def test_speech_is_streamed(node: RunningNode) -> None:
+    """As Pipecat's and LiveKit's services do: raw pcm, chunk by chunk."""
+    async with (
+        connect(node) as client,
+        client.audio.speech.with_streaming_response.create(
+            model="gpt-4o-mini-tts", voice="fable", input="a" * 50, response_format="pcm", instructions="kindly"
+        ) as response,
+    ):
+        chunks = [chunk async for chunk in response.iter_bytes(1_024)]
+    pcm = b"".join(chunks)
+    assert len(chunks) > 10
+    assert len(pcm) == 3 * 48_000
+    assert abs(dominant_hz(pcm) - 440) < 2
+    await until(lambda: node.node.service.speaking == 0)
+
+
+async def test_speech_as_a_whole_in_the_default_format(node: RunningNode) -> None:
+    async with connect(node) as client:
+        response = await client.audio.speech.create(model="tts-1", voice="alloy", input="Hello", speed=1.5)
+    assert response.response.headers["content-type"] == "audio/mpeg"
+    assert response.content[:2] == b"\xff\xf3"  # the sync word of an MPEG-2 layer III frame
+
+
+async def test_synchronous_client(node: RunningNode) -> None:
+    def speak() -> bytes:
+        with openai.OpenAI(base_url=f"{node.url}/v1", api_key=KEY, max_retries=0, timeout=10) as client:
+            created = client.audio.speech.create(model="tts-1-hd", voice="echo", input="a" * 10, response_format="wav")
+            return created.content
+
+    with wave.open(io.BytesIO(await asyncio.to_thread(speak))) as reader:
+        pcm = np.frombuffer(reader.readframes(reader.getnframes()), "<i2")
+    assert abs(dominant_hz(pcm) - 220) < 3
+
+
+async def test_events_and_fields_of_ours(node: RunningNode) -> None:
+    async with (
+        connect(node) as client,
+        client.audio.speech.with_streaming_response.create(
+            model="tts-1-de",
+            voice="alloy",
+            input="Hallo",
+            stream_format="sse",
+            extra_body={"seed": 7, "language": "de"},
+        ) as response,
+    ):
+        lines = [line async for line in response.iter_lines() if line]
+    assert all(line.startswith("data: ") for line in lines)
+    assert '"speech.audio.delta"' in lines[0]
+    assert '"speech.audio.done"' in lines[-1]
+
+
+async def test_models(node: RunningNode) -> None:
+    async with connect(node) as client:
+        names = [model.id async for model in await client.models.list()]
+        assert (await client.models.retrieve("tts-1")).id == "tts-1"
+        with pytest.raises(openai.NotFoundError):
+            await client.models.retrieve("whisper-1")
+    assert names == ["tone", "gpt-4o-mini-tts", "tts-1", "tts-1-hd"]
+
+
+async def test_errors_are_those_of_openai(node: RunningNode) -> None:
+    good: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": "Hello"}
+    async with connect(node) as client:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.audio.speech.create(**good | {"voice": "nobody"})
+        assert (caught.value.code, caught.value.param, caught.value.type) == (
+            "unknown_voice",
+            "voice",
+            "invalid_request_error",
+        )
+        with pytest.raises(openai.NotFoundError):
+            await client.audio.speech.create(**good | {"model": "whisper-1"})
+        with pytest.raises(openai.BadRequestError, match="nothing to speak"):
+            await client.audio.speech.create(**good | {"input": ""})
+        with pytest.raises(openai.APIStatusError, match="20000") as too_long:
+            await client.audio.speech.create(**good | {"input": "x" * 20_001})
+        assert too_long.value.status_code == 413
+        with pytest.raises(openai.InternalServerError):
+            await client.audio.speech.create(**good, extra_body={"instructions": "fault:raise@0"})
+    async with connect(node, key="wrong") as stranger:
+        with pytest.raises(openai.AuthenticationError):
+            await stranger.audio.speech.create(**good)
+
+
+async def test_a_part_does_not_pass_for_the_whole(node: RunningNode) -> None:
+    async with connect(node) as client:
+        with pytest.raises(openai.APIConnectionError):
+            await client.audio.speech.create(
+                model="tts-1", voice="alloy", input="a" * 50, instructions="fault:raise@5", response_format="pcm"
+            )
+
+
+async def test_a_busy_node_is_tried_again_when_it_says(node: RunningNode) -> None:
+    """The client's own retry, with the node's word on when, is enough to get through."""
+    long: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": "word " * 3_900, "response_format": "pcm"}
+    async with connect(node) as client, connect(node, retries=3) as patient:
+        async with client.audio.speech.with_streaming_response.create(**long):
+            with pytest.raises(openai.InternalServerError) as busy:
+                await client.audio.speech.create(model="tts-1", voice="alloy", input="Hello")
+            assert busy.value.code == "at_capacity"
+            waiting = asyncio.create_task(patient.audio.speech.create(model="tts-1", voice="alloy", input="Hello"))
+            at_capacity = ("agent_tts_refused_total", {"code": "at_capacity"})
+            await until(lambda: (node.node.metrics.registry.get_sample_value(*at_capacity) or 0) >= 2)
+        assert (await waiting).content
+
+
+async def test_leaving_client_frees_the_slot(node: RunningNode) -> None:
+    async with (
+        connect(node) as client,
+        client.audio.speech.with_streaming_response.create(
+            model="tts-1", voice="alloy", input="word " * 3_900, response_format="pcm"
+        ) as response,
+    ):
+        async for _ in response.iter_bytes():
+            break
+        assert node.node.service.speaking == 1
+    await until(lambda: node.node.service.speaking == 0, 0.5)

@@ -1,0 +1,123 @@
+"""Characters are classed by what a reader aloud does with them."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+
+import pytest
+
+from agent_tts.text import chars
+
+
+@pytest.mark.parametrize("ch", ["你", "ア", "ぁ", "々", "ｱ", "豈", "ㄅ", "ㇰ", "𠮷"])
+def test_scripts_without_spaces_are_cjk(ch: str) -> None:
+    """Han, kana and bopomofo of every block."""
+    assert chars.is_cjk(ch)
+    assert not chars.is_word(ch)
+
+
+@pytest.mark.parametrize("ch", ["a", "é", "ж", "ก", "한", "7", "م", "अ"])
+def test_letters_of_other_scripts_make_words(ch: str) -> None:
+    """Hangul is written with spaces."""
+    assert chars.is_word(ch)
+    assert not chars.is_cjk(ch)
+
+
+@pytest.mark.parametrize("ch", ["。", "「", "゙", "-", "_", "\u0301", ""])
+def test_punctuation_and_marks_are_neither(ch: str) -> None:
+    """Nor is the empty string that ends a look-ahead."""
+    assert not chars.is_word(ch)
+    assert not chars.is_cjk(ch)
+
+
+@pytest.mark.parametrize("ch", list(".,!?\"'()…—-«»“”¿¡、。「」 \u0301\u200d\x07"))
+def test_punctuation_is_silent(ch: str) -> None:
+    """Nothing of it is heard."""
+    assert chars.is_silent(ch)
+
+
+@pytest.mark.parametrize("ch", list("a9%&@+$*#/é你🎉©"))
+def test_letters_and_symbols_are_heard(ch: str) -> None:
+    """Also those that Unicode calls punctuation."""
+    assert not chars.is_silent(ch)
+
+
+@pytest.mark.parametrize(
+    ("before", "ch"),
+    [
+        ("e", "\u0301"),
+        ("👩", "\u200d"),
+        ("\u200d", "💻"),
+        ("👍", "\U0001f3fd"),
+        ("❤", "\ufe0f"),
+        ("1", "\u20e3"),
+        ("🏴", "\U000e0067"),
+        ("क", "्"),
+    ],
+)
+def test_what_is_seen_as_one_is_one(before: str, ch: str) -> None:
+    """Marks, joined emoji, modifiers, tags."""
+    assert chars.extends(ch, before, 1)
+
+
+def test_two_regional_indicators_are_a_flag() -> None:
+    """A third one starts the next."""
+    assert chars.extends("🇪", "🇩", 1)
+    assert not chars.extends("🇫", "🇪", 2)
+    assert not chars.extends("🇩", "a", 1)
+
+
+@pytest.mark.parametrize("ch", ["a", "😀", "你", "é"])
+def test_other_characters_stand_alone(ch: str) -> None:
+    """They may start a unit."""
+    assert not chars.extends(ch, "x", 1)
+
+
+@pytest.mark.parametrize(
+    "ch",
+    list("\0\x1b\x7f\u200b\u200d\u202e\u2066\ufeff\xad\ufe0f\u20e3\ue000\ud800\udfff\U000e0101\U000e0061"),
+)
+def test_what_is_neither_seen_nor_heard_is_dropped(ch: str) -> None:
+    """Controls, bidi, zero width, private use, surrogates, variation selectors, tags."""
+    assert chars.normal(ch, "a") == ""
+
+
+@pytest.mark.parametrize("ch", list("😀🎉❤✅⭐➡⌚▶🇩🏽🫠🯁�\ufffc"))
+def test_emoji_are_pictographs(ch: str) -> None:
+    """As are geometric bullets and the replacement character."""
+    assert chars.normal(ch, "a") == chars.PICTOGRAPH
+
+
+@pytest.mark.parametrize("ch", list("aÀ©®™°№→½①❶你한。€½²♯〒㊗"))
+def test_readable_symbols_stay(ch: str) -> None:
+    """They have a name that is read."""
+    assert chars.normal(ch, "a") == ch
+
+
+def test_white_space_is_of_three_kinds() -> None:
+    """A space, a line break, or a space that holds words together."""
+    assert {chars.normal(ch, "a") for ch in " \t\u3000\u2003\u1680"} == {" "}
+    assert {chars.normal(ch, "a") for ch in "\n\r\v\f\x85\u2028\u2029"} == {"\n"}
+    assert {chars.normal(ch, "a") for ch in "\u00a0\u202f\u2007"} == {chars.NO_BREAK_SPACE}
+
+
+def test_joiners_stay_where_they_spell() -> None:
+    """Persian and Indic words are written with them, emoji are not words."""
+    assert chars.normal("\u200c", "ی") == "\u200c"
+    assert chars.normal("\u200d", "्") == "\u200d"
+    assert chars.normal("\u200c", "្") == "\u200c"
+    assert chars.normal("\u200d", chars.PICTOGRAPH) == ""
+    assert chars.normal("\u200c", "") == ""
+
+
+def test_every_code_point_has_a_class() -> None:
+    """No letter or digit of any script is lost, and no surrogate gets through."""
+    for code in range(sys.maxunicode + 1):
+        ch = chr(code)
+        plain = chars.normal(ch, "a")
+        if unicodedata.category(ch)[0] in "LN" and not "\u3040" > ch > "\u303f":
+            assert plain == ch
+        if "\ud800" <= ch <= "\udfff":
+            assert plain == ""
+            assert chars.is_unspeakable(ch)

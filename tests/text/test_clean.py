@@ -1,0 +1,204 @@
+"""What LLMs write is turned into what people would say."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from agent_tts.text.clean import MAX_TAG, MAX_TARGET, Cleaner
+
+
+def passed(*pieces: str) -> list[tuple[str, int]]:
+    """What comes out, with a flush after each piece."""
+    out: list[tuple[str, int]] = []
+    cleaner = Cleaner(lambda ch, offset: out.append((ch, offset)))
+    offsets = count()
+    for piece in pieces:
+        for ch in piece:
+            cleaner.push(ch, next(offsets))
+        cleaner.flush(sum(map(len, pieces)))
+    return out
+
+
+def clean(*pieces: str) -> str:
+    """What is spoken, with its white space folded."""
+    return " ".join("".join(ch for ch, _ in passed(*pieces)).split())
+
+
+CASES = [
+    # emphasis
+    ("This is **bold** text.", "This is bold text."),
+    ("This is __bold__ and _italic_.", "This is bold and italic."),
+    ("*Really* important: ***this***!", "Really important: this!"),
+    ("~~old~~ new, ~5 minutes", "old new, ~5 minutes"),
+    ("**Note:** mind the gap", "Note: mind the gap"),
+    ("**_both_** and _**both**_", "both and both"),
+    ("“**quoted**,” (*sic*)", "“quoted,” (sic)"),
+    ("**重点**内容和*强调*文字", "重点内容和强调文字"),
+    ("共**3**个", "共3个"),
+    ("fan**tas**tic", "fantastic"),
+    ("snake_case and __init__ and _private", "snake_case and init and private"),
+    ("2*3 = 6, 2 * 3 = 6, x**2, 2 ** 3", "2*3 = 6, 2 * 3 = 6, x**2, 2 ** 3"),
+    ("f(*args, **kwargs)", "f(args, kwargs)"),
+    ("Fill in: _______ or ___ here", "Fill in: or here"),
+    ("**🎉 Congrats!**", "Congrats!"),
+    ("** sloppy ** bold **\nnext", "sloppy ** bold next"),
+    ("a _ b", "a _ b"),
+    ("never closed **bold", "never closed bold"),
+    ("**********", ""),
+    # headings, lists, quotes, rules
+    ("# Title\n\nText", "Title Text"),
+    ("###### Deep\n####### Not one", "Deep Not one"),
+    ("#hashtag is #1 in C#", "#hashtag is #1 in C#"),
+    ("- one\n- two\n  - three", "one two three"),
+    ("* one\n+ two\n• three\n•four", "one two three four"),
+    ("1. First\n2. **Second**\n3) Third", "1. First 2. Second 3) Third"),
+    ("-5 degrees, well-known, +1 555", "-5 degrees, well-known, +1 555"),
+    ("Above\n---\nBelow\n***\n* * *\n___\nEnd", "Above Below End"),
+    ("Title\n=====\nSubtitle\n--------\nText", "Title Subtitle Text"),
+    ("> quoted\n>> twice\n> - item", "quoted twice item"),
+    ("5 > 3 and a -> b", "5 > 3 and a -> b"),
+    ("- [ ] open\n- [x] done\n- [X] also", "open done also"),
+    ("- [link](u) and [x](u)\n[xy] z", "link and x xy z"),
+    ("a = b\n= c", "a = b = c"),
+    # tables
+    ("| Name | Age |\n|------|:---:|\n| Bob | 42 |", "Name, Age Bob, 42"),
+    ("|a|b|\n|-|-|\n|:--|--:|\n| **c** | `d` |", "a, b c, d"),
+    ("| x | - | -5 | | y: |  z |", "x, -5, y: z"),
+    ("| ✅ | yes | ❌ |", "yes"),
+    ("Home | About | Contact", "Home , About , Contact"),
+    ("p(x|y) or |x| and a||b", "p(x|y) or |x| and a||b"),
+    # code
+    ("Run `pip install x` now", "Run pip install x now"),
+    ("`a*b*c` and ``x`y`` and `snake_case`", "a*b*c and xy and snake_case"),
+    ("an `unclosed span\n**bold**", "an unclosed span bold"),
+    ("Here:\n```python\nprint('**hi**')\n```\nDone.", "Here: Done."),
+    ("Here: ```js\nlet a = `b`;\n// ``` no\n```\nDone.", "Here: Done."),
+    ("~~~\ncode\n```\n~~~\nDone.", "Done."),
+    ("````md\n```py\nx\n```\n````\nDone.", "Done."),
+    ("```\n```python\nnot closed by this\n```\nDone.", "Done."),
+    ("> ```\n> code\n> ```\n> Done.", "Done."),
+    ("- ```sh\n  ls\n  ```\n- Done", "Done"),
+    ("Use ```inline``` fences", "Use fences"),
+    ("```\nnever closed **x** [y](z)\n``\nmore", ""),
+    ("don`t", "dont"),
+    # links
+    ("See [the docs](https://x.y/z) now.", "See the docs now."),
+    ("[**Bold** link](http://a.b/c_(d)), ok", "Bold link, ok"),
+    ("![A cat](cat.png) and [![alt](a.png)](b)", "A cat and alt"),
+    ("**[text](url)**", "text"),
+    ("[never closed](http://a.b/c\nnext line", "never closed next line"),
+    ("array[0] and f[x](y) and as shown[1][2]", "array[0] and f[x](y) and as shown[1]2"),
+    ("Sources: [1][2] [note]", "Sources: 1 2 note"),
+    ("Wow! Stop![1] Yes!", "Wow! Stop! 1 Yes!"),
+    ("A fact.[1][2] Next:[x](y)", "A fact. 1 2 Next: x"),
+    ("[https://example.com/a](https://example.com/a)", "example.com"),
+    # bare URLs
+    ("Go to https://example.com/path?q=1#x.", "Go to example.com."),
+    ("http://www.Example.com, www.foo.org/bar!", "Example.com, foo.org!"),
+    ("(see https://a.b/c_d) **https://a.b** <https://a.b/c>", "(see a.b) a.b a.b"),
+    ("https://a.b:8080/x;y, https://a.b/c...?!d", "a.b, a.b"),
+    ("https://a.b/........... end", "a.b........ end"),
+    ("访问https://example.com查看，或https://a.b/c，谢谢", "访问example.com查看，或a.b，谢谢"),
+    ("Use https:// or www. or http, who, Hhh", "Use https:// or www. or http, who, Hhh"),
+    ("https://wx.com and me@www.com, xhttp://a.b", "wx.com and me@www.com, xhttp://a.b"),
+    # HTML
+    ("one<br>two<br/>three<BR />four", "one two three four"),
+    ("<b>bold</b> <a href='x' id=y>link</a> <!-- gone --> ok", "bold link ok"),
+    ("10<sup>2</sup> and H<sub>2</sub>O", "10 2 and H 2 O"),
+    ("<blockquote>said</blockquote>", "said"),
+    ("a < b, b > c, a<b and c, i <3 you, <-- x", "a < b, b > c, a<b and c, i <3 you, <-- x"),
+    ("if a <b and c> d <b <i>x</i> <b-x> <b", "if a <b and c> d <b x <b-x> <b"),
+    ("<p unclosed\nnext <//> <!x>", "<p unclosed next <//> <!x>"),
+    ("AT&amp;T &lt;b&gt; &quot;x&quot; it&#39;s 5&nbsp;km &mdash; &hellip;", 'AT&T <b> "x" it\'s 5 km — …'),
+    ("AT&T, a && b, &foo; &; &waytoolongname; &shy;&#128512;&notin;x", "AT&T, a && b, &foo; &; &waytoolongname; ∉x"),
+    # special tokens
+    ("<|im_start|>system<|im_end|>", "<|im_start|>system<|im_end|>"),
+    ("a <|endoftext|> <think>hm</think> <tts_pad>", "a <|endoftext|> <think>hm</think> <tts_pad>"),
+    ("| <|im_start|> | <|a | b |", "<|im_start|>, <, a, b"),
+    ("<|_a_|> <|a b|> <||> <|a", "<|_a_|> <|a b|> <||> <|a"),
+    # characters
+    ("Great job! 🎉🎉 Keep going 👍🏽", "Great job! Keep going"),
+    ("I❤️you 👨‍👩‍👧 1️⃣ First 🇩🇪", "I you 1 First"),
+    ("© 2024 Foo™ 20°C → ½", "© 2024 Foo™ 20°C → ½"),
+    ("a\u200bb\u202ec\0d\ufeffe\x1bf\ud800g", "abcdefg"),
+    ("می\u200cخواهم", "می\u200cخواهم"),
+    ("3.14, 10:30, 1,000 and 50%", "3.14, 10:30, 1,000 and 50%"),
+    # escapes
+    (r"5 \* 3 \_x\_ \# \[y\] \\ C:\new", r"5 * 3 _x_ # [y] \ C:\new"),
+    ("one\\\ntwo \\", "one two \\"),
+]
+
+
+@pytest.mark.parametrize(("text", "spoken"), CASES)
+def test_markup_is_not_spoken(text: str, spoken: str) -> None:
+    """The text that a person would read out."""
+    assert clean(text) == spoken
+
+
+@pytest.mark.parametrize(("text", "spoken"), CASES)
+def test_characters_keep_their_offsets(text: str, spoken: str) -> None:
+    """Every character is that of the raw text at its offset; but for white space, cell commas and entities."""
+    out = passed(text)
+    assert [offset for _, offset in out] == sorted(offset for _, offset in out)
+    for ch, offset in out:
+        assert ch == text[offset] or ch.isspace() or text[offset] in "|&"
+
+
+def test_line_breaks_come_through() -> None:
+    """They end clauses; so do block tags and fences."""
+    assert "".join(ch for ch, _ in passed("a\r\nb<br>c```x```d")) == "a\n\nb\nc\nd"
+
+
+def test_no_break_spaces_come_through() -> None:
+    """Words are held together by them, also when they are written as an entity."""
+    assert "".join(ch for ch, _ in passed("a\u202fb&nbsp;c")) == "a\u00a0b\u00a0c"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "spoken"),
+    [
+        (("wait **", "bold**"), "wait bold"),
+        (("wait!", "[x](y)"), "wait! x"),
+        (("see https://a.b/c.", "d"), "see a.b.d"),
+        (("see https://w", "x"), "see wx"),
+        (("htt", "p"), "http"),
+        (("a <b", ">x"), "a <b>x"),
+        (("a &am", "p; b"), "a &amp; b"),
+        (("[a](http://x", ".y) b"), "a b"),
+        (("`a `", "*b*"), "a b"),
+        (("`a", "*b*` c"), "a*b* c"),
+        (("```\ncode\n", "```\nend"), "end"),
+        (("```\ncode\n```", "end"), "end"),
+        (("| a |", " b |"), "a, b"),
+        (("a |", " b"), "a | b"),
+        (("-", " x"), "- x"),
+        (("- [", "x] y"), "x y"),
+        (("a\\", "*b"), "a\\b"),
+    ],
+)
+def test_a_flush_judges_what_is_held_back(pieces: tuple[str, ...], spoken: str) -> None:
+    """By what is there; code and targets of links go on being skipped."""
+    assert clean(*pieces) == spoken
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("<a href=" + "x" * 1_000, "<|" + "x" * 1_000, "&" + "a" * 1_000, "https://a.b/" + "." * 1_000),
+        *(ch * 1_000 for ch in "<*w[|\\!#-`&h]"),
+        *(mark * 500 for mark in ("> ", "- ", "<b ", "<a/", "| ", "](", "tth")),
+    ],
+)
+def test_little_is_held_back(text: str) -> None:
+    """So that memory is bounded and speech is never far behind."""
+    cleaner = Cleaner(lambda ch, offset: None)
+    for offset, ch in enumerate(text):
+        cleaner.push(ch, offset)
+        assert len(cleaner._held) <= MAX_TAG
+
+
+def test_a_link_without_end_is_skipped_only_so_far() -> None:
+    """What comes after it is spoken."""
+    assert clean("[a](" + "x" * (MAX_TARGET + 10) + " b") == "a" + "x" * 10 + " b"

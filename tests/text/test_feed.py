@@ -1,0 +1,164 @@
+"""Units never change with later text, whatever the split; and time is linear."""
+
+from __future__ import annotations
+
+import gc
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent_tts.text.feed import TextFeed, Unit
+from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_RUN
+
+_FLUSH = None  # in a script of pieces
+
+# fmt: off
+_PIECES = st.sampled_from([
+    "a", "Hello ", "world. ", "Dr. ", "e.g. ", "3.14 ", "10:30", "1,000 ", " ", "\n", "\r\n", "\t", "\u00a0", "7", "a" * 90,
+    "你好", "，世界。", "「真的？」", "*", "**", "***", "_", "__", "~~", "~~~", "`", "```", "```py\n", "# ", "- ", "- [x] ", "1. ",
+    "> ", "---\n", "|", "|---|", " | ", "=", "[", "]", "](", "(", ")", "![", "[a](http://b.c/d)", "https://a.b/c.", "www.",
+    "http", "w", "h", "<", ">", "<br>", "<b", "</", "<!--", "-->", "&", "&amp;", "&#39;", ";", "\\", "!", "?", ".", ",", ":",
+    "…", "—", "”", "<|im_start|>", "<|", "|>", "<think>", "<tts_pad>", "👩\u200d💻", "👍🏽", "❤️", "🇩🇪", "1️⃣", "\u200d",
+    "e\u0301", "\u0301", "\ud83d", "\udc00", "\0", "\u202e", "\u200b", "\ufeff",
+])
+_RUNS = [
+    "a", "a.", "a ", "@", "7", "👩\u200d", "e\u0301", "\u0301", "[", "](", "*", "* ", "`", "```", "<", "<b ", "<|", "<|a", "&",
+    "&a", "|", "| ", "#", "- ", "> ", "_a", "~", "\\", "!", "![", "www.", "http://", "https://a.b/.", "你", "「", "。", "\u00a0",
+    "\n", "\0", "\ud800",
+]
+# fmt: on
+_TEXTS = st.lists(_PIECES | st.text(max_size=3), max_size=25).map("".join)
+
+
+def speak(script: list[str | None], *, clean: bool) -> list[Unit]:
+    """The units of pieces of text, with flushes between them."""
+    feed = TextFeed(clean=clean)
+    units: list[Unit] = []
+    for piece in script:
+        units += feed.flush() if piece is _FLUSH else feed.append(piece)
+    return units + feed.end()
+
+
+def texts(*script: str | None, clean: bool = True) -> list[str]:
+    return [unit.text for unit in speak(list(script), clean=clean)]
+
+
+def split(text: str, cuts: list[int]) -> list[str | None]:
+    places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    return [text[start:end] for start, end in pairwise(places)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=_TEXTS, cuts=st.lists(st.integers(0, 1_000), max_size=8), clean=st.booleans())
+def test_units_do_not_depend_on_the_split(text: str, cuts: list[int], clean: bool) -> None:
+    """Any pieces, single characters, or the whole."""
+    whole = speak([text], clean=clean)
+    assert speak(split(text, cuts), clean=clean) == whole
+    assert speak(list(text), clean=clean) == whole
+
+
+@settings(max_examples=150, deadline=None)
+@given(parts=st.lists(_TEXTS, max_size=4), cuts=st.lists(st.integers(0, 1_000), max_size=6), clean=st.booleans())
+def test_flushes_are_part_of_the_text(parts: list[str], cuts: list[int], clean: bool) -> None:
+    """With the same flushes, the split does not matter; after a flush nothing is left to be said."""
+    whole: list[str | None] = [piece for part in parts for piece in (part, _FLUSH)]
+    pieces: list[str | None] = [piece for part in parts for piece in (*split(part, cuts), _FLUSH)]
+    assert speak(pieces, clean=clean) == speak(whole, clean=clean) == speak(whole[:-1], clean=clean)
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=_TEXTS, clean=st.booleans())
+def test_units_are_speakable_and_bounded(text: str, clean: bool) -> None:
+    """Something to say, single spaces, nothing that an engine cannot take; offsets into the raw text, in order."""
+    last = 0
+    for unit in speak([text], clean=clean):
+        assert unit.text.strip()
+        assert unit.text == " ".join(unit.text.split(" ")) == unit.text.lstrip()
+        assert not set(unit.text) & set("\0\n\r\t\ud83d\udc00")
+        assert len(unit.text) == len(unit.offsets) <= MAX_CHARS + MAX_RUN + MAX_CLUSTER
+        assert [last, *unit.offsets] == sorted([last, *unit.offsets])
+        last = unit.offsets[-1]
+        unit.text.encode()
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=_TEXTS)
+def test_text_that_is_not_cleaned_maps_back_exactly(text: str) -> None:
+    """Every character is that of its offset; white space is a space."""
+    for unit in speak([text], clean=False):
+        assert unit.text == "".join(" " if text[o].isspace() else text[o] for o in unit.offsets)
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(st.sampled_from("ab1%é你\n ."), max_size=200))
+def test_nothing_that_can_be_heard_is_lost(text: str) -> None:
+    """All letters, digits and symbols, in their order."""
+    heard = [ch for ch in text if ch not in " \n."]
+    assert [ch for unit in speak([text], clean=False) for ch in unit.text if ch not in " ."] == heard
+
+
+def test_speech_starts_before_the_sentence_is_known() -> None:
+    """Two words are enough, or one that ends a clause."""
+    feed = TextFeed()
+    assert feed.append("Hello") == []
+    assert feed.append(" there") == []
+    assert feed.append(" my") == [Unit("Hello there ", tuple(range(12)))]
+    assert TextFeed().append("Sure! ") == [Unit("Sure! ", tuple(range(6)))]
+    assert TextFeed(first_words=1).append("So what") == [Unit("So ", (0, 1, 2))]
+
+
+def test_a_flush_speaks_what_is_there() -> None:
+    """And the context goes on."""
+    feed = TextFeed()
+    assert feed.append("Hel") == []
+    assert feed.flush() == [Unit("Hel", (0, 1, 2))]
+    assert feed.flush() == []
+    assert feed.append("lo ") == []
+    assert feed.end() == [Unit("lo ", (3, 4, 5))]
+
+
+def test_cleaning_can_be_switched_off() -> None:
+    """Then markup is text like any other, and only what no engine takes goes."""
+    assert texts("**a** `b` 🎉\0\ud800x") == ["a b ", "x"]
+    assert texts("**a** `b` 🎉\0\ud800x", clean=False) == ["**a** `b` ", "🎉x"]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("token", ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "<tts_pad>", "<|_a_|>"])
+def test_special_tokens_stay_text(token: str, clean: bool) -> None:
+    """An engine's tokenizer gets their characters."""
+    assert texts(f"{token} x", clean=clean) == [f"{token} x"]
+
+
+def test_offsets_point_into_the_raw_text_across_pieces() -> None:
+    """Dropped characters count as well."""
+    assert speak(["**Hi", "** ", "🎉y", "ou"], clean=True) == [Unit("Hi you", (2, 3, 6, 8, 9, 10))]
+
+
+def _seconds(text: str, *, clean: bool) -> float:
+    """Char by char, the best of three; the collector's pauses are not the feed's."""
+    best = float("inf")
+    for _ in range(3):
+        feed = TextFeed(clean=clean)
+        start = time.perf_counter()
+        for ch in text:
+            feed.append(ch)
+        feed.end()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("run", _RUNS)
+def test_time_is_linear(run: str, clean: bool) -> None:
+    """Four times the text takes less than nine times as long; quadratic work takes sixteen."""
+    gc.disable()
+    try:
+        short = _seconds((run * 3_000)[:3_000], clean=clean)
+        long = _seconds((run * 12_000)[:12_000], clean=clean)
+    finally:
+        gc.enable()
+    assert long < 9 * short
