@@ -8,13 +8,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import av
 import numpy as np
-from numpy.typing import NDArray
 
 from agent_tts.engine.base import Aligned, Input, Open, Output
 from agent_tts.engine.espeak_lib import PITCH_MAX, PITCH_NORMAL, RATE_MAX, RATE_MIN, RATE_NORMAL, Espeak, Language
 from agent_tts.engine.espeak_voices import EspeakVoices
+from agent_tts.engine.resample import Resampler
 from agent_tts.engine.slots import Mark, Slots, Track
 from agent_tts.events import SAMPLE_RATE, EngineInfo, SpeechOptions, WordTime
 from agent_tts.settings import Settings
@@ -94,7 +93,7 @@ class _Owner:
         self._espeak = espeak
         self._delivery = delivery
         # One resampler for the whole stream, so that clauses join without a seam; a flush ends it and starts another.
-        self._resampler = _resampler()
+        self._resampler = self._new_resampler()
         # Where the resampler started, in output samples, and what it has been fed, in samples of espeak-ng.
         self._origin = 0
         self._fed = 0
@@ -114,9 +113,9 @@ class _Owner:
         return outputs
 
     def _pass(self, mark: Mark) -> list[Output]:
-        self._resample(None)
+        self.track.write(self._resampler.finish())
         self.track.mark(mark)
-        self._resampler, self._origin, self._fed = _resampler(), self.track.samples, 0
+        self._resampler, self._origin, self._fed = self._new_resampler(), self.track.samples, 0
         return []
 
     def _speak(self, unit: Unit) -> list[Output]:
@@ -143,21 +142,9 @@ class _Owner:
             for word in clause.words
             if word.char <= (last := min(word.char + word.length, len(unit.text)) - 1)
         )
-        self._resample(samples[lead:])
+        self._fed += len(samples) - lead
+        self.track.write(self._resampler.push(samples[lead:]))
         return [Aligned(self.track.slot, self.track.epoch, words)] if words else []
 
-    def _resample(self, samples: NDArray[np.int16] | None) -> None:
-        """Feed the resampler, None for its end, and write what comes out."""
-        frame = None
-        if samples is not None:
-            frame = av.AudioFrame.from_ndarray(samples[np.newaxis], format="s16", layout="mono")
-            frame.sample_rate = self._espeak.sample_rate
-            self._fed += len(samples)
-        elif not self._fed:
-            return  # it knows no input format yet, and holds nothing
-        for piece in self._resampler.resample(frame):
-            self.track.write(piece.to_ndarray().tobytes())
-
-
-def _resampler() -> av.AudioResampler:
-    return av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
+    def _new_resampler(self) -> Resampler:
+        return Resampler(self._espeak.sample_rate, SAMPLE_RATE)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import BinaryIO
 
 import espeakng_loader
 import numpy as np
@@ -90,8 +91,8 @@ class Espeak:
 
     def __init__(self) -> None:
         self._lib, self.sample_rate = _library()
-        # The composed voice. Nameless, because nothing must stay on disk; the library reads it by its descriptor.
-        self._voice_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        # The composed voice. It has no name, so that nothing stays behind; the library reads it by its descriptor.
+        self._voice_file = _nameless_file()
 
     def close(self) -> None:
         """Close the voice file. Idempotent."""
@@ -131,7 +132,7 @@ class Espeak:
         flags = _CHARS_UTF8 | (_ENDPAUSE if pause else 0)
         _check(self._lib.espeak_Synth(raw, ctypes.c_size_t(len(raw)), 0, 0, 0, flags, None, None))
         samples = np.frombuffer(b"".join(pieces), np.int16)
-        return Clause(samples, tuple(_words(text, marks, len(samples))))
+        return Clause(samples, tuple(_words(text, marks, samples)))
 
     def stretch(self, samples: NDArray[np.int16], speed: float) -> NDArray[np.int16]:
         """int16[n] as int16[n / speed] of the same pitch, for what is beyond the rates of `synthesize`."""
@@ -155,6 +156,12 @@ class Espeak:
         self._voice_file.flush()
         self._voice_file.seek(0)
         _check(self._lib.espeak_ng_SetVoiceByFile(f"/dev/fd/{self._voice_file.fileno()}".encode()))
+
+
+def _nameless_file() -> BinaryIO:
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("voice"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 @lru_cache(maxsize=1)
@@ -193,22 +200,24 @@ def _voice_text(language: Language, variant: str | None) -> bytes:
     return (text + _STEADY).encode()
 
 
-def _words(text: str, marks: list[tuple[int, int, int, int]], total: int) -> list[SpokenWord]:
-    """Words in their order. One ends where the next starts or its clause ends.
+def _words(text: str, marks: list[tuple[int, int, int, int]], samples: NDArray[np.int16]) -> list[SpokenWord]:
+    """Words in their order, without the silence after them. One ends where the next starts or its clause ends.
 
     The library tells of a number or of a word it spells several times, and of parts of it: these are one word here.
     """
     words: list[SpokenWord] = []
+    sounding = np.flatnonzero(samples)
     edges = [mark for mark in marks if mark[0] in (_EVENT_WORD, _EVENT_CLAUSE_END)]
-    ends = [mark[3] for mark in edges[1:]] + [total]
-    for (kind, char, length, start), end in zip(edges, ends, strict=True):
+    limits = [mark[3] for mark in edges[1:]] + [len(samples)]
+    for (kind, char, length, start), limit in zip(edges, limits, strict=True):
         if kind != _EVENT_WORD or not 0 <= char < len(text):
             continue
-        end = min(end, total)
+        before = int(np.searchsorted(sounding, limit))  # sounding samples before the limit
+        end = max(start, int(sounding[before - 1]) + 1 if before else 0)
         if words and (char < words[-1].char + words[-1].length or text[char : char + length].isspace()):
             words[-1] = replace(words[-1], end=end)
         else:
-            words.append(SpokenWord(char, min(length, len(text) - char), min(start, end), end))
+            words.append(SpokenWord(char, min(length, len(text) - char), start, end))
     return words
 
 

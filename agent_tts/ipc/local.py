@@ -25,6 +25,8 @@ class LocalEngine:
         self._next: asyncio.Handle | None = None
         # Whether it was started, has not been closed, and its engine is not lost.
         self.alive = False
+        # Set when the engine is lost: nobody brings it back.
+        self.failed = asyncio.Event()
 
     async def start(self) -> None:
         """Hand out `Hello`."""
@@ -49,6 +51,7 @@ class LocalEngine:
             new = self._loop.turn()
         except Exception as error:
             self.alive = False
+            self.failed.set()
             self._on_lost(type(error).__name__)
             raise  # to the event loop's exception handler
         if new:

@@ -98,6 +98,8 @@ class RtcPeer:
         self._channel: RTCDataChannel | None = None
         # Other data channels that the client has opened.
         self._stray_channels = 0
+        # Until when the client must have opened the data channel.
+        self._channel_due = clock() + 3 * node.settings.timeouts.handshake_s
         # When the client was last known to be alive: by a message or, unless it pings, by a receiver report.
         self._alive_at = clock()
         # Whether it has ever sent a `ping`.
@@ -187,15 +189,13 @@ class RtcPeer:
 
     def _verdict(self, now: float) -> str | None:
         """Why the peer is to be closed now; None while it may live."""
-        timeouts = self._node.settings.timeouts
-        silent_s = now - self._alive_at
         if self._why is not None:
             return self._why
         if self._channel is None:
-            return "no data channel was opened" if silent_s > 3 * timeouts.handshake_s else None
-        if silent_s > (self._patience.ping_s if self._pings else self._patience.rtcp_s):
+            return "no data channel was opened" if now > self._channel_due else None
+        if now - self._alive_at > (self._patience.ping_s if self._pings else self._patience.rtcp_s):
             return "the client is gone"
-        if self._stuck_since is not None and now - self._stuck_since > timeouts.write_s:
+        if self._stuck_since is not None and now - self._stuck_since > self._node.settings.timeouts.write_s:
             self._node.metrics.refused.labels("slow_consumer").inc()
             return "the client takes no messages"
         return None
@@ -281,9 +281,9 @@ def _fit(message: str, limit: int) -> str | None:
     if len(message) <= limit:  # JSON of the protocol is ASCII
         return message
     fields = json.loads(message)
-    if fields["type"] != "context.cancelled":
+    if fields.pop("type") != "context.cancelled":
         return None
-    return protocol.build(**{name: None if name.endswith("_text") else value for name, value in fields.items()})
+    return protocol.build("context.cancelled", **fields | {"heard_text": None, "unheard_text": None})
 
 
 def _ice_servers(settings: Settings) -> list[RTCIceServer]:

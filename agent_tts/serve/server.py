@@ -17,10 +17,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.serve.node import Node
+from agent_tts.serve.writer import TRANSPORT
 from agent_tts.settings import Settings
-
-# Key in `scope["extensions"]` under which an endpoint finds its TCP connection.
-TRANSPORT = "agent_tts.transport"
 
 # Kernel buffer of a client connection, in bytes, as asked for; Linux doubles it. Without it a client that never reads
 # takes 84 s of audio before anybody notices.
@@ -33,7 +31,7 @@ SHUTDOWN_S = 2  # for responses that are still being sent after the drain
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """HTTP with a deadline for strangers who send nothing and a limit on headers; endpoints can see their connection."""
+    """HTTP with a deadline for strangers and a limit on headers; endpoints can see and cut their connection."""
 
     # Cuts the connection when the headers of its first request are late; None once they are there.
     _stranger: asyncio.TimerHandle | None = None

@@ -19,6 +19,7 @@ from agent_tts.errors import (
     ContextExists,
     ContextLimit,
     Draining,
+    SlowConsumer,
     SpeechError,
     TextTooLong,
     UnknownContext,
@@ -35,8 +36,8 @@ from agent_tts.speech.words import Word, WordTimeline
 # Ids of contexts that died without the client's doing, remembered so that its text in flight does not open them anew.
 MAX_DEAD = 64
 
-# Replies that a client may leave unread. It grows only by what the client itself asks for.
-MAX_REPLIES = 10_000
+# Answers that a client may leave unread while it goes on asking.
+MAX_REPLIES = 1_000
 
 
 class Playout(Protocol):
@@ -138,7 +139,11 @@ class Session:
     # ------------------------------------------------------------ the carrier's side
 
     def receive(self, data: str | bytes) -> None:
-        """Take a message from the client. Every mistake is answered, none raises."""
+        """Take a message from the client; a mistake is answered.
+
+        Raises:
+            SlowConsumer: the client asks and asks and does not read the answers.
+        """
         self._active_at = self._clock()
         context_id = None
         try:
@@ -150,7 +155,7 @@ class Session:
                 self._node.metrics.refused.labels(error.code).inc()
             self._reply(protocol.build_error(error, context_id=context_id))
         if len(self._replies) > MAX_REPLIES:
-            self.closing = (1008, "too many messages without reading the answers")
+            raise SlowConsumer("the client does not read the answers")
 
     def poll(self, audio: bool = True) -> str | AudioChunk | None:
         """What to send next, or None when there is nothing now.
@@ -235,6 +240,7 @@ class Session:
                 self._leaving = (1000, "closed by the client")
                 for context in list(self._contexts.values()):
                     self._cancel(context, None)
+                self._wake()
 
     def _update(self, fields: dict[str, object]) -> None:
         config = self._config.merged(fields, self._limits.max_lead_ms)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-from asyncio import Transport
 
 from loguru import logger
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from agent_tts.errors import SlowConsumer, SpeechError, from_code
 from agent_tts.events import SAMPLE_RATE, Audio, Finished, SpeechOptions
@@ -18,8 +17,7 @@ from agent_tts.serve.encode import CONTENT_TYPES, FileEncoder
 from agent_tts.serve.guard import Client
 from agent_tts.serve.metrics import ContextMeter
 from agent_tts.serve.node import Node
-from agent_tts.serve.server import TRANSPORT
-from agent_tts.serve.websocket import WRITE_BUFFER, unsent_bytes
+from agent_tts.serve.writer import Writer
 from agent_tts.speech.session import Speech
 
 CARRIER = "http"
@@ -49,7 +47,7 @@ class SpeechResponse(Response):
         Raises:
             SpeechError: it failed before its first frame; nothing has been sent.
         """
-        writer = _Writer(send, scope.get("extensions", {}).get(TRANSPORT), self._node.settings.timeouts.write_s)
+        writer = Writer(scope, send, self._node.settings.timeouts.write_s)
         refused = self._node.metrics.refused
         with contextlib.ExitStack() as admitted:
             try:
@@ -68,7 +66,7 @@ class SpeechResponse(Response):
             finally:
                 meter.finished(speech.finished or Finished(speech.stream, "cancelled"))
 
-    async def _speak(self, speech: Speech, meter: ContextMeter, writer: _Writer, receive: Receive) -> None:
+    async def _speak(self, speech: Speech, meter: ContextMeter, writer: Writer, receive: Receive) -> None:
         watch = asyncio.create_task(_stop_when_gone(receive, speech, meter), name=f"client of stream {speech.stream}")
         try:
             meter.text()
@@ -80,7 +78,7 @@ class SpeechResponse(Response):
             watch.cancel()
             await asyncio.gather(watch, speech.cancel(), return_exceptions=True)
 
-    async def _send(self, speech: Speech, meter: ContextMeter, writer: _Writer, file: FileEncoder) -> None:
+    async def _send(self, speech: Speech, meter: ContextMeter, writer: Writer, file: FileEncoder) -> None:
         """Send everything, from the status line on."""
         started = False
         frames = 0
@@ -109,13 +107,13 @@ class SpeechResponse(Response):
                 await self._end(writer, openai.AudioError.of_error(failure))
             # A failed audio file is left without its end: the server closes the connection.
 
-    async def _body(self, writer: _Writer, data: bytes) -> None:
+    async def _body(self, writer: Writer, data: bytes) -> None:
         if data and self._sse:
             data = openai.server_sent(openai.AudioDelta(audio=base64.b64encode(data).decode()))
         if data:
             await writer.write({"type": "http.response.body", "body": data, "more_body": True})
 
-    async def _end(self, writer: _Writer, event: openai.AudioDone | openai.AudioError) -> None:
+    async def _end(self, writer: Writer, event: openai.AudioDone | openai.AudioError) -> None:
         await writer.write({"type": "http.response.body", "body": openai.server_sent(event) if self._sse else b""})
 
 
@@ -131,38 +129,3 @@ async def _stop_when_gone(receive: Receive, speech: Speech, meter: ContextMeter)
     if speech.finished is None:
         meter.cancelled()
         speech.stop()
-
-
-class _Writer:
-    """Sends with a deadline for a client that takes nothing."""
-
-    def __init__(self, send: Send, transport: Transport | None, write_s: float) -> None:
-        self._send = send
-        # The TCP connection; None under a server that does not show it, where a late write counts as no progress.
-        self._transport = transport
-        self._write_s = write_s
-        if transport is not None:
-            transport.set_write_buffer_limits(high=WRITE_BUFFER)
-
-    async def write(self, message: Message) -> None:
-        """Send one message.
-
-        Raises:
-            SlowConsumer: the client took nothing at all for `write_s`.
-        """
-        backlog = None
-        while True:
-            try:
-                async with asyncio.timeout(self._write_s):
-                    # Waits for room before it writes, so a timeout leaves nothing half sent.
-                    await self._send(message)
-                return
-            except TimeoutError:
-                before, backlog = backlog, None if self._transport is None else unsent_bytes(self._transport)
-                if backlog is None or (before is not None and backlog >= before):
-                    raise SlowConsumer("the client does not take its audio") from None
-
-    def cut(self) -> None:
-        """End the connection without waiting for what it has not taken."""
-        if self._transport is not None:
-            self._transport.abort()

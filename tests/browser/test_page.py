@@ -239,6 +239,22 @@ async def test_a_locked_node_asks_for_its_key() -> None:
         assert not [url for url in page.requests if "sesame" in url]
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_connection_outlives_the_deadlines_of_its_opening(transport: str) -> None:
+    """Every deadline that the page sets while it connects runs out; the session goes on."""
+    late = "window.late = []; AbortSignal.timeout = () => (late.push(new AbortController()), late.at(-1).signal);"
+    async with open_page() as (page, running):
+        await page.call("Page.addScriptToEvaluateOnNewDocument", source=late)
+        await page.open(running.url + "/?again")
+        await page.js(EAR)
+        await use(page, transport)
+        before = set(running.node.sessions)
+        assert await page.js("late.length") > 0
+        await page.js("late.forEach((deadline) => deadline.abort())")
+        await speak(page)
+        assert before == running.node.sessions
+
+
 # ---------------------------------------------------------------- everybody
 
 

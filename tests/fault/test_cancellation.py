@@ -15,7 +15,7 @@ from agent_tts.events import SpeechOptions
 from agent_tts.ipc.local import LocalEngine
 from agent_tts.serve.app import create_app
 from agent_tts.serve.node import Node
-from agent_tts.serve.server import TRANSPORT
+from agent_tts.serve.writer import TRANSPORT
 from agent_tts.settings import Settings
 from agent_tts.speech.service import SpeechService
 from tests.support import until

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from agent_tts.events import Audio, Hello
 from agent_tts.ipc import client
@@ -18,6 +17,7 @@ from agent_tts.ipc.client import BACKOFF_S, EngineProcess
 from agent_tts.ipc.process import STOP_S
 from tests.ipc.listener import Listener, engine_process, speak, tone_settings
 
+uvloop = pytest.importorskip("uvloop")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 

@@ -94,4 +94,5 @@ async def test_an_exception_is_a_loss() -> None:
         await listener.until(lambda: bool(listener.losses))
         assert listener.losses == ["RuntimeError"]
         assert not link.alive
+        assert link.failed.is_set()
     assert [type(error["exception"]) for error in errors] == [RuntimeError]

@@ -107,17 +107,17 @@ def _proc(link: EngineProcess, file: str) -> bytes:
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 async def test_secrets_do_not_reach_the_engine_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither by its environment, nor by its arguments, nor by its settings."""
-    monkeypatch.setenv(f"{ENV_PREFIX}AUTH__API_KEYS", '["a-secret-key"]')
-    monkeypatch.setenv("AgEnT_tTs_ICE_SERVERS", '[{"urls": ["turn:x"], "credential": "a-secret-word"}]')
+    monkeypatch.setenv(f"{ENV_PREFIX}AUTH__API_KEYS", '["hush-key"]')
+    monkeypatch.setenv("AgEnT_tTs_ICE_SERVERS", '[{"urls": ["turn:x"], "credential": "hush-word"}]')
     setups = record_writes(monkeypatch)
     settings = tone_settings(
-        auth={"api_keys": ["a-secret-key"]}, ice_servers=[{"urls": ["turn:x"], "credential": "a-secret-word"}]
+        auth={"api_keys": ["hush-key"]}, ice_servers=[{"urls": ["turn:x"], "credential": "hush-word"}]
     )
     async with engine_process(settings) as (link, _):
         seen = [_proc(link, file) for file in ("environ", "cmdline")]
     assert b"PATH=" in seen[0]
     for data in (*seen, *setups):
-        assert b"secret" not in data
+        assert b"hush" not in data
         assert b"AGENT_TTS_" not in data.upper()
     assert not {"auth", "ice_servers", "host"} & _setup(setups[0]).keys()
 

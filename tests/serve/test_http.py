@@ -181,8 +181,8 @@ async def test_other_errors_have_the_same_shape(node: RunningNode) -> None:
             ("GET", "/v1/nothing", 404, "not_found"),
             ("GET", "/v1/audio/speech", 405, "method_not_allowed"),
             ("GET", "/v1/models/whisper-1", 404, "model_not_found"),
-            ("POST", "/v1/audio/voices", 501, "unsupported"),
-            ("DELETE", "/v1/audio/voices", 501, "unsupported"),
+            ("POST", "/v1/audio/voices", 400, "unsupported"),
+            ("DELETE", "/v1/audio/voices", 400, "unsupported"),
         ):
             response = await http.request(method, path)
             assert (response.status_code, error_of(response)["code"]) == (status, code)

@@ -1,0 +1,70 @@
+"""How a command ends: messages and exit codes. And how its flags become settings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+
+USAGE = 2  # a command that makes no sense
+INTERRUPTED = 130  # as a shell has it for SIGINT
+BROKEN_PIPE = 141  # as a shell has it for SIGPIPE
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Turn what a person can do something about into a message and an exit code."""
+    from agent_tts.errors import SettingsError, SpeechError
+
+    try:
+        yield
+    except SettingsError as error:
+        raise complain(str(error), USAGE) from None
+    except BrokenPipeError:  # the reader of our output has had enough
+        raise typer.Exit(BROKEN_PIPE) from None
+    except SpeechError as error:
+        again = "" if error.retry_after_ms is None else f" (try again in {error.retry_after_ms} ms)"
+        raise complain(f"{error.message}{again}", 1) from None
+    except TimeoutError:
+        raise complain("the node did not answer in time", 1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def complain(message: str, code: int) -> typer.Exit:
+    """Print an error, and give the exit to raise."""
+    for line in message.splitlines():
+        print(f"agent-tts: {line}", file=sys.stderr)
+    return typer.Exit(code)
+
+
+def overrides(flags: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
+    """Settings from flags, None being one that was not given, and from KEY=VALUE.
+
+    Raises:
+        SettingsError: an assignment without "=".
+    """
+    from agent_tts.errors import SettingsError
+
+    found = {key: value for key, value in flags.items() if value is not None}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise SettingsError(f"--set {assignment}: must be KEY=VALUE, like limits.rtc_peers=8")
+        found[key.strip()] = value
+    return found
+
+
+def config_file(name: str | None) -> Path | None:
+    """The file of `--config`.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    from agent_tts.configuration import find_config
+
+    return None if name is None else find_config(name)

@@ -1,0 +1,146 @@
+"""`agent-tts say`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+
+from agent_tts.cli.link import Speaker, Utterance, local, remote
+from agent_tts.cli.progress import Progress
+from agent_tts.cli.sinks import FileSink, PlayerSink, Sink, StdoutSink, find_player
+from agent_tts.cli.text_source import Segmenter, arriving, once
+from agent_tts.configuration import load_settings
+from agent_tts.errors import SettingsError
+from agent_tts.events import SpeechOptions
+
+SEGMENT_CHARS = 1_000  # about a minute of speech
+OPEN_AHEAD = 2  # contexts open at once: while one is heard, the next is made
+SLOTS = 4  # of an engine of our own
+
+
+def say(
+    text: str,
+    options: SpeechOptions,
+    *,
+    output: str | None,
+    play: bool,
+    url: str | None,
+    key: str | None,
+    engine: str | None,
+    quiet: bool,
+) -> None:
+    """Speak `text`, or stdin if it is "-", until all is written or heard.
+
+    Raises:
+        SettingsError: there is nowhere to put the audio.
+        SpeechError: it cannot be spoken.
+        BrokenPipeError: whoever reads standard output has left.
+        KeyboardInterrupt: all is stopped and cleaned up.
+    """
+    speaker = remote(url, key, options) if url else _own_engine(engine, options)
+    asyncio.run(_say(text, options.speed, speaker, output, play, quiet))
+
+
+def _own_engine(engine: str | None, options: SpeechOptions) -> AbstractAsyncContextManager[Speaker]:
+    flags = {"slots": SLOTS} | ({"engine": engine} if engine else {})
+    return local(load_settings(overrides=flags), options)
+
+
+async def _say(
+    text: str,
+    speed: float,
+    open_speaker: AbstractAsyncContextManager[Speaker],
+    output: str | None,
+    play: bool,
+    quiet: bool,
+) -> None:
+    fd = sys.stdin.fileno() if text == "-" else None
+    source = once(text) if fd is None else arriving(fd, lines=os.isatty(fd))
+    # Slow speech gets shorter contexts: they are limited in time, too.
+    segmenter = Segmenter(round(SEGMENT_CHARS * min(1.0, speed)))
+    sinks = _sinks(output, play)
+    whole = False
+    with Progress(quiet) as progress:
+        try:
+            async with open_speaker as speaker:
+                await _speak(source, segmenter, speaker, sinks, progress)
+            whole = True
+        finally:
+            async with AsyncExitStack() as stack:  # every sink is closed, whatever happens to another
+                for sink in sinks:
+                    stack.push_async_callback(sink.close, whole)
+
+
+def _sinks(output: str | None, play: bool) -> list[Sink]:
+    sinks: list[Sink] = []
+    if play or output is None:
+        player = find_player()
+        if player is None:
+            raise SettingsError("no program that plays audio was found (see `agent-tts doctor`): use -o FILE")
+        sinks.append(PlayerSink(player))
+    if output is not None:
+        sinks.append(StdoutSink() if output == "-" else FileSink(Path(output)))
+    return sinks
+
+
+async def _speak(
+    source: AsyncIterator[str | None], segmenter: Segmenter, speaker: Speaker, sinks: list[Sink], progress: Progress
+) -> None:
+    """Hand the text of `source` to the speaker and its audio to the sinks, both as they come."""
+    utterances: asyncio.Queue[Utterance | None] = asyncio.Queue()  # bounded by `room`
+    room = asyncio.Semaphore(OPEN_AHEAD)
+
+    async def write() -> None:
+        try:
+            await _write(source, segmenter, speaker, utterances, room, progress)
+        finally:
+            utterances.put_nowait(None)
+
+    writer = asyncio.create_task(write(), name="text writer")
+    try:
+        while (utterance := await utterances.get()) is not None:
+            async for pcm in utterance:
+                progress.audio(pcm)
+                for sink in sinks:
+                    await sink.write(pcm)
+            progress.ended(speaker.end_of(utterance))
+            room.release()
+        await writer
+    finally:
+        writer.cancel()
+        await asyncio.gather(writer, return_exceptions=True)
+
+
+async def _write(
+    source: AsyncIterator[str | None],
+    segmenter: Segmenter,
+    speaker: Speaker,
+    utterances: asyncio.Queue[Utterance | None],
+    room: asyncio.Semaphore,
+    progress: Progress,
+) -> None:
+    current: Utterance | None = None
+    async for text in source:
+        if text is None:
+            segmenter.cut()
+        for piece in [None] if text is None else segmenter.feed(text):
+            if piece is None:
+                if current is not None:
+                    current.end()
+                current = None
+                continue
+            if current is None:
+                piece = piece.lstrip()  # no context is opened for nothing
+                if not piece:
+                    continue
+                await room.acquire()
+                current = await speaker.open()
+                utterances.put_nowait(current)
+            progress.text()
+            current.write(piece)
+    if current is not None:
+        current.end()

@@ -1,0 +1,50 @@
+"""`agent-tts serve`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+
+from agent_tts.cli.reporting import config_file, overrides
+from agent_tts.configuration import load, to_yaml
+from agent_tts.engine.factory import chosen_engine
+from agent_tts.settings import Settings
+
+
+def serve(config: str | None, flags: dict[str, Any], assignments: list[str], print_config: bool) -> int:
+    """Run a node until it is told to stop; the exit code.
+
+    Raises:
+        SettingsError: the settings are wrong, or cannot be had here.
+    """
+    loaded = load(config_file(config), overrides(flags, assignments))
+    if print_config:
+        print(to_yaml(loaded), end="")
+        return 0
+    from agent_tts.serve.run import run
+
+    return run(loaded.settings, lambda url: welcome(loaded.settings, url))
+
+
+def welcome(settings: Settings, url: str) -> None:
+    """Say on stderr that the node is there, and how to use it."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        console.print(f"agent-tts: {url}", soft_wrap=True)
+        return
+    locked = bool(settings.auth.api_keys)
+    header = '-H "Authorization: Bearer $AGENT_TTS_KEY" ' if locked else ""
+    body = '{"model": "tts-1", "input": "Hello there.", "voice": "nova", "response_format": "wav"}'
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim")
+    rows.add_column(overflow="fold")
+    rows.add_row("page", f"{url}/" if settings.web else "off")
+    rows.add_row("engine", chosen_engine(settings))
+    rows.add_row("voices", f"agent-tts voices --url {url}")
+    rows.add_row("keys", f"{len(settings.auth.api_keys)} accepted" if locked else "none needed: this machine only")
+    rows.add_row("say", f'agent-tts say --url {url} "Hello there."')
+    rows.add_row("curl", f"curl {url}/v1/audio/speech {header}--json '{body}' -o hello.wav")
+    console.print(Panel(rows, title="agent-tts", title_align="left", border_style="green", expand=False))

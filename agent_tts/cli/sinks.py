@@ -1,0 +1,180 @@
+"""Where spoken audio goes: a file, standard output, or the loudspeaker. All take pcm_s16le, 24 kHz, mono."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from agent_tts.errors import SettingsError, SpeechError
+from agent_tts.events import SAMPLE_RATE
+from agent_tts.serve.encode import FileEncoder, wav_header
+
+FORMATS = {
+    ".wav": "wav",
+    ".mp3": "mp3",
+    ".flac": "flac",
+    ".opus": "opus",
+    ".ogg": "opus",
+    ".aac": "aac",
+    ".pcm": "pcm",
+    ".raw": "pcm",
+}
+
+# Programs that play what they read from a pipe, the likeliest to be silent about it first.
+PLAYERS: tuple[tuple[str, ...], ...] = (
+    ("paplay", "--raw", f"--rate={SAMPLE_RATE}", "--channels=1", "--format=s16le"),
+    ("pw-cat", "--playback", "--raw", f"--rate={SAMPLE_RATE}", "--channels=1", "--format=s16", "-"),
+    ("aplay", "-q", "-t", "raw", "-f", "S16_LE", "-r", str(SAMPLE_RATE), "-c", "1", "-"),
+    (
+        *("ffplay", "-nodisp", "-autoexit", "-loglevel", "error", "-probesize", "32", "-f", "s16le"),
+        *("-ar", str(SAMPLE_RATE), "-ch_layout", "mono", "-i", "-"),
+    ),
+    (
+        *("mpv", "--no-terminal", "--demuxer=rawaudio", f"--demuxer-rawaudio-rate={SAMPLE_RATE}"),
+        *("--demuxer-rawaudio-channels=1", "--demuxer-rawaudio-format=s16le", "-"),
+    ),
+    ("play", "-q", "-t", "raw", "-r", str(SAMPLE_RATE), "-e", "signed", "-b", "16", "-c", "1", "-"),
+)
+PLAYED_S = 10.0  # for a player to end, beyond the length of the audio
+
+
+def find_player() -> tuple[str, ...] | None:
+    """The command line of a player that this machine has."""
+    return next((command for command in PLAYERS if shutil.which(command[0])), None)
+
+
+class Sink(Protocol):
+    """Takes audio."""
+
+    async def write(self, pcm: bytes) -> None:
+        """Take a piece; waits while the sink is slower than the speech."""
+        ...
+
+    async def close(self, whole: bool) -> None:
+        """No more audio. `whole`: all of it is there and shall be heard; otherwise stop at once. Idempotent."""
+        ...
+
+
+class FileSink:
+    """A file in the format that its name says. What is written so far is a valid file at any end.
+
+    Raises:
+        SettingsError: the format is unknown, or the file cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        format_ = FORMATS.get(path.suffix.lower())
+        if format_ is None:
+            raise SettingsError(
+                f"-o {path.name}: the name must end in one of {', '.join(FORMATS)}, or be - for raw pcm"
+            )
+        self._is_wav = format_ == "wav"
+        self._encoder = FileEncoder(format_)
+        try:
+            self._file = path.open("wb")
+        except OSError as error:
+            self._encoder.close()
+            raise SettingsError(f"-o {path.name}: {error.strerror}") from None
+        # Samples so far.
+        self._samples = 0
+
+    async def write(self, pcm: bytes) -> None:
+        self._file.write(self._encoder.encode(pcm))
+        self._samples += len(pcm) // 2
+
+    async def close(self, whole: bool) -> None:
+        if self._file.closed:
+            return
+        with self._file:
+            self._file.write(self._encoder.close())
+            if self._is_wav and self._file.seekable():
+                self._file.seek(0)
+                self._file.write(wav_header(self._samples))
+
+
+class StdoutSink:
+    """Raw pcm on standard output; a reader that leaves is a `BrokenPipeError`.
+
+    Raises:
+        SettingsError: standard output is a terminal.
+    """
+
+    def __init__(self, fd: int = 1) -> None:
+        if os.isatty(fd):
+            raise SettingsError("-o - writes raw audio, which no terminal can show: send it to a pipe or a file")
+        self._fd = fd
+        self._was_blocking = os.get_blocking(fd)
+        if sys.platform != "win32":
+            os.set_blocking(fd, False)
+
+    async def write(self, pcm: bytes) -> None:
+        rest = memoryview(pcm)
+        while rest:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+            except BlockingIOError:
+                await self._writable()
+
+    async def close(self, whole: bool) -> None:
+        if sys.platform != "win32":
+            os.set_blocking(self._fd, self._was_blocking)
+
+    async def _writable(self) -> None:
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        loop.add_writer(self._fd, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_writer(self._fd)
+
+
+class PlayerSink:
+    """A player program, started when the first audio is there."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        # The player. None before the first audio.
+        self._process: asyncio.subprocess.Process | None = None
+        # Bytes so far.
+        self._written = 0
+
+    async def write(self, pcm: bytes) -> None:
+        if self._process is None:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+        assert self._process.stdin is not None
+        self._process.stdin.write(pcm)
+        self._written += len(pcm)
+        try:
+            await self._process.stdin.drain()
+        except (BrokenPipeError, ConnectionResetError):
+            raise PlayerEnded(f"{self._command[0]} ended before the speech: does it work? Or use -o FILE") from None
+
+    async def close(self, whole: bool) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            if whole:
+                async with asyncio.timeout(self._written / (2 * SAMPLE_RATE) + PLAYED_S):
+                    await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+class PlayerEnded(SpeechError):
+    """The program that plays the audio has left."""

@@ -1,0 +1,65 @@
+"""The routes keep what the OpenAPI document promises, whatever is sent to them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi import checks
+
+from agent_tts.serve.app import create_app
+from agent_tts.settings import Settings
+from tests.support import running_node, until
+
+OURS = r"^/(v1/(audio|models|tokens)|health|ready|metrics)"
+EXAMPLES = 40  # of each kind, for each operation
+
+CHECKS = [
+    not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+    checks.negative_data_rejection,
+    checks.unsupported_method,
+]
+
+
+def fuzz(url: str) -> int:
+    """Send examples of every operation, right ones and wrong ones; how many were sent."""
+    schema = schemathesis.openapi.from_dict(create_app(Settings()).openapi()).include(path_regex=OURS)
+    sent = 0
+    with requests.Session() as session:
+        for result in schema.get_all_operations():
+            assert isinstance(result, Ok)
+            operation = result.ok()
+            for mode in GenerationMode if operation.body else [GenerationMode.POSITIVE]:
+
+                @settings(
+                    max_examples=EXAMPLES,
+                    deadline=None,
+                    database=None,
+                    derandomize=True,
+                    phases=[Phase.generate],
+                    suppress_health_check=list(HealthCheck),
+                )
+                @given(case=operation.as_strategy(generation_mode=mode))
+                def send(case: Case[Any]) -> None:
+                    nonlocal sent
+                    sent += 1
+                    case.call_and_validate(base_url=url, session=session, checks=CHECKS, timeout=5)
+
+                send()
+    return sent
+
+
+async def test_schema_is_kept() -> None:
+    async with running_node() as node:
+        assert await asyncio.to_thread(fuzz, node.url) > 2 * EXAMPLES
+        await until(lambda: node.node.service.speaking == 0)

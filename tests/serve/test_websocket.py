@@ -1,0 +1,127 @@
+"""The WebSocket itself: handshake, sizes, closing, strangers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from tests.support import RunningNode, dominant_hz, running_node, until
+from tests.wire import speak, wire
+
+
+async def closed_with(running: RunningNode, message: str | bytes) -> int | None:
+    """The close code that a message is answered with."""
+    async with wire(running.ws_url) as peer:
+        await peer.until("session.created")
+        await peer.socket.send(message)
+        with pytest.raises(ConnectionClosed) as closed:
+            await peer.until("nothing that ever comes")
+        return closed.value.rcvd.code if closed.value.rcvd else None
+
+
+async def test_speech_over_the_socket() -> None:
+    async with running_node() as running:
+        pcm = await speak(running.ws_url, "Hello there, this is a tone.", voice="tone-880", lead_ms=None)
+        assert abs(dominant_hz(pcm) - 880) < 5
+
+
+async def test_the_subprotocol_is_agreed_on_and_deflate_is_off() -> None:
+    async with running_node() as running:
+        async with wire(running.ws_url, compression="deflate") as peer:
+            assert peer.socket.subprotocol == "agent_tts.v1"
+            assert peer.socket.protocol.extensions == []
+        async with wire(running.ws_url, subprotocols=None) as peer:
+            await peer.until("session.created")
+
+
+async def test_a_message_over_64_kib_closes_with_1009() -> None:
+    async with running_node() as running:
+        assert await closed_with(running, "x" * 65_537) == 1009
+        assert await closed_with(running, b"x" * 200_000) == 1009
+
+
+async def test_nonsense_is_answered_and_the_session_goes_on() -> None:
+    async with running_node() as running, wire(running.ws_url) as peer:
+        await peer.socket.send(b"\x00binary")
+        assert (await peer.until("error"))["code"] == "bad_message"
+        await peer.socket.send(["frag", "ments"])
+        assert (await peer.until("error"))["code"] == "bad_message"
+        await peer.socket.send(json.dumps({"type": "nope"}))
+        assert (await peer.until("error"))["code"] == "unknown_type"
+        await peer.say("t", "still here")
+        assert (await peer.until("context.done"))["reason"] == "end"
+
+
+async def test_session_close_closes_with_1000() -> None:
+    async with running_node() as running:
+        assert await closed_with(running, '{"type":"session.close"}') == 1000
+
+
+async def test_an_idle_session_is_closed_with_1000() -> None:
+    """Guards `Session.expire` in `Connection._wait`."""
+    async with running_node(limits={"session_idle_s": 0.2}) as running, wire(running.ws_url) as peer:
+        await peer.say("t", "word " * 20, lead_ms=200)  # speech is no idling
+        assert (await peer.until("context.done"))["reason"] == "end"
+        with pytest.raises(ConnectionClosed) as closed:
+            await peer.until("nothing that ever comes")
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1000
+
+
+async def test_one_connection_too_many_is_told_so_with_1013() -> None:
+    async with running_node(limits={"connections": 1}) as running, wire(running.ws_url) as first:
+        await first.until("session.created")
+        async with wire(running.ws_url) as second:
+            error = await second.until("error")
+            assert (error["code"], error["fatal"]) == ("at_capacity", True)
+            assert error["retry_after_ms"] > 0
+            with pytest.raises(ConnectionClosed) as closed:
+                await second.receive()
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1013
+
+
+async def test_a_full_node_refuses_within_the_promised_time() -> None:
+    """50 ms promised, three times that allowed here; without a free slot and a queue there is nothing to wait for."""
+    async with running_node(slots=1, queue=0) as running, wire(running.ws_url) as peer:
+        await peer.send("text.append", context_id="t", text="word ")
+        await peer.until("context.started")
+        begun = asyncio.get_running_loop().time()
+        await peer.send("text.append", context_id="t2", text="word ")
+        assert (await peer.until("error", "t2"))["code"] == "at_capacity"
+        assert asyncio.get_running_loop().time() - begun < 0.15
+
+
+async def test_a_flood_of_messages_ends_the_session_that_sends_it() -> None:
+    """Guards MAX_REPLIES: the answers are not read, so they must not pile up."""
+    async with running_node() as running, wire(running.ws_url, rcvbuf=4_096) as peer:
+        await peer.until("session.created")
+        peer.socket.transport.pause_reading()
+
+        with contextlib.suppress(ConnectionClosed):
+            for _ in range(30_000):
+                await peer.socket.send(b"x")
+                await asyncio.sleep(0)
+                if not running.node.sessions:
+                    break
+        assert not running.node.sessions
+        await until(lambda: not running.server.server_state.connections)
+
+
+async def test_strangers_who_never_speak_are_gone_and_disturb_nobody() -> None:
+    """L5 in small. Guards `HttpProtocol._stranger`."""
+    async with running_node(timeouts={"handshake_s": 0.5}) as running:
+        host, port = running.url.removeprefix("http://").split(":")
+        writers = [(await asyncio.open_connection(host, int(port)))[1] for _ in range(200)]
+        writers[0].write(b"GET /health HTTP/1.1\r\nHost: slow")
+        try:
+            assert await speak(running.ws_url, "Hello", lead_ms=None) != b""
+            await until(lambda: not running.server.server_state.connections, 3.0)
+        finally:
+            for writer in writers:
+                writer.close()
+            await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)

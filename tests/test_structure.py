@@ -1,0 +1,78 @@
+"""What the code may import and call: the layers point one way, the front is light, nothing dangerous is used."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import agent_tts
+
+PACKAGE = Path(agent_tts.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# Who may import whom, by sub-package; modules at the top (events, errors, settings) are everybody's.
+LAYERS = {
+    "text": set(),
+    "voices": set(),
+    "engine": {"text", "voices", "model"},
+    "ipc": {"engine"},  # the child runs the engine's loop
+    "speech": set(),
+    "serve": {"speech", "ipc"},
+    "bench": {"speech", "ipc", "serve"},
+}
+
+BANNED_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "requests", "urllib.request"}
+BANNED_CALLS = {"eval", "exec", "compile", "os.system", "os.popen", "torch.load", "urlopen", "time.time"}
+
+
+def imports(path: Path) -> set[str]:
+    """Modules that a file imports anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def package_of(module: str) -> str | None:
+    """The sub-package of agent_tts that a module belongs to."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == "agent_tts" and (PACKAGE / parts[1]).is_dir() else None
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_imports_go_one_way(layer: str) -> None:
+    for path in (PACKAGE / layer).rglob("*.py"):
+        used = {package_of(module) for module in imports(path)} - {None, layer}
+        assert used <= LAYERS[layer], path.relative_to(PACKAGE)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_dangerous_is_used(path: Path) -> None:
+    assert not imports(path) & BANNED_MODULES
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            assert ast.unparse(node.func) not in BANNED_CALLS
+            assert not any(k.arg == "shell" and ast.unparse(k.value) != "False" for k in node.keywords)
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Top-level modules that a fresh interpreter has after a statement."""
+    program = f"{statement}\nimport sys\nprint(' '.join({{name.split('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_the_front_never_imports_torch() -> None:
+    heavy = {"torch", "transformers", "qwen_tts", "matplotlib"}
+    assert not loaded_by("import agent_tts.serve.run") & heavy
+
+
+def test_the_engine_process_never_imports_the_server() -> None:
+    assert not loaded_by("import agent_tts.ipc.child, agent_tts.engine.espeak") & {"fastapi", "uvicorn", "aiortc"}

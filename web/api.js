@@ -1,0 +1,122 @@
+/** HTTP calls to the node this page came from. */
+
+const STORED_KEY = "agent_tts.key";
+const TIMEOUT_MS = 10_000;
+
+/** What the node answered instead of what was asked for. */
+export class ApiError extends Error {
+  /**
+   * @param {number} status HTTP status; 0 when the node could not be reached
+   * @param {string} code code of the wire protocol, or "unreachable"
+   * @param {string} message
+   * @param {number | null} retryAfterMs
+   */
+  constructor(status, code, message, retryAfterMs = null) {
+    super(message);
+    this.status = status;
+    this.code = code;
+    this.retryAfterMs = retryAfterMs;
+  }
+}
+
+/**
+ * @typedef {{name: string, languages: string[], description: string}} Voice
+ * @typedef {{voices: Voice[], aliases?: Record<string, string>, default: string}} Voices
+ */
+
+export class Api {
+  /** The API key; it survives a reload of this tab, and nothing else. */
+  get key() {
+    return sessionStorage.getItem(STORED_KEY);
+  }
+
+  set key(value) {
+    if (value) sessionStorage.setItem(STORED_KEY, value);
+    else sessionStorage.removeItem(STORED_KEY);
+  }
+
+  /**
+   * Address of a route, wherever the page is mounted.
+   * @param {string} path
+   */
+  url(path) {
+    return new URL(path, document.baseURI);
+  }
+
+  /** @returns {Promise<Voices>} */
+  async voices() {
+    return (await this.#call("v1/audio/voices")).json();
+  }
+
+  /**
+   * Address of the speech socket. With a key, it carries a one-time token: a browser cannot send headers there.
+   * @returns {Promise<URL>}
+   */
+  async socketUrl() {
+    const url = this.url("v1/tts/stream");
+    url.protocol = url.protocol.replace("http", "ws");
+    if (this.key) {
+      const { token } = await (await this.#call("v1/tokens", { method: "POST" })).json();
+      url.searchParams.set("token", token);
+    }
+    return url;
+  }
+
+  /** STUN and TURN servers that the node names. @returns {Promise<RTCIceServer[]>} */
+  async iceServers() {
+    return (await (await this.#call("v1/rtc/ice")).json()).iceServers;
+  }
+
+  /**
+   * @param {RTCSessionDescriptionInit} offer
+   * @param {AbortSignal} signal
+   * @returns {Promise<RTCSessionDescriptionInit & {session_id: string}>}
+   */
+  async offer(offer, signal) {
+    const body = JSON.stringify({ sdp: offer.sdp, type: offer.type });
+    const headers = { "Content-Type": "application/json" };
+    return (await this.#call("v1/rtc/offer", { method: "POST", body, headers, signal })).json();
+  }
+
+  /**
+   * Leave a WebRTC session; also while the page is going away. A node that does not answer has hung up by itself.
+   * @param {string} sessionId
+   */
+  async hangUp(sessionId) {
+    await this.#call(`v1/rtc/${encodeURIComponent(sessionId)}`, { method: "DELETE", keepalive: true }).catch(() => {});
+  }
+
+  /**
+   * @param {string} path
+   * @param {RequestInit & {headers?: Record<string, string>}} init
+   * @returns {Promise<Response>} with an OK status
+   */
+  async #call(path, init = {}) {
+    /** @type {Record<string, string>} */
+    const headers = { ...init.headers };
+    if (this.key) headers.Authorization = `Bearer ${this.key}`;
+    const timeout = AbortSignal.timeout(TIMEOUT_MS);
+    const signal = init.signal ? AbortSignal.any([init.signal, timeout]) : timeout;
+    let response;
+    try {
+      response = await fetch(this.url(path), { ...init, headers, signal });
+    } catch (error) {
+      if (init.signal?.aborted) throw error;
+      throw new ApiError(0, "unreachable", "The node does not answer.");
+    }
+    if (!response.ok) throw await errorOf(response);
+    return response;
+  }
+}
+
+/**
+ * @param {Response} response
+ * @returns {Promise<ApiError>}
+ */
+async function errorOf(response) {
+  const body = await response.json().catch(() => null);
+  const seconds = Number(response.headers.get("Retry-After") ?? NaN);
+  const code = body?.error?.code ?? (response.status === 401 ? "unauthorized" : "internal");
+  const message = body?.error?.message ?? `The node answered with status ${response.status}.`;
+  return new ApiError(response.status, code, message, Number.isFinite(seconds) ? seconds * 1000 : null);
+}

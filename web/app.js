@@ -1,0 +1,307 @@
+/** The page: what is on it, wired together. */
+
+import { Api, ApiError } from "./api.js";
+import { audioContext, unlock } from "./audio.js";
+import { Composer } from "./composer.js";
+import { Connection } from "./connection.js";
+import { Meters } from "./meters.js";
+import { Notices } from "./notices.js";
+import { problemOf } from "./problems.js";
+import { SAMPLES } from "./samples.js";
+import { SNIPPETS } from "./snippets.js";
+import { Speaker } from "./speaker.js";
+import { bindTheme } from "./theme.js";
+import { Traffic } from "./traffic.js";
+import { VoicePicker, languageName } from "./voices.js";
+import { Wave } from "./wave.js";
+
+const FLASH_MS = 2_600;
+const MOST_LOG = 20;
+const RETRY_MS = 1_000; // at least; the node may ask for more
+const MOST_RETRY_MS = 10_000;
+
+/**
+ * @template {HTMLElement} [T=HTMLElement]
+ * @param {string} id
+ */
+const at = (id) => /** @type {T} */ (document.getElementById(id));
+
+const api = new Api();
+const wave = new Wave(at("wave"));
+const meters = new Meters(at("meters"));
+const notices = new Notices(at("notices"));
+const traffic = new Traffic(at("traffic-list"));
+const speaker = new Speaker(at("said"), wave, meters);
+const composer = new Composer(at("text"), speaker);
+const voices = new VoicePicker(at("voice"), at("voice-list"), at("voice-about"));
+const connection = new Connection(api, at("remote"));
+
+/** The text that was spoken last, to be tried again. */
+let lastText = "";
+/** Refusals in a row: each makes the next try wait longer. */
+let refusals = 0;
+/** @type {ReturnType<typeof setTimeout>} */
+let flashing = 0;
+
+// ---------------------------------------------------------------- the node
+
+connection.ontraffic = (direction, what) => traffic.add(direction, what);
+connection.onopen = (session, sink) => {
+  speaker.attach(session, sink);
+  for (const kind of ["connection", "engine_lost", "slow_consumer", "draining"]) notices.close(kind);
+  at("engine").hidden = false;
+  at("engine-name").textContent = session.created.engine ?? "";
+  at("engine-model").textContent = session.created.model === session.created.engine ? "" : session.created.model;
+  if (!voices.voices.length) loadVoices();
+};
+connection.onlost = () => speaker.detach();
+connection.onstate = (state, { error, retryMs = 0 }) => {
+  const words = {
+    connecting: "Connecting",
+    ready: connection.transport === "webrtc" ? "WebRTC" : "WebSocket",
+    waiting: "Not connected",
+    resting: "Resting",
+    locked: "Locked",
+  };
+  at("link").dataset.state = state;
+  at("link-text").textContent = words[state];
+  at("key-form").hidden = state !== "locked";
+  if (state === "locked") {
+    at("key").focus();
+    if (api.key && error) showError({ code: "wrong_key", message: "The node does not know this key." });
+  } else if (state === "waiting") {
+    showWaiting(/** @type {ApiError} */ (error), retryMs);
+  }
+  showButtons();
+};
+
+/**
+ * @param {ApiError} error
+ * @param {number} retryMs
+ */
+function showWaiting(error, retryMs) {
+  const known = error.code === "at_capacity" || error.code === "draining";
+  notices.show("connection", {
+    title: known ? problemOf(error).title : "The node does not answer",
+    body: "Trying again in {s}. If it stays away, see whether “make serve” is still running.",
+    actions: [{ label: "Try now", run: () => connection.open() }],
+    countdown: { ms: retryMs, run: () => {} },
+  });
+}
+
+async function loadVoices() {
+  try {
+    const list = await api.voices();
+    voices.fill(list.voices, list.default);
+    const languages = [...new Set(list.voices.flatMap((voice) => voice.languages))];
+    const options = languages.map((code) => new Option(languageName(code), code));
+    options.sort((a, b) => a.text.localeCompare(b.text));
+    at("language").replaceChildren(new Option("Follow the voice", "auto"), ...options);
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    showError(error);
+  }
+}
+
+/** @param {{code: string, message: string, retry_after_ms?: number | null}} error */
+function showError(error) {
+  const problem = problemOf(error);
+  const again = () => composer.speak(lastText);
+  const canRetry = problem.retry !== "none" && lastText !== "";
+  const ms = Math.min(MOST_RETRY_MS, Math.max(RETRY_MS, error.retry_after_ms ?? 0) * 1.6 ** refusals);
+  if (problem.retry === "count") refusals++;
+  notices.show(error.code, {
+    title: problem.title,
+    body: problem.body,
+    actions: [
+      ...(canRetry ? [{ label: problem.retry === "count" ? "Try now" : "Speak again", run: again }] : []),
+      { label: problem.retry === "count" ? "Give up" : "Close", run: () => (refusals = 0) },
+    ],
+    countdown: problem.retry === "count" && canRetry ? { ms, run: again } : undefined,
+  });
+}
+
+// ---------------------------------------------------------------- speaking
+
+composer.onbegin = async () => {
+  await unlock();
+  if (connection.state !== "ready") await connection.open();
+  if (!connection.session) return null;
+  for (const kind of ["at_capacity", "engine_lost", "starved", "internal"]) notices.close(kind);
+  const { voice, language, speed } = choice();
+  return speaker.begin({ ...(voice && { voice }), language, speed });
+};
+
+speaker.onerror = showError;
+speaker.ondraining = () => showError({ code: "draining", message: "" });
+speaker.onchange = showButtons;
+speaker.onsilence = (ms) => {
+  meters.set("cancelMs", ms);
+  const flash = at("flash");
+  flash.textContent = `silence in ${Math.round(ms)} ms`;
+  flash.dataset.on = "";
+  clearTimeout(flashing);
+  flashing = setTimeout(() => delete flash.dataset.on, FLASH_MS);
+};
+speaker.onoutcome = ({ heard, unheard, playedMs, cut }) => {
+  refusals = 0;
+  const entry = document.createElement("li");
+  const text = entry.appendChild(document.createElement("p"));
+  for (const [is, part] of [["heard", heard], ["cut", unheard]]) {
+    if (part.trim()) text.append(Object.assign(document.createElement(is === "cut" ? "s" : "span"), { textContent: part }));
+  }
+  const note = entry.appendChild(document.createElement("small"));
+  note.textContent = cut ? `stopped after ${(playedMs / 1000).toFixed(1)} s` : `${(playedMs / 1000).toFixed(1)} s`;
+  at("log").prepend(entry);
+  at("earlier").hidden = false;
+  while (at("log").children.length > MOST_LOG) at("log").lastElementChild?.remove();
+};
+
+function showButtons() {
+  at("stop").toggleAttribute("disabled", !speaker.speaking);
+  document.documentElement.toggleAttribute("data-speaking", speaker.speaking);
+}
+
+/** @param {number} since */
+function stop(since) {
+  speaker.stop(since);
+  refusals = 0;
+  notices.close("at_capacity");
+}
+
+at("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (composer.arrival === "live") return composer.finish();
+  lastText = composer.text;
+  composer.speak(lastText);
+});
+at("stop").addEventListener("click", (event) => stop(event.timeStamp));
+
+// ---------------------------------------------------------------- keyboard
+
+// Where Space means something of its own; on Speak and Stop it interrupts.
+const TAKES_SPACE = "textarea, input:not([type=radio], [type=range]), select, summary, a, button:not(#go, #stop)";
+
+document.addEventListener("keydown", (event) => {
+  const target = /** @type {Element} */ (event.target);
+  if (event.key === "Escape" && speaker.speaking) {
+    stop(event.timeStamp);
+  } else if (event.key === " " && speaker.speaking && !target.closest(TAKES_SPACE)) {
+    event.preventDefault();
+    stop(event.timeStamp);
+    // A button would be clicked by the key's release.
+    addEventListener("keyup", (released) => released.preventDefault(), { once: true, capture: true });
+  } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    /** @type {HTMLFormElement} */ (at("composer")).requestSubmit();
+  }
+});
+
+// Browsers let a page sound after a gesture: the audio is set up with the first one, before it is needed.
+for (const gesture of ["pointerdown", "keydown"]) addEventListener(gesture, () => audioContext(), { once: true });
+
+// ---------------------------------------------------------------- settings
+
+const settings = /** @type {HTMLFormElement} */ (at("settings"));
+const snippetForm = /** @type {HTMLFormElement} */ (at("code-form"));
+
+function choice() {
+  return {
+    base: api.url("."),
+    voice: voices.chosen?.name ?? "",
+    language: /** @type {HTMLSelectElement} */ (at("language")).value,
+    speed: Number(/** @type {HTMLInputElement} */ (at("speed")).value),
+    text: composer.text,
+    locked: Boolean(api.key),
+  };
+}
+
+function showSettings() {
+  const form = new FormData(settings);
+  const arrival = /** @type {import("./composer.js").Arrival} */ (form.get("arrival"));
+  composer.arrival = arrival;
+  composer.rate = Number(/** @type {HTMLInputElement} */ (at("rate")).value);
+  at("rate-field").hidden = arrival !== "stream";
+  at("rate-out").textContent = String(composer.rate);
+  at("speed-out").textContent = `${choice().speed.toFixed(1)}×`;
+  at("go").textContent = arrival === "live" ? "Say the rest" : "Speak";
+  at("composer-hint").textContent =
+    arrival === "live" ? "Each word is sent as you finish it; Enter ends" : "Ctrl Enter speaks, Esc stops";
+  const name = new FormData(snippetForm).get("snippet");
+  at("snippet").textContent = SNIPPETS[/** @type {string} */ (name)](choice());
+}
+
+settings.addEventListener("input", showSettings);
+settings.addEventListener("submit", (event) => event.preventDefault());
+at("text").addEventListener("change", showSettings);
+snippetForm.addEventListener("input", showSettings);
+voices.onchange = showSettings;
+
+for (const radio of document.querySelectorAll("[name=transport]")) {
+  radio.addEventListener("change", () => connection.use(/** @type {any} */ (radio).value));
+}
+
+const samples = /** @type {HTMLSelectElement} */ (at("sample"));
+samples.append(...SAMPLES.map(({ name }, i) => new Option(name, String(i))));
+samples.addEventListener("change", () => {
+  const sample = SAMPLES[Number(samples.value)];
+  samples.value = "";
+  if (!sample) return;
+  composer.text = sample.text;
+  voices.follow(sample.languages);
+  showSettings();
+});
+
+at("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const field = /** @type {HTMLInputElement} */ (at("key"));
+  api.key = field.value;
+  field.value = "";
+  notices.close("wrong_key");
+  connection.open();
+});
+
+for (const button of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-copy]"))) {
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(at(/** @type {string} */ (button.dataset.copy)).innerText);
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 1_500);
+  });
+}
+
+// ---------------------------------------------------------------- start
+
+bindTheme(at("theme"), () => wave.recolour());
+composer.text = SAMPLES[0].text;
+showSettings();
+connection.open();
+
+/** What tests and curious people may read. */
+Object.defineProperty(window, "agentTts", {
+  value: Object.freeze({
+    get transport() {
+      return connection.transport;
+    },
+    get state() {
+      return connection.state;
+    },
+    get speaking() {
+      return speaker.speaking;
+    },
+    get contexts() {
+      return [...(connection.session?.contexts.keys() ?? [])];
+    },
+    get analyser() {
+      return connection.sink?.analyser ?? null;
+    },
+    get lastCancelMs() {
+      return meters.values.cancelMs;
+    },
+    get meters() {
+      return { ...meters.values };
+    },
+    get notices() {
+      return notices.kinds;
+    },
+  }),
+});

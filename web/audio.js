@@ -1,0 +1,60 @@
+/** The page's one AudioContext, and its clock. */
+
+export const SAMPLE_RATE = 24_000;
+
+/** @type {Promise<AudioContext> | null} */
+let made = null;
+
+/**
+ * The audio context with our worklet in it. Browsers let it sound only after a gesture: see `unlock`.
+ * @returns {Promise<AudioContext>}
+ */
+export function audioContext() {
+  made ??= make();
+  return made;
+}
+
+async function make() {
+  const context = new AudioContext({ sampleRate: SAMPLE_RATE, latencyHint: "interactive" });
+  await context.audioWorklet.addModule(new URL("./player_worklet.js", import.meta.url));
+  return context;
+}
+
+/** Let the sound out; called in the handler of a gesture. */
+export async function unlock() {
+  const context = await audioContext();
+  if (context.state !== "running") await context.resume();
+}
+
+/**
+ * When a moment of the context's clock is heard, on performance.now's clock.
+ * @param {AudioContext} context
+ * @param {number} time seconds of the context
+ */
+export function heardAt(context, time) {
+  const { contextTime, performanceTime } = context.getOutputTimestamp();
+  if (performanceTime) return performanceTime + (time - /** @type {number} */ (contextTime)) * 1000;
+  return processedAt(context, time) + latencyMs(context);
+}
+
+/**
+ * When a moment of the context's clock is computed, on performance.now's clock.
+ * @param {AudioContext} context
+ * @param {number} time seconds of the context
+ */
+export function processedAt(context, time) {
+  return performance.now() + (time - context.currentTime) * 1000;
+}
+
+/** From computing a sample to hearing it. @param {AudioContext} context */
+export function latencyMs(context) {
+  return (context.outputLatency || context.baseLatency || 0) * 1000;
+}
+
+/**
+ * @param {AudioContext} context
+ * @returns {AnalyserNode} large enough to tell a tone's frequency to 12 Hz
+ */
+export function makeAnalyser(context) {
+  return new AnalyserNode(context, { fftSize: 2048, smoothingTimeConstant: 0 });
+}

@@ -1,0 +1,194 @@
+/** Keeps one session with the node: opened at once, opened again with patience when it is lost. */
+
+import { ApiError } from "./api.js";
+import { audioContext } from "./audio.js";
+import { Player } from "./player.js";
+import { Session } from "./protocol.js";
+import { RemoteAudio } from "./remote.js";
+import { WebRtcTransport } from "./transport_rtc.js";
+import { WebSocketTransport } from "./transport_ws.js";
+
+const FIRST_DELAY_MS = 500;
+const MOST_DELAY_MS = 10_000;
+const CREATED_TIMEOUT_MS = 5_000;
+
+/**
+ * @typedef {import("./player.js").Sink} Sink
+ * @typedef {"connecting" | "ready" | "waiting" | "resting" | "locked"} State `waiting`: tries again by itself;
+ *   `resting`: the node closed an idle session, the next use opens one; `locked`: needs a key
+ */
+
+export class Connection {
+  /** @type {State} */
+  state = "connecting";
+  /** @type {(state: State, detail: {error?: ApiError, retryMs?: number}) => void} */
+  onstate = () => {};
+  /** A session is there. @type {(session: Session, sink: Sink) => void} */
+  onopen = () => {};
+  /** The session is gone, with the code of a WebSocket close. @type {(code: number, reason: string) => void} */
+  onlost = () => {};
+  /** Passed on to every session. @type {Session["ontraffic"]} */
+  ontraffic = () => {};
+  /** @type {"websocket" | "webrtc"} */
+  transport = "websocket";
+  /** @type {Session | null} */
+  session = null;
+  /** @type {Sink | null} */
+  sink = null;
+  #api;
+  #element;
+  /** Ends the attempt that is under way. */
+  #attempt = new AbortController();
+  #failures = 0;
+  /** @type {ReturnType<typeof setTimeout>} */
+  #timer = 0;
+
+  /**
+   * @param {import("./api.js").Api} api
+   * @param {HTMLAudioElement} element plays WebRTC's audio
+   */
+  constructor(api, element) {
+    this.#api = api;
+    this.#element = element;
+  }
+
+  /**
+   * Use this transport from now on.
+   * @param {"websocket" | "webrtc"} transport
+   */
+  use(transport) {
+    this.transport = transport;
+    this.close();
+    this.open();
+  }
+
+  /** Open a session now, instead of later. */
+  async open() {
+    this.close();
+    const attempt = (this.#attempt = new AbortController());
+    this.#set("connecting");
+    try {
+      const [session, sink] = await this.#connect(attempt.signal);
+      if (attempt.signal.aborted) {
+        session.close();
+        sink.close();
+        return;
+      }
+      this.#failures = 0;
+      this.session = session;
+      this.sink = sink;
+      session.onclose = (code, reason) => this.#lost(code, reason);
+      this.onopen(session, sink);
+      this.#set("ready");
+    } catch (error) {
+      if (!attempt.signal.aborted) this.#failed(error);
+    }
+  }
+
+  /** Leave the node; idempotent. */
+  close() {
+    this.#attempt.abort();
+    clearTimeout(this.#timer);
+    if (!this.session) return;
+    this.session.close();
+    this.session = this.sink = null;
+    this.onlost(1000, "");
+  }
+
+  /**
+   * @param {AbortSignal} signal
+   * @returns {Promise<[Session, Sink]>}
+   */
+  async #connect(signal) {
+    const transport =
+      this.transport === "webrtc"
+        ? await WebRtcTransport.open(this.#api, signal)
+        : await WebSocketTransport.open(this.#api, signal);
+    const session = new Session(transport);
+    session.ontraffic = (direction, what) => this.ontraffic(direction, what);
+    try {
+      await created(session);
+      const sink =
+        transport instanceof WebRtcTransport
+          ? new RemoteAudio(await audioContext(), transport.stream, this.#element)
+          : new Player(await audioContext());
+      return [session, sink];
+    } catch (error) {
+      session.close();
+      throw error;
+    }
+  }
+
+  /**
+   * @param {number} code
+   * @param {string} reason
+   */
+  #lost(code, reason) {
+    this.session = this.sink = null;
+    this.onlost(code, reason);
+    if (code === 1000) this.#set("resting");
+    else this.#failed(closed(code, reason));
+  }
+
+  /** @param {unknown} error */
+  #failed(error) {
+    if (!(error instanceof ApiError)) throw error;
+    if (error.status === 401) this.#set("locked", { error });
+    else this.#later(error);
+  }
+
+  /** @param {ApiError} error why not now */
+  #later(error) {
+    const patience = Math.min(MOST_DELAY_MS, FIRST_DELAY_MS * 2 ** this.#failures++);
+    const retryMs = Math.max(error.retryAfterMs ?? 0, patience * (0.8 + 0.4 * Math.random()));
+    this.#timer = setTimeout(() => this.open(), retryMs);
+    this.#set("waiting", { error, retryMs });
+  }
+
+  /**
+   * @param {State} state
+   * @param {{error?: ApiError, retryMs?: number}} detail
+   */
+  #set(state, detail = {}) {
+    this.state = state;
+    this.onstate(state, detail);
+  }
+}
+
+/**
+ * Wait for the node's greeting.
+ * @param {Session} session
+ * @returns {Promise<void>}
+ */
+function created(session) {
+  return new Promise((resolve, reject) => {
+    const fail = (/** @type {ApiError} */ error) => {
+      clearTimeout(timer);
+      reject(error);
+    };
+    const timer = setTimeout(
+      () => fail(new ApiError(0, "unreachable", "The node does not greet.")),
+      CREATED_TIMEOUT_MS,
+    );
+    session.onclose = (code, reason) => fail(closed(code, reason));
+    session.onmessage = (message) => {
+      if (message.type === "error") {
+        fail(new ApiError(message.code === "unauthorized" ? 401 : 503, message.code, message.message, message.retry_after_ms));
+      }
+      if (message.type !== "session.created") return;
+      clearTimeout(timer);
+      resolve();
+    };
+  });
+}
+
+/**
+ * @param {number} code of a WebSocket close
+ * @param {string} reason
+ */
+function closed(code, reason) {
+  if (code === 1008) return new ApiError(401, "unauthorized", reason);
+  if (code === 1013) return new ApiError(503, "at_capacity", reason, 2_000);
+  if (code === 1012) return new ApiError(503, "draining", reason, 2_000);
+  return new ApiError(0, "unreachable", reason);
+}

@@ -1,0 +1,89 @@
+/** Messages that say what happened and what to do. One of a kind at a time; the newest is on top. */
+
+/**
+ * @typedef {object} Notice
+ * @property {string} title
+ * @property {string} body
+ * @property {{label: string, run: () => void}[]} [actions] each also closes the notice
+ * @property {{ms: number, run: () => void}} [countdown] seconds shown in place of `{s}` in the body, then `run`
+ * @property {boolean} [calm] nothing is wrong
+ */
+
+export class Notices {
+  #root;
+  /** Open notices by kind, with what ends their countdown. @type {Map<string, {element: HTMLElement, stop: () => void}>} */
+  #open = new Map();
+
+  /** @param {HTMLElement} root a live region */
+  constructor(root) {
+    this.#root = root;
+  }
+
+  /**
+   * @param {string} kind
+   * @param {Notice} notice
+   */
+  show(kind, { title, body, actions = [], countdown, calm = false }) {
+    this.close(kind);
+    const element = document.createElement("section");
+    element.className = "notice";
+    element.dataset.kind = kind;
+    element.dataset.calm = String(calm);
+    const text = element.appendChild(document.createElement("div"));
+    const heading = text.appendChild(document.createElement("h2"));
+    const paragraph = text.appendChild(document.createElement("p"));
+    heading.textContent = title;
+    const stop = countdown ? this.#count(kind, paragraph, body, countdown) : () => {};
+    if (!countdown) paragraph.textContent = body;
+    for (const { label, run } of actions) {
+      const button = element.appendChild(document.createElement("button"));
+      button.type = "button";
+      button.textContent = label;
+      button.addEventListener("click", () => {
+        this.close(kind);
+        run();
+      });
+    }
+    this.#open.set(kind, { element, stop });
+    this.#root.prepend(element);
+  }
+
+  /** @param {string} kind */
+  close(kind) {
+    const notice = this.#open.get(kind);
+    if (!notice) return;
+    notice.stop();
+    notice.element.remove();
+    this.#open.delete(kind);
+  }
+
+  /** @returns {string[]} kinds that are shown */
+  get kinds() {
+    return [...this.#open.keys()];
+  }
+
+  /**
+   * @param {string} kind
+   * @param {HTMLElement} paragraph
+   * @param {string} body
+   * @param {{ms: number, run: () => void}} countdown
+   */
+  #count(kind, paragraph, body, { ms, run }) {
+    const [before, after] = body.split("{s}");
+    // The ticking number is for the eye: read out, it would drown the message.
+    const number = document.createElement("span");
+    number.setAttribute("aria-hidden", "true");
+    paragraph.append(before, number, after);
+    const until = performance.now() + ms;
+    const tick = () => {
+      const left = until - performance.now();
+      number.textContent = `${Math.max(0, Math.ceil(left / 1000))} s`;
+      if (left > 0) return;
+      this.close(kind);
+      run();
+    };
+    const timer = setInterval(tick, 200);
+    tick();
+    return () => clearInterval(timer);
+  }
+}

@@ -1,0 +1,57 @@
+/** What to tell a person about each error of the protocol. */
+
+/**
+ * @typedef {{title: string, body: string, retry: "count" | "button" | "none"}} Problem `count`: tried again by itself
+ */
+
+/** @type {Record<string, Problem>} */
+const PROBLEMS = {
+  at_capacity: {
+    title: "The node is at capacity",
+    body: "All its voices are taken. Trying again in {s}, or stop somebody else first.",
+    retry: "count",
+  },
+  draining: {
+    title: "The node is going down",
+    body: "What is being spoken will finish; nothing new starts. This page reconnects by itself when the node is back.",
+    retry: "none",
+  },
+  engine_lost: {
+    title: "The speech engine was lost",
+    body: "The node starts a new one, usually within a second. Nothing of your text is lost: speak it again.",
+    retry: "button",
+  },
+  slow_consumer: {
+    title: "The sound was taken too slowly",
+    body: "This browser or its network fell behind real time, so the node closed the line. Close other heavy tabs, or use WebRTC.",
+    retry: "button",
+  },
+  starved: {
+    title: "No more text came",
+    body: "The node waits 15 seconds for words, then it ends the turn. Start again when there is more to say.",
+    retry: "none",
+  },
+  unknown_voice: {
+    title: "The node does not have this voice",
+    body: "Pick another one from the list; it shows what the engine can speak.",
+    retry: "none",
+  },
+  unsupported_language: {
+    title: "This voice does not speak that language",
+    body: "Pick “Follow the voice”, or a voice of the language.",
+    retry: "none",
+  },
+  text_too_long: {
+    title: "The text is too long",
+    body: "Speak it in parts: the node takes a limited number of characters a turn.",
+    retry: "none",
+  },
+};
+
+/**
+ * @param {{code: string, message: string}} error
+ * @returns {Problem}
+ */
+export function problemOf(error) {
+  return PROBLEMS[error.code] ?? { title: "The node could not do that", body: error.message, retry: "button" };
+}

@@ -1,0 +1,144 @@
+/** Sound that arrives as a media track: the browser plays it, a probe listens along. */
+
+import { makeAnalyser, processedAt } from "./audio.js";
+import { COLUMN_SAMPLES } from "./wave.js";
+
+const PAUSE_MS = 400; // longer silence is the track waiting for words, not speech
+const REST_MS = 100; // silence of the incoming track that is no pause of speech any more
+const RELEASE_MS = 250; // what may still be on its way once the node has confirmed a cancel
+
+/** @typedef {import("./player.js").Sink} Sink */
+
+/** @implements {Sink} */
+export class RemoteAudio {
+  columns = true;
+  underruns = 0;
+  onfirst = (/** @type {number} */ _at) => {};
+  onended = () => {};
+  oncolumn = (/** @type {number} */ _peak, /** @type {number} */ _brightness) => {};
+  #audio;
+  #element;
+  #source;
+  #probe;
+  /** @type {import("./protocol.js").Context | null} */
+  #context = null;
+  #loud = false;
+  #changedAt = 0;
+  /** Speech heard of the context, ms; null until its first sound. @type {number | null} */
+  #playedMs = null;
+  #countedAt = 0;
+  /** Resolvers of `silence`. @type {((at: number) => void)[]} */
+  #silences = [];
+  #stoppedAt = 0;
+  /** @type {ReturnType<typeof setTimeout>} */
+  #resting = 0;
+  /** @type {ReturnType<typeof setTimeout>} */
+  #unmute = 0;
+
+  /**
+   * @param {AudioContext} audio
+   * @param {MediaStream} stream
+   * @param {HTMLAudioElement} element
+   */
+  constructor(audio, stream, element) {
+    this.#audio = audio;
+    this.#element = element;
+    // Chromium feeds Web Audio from a remote track only while an element plays it.
+    element.srcObject = stream;
+    element.muted = false;
+    this.#source = new MediaStreamAudioSourceNode(audio, { mediaStream: stream });
+    this.#probe = new AudioWorkletNode(audio, "agent-tts-probe", { channelCount: 1, channelCountMode: "explicit" });
+    this.#probe.port.postMessage({ type: "column", samples: COLUMN_SAMPLES });
+    this.#probe.port.onmessage = ({ data }) => (data.type === "level" ? this.#level(data) : this.#column(data));
+    this.analyser = makeAnalyser(audio);
+    // The probe's own output is silence; the destination is what makes it run.
+    this.#source.connect(this.#probe).connect(audio.destination);
+    this.#source.connect(this.analyser);
+  }
+
+  /** @param {import("./protocol.js").Context} context */
+  begin(context) {
+    this.#context = context;
+    this.#playedMs = null;
+    // Before a gesture the browser refuses; the gesture that speaks asks again.
+    this.#element.play().catch(() => {});
+  }
+
+  push() {}
+
+  /**
+   * The track's clock is the wall clock and knows no contexts, so that the position is an estimate: time in which
+   * there was sound or a short pause, never beyond the words known.
+   * @param {{wordsMs: number}} until
+   */
+  position({ wordsMs }) {
+    const now = performance.now();
+    const passed = now - this.#countedAt;
+    this.#countedAt = now;
+    if (this.#playedMs === null) return null;
+    const quietMs = this.#loud ? 0 : now - this.#changedAt;
+    if (quietMs < PAUSE_MS) this.#playedMs += passed;
+    if (wordsMs) this.#playedMs = Math.min(this.#playedMs, wordsMs);
+    if (this.#context?.done && !this.#context.cancelled && quietMs > PAUSE_MS) this.#end();
+    return { playedMs: this.#playedMs ?? 0, bufferedMs: 0 };
+  }
+
+  /** The element is muted at once; resolves when the incoming track itself is silent and stays so. */
+  silence() {
+    this.#context = null;
+    this.#playedMs = null;
+    this.#element.muted = true;
+    clearTimeout(this.#unmute);
+    this.#stoppedAt = performance.now();
+    this.#settle();
+    return /** @type {Promise<number>} */ (new Promise((resolve) => this.#silences.push(resolve)));
+  }
+
+  released() {
+    clearTimeout(this.#unmute);
+    this.#unmute = setTimeout(() => (this.#element.muted = false), RELEASE_MS);
+  }
+
+  close() {
+    clearTimeout(this.#unmute);
+    clearTimeout(this.#resting);
+    this.#probe.port.onmessage = null;
+    this.#source.disconnect();
+    this.#probe.disconnect();
+    this.#element.srcObject = null;
+  }
+
+  /** Silence counts once it has lasted: speech has pauses too. It began with the last change, or with the stop. */
+  #settle() {
+    clearTimeout(this.#resting);
+    if (this.#loud) return;
+    this.#resting = setTimeout(() => {
+      const at = Math.max(this.#changedAt, this.#stoppedAt);
+      for (const resolve of this.#silences.splice(0)) resolve(at);
+    }, REST_MS);
+  }
+
+  /** @param {{loud: boolean, time: number}} change */
+  #level({ loud, time }) {
+    const at = processedAt(this.#audio, time);
+    this.#loud = loud;
+    this.#changedAt = at;
+    if (this.#silences.length) this.#settle();
+    if (loud && this.#playedMs === null && this.#context?.no != null) {
+      this.#playedMs = 0;
+      this.#countedAt = at;
+      this.onfirst(at);
+    }
+  }
+
+  /** @param {{peak: number, crossings: number}} column */
+  #column({ peak, crossings }) {
+    if (this.#playedMs !== null) this.oncolumn(peak, crossings / COLUMN_SAMPLES);
+  }
+
+  #end() {
+    this.#context = null;
+    this.#playedMs = null;
+    this.onended();
+  }
+}

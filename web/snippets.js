@@ -1,0 +1,102 @@
+/** The page's present settings as code of one's own. */
+
+/**
+ * @typedef {object} Choice
+ * @property {URL} base address of the node
+ * @property {string} voice
+ * @property {string} language "auto" follows the voice
+ * @property {number} speed
+ * @property {string} text
+ * @property {boolean} locked whether the node asks for a key
+ */
+
+const MOST_TEXT = 80;
+
+/** @type {Record<string, (choice: Choice) => string>} */
+export const SNIPPETS = { python, javascript, curl };
+
+/** @param {Choice} choice */
+function python({ base, voice, language, speed, text, locked }) {
+  const options = [`voice=${JSON.stringify(voice)}`];
+  if (language !== "auto") options.push(`language=${JSON.stringify(language)}`);
+  if (speed !== 1) options.push(`speed=${speed}`);
+  const key = locked ? ', api_key=os.environ["AGENT_TTS_KEY"]' : "";
+  return `import asyncio
+${locked ? "import os\n" : ""}
+from agent_tts import connect
+
+
+async def main() -> None:
+    async with connect(${JSON.stringify(origin(base))}${key}) as node:
+        speech = await node.open(${options.join(", ")})
+        for token in ${JSON.stringify(short(text))}.split(" "):  # your LLM
+            speech.write(token + " ")
+        speech.end()
+        async for pcm in speech:  # 16-bit mono at 24 kHz, as it is made
+            ...
+
+
+asyncio.run(main())
+`;
+}
+
+/** @param {Choice} choice */
+function javascript({ base, voice, language, speed, text, locked }) {
+  const url = new URL("v1/tts/stream", base);
+  url.protocol = url.protocol.replace("http", "ws");
+  const options = { voice, ...(language === "auto" ? {} : { language }), ...(speed === 1 ? {} : { speed }) };
+  const token = locked
+    ? `const { token } = await (await fetch("${new URL("v1/tokens", base)}", { // on your server
+  method: "POST", headers: { Authorization: \`Bearer \${process.env.AGENT_TTS_KEY}\` },
+})).json();
+`
+    : "";
+  const address = locked ? `\`${url}?token=\${token}\`` : JSON.stringify(String(url));
+  return `${token}const node = new WebSocket(${address}, "agent_tts.v1");
+node.binaryType = "arraybuffer";
+const send = (message) => node.send(JSON.stringify({ context_id: "t1", ...message }));
+
+node.onopen = () => {
+  send({ type: "context.open", ...${JSON.stringify(options)} });
+  for (const token of ${JSON.stringify(short(text))}.split(" ")) { // your LLM
+    send({ type: "text.append", text: token + " " });
+  }
+  send({ type: "context.end" });
+};
+node.onmessage = ({ data }) => {
+  if (typeof data === "string") return console.log(JSON.parse(data));
+  const pcm = new Int16Array(data, 16); // 24 kHz, mono
+};
+// Barge-in: send({ type: "context.cancel", played_ms: heardSoFar });
+`;
+}
+
+/** @param {Choice} choice */
+function curl({ base, voice, language, speed, text, locked }) {
+  const body = {
+    model: "tts-1",
+    input: short(text),
+    voice,
+    ...(language === "auto" ? {} : { language }),
+    ...(speed === 1 ? {} : { speed }),
+    response_format: "wav",
+  };
+  const key = locked ? `  -H "Authorization: Bearer $AGENT_TTS_KEY" \\\n` : "";
+  return `curl -N ${new URL("v1/audio/speech", base)} \\
+${key}  -H "Content-Type: application/json" \\
+  -d '${JSON.stringify(body).replaceAll("'", String.raw`'\''`)}' \\
+  --output speech.wav
+`;
+}
+
+/** @param {URL} base */
+function origin(base) {
+  return String(new URL(".", base)).replace(/\/$/, "");
+}
+
+/** @param {string} text */
+function short(text) {
+  const line = text.trim().replace(/\s+/g, " ");
+  const characters = [...line];
+  return characters.length <= MOST_TEXT ? line : `${characters.slice(0, MOST_TEXT).join("").replace(/\s\S*$/, "")}…`;
+}

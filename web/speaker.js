@@ -1,0 +1,271 @@
+/** One turn at a time: text goes out, sound and times come in, and a stop is silent first and polite second. */
+
+import { SAMPLE_RATE } from "./audio.js";
+import { Transcript } from "./transcript.js";
+
+const ACK_MS = 250;
+const METER_MS = 200;
+
+/**
+ * @typedef {import("./protocol.js").Session} Session
+ * @typedef {import("./protocol.js").Context} Context
+ * @typedef {import("./player.js").Sink} Sink
+ *
+ * @typedef {object} Turn
+ * @property {Context} context
+ * @property {Transcript} transcript
+ * @property {{start: () => void, stop: () => void} | null} source writes the text
+ * @property {number} playedMs
+ * @property {boolean} sounded something of it was heard
+ * @property {boolean} over nothing of it is to be heard any more
+ *
+ * @typedef {{heard: string, unheard: string, playedMs: number, cut: boolean}} Outcome
+ */
+
+export class Speaker {
+  /** A turn has begun or ended. */
+  onchange = () => {};
+  /** A turn that was heard is complete, and the node has said its last word on it. */
+  onoutcome = (/** @type {Outcome} */ _outcome) => {};
+  /** The node could not do it. */
+  onerror = (/** @type {import("./protocol.js").ErrorMessage} */ _error) => {};
+  /** The node lets running speech finish, and then goes. */
+  ondraining = () => {};
+  /** After a stop: ms until the sound was silent. */
+  onsilence = (/** @type {number} */ _ms) => {};
+  #said;
+  #wave;
+  #meters;
+  /** @type {Session | null} */
+  #session = null;
+  /** @type {Sink | null} */
+  #sink = null;
+  /** The turn on the stage; over or not. @type {Turn | null} */
+  #turn = null;
+  /** Turns the node still has something to say about. @type {Map<Context, Turn>} */
+  #turns = new Map();
+  #ackedAt = 0;
+  #meteredAt = 0;
+  /** @type {ReturnType<typeof setInterval>} */
+  #ticks = 0;
+
+  /**
+   * @param {HTMLElement} said the current turn's text
+   * @param {import("./wave.js").Wave} wave
+   * @param {import("./meters.js").Meters} meters
+   */
+  constructor(said, wave, meters) {
+    this.#said = said;
+    this.#wave = wave;
+    this.#meters = meters;
+  }
+
+  /** Whether there is something to interrupt. */
+  get speaking() {
+    return this.#turn !== null && !this.#turn.over;
+  }
+
+  /** The turn that can take more text. */
+  get writable() {
+    return this.speaking && !this.#turn?.context.ended ? this.#turn : null;
+  }
+
+  /**
+   * Speak through this session from now on.
+   * @param {Session} session
+   * @param {Sink} sink
+   */
+  attach(session, sink) {
+    this.#session = session;
+    this.#sink = sink;
+    session.onmessage = (message, context) => this.#receive(message, context);
+    session.onaudio = (chunk, context) => {
+      this.#wave.push(chunk.pcm, chunk.firstSample);
+      this.#turns.get(context)?.transcript.receive(((chunk.firstSample + chunk.pcm.length) / SAMPLE_RATE) * 1000);
+      // As seen from here, until the node tells its own figure at the end.
+      if (!chunk.firstSample && context.sentAt !== null) this.#meters.set("serverTtfaMs", performance.now() - context.sentAt);
+      sink.push(chunk);
+    };
+    sink.onfirst = (at) => this.#heardFirst(at);
+    sink.onended = () => this.#heardAll();
+    sink.oncolumn = (peak, brightness) => this.#wave.hear(peak, brightness);
+  }
+
+  /** The session is gone: what was said of its turns is all that will be. */
+  detach() {
+    if (this.#turn && this.speaking) this.#break(this.#turn);
+    for (const turn of this.#turns.values()) this.#close(turn);
+    this.#sink?.close();
+    this.#session = this.#sink = null;
+  }
+
+  /**
+   * Begin a turn, interrupting the one before.
+   * @param {{voice?: string, language?: string, speed?: number}} options
+   */
+  begin(options) {
+    if (!this.#session || !this.#sink) throw new Error("not attached to a session");
+    this.stop();
+    const context = this.#session.open(options);
+    const turn = { context, transcript: new Transcript(this.#said), source: null, playedMs: 0, sounded: false, over: false };
+    this.#turn = turn;
+    this.#turns.set(context, turn);
+    this.#sink.begin(context);
+    this.#meters.reset();
+    this.#wave.begin();
+    // A timer as well as frames: a hidden tab draws nothing, and yet it is heard.
+    this.#ticks = setInterval(() => this.#tick(), ACK_MS);
+    requestAnimationFrame(() => this.#animate(turn));
+    this.onchange();
+    return turn;
+  }
+
+  /**
+   * More text of the current turn.
+   * @param {string} text
+   */
+  write(text) {
+    this.#turn?.transcript.append(text);
+    this.#turn?.context.append(text);
+  }
+
+  /**
+   * Barge in: silence first, then the node is told.
+   * @param {number} since when it was asked for, on performance.now's clock
+   */
+  stop(since = performance.now()) {
+    const turn = this.#turn;
+    if (!turn || turn.over || !this.#sink) return;
+    this.#tick();
+    const silence = this.#sink.silence();
+    turn.context.cancel(this.#sink.columns ? null : turn.playedMs);
+    this.#break(turn);
+    silence.then((at) => {
+      if (turn.sounded) this.onsilence(Math.max(0, at - since));
+    });
+  }
+
+  /** @param {Turn} turn its rest will not be heard */
+  #break(turn) {
+    turn.source?.stop();
+    turn.transcript.interrupt(null);
+    this.#wave.cut();
+    this.#end(turn);
+  }
+
+  /** @param {Turn} turn */
+  #end(turn) {
+    turn.over = true;
+    clearInterval(this.#ticks);
+    this.#wave.rest();
+    this.#meters.set("bufferMs", null);
+    if (turn.context.done) this.#close(turn);
+    this.onchange();
+  }
+
+  /** @param {Turn} turn */
+  #close(turn) {
+    if (!this.#turns.delete(turn.context)) return;
+    const [heard, unheard] = turn.transcript.parts();
+    if (turn.sounded) this.onoutcome({ heard, unheard, playedMs: turn.playedMs, cut: turn.transcript.cut });
+  }
+
+  /** @param {Turn} turn */
+  #animate(turn) {
+    if (turn.over) return;
+    this.#tick();
+    requestAnimationFrame(() => this.#animate(turn));
+  }
+
+  #tick() {
+    const turn = this.#turn;
+    if (!turn || turn.over || !this.#sink) return;
+    const position = this.#sink.position({ wordsMs: turn.transcript.wordsMs });
+    if (!position || turn.over) return;
+    turn.playedMs = position.playedMs;
+    turn.transcript.play(position.playedMs);
+    this.#wave.seek(position.playedMs);
+    const now = performance.now();
+    if (now - this.#meteredAt >= METER_MS) {
+      this.#meteredAt = now;
+      this.#meters.set("bufferMs", this.#sink.columns ? null : position.bufferedMs);
+      this.#meters.set("underruns", this.#sink.underruns);
+    }
+    if (now - this.#ackedAt >= ACK_MS && !this.#sink.columns) {
+      this.#ackedAt = now;
+      turn.context.acknowledge(position.playedMs);
+    }
+  }
+
+  /** @param {number} at */
+  #heardFirst(at) {
+    const turn = this.#turn;
+    if (!turn || turn.over || turn.context.sentAt === null) return;
+    turn.sounded = true;
+    this.#meters.set("clientTtfaMs", at - turn.context.sentAt);
+  }
+
+  #heardAll() {
+    const turn = this.#turn;
+    if (!turn || turn.over) return;
+    turn.transcript.finish();
+    this.#end(turn);
+  }
+
+  /**
+   * @param {any} message
+   * @param {Context | undefined} context
+   */
+  #receive(message, context) {
+    const turn = context && this.#turns.get(context);
+    if (message.type === "error") this.#fail(message, turn);
+    if (message.type === "session.draining") this.ondraining();
+    if (!turn) return;
+    if (message.type === "words" && !turn.over) {
+      turn.transcript.time(message.words);
+      this.#wave.time(turn.transcript.words);
+    } else if (message.type === "context.cancelled") {
+      turn.transcript.interrupt(message.heard_text ?? null);
+      this.#sink?.released();
+    } else if (message.type === "context.done") {
+      this.#done(turn, message);
+    }
+  }
+
+  /**
+   * A context that was refused before it started has no `context.done`. Its text may have opened it anew behind the
+   * refusal, with other settings: that one is cancelled.
+   * @param {import("./protocol.js").ErrorMessage} error
+   * @param {Turn | undefined} turn
+   */
+  #fail(error, turn) {
+    if (turn && turn.context.no === null && !turn.context.cancelled) {
+      turn.context.cancel(null);
+      turn.context.done = true;
+      if (!turn.over) this.#break(turn);
+    } else if (error.code === "unknown_context") {
+      return; // the answer to that cancel
+    }
+    this.onerror(error);
+  }
+
+  /**
+   * @param {Turn} turn
+   * @param {{reason: string, audio_ms: number | null, ttfa_ms: number | null, rtf: number | null}} done
+   */
+  #done(turn, done) {
+    if (turn === this.#turn) {
+      this.#meters.set("serverTtfaMs", done.ttfa_ms);
+      this.#meters.set("rtf", done.rtf);
+      this.#meters.set("audioMs", done.audio_ms);
+    }
+    if (turn.over) return this.#close(turn);
+    if (done.reason === "error" || done.reason === "cancelled") {
+      this.#sink?.silence();
+      this.#sink?.released();
+      this.#break(turn);
+    } else if (!done.audio_ms) {
+      this.#heardAll();
+    }
+  }
+}

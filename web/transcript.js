@@ -1,0 +1,144 @@
+/**
+ * A turn's text on the page, in pieces that are each `coming`, `ready` (its sound is there), `now`, `heard`,
+ * or, once the turn was cut, `cut` (its sound was made in vain) or `unsaid` (it was never made).
+ */
+
+// A piece is a word, or one character of a script that writes no spaces.
+const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}]/u;
+
+/**
+ * A span of the page and the characters (code points, as the protocol counts) that it shows.
+ * @typedef {{element: HTMLSpanElement, start: number, end: number}} Piece
+ * @typedef {import("./protocol.js").Word} Word
+ */
+
+export class Transcript {
+  /** Times of words, in the order of the text. @type {Word[]} */
+  words = [];
+  text = "";
+  /** Characters heard so far. */
+  heardChars = 0;
+  /** Whether the turn was cut. */
+  cut = false;
+  #element;
+  #length = 0;
+  #readyChars = 0;
+  /** @type {Piece[]} */
+  #pieces = [];
+  /** Whether the next character continues the last piece. */
+  #open = false;
+
+  /** @param {HTMLElement} element is emptied and filled */
+  constructor(element) {
+    this.#element = element;
+    element.replaceChildren();
+  }
+
+  /** @param {string} text */
+  append(text) {
+    this.text += text;
+    for (const character of text) {
+      const unspaced = UNSPACED.test(character);
+      if (/\s/.test(character)) {
+        this.#element.append(character === "\n" ? document.createElement("br") : " ");
+        this.#open = false;
+      } else if (this.#open && !unspaced) {
+        const piece = /** @type {Piece} */ (this.#pieces.at(-1));
+        piece.element.append(character);
+        piece.end++;
+      } else {
+        this.#begin(character);
+        this.#open = !unspaced;
+      }
+      this.#length++;
+    }
+  }
+
+  /** @param {Word[]} words new ones, or better times of known ones */
+  time(words) {
+    const byStart = new Map(this.words.map((word) => [word.char_start, word]));
+    for (const word of words) byStart.set(word.char_start, word);
+    this.words = [...byStart.values()].sort((a, b) => a.char_start - b.char_start);
+    this.#paint();
+  }
+
+  /** @param {number} readyMs of the context's sound are there, heard or not */
+  receive(readyMs) {
+    this.#readyChars = this.#charsAt(readyMs);
+    this.#paint();
+  }
+
+  /** End of the last word whose time is known, ms. */
+  get wordsMs() {
+    return this.words.at(-1)?.end_ms ?? 0;
+  }
+
+  /** @param {number} playedMs of the context, as heard */
+  play(playedMs) {
+    if (this.cut) return;
+    const chars = this.#charsAt(playedMs);
+    if (chars === this.heardChars) return;
+    this.heardChars = chars;
+    this.#paint();
+  }
+
+  /** All of it was heard. */
+  finish() {
+    if (this.cut) return;
+    this.heardChars = this.#length;
+    this.#paint();
+  }
+
+  /**
+   * The rest will not be heard.
+   * @param {string | null} heardText what the node counts as heard, once it has said so
+   */
+  interrupt(heardText) {
+    this.cut = true;
+    if (heardText === null) {
+      // A word that has begun counts as heard, until the node says better.
+      const begun = this.#pieces.findLast(({ start }) => start < this.heardChars);
+      this.heardChars = begun?.end ?? 0;
+    } else if (this.text.startsWith(heardText)) {
+      this.heardChars = [...heardText].length;
+    }
+    this.#paint();
+  }
+
+  /** @returns {[string, string]} heard and not heard */
+  parts() {
+    const characters = [...this.text];
+    return [characters.slice(0, this.heardChars).join(""), characters.slice(this.heardChars).join("")];
+  }
+
+  /** @param {string} character */
+  #begin(character) {
+    const element = document.createElement("span");
+    element.textContent = character;
+    element.dataset.is = "coming";
+    this.#element.append(element);
+    this.#pieces.push({ element, start: this.#length, end: this.#length + 1 });
+  }
+
+  /**
+   * Within a word the characters are taken as equally long: a "word" of Chinese is a whole sentence.
+   * @param {number} playedMs
+   */
+  #charsAt(playedMs) {
+    const word = this.words.findLast(({ start_ms }) => start_ms <= playedMs);
+    if (!word) return 0;
+    const part = Math.min(1, (playedMs - word.start_ms) / Math.max(1, word.end_ms - word.start_ms));
+    return word.char_start + Math.ceil(part * (word.char_end - word.char_start));
+  }
+
+  #paint() {
+    for (const { element, start, end } of this.#pieces) {
+      let is = "coming";
+      if (this.heardChars >= end) is = "heard";
+      else if (this.cut) is = start < this.#readyChars ? "cut" : "unsaid";
+      else if (this.heardChars > start) is = "now";
+      else if (end <= this.#readyChars) is = "ready";
+      if (element.dataset.is !== is) element.dataset.is = is;
+    }
+  }
+}

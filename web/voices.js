@@ -1,0 +1,181 @@
+/** The voice picker: a combobox that filters as one types, grouped by language. */
+
+/** @typedef {import("./api.js").Voice} Voice */
+
+const names = new Intl.DisplayNames(["en"], { type: "language", fallback: "none" });
+
+/**
+ * English name of a language code, or the code.
+ * @param {string} code BCP 47
+ */
+export function languageName(code) {
+  try {
+    return names.of(code) ?? code;
+  } catch {
+    return code; // not a well-formed tag: some engines have their own
+  }
+}
+
+export class VoicePicker {
+  /** @type {(voice: Voice | null) => void} */
+  onchange = () => {};
+  /** @type {Voice[]} */
+  voices = [];
+  /** Name of the node's own choice. */
+  preferred = "";
+  /** @type {Voice | null} */
+  chosen = null;
+  #input;
+  #list;
+  #about;
+  /** Options as shown, in their order. @type {HTMLElement[]} */
+  #options = [];
+  #active = -1;
+
+  /**
+   * @param {HTMLInputElement} input with role combobox
+   * @param {HTMLElement} list with role listbox
+   * @param {HTMLElement} about describes the choice
+   */
+  constructor(input, list, about) {
+    this.#input = input;
+    this.#list = list;
+    this.#about = about;
+    input.addEventListener("focus", () => input.select());
+    input.addEventListener("click", () => this.#open(""));
+    input.addEventListener("input", () => this.#open(input.value));
+    input.addEventListener("blur", () => this.#close());
+    input.addEventListener("keydown", (event) => this.#key(event));
+    // The list must not take the focus: losing it would close the list before the click.
+    list.addEventListener("pointerdown", (event) => event.preventDefault());
+    list.addEventListener("click", (event) => {
+      const option = /** @type {HTMLElement} */ (event.target).closest("[role=option]");
+      if (option instanceof HTMLElement) this.choose(option.dataset.name ?? "");
+    });
+  }
+
+  /**
+   * @param {Voice[]} voices
+   * @param {string} preferred name of the node's own choice
+   */
+  fill(voices, preferred) {
+    this.voices = voices;
+    this.preferred = preferred;
+    this.choose(preferred);
+  }
+
+  /**
+   * Choose a voice of a language, unless the present one speaks it.
+   * @param {string[]} codes of the language, without regions
+   */
+  follow(codes) {
+    const speaks = (/** @type {Voice | null | undefined} */ voice) =>
+      voice?.languages.some((code) => codes.includes(code.split("-")[0]));
+    if (speaks(this.chosen)) return;
+    const voice = [this.#find(this.preferred), ...this.voices].find(speaks);
+    if (voice) this.choose(voice.name);
+  }
+
+  /** @param {string} name ignored when there is no such voice */
+  choose(name) {
+    const voice = this.#find(name);
+    if (voice) this.chosen = voice;
+    this.#close();
+    this.#about.textContent = this.chosen ? describe(this.chosen) : "";
+    if (voice) this.onchange(voice);
+  }
+
+  /** @param {string} name */
+  #find(name) {
+    return this.voices.find((voice) => voice.name === name);
+  }
+
+  /** @param {string} wanted words that name, description or language must have */
+  #open(wanted) {
+    const words = wanted.toLowerCase().split(/\s+/);
+    const fits = (/** @type {Voice} */ voice) => {
+      const text = `${voice.name} ${describe(voice)} ${voice.languages.map(languageName).join(" ")}`.toLowerCase();
+      return words.every((word) => text.includes(word));
+    };
+    this.#list.replaceChildren(...this.#groups(this.voices.filter(fits)));
+    this.#options = [.../** @type {NodeListOf<HTMLElement>} */ (this.#list.querySelectorAll("[role=option]"))];
+    this.#list.hidden = false;
+    this.#input.setAttribute("aria-expanded", "true");
+    const present = this.#options.findIndex((option) => option.dataset.name === this.chosen?.name);
+    this.#activate(wanted || present < 0 ? 0 : present);
+  }
+
+  /** @param {Voice[]} voices */
+  #groups(voices) {
+    if (!voices.length) {
+      const none = document.createElement("p");
+      none.textContent = "No voice fits.";
+      return [none];
+    }
+    const byLanguage = Map.groupBy(voices, (voice) => languageName(voice.languages[0] ?? "") || "Any language");
+    const sorted = [...byLanguage].sort(([a], [b]) => a.localeCompare(b));
+    return sorted.map(([language, members], at) => {
+      const group = document.createElement("div");
+      const title = group.appendChild(document.createElement("p"));
+      group.setAttribute("role", "group");
+      group.setAttribute("aria-labelledby", (title.id = `voices-${at}`));
+      title.textContent = language;
+      for (const voice of members) group.append(optionOf(voice, voice === this.chosen));
+      return group;
+    });
+  }
+
+  #close() {
+    this.#list.hidden = true;
+    this.#input.setAttribute("aria-expanded", "false");
+    this.#input.removeAttribute("aria-activedescendant");
+    this.#input.value = this.chosen?.name ?? "";
+  }
+
+  /** @param {number} at */
+  #activate(at) {
+    this.#options[this.#active]?.removeAttribute("data-active");
+    this.#active = Math.min(Math.max(at, 0), this.#options.length - 1);
+    const option = this.#options[this.#active];
+    if (!option) return;
+    option.dataset.active = "";
+    this.#input.setAttribute("aria-activedescendant", option.id);
+    option.scrollIntoView({ block: "nearest" });
+  }
+
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    const isOpen = !this.#list.hidden;
+    const steps = /** @type {Record<string, number>} */ ({ ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8 });
+    if (event.key in steps) {
+      event.preventDefault();
+      if (isOpen) this.#activate(this.#active + steps[event.key]);
+      else this.#open("");
+    } else if (event.key === "Enter" && isOpen) {
+      event.preventDefault();
+      this.choose(this.#options[this.#active]?.dataset.name ?? "");
+    } else if (event.key === "Escape" && isOpen) {
+      this.#close();
+    }
+  }
+}
+
+/** @param {Voice} voice */
+function describe({ description, languages }) {
+  return description || languages.map(languageName).join(", ");
+}
+
+/**
+ * @param {Voice} voice
+ * @param {boolean} selected
+ */
+function optionOf(voice, selected) {
+  const option = document.createElement("div");
+  option.setAttribute("role", "option");
+  option.setAttribute("aria-selected", String(selected));
+  option.id = `voice-${voice.name.replace(/[^a-z0-9]/gi, "_")}`;
+  option.dataset.name = voice.name;
+  option.append(Object.assign(document.createElement("span"), { textContent: voice.name }));
+  option.append(Object.assign(document.createElement("small"), { textContent: describe(voice) }));
+  return option;
+}
