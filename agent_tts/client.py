@@ -32,7 +32,7 @@ from websockets.asyncio.client import connect as websocket_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
-from agent_tts.errors import ContextExists, SpeechError, from_code
+from agent_tts.errors import ContextExists, SettingsError, SpeechError, from_code
 from agent_tts.remote import Audio, Cancelled, Done, Flushed, RemoteSpeech, Word, Words
 from agent_tts.serve.protocol import FLAG_FLUSH, FLAG_LAST, HEADER, KIND_AUDIO, SUBPROTOCOL, VERSION
 from agent_tts.settings import is_loopback
@@ -335,6 +335,7 @@ async def connect(
         Unauthorized, AtCapacity, Draining: the node refused the connection.
         SpeechError: it refused the session; the message says what is allowed.
         ConnectionLost: no node answers there.
+        SettingsError: the url names none.
         TimeoutError: it did not answer within 10 s.
     """
     websocket = await _dial(stream_url(url), api_key)
@@ -357,12 +358,12 @@ def stream_url(url: str) -> str:
     """The address of the protocol's WebSocket on the node that `url` names.
 
     Raises:
-        ValueError: no such thing as that scheme.
+        SettingsError: it names none.
     """
     scheme, host, path, query, _ = urlsplit(url if "://" in url else f"ws://{url}")
     schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
     if scheme not in schemes or not host:
-        raise ValueError(f"a node's url is {', '.join(f'{name}://host:port' for name in schemes)} or host:port")
+        raise SettingsError(f"a node's url is {', '.join(f'{name}://host:port' for name in schemes)} or host:port")
     path = path.rstrip("/")
     return urlunsplit((schemes[scheme], host, path if path.endswith(PATH) else path + PATH, query, ""))
 

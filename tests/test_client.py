@@ -18,6 +18,7 @@ from agent_tts.errors import (
     AtCapacity,
     BadMessage,
     ContextExists,
+    SettingsError,
     SlowConsumer,
     SpeechError,
     TextTooLong,
@@ -510,5 +511,5 @@ def test_a_node_may_be_named_in_many_ways(url: str, expected: str) -> None:
 
 @pytest.mark.parametrize("url", ["ftp://h", "http://", ""])
 def test_what_names_no_node_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="host:port"):
+    with pytest.raises(SettingsError, match="host:port"):
         stream_url(url)

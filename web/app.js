@@ -147,9 +147,8 @@ speaker.onoutcome = ({ heard, unheard, playedMs, cut }) => {
   refusals = 0;
   const entry = document.createElement("li");
   const text = entry.appendChild(document.createElement("p"));
-  for (const [is, part] of [["heard", heard], ["cut", unheard]]) {
-    if (part.trim()) text.append(Object.assign(document.createElement(is === "cut" ? "s" : "span"), { textContent: part }));
-  }
+  text.append(Object.assign(document.createElement("span"), { textContent: heard }));
+  if (unheard.trim()) text.append(Object.assign(document.createElement("s"), { textContent: unheard }));
   const note = entry.appendChild(document.createElement("small"));
   note.textContent = cut ? `stopped after ${(playedMs / 1000).toFixed(1)} s` : `${(playedMs / 1000).toFixed(1)} s`;
   at("log").prepend(entry);

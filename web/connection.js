@@ -172,9 +172,8 @@ function created(session) {
     );
     session.onclose = (code, reason) => fail(closed(code, reason));
     session.onmessage = (message) => {
-      if (message.type === "error") {
-        fail(new ApiError(message.code === "unauthorized" ? 401 : 503, message.code, message.message, message.retry_after_ms));
-      }
+      const { type, code, message: why, retry_after_ms } = message;
+      if (type === "error") fail(new ApiError(code === "unauthorized" ? 401 : 503, code, why, retry_after_ms));
       if (message.type !== "session.created") return;
       clearTimeout(timer);
       resolve();

@@ -11,7 +11,10 @@
 
 export class Notices {
   #root;
-  /** Open notices by kind, with what ends their countdown. @type {Map<string, {element: HTMLElement, stop: () => void}>} */
+  /**
+   * Open notices by kind, with what ends their countdown.
+   * @type {Map<string, {element: HTMLElement, stop: () => void}>}
+   */
   #open = new Map();
 
   /** @param {HTMLElement} root a live region */

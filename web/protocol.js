@@ -4,7 +4,7 @@
  * @typedef {import("./transport_ws.js").Transport} Transport
  * @typedef {import("./transport_ws.js").Chunk} Chunk
  * @typedef {{word: string, start_ms: number, end_ms: number, char_start: number, char_end: number}} Word
- * @typedef {{type: string, code: string, message: string, context_id?: string, fatal?: boolean, retry_after_ms?: number}} ErrorMessage
+ * @typedef {{type: string, code: string, message: string, context_id?: string, retry_after_ms?: number}} ErrorMessage
  */
 
 /** One utterance: text goes in as it is written. */

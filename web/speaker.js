@@ -81,9 +81,12 @@ export class Speaker {
     session.onmessage = (message, context) => this.#receive(message, context);
     session.onaudio = (chunk, context) => {
       this.#wave.push(chunk.pcm, chunk.firstSample);
-      this.#turns.get(context)?.transcript.receive(((chunk.firstSample + chunk.pcm.length) / SAMPLE_RATE) * 1000);
-      // As seen from here, until the node tells its own figure at the end.
-      if (!chunk.firstSample && context.sentAt !== null) this.#meters.set("serverTtfaMs", performance.now() - context.sentAt);
+      const readyMs = ((chunk.firstSample + chunk.pcm.length) / SAMPLE_RATE) * 1000;
+      this.#turns.get(context)?.transcript.receive(readyMs);
+      if (chunk.firstSample === 0 && context.sentAt !== null) {
+        // As seen from here, until the node tells its own figure at the end.
+        this.#meters.set("serverTtfaMs", performance.now() - context.sentAt);
+      }
       sink.push(chunk);
     };
     sink.onfirst = (at) => this.#heardFirst(at);
@@ -107,7 +110,8 @@ export class Speaker {
     if (!this.#session || !this.#sink) throw new Error("not attached to a session");
     this.stop();
     const context = this.#session.open(options);
-    const turn = { context, transcript: new Transcript(this.#said), source: null, playedMs: 0, sounded: false, over: false };
+    const transcript = new Transcript(this.#said);
+    const turn = { context, transcript, source: null, playedMs: 0, sounded: false, over: false };
     this.#turn = turn;
     this.#turns.set(context, turn);
     this.#sink.begin(context);

@@ -5,7 +5,10 @@ const MOST = 300;
 export class Traffic {
   #list;
   #startedAt = 0;
-  /** Present entry of consecutive audio. @type {{contextNo: number, element: HTMLElement, count: number, samples: number} | null} */
+  /**
+   * Present entry of consecutive audio.
+   * @type {{contextNo: number, element: HTMLElement, count: number, samples: number} | null}
+   */
   #audio = null;
 
   /** @param {HTMLOListElement} list */

@@ -4,11 +4,13 @@
  */
 
 // A piece is a word, or one character of a script that writes no spaces.
-const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}]/u;
+const UNSPACED =
+  /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\u3000-\u303f\uff00-\uff65]/u;
+const UNSPACED_MS = 220; // of such a character, until the node tells the times of its "word", which is a whole sentence
 
 /**
  * A span of the page and the characters (code points, as the protocol counts) that it shows.
- * @typedef {{element: HTMLSpanElement, start: number, end: number}} Piece
+ * @typedef {{element: HTMLSpanElement, start: number, end: number, unspaced: boolean}} Piece
  * @typedef {import("./protocol.js").Word} Word
  */
 
@@ -47,7 +49,7 @@ export class Transcript {
         piece.element.append(character);
         piece.end++;
       } else {
-        this.#begin(character);
+        this.#begin(character, unspaced);
         this.#open = !unspaced;
       }
       this.#length++;
@@ -111,13 +113,16 @@ export class Transcript {
     return [characters.slice(0, this.heardChars).join(""), characters.slice(this.heardChars).join("")];
   }
 
-  /** @param {string} character */
-  #begin(character) {
+  /**
+   * @param {string} character
+   * @param {boolean} unspaced
+   */
+  #begin(character, unspaced) {
     const element = document.createElement("span");
     element.textContent = character;
     element.dataset.is = "coming";
     this.#element.append(element);
-    this.#pieces.push({ element, start: this.#length, end: this.#length + 1 });
+    this.#pieces.push({ element, start: this.#length, end: this.#length + 1, unspaced });
   }
 
   /**
@@ -126,9 +131,18 @@ export class Transcript {
    */
   #charsAt(playedMs) {
     const word = this.words.findLast(({ start_ms }) => start_ms <= playedMs);
-    if (!word) return 0;
-    const part = Math.min(1, (playedMs - word.start_ms) / Math.max(1, word.end_ms - word.start_ms));
-    return word.char_start + Math.ceil(part * (word.char_end - word.char_start));
+    if (word && playedMs < word.end_ms) {
+      const part = (playedMs - word.start_ms) / (word.end_ms - word.start_ms);
+      return word.char_start + Math.ceil(part * (word.char_end - word.char_start));
+    }
+    let chars = word?.char_end ?? 0;
+    let ms = playedMs - (word?.end_ms ?? 0);
+    for (const piece of this.#pieces.slice(this.#pieces.findIndex(({ start }) => start >= chars))) {
+      if (!piece.unspaced || ms <= 0 || this.words.some(({ char_start }) => char_start === piece.start)) break;
+      chars = piece.end;
+      ms -= UNSPACED_MS;
+    }
+    return chars;
   }
 
   #paint() {

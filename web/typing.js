@@ -1,7 +1,9 @@
 /** A text that arrives token by token, as an LLM writes it. */
 
 // Words with their leading space, long words in pieces, punctuation and every CJK character by itself.
-const TOKEN = /\s*(?:[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]|[\p{L}\p{M}\p{N}]{1,7}|[^\s\p{L}\p{M}\p{N}]{1,3})|\s+/gu;
+const UNSPACED = String.raw`[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]`;
+const LETTER = String.raw`\p{L}\p{M}\p{N}`;
+const TOKEN = new RegExp(String.raw`\s*(?:${UNSPACED}|[${LETTER}]{1,7}|[^\s${LETTER}]{1,3})|\s+`, "gu");
 
 /**
  * @param {string} text

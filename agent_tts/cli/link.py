@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+from loguru import logger
+
 from agent_tts.events import EngineInfo, SpeechOptions
 from agent_tts.ipc.client import EngineProcess
 from agent_tts.settings import Settings
@@ -87,15 +89,19 @@ async def local(settings: Settings, options: SpeechOptions) -> AsyncIterator[Spe
 
 @asynccontextmanager
 async def engine(settings: Settings) -> AsyncIterator[tuple[SpeechService, EngineInfo]]:
-    """An engine process of our own, which ends with the block.
+    """An engine process of our own, which ends with the block. Its log is not shown: what matters is in the errors.
 
     Raises:
         EngineLost: it does not start; the message says why.
     """
+    logger.disable("agent_tts")
     service = SpeechService(lambda on_events, on_lost: EngineProcess(settings, on_events, on_lost))
     try:
         await service.start()
         assert service.info is not None
         yield service, service.info
     finally:
-        await service.close()
+        try:
+            await service.close()
+        finally:
+            logger.enable("agent_tts")

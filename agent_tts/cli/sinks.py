@@ -70,9 +70,7 @@ class FileSink:
     def __init__(self, path: Path) -> None:
         format_ = FORMATS.get(path.suffix.lower())
         if format_ is None:
-            raise SettingsError(
-                f"-o {path.name}: the name must end in one of {', '.join(FORMATS)}, or be - for raw pcm"
-            )
+            raise SettingsError(f"-o {path.name}: the name ends in one of {', '.join(FORMATS)}; or - for raw pcm")
         self._is_wav = format_ == "wav"
         self._encoder = FileEncoder(format_)
         try:

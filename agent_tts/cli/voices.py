@@ -33,10 +33,10 @@ def voices(language: str | None, *, as_json: bool, url: str | None, key: str | N
     table = Table("voice", "languages", "", "also called", box=None, header_style="bold", pad_edge=False)
     for voice in found.voices:
         name = f"{voice.name} *" if voice.name == found.default else voice.name
-        table.add_row(name, ", ".join(voice.languages), voice.description, ", ".join(voice.aliases), style=None)
+        table.add_row(name, ", ".join(voice.languages), voice.description, ", ".join(voice.aliases))
     console = Console(highlight=False)
     console.print(table)
-    console.print(f"[dim]{len(found.voices)} voices; * speaks when none is asked for")
+    console.print("[dim]* speaks when none is asked for")
 
 
 def _speaks(code: str, language: str) -> bool:

@@ -22,8 +22,9 @@ from agent_tts.text.feed import Unit
 # Synthesis in one step, in seconds: a slot whose turn does not come is spoken in the next step.
 STEP_BUDGET_S = 0.005
 
+# What a pause follows, and what may stand between.
 CLAUSE_ENDS = tuple(".!?;:,…—–。！？，、；：।؟؛،")
-CLOSERS = "\"'”’»)]}」』）"
+CLOSERS = " \"'”’»)]}」』）"
 
 
 class EspeakEngine:
@@ -73,6 +74,7 @@ class Delivery:
     variant: str | None
     rate: int
     pitch: int
+    pitch_range: int
     stretch: float  # speed beyond what the rate can do; 1 is none
 
     @classmethod
@@ -80,9 +82,15 @@ class Delivery:
         wanted = RATE_NORMAL * options.speed
         rate = round(min(max(wanted, RATE_MIN), RATE_MAX))
         stretch = 1.0 if RATE_MIN <= wanted <= RATE_MAX else wanted / rate
-        # Its pitch doubles from the middle of the scale to the end.
-        pitch = round(PITCH_NORMAL * (1 + math.log2(options.pitch)))
-        return cls(language, variant, rate, min(max(pitch, 0), PITCH_MAX), stretch)
+        # A wider range reaches further down as well, by a quarter of what it grows, which the base makes up for.
+        base = options.pitch + (options.pitch - 1) / 4
+        pitch = round(PITCH_NORMAL * (1 + math.log2(base)))
+        pitch_range = round(PITCH_NORMAL * options.pitch)
+        return cls(language, variant, rate, _clamp(pitch), _clamp(pitch_range), stretch)
+
+
+def _clamp(pitch: int) -> int:
+    return min(max(pitch, 0), PITCH_MAX)
 
 
 class _Owner:
@@ -120,10 +128,13 @@ class _Owner:
 
     def _speak(self, unit: Unit) -> list[Output]:
         d = self._delivery
-        ends = unit.text.rstrip(CLOSERS).endswith(CLAUSE_ENDS)
-        # A unit cut in mid-sentence is spoken as if it went on, and without a pause.
-        text = unit.text if ends else unit.text + ","
-        clause = self._espeak.synthesize(text, d.language, d.variant, rate=d.rate, pitch=d.pitch, pause=ends)
+        text = unit.text.rstrip(CLOSERS)  # after the punctuation they would be a clause and a pause of their own
+        ends = text.endswith(CLAUSE_ENDS)
+        if not ends:
+            text += ","  # cut in mid-sentence: spoken as if it went on, and without a pause
+        clause = self._espeak.synthesize(
+            text, d.language, d.variant, rate=d.rate, pitch=d.pitch, pitch_range=d.pitch_range, pause=ends
+        )
         samples = clause.samples if d.stretch == 1.0 else self._espeak.stretch(clause.samples, d.stretch)
         scale = len(samples) / max(1, len(clause.samples))
         lead = 0

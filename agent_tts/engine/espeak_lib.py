@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 RATE_NORMAL, RATE_MIN, RATE_MAX = 175, 80, 450  # words a minute
 PITCH_NORMAL, PITCH_MAX = 50, 99
-RANGE_NORMAL = 50
 VOLUME = 80  # of 100: below clipping, whose gain control would outlast the synthesis
 
 _OUTPUT_SYNCHRONOUS = 2
@@ -99,20 +98,29 @@ class Espeak:
         self._voice_file.close()
 
     def synthesize(
-        self, text: str, language: Language, variant: str | None, *, rate: int, pitch: int, pause: bool
+        self,
+        text: str,
+        language: Language,
+        variant: str | None,
+        *,
+        rate: int,
+        pitch: int,
+        pitch_range: int,
+        pause: bool,
     ) -> Clause:
         """Speak `text`, which has no NUL, literally: no SSML, no phonemes.
 
         Args:
             rate: words a minute, RATE_MIN .. RATE_MAX.
-            pitch: 0 .. PITCH_MAX; PITCH_NORMAL is the voice's own.
+            pitch: of the lowest tones, 0 .. PITCH_MAX; PITCH_NORMAL is the voice's own, PITCH_MAX an octave higher.
+            pitch_range: from the lowest tones to the highest, 0 .. PITCH_MAX; linear, PITCH_NORMAL is the voice's own.
             pause: whether the pause after the last clause is part of the audio.
 
         Raises:
             EspeakError: the library refused the voice or the text.
         """
         self._select(language, variant)
-        settings = {_PARAM_RATE: rate, _PARAM_VOLUME: VOLUME, _PARAM_PITCH: pitch, _PARAM_RANGE: RANGE_NORMAL}
+        settings = {_PARAM_RATE: rate, _PARAM_VOLUME: VOLUME, _PARAM_PITCH: pitch, _PARAM_RANGE: pitch_range}
         for parameter, value in settings.items():
             _check(self._lib.espeak_SetParameter(parameter, value, 0))
         _check(self._lib.espeak_ng_SetRandSeed(ctypes.c_long(1)))
@@ -213,6 +221,7 @@ def _words(text: str, marks: list[tuple[int, int, int, int]], samples: NDArray[n
         if kind != _EVENT_WORD or not 0 <= char < len(text):
             continue
         before = int(np.searchsorted(sounding, limit))  # sounding samples before the limit
+        start = min(start, len(samples))
         end = max(start, int(sounding[before - 1]) + 1 if before else 0)
         if words and (char < words[-1].char + words[-1].length or text[char : char + length].isspace()):
             words[-1] = replace(words[-1], end=end)

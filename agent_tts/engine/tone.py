@@ -95,15 +95,17 @@ class _Owner:
     def speak(self) -> list[Output]:
         """The next frame, or why there is none."""
         track, fault = self.track, self._fault
+        endless = False
         if fault is not None and fault.at <= track.frames:
             fault.strike(faults.OF_SLOT)
             if fault.kind == faults.DONE_AT:
                 return [Done(track.slot, track.epoch)]
-            if fault.kind == faults.NEVER_END and (not track.pending or track.pending[0] is Mark.END):
-                self._words.append("on-and-on")
-        while not track.ready and (self._words or track.pending):
+            endless = fault.kind == faults.NEVER_END
+        while not track.ready and (self._words or track.pending or endless):
             if self._words:
                 track.write(self._sound(self._words.popleft()))
+            elif endless and (not track.pending or track.pending[0] is Mark.END):
+                self._words.append("on-and-on")
             elif isinstance(item := track.pending.popleft(), Mark):
                 track.mark(item)
             else:

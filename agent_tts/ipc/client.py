@@ -72,6 +72,8 @@ class EngineProcess:
 
         Cancelling it skips the two seconds: the process is killed and reaped all the same.
         """
+        if self._child is not None:
+            self._child.silence()
         supervisor, self._supervisor = self._supervisor, None
         try:
             if supervisor is not None:

@@ -54,7 +54,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._outbox: list[bytes] = []
         # Whether its `Hello` has come.
         self._greeted = False
-        # Whether it is being ended: its events do not count, and its death is no loss.
+        # Whether it is to be ended: its events do not count, and its death is no loss.
         self._stopping = False
         # Whether it was given up while it still ran.
         self._hung = False
@@ -136,12 +136,16 @@ class ChildProcess(asyncio.SubprocessProtocol):
                 self._loop.call_soon(self._flush)
             self._outbox.append(encode(command))
 
+    def silence(self) -> None:
+        """From now on hand out neither an event nor a loss."""
+        self._stopping = True
+
     async def end(self) -> None:
         """Stop it, kill what is left, reap it. Bounded, idempotent. Cancelling it skips waiting, never the killing.
 
         Neither an event nor `on_lost` follows.
         """
-        self._stopping = True
+        self.silence()
         try:
             if self.alive:
                 self.send(Stop())

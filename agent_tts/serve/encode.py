@@ -130,6 +130,7 @@ class _Muxer:
         if recipe.bit_rate is not None:
             stream.bit_rate = recipe.bit_rate
         self._stream = stream
+        self._container.start_encoding()  # here, where it still passes while the engine prepares the first frame
         # Samples encoded so far, which is the time stamp of the next.
         self._samples = 0
 

@@ -54,7 +54,7 @@ class Status(BaseModel):
 
 
 async def _client(connection: HTTPConnection) -> Client:
-    return authorized(connection)
+    return authorized(connection)  # FastAPI would run a plain function in a thread
 
 
 Authorized = Annotated[Client, Depends(_client)]

@@ -34,7 +34,8 @@ RESYNC_S = 0.2
 # speech before, so that it decodes the next context, which begins with a fresh encoder, as if nothing had been before.
 SILENCE = bytes([0xF8, 0xFF, 0xFE])
 
-SILENT_PCM = bytes(2 * SAMPLE_RATE * PACKET_MS // 1_000)
+PACKET_BYTES = 2 * SAMPLE_RATE * PACKET_MS // 1_000  # of pcm
+SILENT_PCM = bytes(PACKET_BYTES)
 
 # What the encoder looks ahead, 6.5 ms: so much silence brings the last of the speech out of it.
 LOOKAHEAD_PCM = bytes(2 * SAMPLE_RATE * 65 // 10_000)
@@ -71,17 +72,29 @@ class Pacer:
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """The audio of one context."""
+    """The audio of one context. It is encoded when it is played: so the work of all peers is spread over time."""
 
     encoder: OpusEncoder = field(default_factory=OpusEncoder)
-    packets: deque[bytes] = field(default_factory=deque)  # not handed to RTP yet
+    pieces: deque[bytes] = field(default_factory=deque)  # pcm of a packet each, to be played
+    rest: bytes = b""  # pcm that does not fill a packet yet
     samples: int = 0  # written, at 24 kHz
     played: int = 0  # packets handed to RTP
     ended: bool = False  # no more will be written
 
+    def append(self, pcm: bytes) -> None:
+        pcm = self.rest + pcm
+        end = len(pcm) - len(pcm) % PACKET_BYTES
+        self.pieces.extend(pcm[start : start + PACKET_BYTES] for start in range(0, end, PACKET_BYTES))
+        self.rest = pcm[end:]
+
+    def end(self) -> None:
+        self.ended = True
+        self.append(LOOKAHEAD_PCM)
+        self.append(bytes(-len(self.rest) % PACKET_BYTES))
+
     @property
     def queued_ms(self) -> int:
-        return len(self.packets) * PACKET_MS
+        return len(self.pieces) * PACKET_MS
 
     @property
     def played_ms(self) -> int:
@@ -126,15 +139,13 @@ class SpeechTrack(MediaStreamTrack):
         """Append audio of a context: pcm_s16le, 24 kHz, mono, of any length."""
         lane = self._lanes.setdefault(context_no, _Lane())
         lane.samples += len(pcm) // 2
-        lane.packets.extend(lane.encoder.encode(pcm))
+        lane.append(pcm)
 
     def end(self, context_no: int) -> None:
         """All audio of the context has been written; what waits is still played. Idempotent."""
         lane = self._lanes.get(context_no)
         if lane is not None and not lane.ended:
-            lane.ended = True
-            lane.packets.extend(lane.encoder.encode(LOOKAHEAD_PCM))
-            lane.packets.extend(lane.encoder.flush())
+            lane.end()
 
     def clear(self, context_no: int) -> None:
         """Drop what was not played yet, at once; the next packet is silence, or another context's. Idempotent."""
@@ -178,8 +189,8 @@ class SpeechTrack(MediaStreamTrack):
     def _next(self) -> bytes:
         while self._lanes:
             context_no, lane = next(iter(self._lanes.items()))
-            if lane.packets:
-                return self._take(lane)
+            if lane.pieces:
+                return self._play(lane)
             if not lane.ended:
                 # The engine is late, or waits for text. Silence from the context's own encoder keeps the listener's
                 # decoder in step with it, so that speech goes on without a blemish.
@@ -187,8 +198,8 @@ class SpeechTrack(MediaStreamTrack):
             del self._lanes[context_no]
         return SILENCE
 
-    def _take(self, lane: _Lane) -> bytes:
-        packet = lane.packets.popleft()
+    def _play(self, lane: _Lane) -> bytes:
+        (packet,) = lane.encoder.encode(lane.pieces.popleft())
         lane.played += 1
         if lane.queued_ms in (0, LEAD_MS - PACKET_MS):
             self._on_room()

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from functools import partial
 from html import unescape
 
-from agent_tts.text.chars import NO_BREAK_SPACE, PICTOGRAPH, is_cjk, is_word, normal
+from agent_tts.text.chars import NO_BREAK_SPACE, PICTOGRAPH, is_word, normal
 
 MAX_TAG = 128  # characters of an HTML tag with its attributes
 MAX_TARGET = 2_048  # characters of a link's target
-_MAX_RUN = 7  # more marks in a row than any markup has: never spoken
+_MAX_RUN = 7  # more marks in a row than any markup has: white space
 _MAX_TAG_NAME = 12  # with its slash
 _MAX_ENTITY = 10
 _MAX_TRAILING = 8  # punctuation after a URL
@@ -192,13 +192,13 @@ class Cleaner:
         run = self._unhold()
         if mark == "`" or (mark == "~" and len(run) >= 3 and self._at_start):
             self._open_code(mark, len(run), run[0][1])
+        elif len(run) == _MAX_RUN:
+            self._pass(" ", run[0][1])
         elif not self._is_markup(mark, len(run), ch):
             self._pass_all(run)
         self._mode(ch, offset)
 
     def _is_markup(self, mark: str, count: int, after: str) -> bool:
-        if count == _MAX_RUN:
-            return True
         if self._at_start:
             if mark == "•" or (mark in "*-+" and count == 1 and after.isspace()):
                 return True  # a bullet
@@ -249,7 +249,6 @@ class Cleaner:
     def _open_code(self, mark: str, count: int, offset: int) -> None:
         if count < 3:
             self._code = count
-            self._ticks = 0
             self._mode = self._code_span
             return
         self._give("\n", offset)
@@ -355,8 +354,9 @@ class Cleaner:
             self._mode = self._tag_attributes
             self._mode(ch, offset)
         elif name in ("http", "https") and ch == ":":
-            self._before = "<"
-            self._reread(self._unhold()[1:], ch, offset)
+            (_, start), *address = self._unhold()
+            self._pass(" ", start)
+            self._reread(address, ch, offset)
         else:
             self._give_up(ch, offset)
 
@@ -423,7 +423,7 @@ class Cleaner:
         if ch in _URL_TRAILING:
             if len(self._held) < _MAX_TRAILING:
                 self._held.append((ch, offset))
-        elif not ch or ch in _URL_ENDERS or (ch > "\x7f" and not is_word(ch)) or is_cjk(ch):
+        elif not ch or ch in _URL_ENDERS or (ch > "\x7f" and not is_word(ch)):
             self._reread(self._unhold(), "" if ch == ">" else ch, offset)
         else:
             self._held.clear()

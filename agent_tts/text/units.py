@@ -159,7 +159,7 @@ class Cutter:
                 return False
             self._wide_end = False
             return not (ch.isdigit() and self._chars[-1] in WIDE_CLAUSE_MARKS)  # "10：30"
-        return self._said >= self._limit and ch not in NOT_FIRST and is_cjk(self._chars[-1])
+        return self._said >= self._limit and ch not in NOT_FIRST
 
     def _keep(self, ch: str, offset: int) -> None:
         self._chars.append(ch)

@@ -211,14 +211,19 @@ class DevTools:
         finally:
             del self._waiting[number]
 
-    async def new_page(self) -> Page:
-        """A tab of its own."""
-        target = await self.call("Target.createTarget", url="about:blank")
-        attached = await self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
-        page = self._pages[attached["sessionId"]] = Page(self, attached["sessionId"])
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            await page.call(f"{domain}.enable")
-        return page
+    @asynccontextmanager
+    async def page(self) -> AsyncIterator[Page]:
+        """A tab with a storage and a cache of its own; closed when the block is left."""
+        context = (await self.call("Target.createBrowserContext"))["browserContextId"]
+        try:
+            target = await self.call("Target.createTarget", url="about:blank", browserContextId=context)
+            attached = await self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+            page = self._pages[attached["sessionId"]] = Page(self, attached["sessionId"])
+            for domain in ("Page", "Runtime", "Log", "Network"):
+                await page.call(f"{domain}.enable")
+            yield page
+        finally:
+            await self.call("Target.disposeBrowserContext", browserContextId=context)
 
     async def listen(self) -> None:
         """Hand out what the browser says, until it is gone."""

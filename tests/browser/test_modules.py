@@ -7,9 +7,11 @@ import http.server
 import json
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
+import pytest_asyncio
 
 from tests.browser.chromium import Page, chromium
 
@@ -21,16 +23,18 @@ class Files(http.server.SimpleHTTPRequestHandler):
         """Silent."""
 
 
-@asynccontextmanager
-async def modules() -> AsyncIterator[Page]:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def page() -> AsyncIterator[Page]:
     """A page that can import the modules, without a node."""
     handler = functools.partial(Files, directory=str(ROOT))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, name="files")
         thread.start()
         try:
-            async with chromium() as browser:
-                page = await browser.new_page()
+            async with chromium() as browser, browser.page() as page:
                 await page.open(f"http://127.0.0.1:{server.server_port}/tests/browser/")
                 yield page
         finally:
@@ -44,18 +48,17 @@ async def module(page: Page, name: str, body: str, *arguments: Any) -> Any:
     return await page.js(f"import('/web/{name}').then((m) => {{ const a = {given}; {body} }})")
 
 
-async def test_tokens_join_to_the_text() -> None:
+async def test_tokens_join_to_the_text(page: Page) -> None:
     """Whatever the script or the white space."""
     texts = ["  Hello,  world!\n", "naïve cafés 3.14", "你好,世界。", "👩‍👩‍👧 `code` ", "", "\t", "a" * 30]
-    async with modules() as page:
-        joined = await module(page, "typing.js", "return a[0].map((text) => m.tokens(text).join(''));", texts)
-        assert joined == texts
-        assert await module(page, "typing.js", "return m.tokens(a[0]);", "Hello there, 你好") == [
-            "Hello", " there", ",", " 你", "好"
-        ]  # fmt: skip
+    joined = await module(page, "typing.js", "return a[0].map((text) => m.tokens(text).join(''));", texts)
+    assert joined == texts
+    assert await module(page, "typing.js", "return m.tokens(a[0]);", "Hello there, 你好") == [
+        "Hello", " there", ",", " 你", "好"
+    ]  # fmt: skip
 
 
-async def test_a_transcript_counts_characters_as_the_protocol_does() -> None:
+async def test_a_transcript_counts_characters_as_the_protocol_does(page: Page) -> None:
     """Offsets are code points: an emoji is one, though it is two units of a JavaScript string."""
     body = """
       const root = document.createElement("p");
@@ -74,15 +77,14 @@ async def test_a_transcript_counts_characters_as_the_protocol_does() -> None:
         {"word": "party", "start_ms": 200, "end_ms": 600, "char_start": 3, "char_end": 8},
         {"word": "on", "start_ms": 600, "end_ms": 800, "char_start": 9, "char_end": 11},
     ]
-    async with modules() as page:
-        parts = ["🎉", "🎉 par", "ty on", " now"]
-        playing, stopped, split = await module(page, "transcript.js", body, parts, words, 700, 300)
+    parts = ["🎉", "🎉 par", "ty on", " now"]
+    playing, stopped, split = await module(page, "transcript.js", body, parts, words, 700, 300)
     assert playing == [["🎉🎉", "heard"], ["party", "now"], ["on", "coming"], ["now", "coming"]]
     assert stopped == [["🎉🎉", "heard"], ["party", "heard"], ["on", "cut"], ["now", "unsaid"]]
     assert split == ["🎉🎉 party", " on now"]
 
 
-async def test_what_the_node_counts_as_heard_is_final() -> None:
+async def test_what_the_node_counts_as_heard_is_final(page: Page) -> None:
     """`heard_text` moves the cut, in characters."""
     body = """
       const transcript = new m.Transcript(document.createElement("p"));
@@ -91,11 +93,10 @@ async def test_what_the_node_counts_as_heard_is_final() -> None:
       transcript.interrupt("one two ");
       return transcript.parts();
     """
-    async with modules() as page:
-        assert await module(page, "transcript.js", body) == ["one two ", "three"]
+    assert await module(page, "transcript.js", body) == ["one two ", "three"]
 
 
-async def test_a_word_of_unspaced_script_is_heard_a_character_at_a_time() -> None:
+async def test_a_word_of_unspaced_script_is_heard_a_character_at_a_time(page: Page) -> None:
     """Half of the time of a Chinese "word" is half of its characters."""
     body = """
       const root = document.createElement("p");
@@ -105,11 +106,28 @@ async def test_a_word_of_unspaced_script_is_heard_a_character_at_a_time() -> Non
       transcript.play(200);
       return [...root.children].filter((piece) => piece.dataset.is === "heard").length;
     """
-    async with modules() as page:
-        assert await module(page, "transcript.js", body) == 2
+    assert await module(page, "transcript.js", body) == 2
 
 
-async def test_better_times_replace_those_of_the_same_words() -> None:
+async def test_unspaced_script_without_times_is_heard_at_a_usual_pace(page: Page) -> None:
+    """The node tells a "word" when it is complete, which for Chinese is the end of all; times that come are final."""
+    body = """
+      const root = document.createElement("p");
+      const transcript = new m.Transcript(root);
+      transcript.append("你好，世界 and more");
+      const heard = () => [...root.children].filter((piece) => piece.dataset.is === "heard").length;
+      transcript.play(450);
+      const paced = heard();
+      transcript.play(60_000);
+      const all = heard();
+      transcript.time([{ word: "", start_ms: 0, end_ms: 1000, char_start: 0, char_end: 5 }]);
+      transcript.play(200);
+      return [paced, all, heard()];
+    """
+    assert await module(page, "transcript.js", body) == [3, 5, 1]
+
+
+async def test_better_times_replace_those_of_the_same_words(page: Page) -> None:
     """Aligned words come after estimated ones, some at a time, and the rest of the estimates stays."""
     body = """
       const transcript = new m.Transcript(document.createElement("p"));
@@ -119,11 +137,10 @@ async def test_better_times_replace_those_of_the_same_words() -> None:
       transcript.time([word(0, 90), word(2, 210)]);
       return transcript.words.map((word) => word.end_ms);
     """
-    async with modules() as page:
-        assert await module(page, "transcript.js", body) == [90, 210, 300]
+    assert await module(page, "transcript.js", body) == [90, 210, 300]
 
 
-async def test_long_texts_are_split_between_characters() -> None:
+async def test_long_texts_are_split_between_characters(page: Page) -> None:
     """A message holds as many characters as the node allows, and no half of an emoji."""
     body = """
       const sent = [];
@@ -132,11 +149,10 @@ async def test_long_texts_are_split_between_characters() -> None:
       session.open({}).append("ab🎉🎉cd");
       return sent.filter(({ type }) => type === "text.append").map(({ text }) => text);
     """
-    async with modules() as page:
-        assert await module(page, "protocol.js", body) == ["ab🎉", "🎉cd"]
+    assert await module(page, "protocol.js", body) == ["ab🎉", "🎉cd"]
 
 
-async def test_audio_of_a_cancelled_context_is_dropped() -> None:
+async def test_audio_of_a_cancelled_context_is_dropped(page: Page) -> None:
     """Whatever was on its way when the listener stopped it."""
     body = """
       const transport = { name: "websocket", send() {}, close() {} };
@@ -151,19 +167,17 @@ async def test_audio_of_a_cancelled_context_is_dropped() -> None:
       transport.onaudio(chunk(4));
       return heard;
     """
-    async with modules() as page:
-        assert await module(page, "protocol.js", body) == [0]
+    assert await module(page, "protocol.js", body) == [0]
 
 
-async def test_snippets_carry_the_choice_and_no_key() -> None:
+async def test_snippets_carry_the_choice_and_no_key(page: Page) -> None:
     """What is set on the page is in the code; quotes of the text do not end a shell string."""
     body = """
       const choice = { base: new URL("http://127.0.0.1:8100/"), voice: "de", language: "german", speed: 1.5,
                        text: "It's \\"fine\\"", locked: true };
       return Object.values(m.SNIPPETS).map((snippet) => snippet(choice));
     """
-    async with modules() as page:
-        python, javascript, curl = await module(page, "snippets.js", body)
+    python, javascript, curl = await module(page, "snippets.js", body)
     compile(python, "snippet", "exec")
     assert 'voice="de"' in python
     assert "ws://127.0.0.1:8100/v1/tts/stream" in javascript

@@ -12,9 +12,10 @@ from statistics import median
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from websockets.asyncio.client import connect
 
-from tests.browser.chromium import Page, chromium
+from tests.browser.chromium import DevTools, Page, chromium
 from tests.support import RunningNode, running_node, until
 
 EAR = (Path(__file__).parent / "ear.js").read_text()
@@ -29,11 +30,22 @@ TRANSPORTS = ("websocket", "webrtc")
 LONG = "one two three four five six seven eight nine ten eleven twelve " * 8
 
 
+# One browser for all of them; each has a tab with a storage of its own, and a node of its own.
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[DevTools]:
+    async with chromium() as running:
+        yield running
+
+
 @asynccontextmanager
-async def open_page(*, expected: str | None = None, **settings: Any) -> AsyncIterator[tuple[Page, RunningNode]]:
+async def open_page(
+    browser: DevTools, *, expected: str | None = None, **settings: Any
+) -> AsyncIterator[tuple[Page, RunningNode]]:
     """The page of a node of its own. It must make no complaint (but `expected`) and ask nobody else for anything."""
-    async with running_node(**settings) as running, chromium() as browser:
-        page = await browser.new_page()
+    async with running_node(**settings) as running, browser.page() as page:
         await page.open(running.url + "/")
         await page.js(EAR)
         yield page, running
@@ -50,7 +62,7 @@ async def ready(page: Page) -> None:
 async def use(page: Page, transport: str) -> None:
     """Have the page connected over this transport."""
     await ready(page)
-    if transport != "websocket":
+    if await page.js("agentTts.transport") != transport:
         await page.click(f"[name=transport][value={transport}]")
         await page.until(f"agentTts.transport === '{transport}' && agentTts.state === 'ready'")
 
@@ -87,9 +99,9 @@ async def speak(page: Page) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_the_chosen_voice_is_heard_and_a_stop_is_silent(transport: str) -> None:
+async def test_the_chosen_voice_is_heard_and_a_stop_is_silent(browser: DevTools, transport: str) -> None:
     """Space on the button just clicked interrupts; what comes next holds nothing of what was before."""
-    async with open_page() as (page, running):
+    async with open_page(browser) as (page, running):
         await use(page, transport)
         await write(page, LONG)
         await pick(page, "tone-660")
@@ -112,9 +124,9 @@ async def test_the_chosen_voice_is_heard_and_a_stop_is_silent(transport: str) ->
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_turn_is_measured_and_shown(transport: str) -> None:
+async def test_a_turn_is_measured_and_shown(browser: DevTools, transport: str) -> None:
     """A turn to its end: all words are heard, and the meters know it."""
-    async with open_page() as (page, _):
+    async with open_page(browser) as (page, _):
         await use(page, transport)
         await write(page, "Good evening, this is a short one.")
         await speak(page)
@@ -131,9 +143,9 @@ async def test_a_turn_is_measured_and_shown(transport: str) -> None:
         assert "Good evening" in await page.js("document.querySelector('#log').innerText")
 
 
-async def test_real_speech_arrives_with_its_words() -> None:
+async def test_real_speech_arrives_with_its_words(browser: DevTools) -> None:
     """The embedded engine: words are marked one after another, and a stop leaves the rest marked as not heard."""
-    async with open_page(engine="espeak") as (page, running):
+    async with open_page(browser, engine="espeak") as (page, running):
         await ready(page)
         assert await page.js("document.querySelector('#engine').innerText") != ""
         await page.click("#go")
@@ -149,9 +161,9 @@ async def test_real_speech_arrives_with_its_words() -> None:
 # ---------------------------------------------------------------- text
 
 
-async def test_text_streams_in_as_an_llm_writes_it() -> None:
+async def test_text_streams_in_as_an_llm_writes_it(browser: DevTools) -> None:
     """Speech starts long before the text is complete, and the text that was sent is the text that was written."""
-    async with open_page() as (page, _):
+    async with open_page(browser) as (page, _):
         await ready(page)
         text = "The answer begins before it ends: **naïve** cafés, 42 of them. 你好 🎉 done."
         await write(page, text)
@@ -162,9 +174,9 @@ async def test_text_streams_in_as_an_llm_writes_it() -> None:
         assert await page.js("document.querySelector('#said').textContent") == text
 
 
-async def test_words_are_spoken_as_they_are_typed() -> None:
+async def test_words_are_spoken_as_they_are_typed(browser: DevTools) -> None:
     """Each finished word leaves the field and is spoken; Enter ends the turn."""
-    async with open_page() as (page, _):
+    async with open_page(browser) as (page, _):
         await ready(page)
         await page.click("[name=arrival][value=live]")
         await write(page, "")
@@ -180,9 +192,9 @@ async def test_words_are_spoken_as_they_are_typed() -> None:
 # ---------------------------------------------------------------- trouble
 
 
-async def test_a_full_node_is_said_and_tried_again() -> None:
+async def test_a_full_node_is_said_and_tried_again(browser: DevTools) -> None:
     """The notice counts down, and the text is spoken once a slot is free."""
-    async with open_page(slots=1, queue=0) as (page, running):
+    async with open_page(browser, slots=1, queue=0) as (page, running):
         await ready(page)
         async with connect(running.ws_url, subprotocols=["agent_tts.v1"]) as other:  # type: ignore[list-item]
             await other.send(json.dumps({"type": "text.append", "context_id": "a", "text": LONG}))
@@ -195,9 +207,9 @@ async def test_a_full_node_is_said_and_tried_again() -> None:
         assert await page.js("agentTts.notices") == []
 
 
-async def test_a_lost_engine_is_said_and_spoken_with_again() -> None:
+async def test_a_lost_engine_is_said_and_spoken_with_again(browser: DevTools) -> None:
     """The turn ends with a notice; its button speaks the text again on the new engine."""
-    async with open_page() as (page, running):
+    async with open_page(browser) as (page, running):
         await ready(page)
         await write(page, LONG)
         await speak(page)
@@ -210,12 +222,12 @@ async def test_a_lost_engine_is_said_and_spoken_with_again() -> None:
         assert await page.js("agentTts.notices") == []
 
 
-async def test_a_node_that_goes_away_is_looked_for() -> None:
+async def test_a_node_that_goes_away_is_looked_for(browser: DevTools) -> None:
     """The page says so, and comes back by itself."""
-    async with open_page() as (page, running):
+    async with open_page(browser) as (page, running):
         await ready(page)
-        await page.js("window.lost = new Promise((resolve) => new MutationObserver(() => resolve(true)).observe("
-                      "document.querySelector('#link'), {attributes: true}))")  # fmt: skip
+        await page.js("void (window.lost = new Promise((resolve) => new MutationObserver(() => resolve(true)).observe("
+                      "document.querySelector('#link'), {attributes: true})))")  # fmt: skip
         for session in list(running.node.sessions):
             session.drain()
         assert await page.js("lost")
@@ -223,9 +235,9 @@ async def test_a_node_that_goes_away_is_looked_for() -> None:
         await speak(page)
 
 
-async def test_a_locked_node_asks_for_its_key() -> None:
+async def test_a_locked_node_asks_for_its_key(browser: DevTools) -> None:
     """A wrong key is told so, the right one opens both transports; the key is not in any address."""
-    async with open_page(auth={"api_keys": ["open sesame"]}, expected="401 (Unauthorized)") as (page, _):
+    async with open_page(browser, auth={"api_keys": ["open sesame"]}, expected="401 (Unauthorized)") as (page, _):
         await page.until("agentTts.state === 'locked' && document.activeElement.id === 'key'")
         await page.type("wrong")
         await page.press("Enter")
@@ -239,11 +251,23 @@ async def test_a_locked_node_asks_for_its_key() -> None:
         assert not [url for url in page.requests if "sesame" in url]
 
 
+async def test_transports_are_changed_in_mid_speech(browser: DevTools) -> None:
+    """The old one is silent and left behind, on the node too; the new one speaks."""
+    async with open_page(browser) as (page, running):
+        await ready(page)
+        for transport in ("webrtc", "websocket", "webrtc"):
+            await speak(page)
+            await use(page, transport)
+            await page.until("!agentTts.speaking && !ear.loud")
+            await until(lambda: running.node.service.speaking == 0 and len(running.node.sessions) == 1)
+        await speak(page)
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_connection_outlives_the_deadlines_of_its_opening(transport: str) -> None:
+async def test_a_connection_outlives_the_deadlines_of_its_opening(browser: DevTools, transport: str) -> None:
     """Every deadline that the page sets while it connects runs out; the session goes on."""
     late = "window.late = []; AbortSignal.timeout = () => (late.push(new AbortController()), late.at(-1).signal);"
-    async with open_page() as (page, running):
+    async with open_page(browser) as (page, running):
         await page.call("Page.addScriptToEvaluateOnNewDocument", source=late)
         await page.open(running.url + "/?again")
         await page.js(EAR)
@@ -258,9 +282,9 @@ async def test_a_connection_outlives_the_deadlines_of_its_opening(transport: str
 # ---------------------------------------------------------------- everybody
 
 
-async def test_the_keyboard_alone_is_enough() -> None:
+async def test_the_keyboard_alone_is_enough(browser: DevTools) -> None:
     """Every control is reached by Tab with a visible focus; keys speak and stop; Space in the text is a space."""
-    async with open_page() as (page, _):
+    async with open_page(browser) as (page, _):
         await ready(page)
         seen: list[str] = []
         for _step in range(40):
@@ -289,9 +313,9 @@ async def test_the_keyboard_alone_is_enough() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_a_phone_has_no_horizontal_scroll(scheme: str) -> None:
+async def test_a_phone_has_no_horizontal_scroll(browser: DevTools, scheme: str) -> None:
     """360 px wide, idle, speaking, with a notice and with everything unfolded; nothing sticks out."""
-    async with open_page() as (page, _):
+    async with open_page(browser) as (page, _):
         await page.resize(360, 740, phone=True)
         await page.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
         await ready(page)
@@ -307,9 +331,9 @@ async def test_a_phone_has_no_horizontal_scroll(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_text_has_the_contrast_of_wcag_aa(scheme: str) -> None:
+async def test_text_has_the_contrast_of_wcag_aa(browser: DevTools, scheme: str) -> None:
     """4.5 to 1 for every text that is shown, against the first opaque ground behind it."""
-    async with open_page() as (page, _):
+    async with open_page(browser) as (page, _):
         await page.prefer(prefers_color_scheme=scheme)
         await ready(page)
         await speak(page)
@@ -320,9 +344,9 @@ async def test_text_has_the_contrast_of_wcag_aa(scheme: str) -> None:
         assert weak == []
 
 
-async def test_the_voices_are_searched_and_grouped() -> None:
+async def test_the_voices_are_searched_and_grouped(browser: DevTools) -> None:
     """Groups carry a language, typing narrows the list, Escape leaves the choice as it was."""
-    async with open_page(engine="espeak") as (page, _):
+    async with open_page(browser, engine="espeak") as (page, _):
         await ready(page)
         before = await page.js("document.querySelector('#voice').value")
         await page.click("#voice")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from agent_tts.events import Append, Audio, End, Event, Finished, Hello, Open, SpeechOptions
@@ -18,6 +20,12 @@ WAIT_S = 20.0
 def tone_settings(**values: Any) -> Settings:
     """A tone engine that obeys `fault:` instructions; `values` are other settings."""
     return Settings.model_validate({"engine": "tone", "tone": {"scripted_faults": True}, **values})
+
+
+def shadow_numpy(folder: Path, code: str) -> str:
+    """A PYTHONPATH with which the engine process finds `code` in numpy's place."""
+    (folder / "numpy.py").write_text(code)
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
 class Listener:

@@ -16,7 +16,7 @@ import pytest
 from agent_tts.events import Append, Audio, Command, End, Event, Hello, Open, Ping, Pong, SpeechOptions, Stop
 from agent_tts.ipc.child import EXIT_ENGINE_LOST, MAX_INBOX_BYTES
 from agent_tts.ipc.wire import TO_FRONT, Decoder, Setup, encode
-from tests.ipc.listener import WAIT_S, tone_settings
+from tests.ipc.listener import WAIT_S, shadow_numpy, tone_settings
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and descriptors of POSIX")
 
@@ -118,6 +118,7 @@ async def test_the_end_of_stdout_ends_it() -> None:
     async with child() as it:
         await it.next(Hello)
         it.process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
+        await asyncio.sleep(0)  # asyncio closes it in the next tick
         it.send(Ping(1))
         assert (await it.end())[0] == 0
 
@@ -165,8 +166,7 @@ sys.modules["numpy"] = importlib.import_module("numpy")
 
 async def test_noise_of_libraries_goes_to_stderr(tmp_path: Path) -> None:
     """A print during the import of numpy must not reach the pipe. Mutation: without `take_pipes` there is no hello."""
-    (tmp_path / "numpy.py").write_text(NOISE)
-    async with child(PYTHONPATH=str(tmp_path)) as it:
+    async with child(PYTHONPATH=shadow_numpy(tmp_path, NOISE)) as it:
         await it.next(Hello)
         it.send(Stop())
         code, said = await it.end()

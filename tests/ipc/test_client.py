@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from agent_tts.events import Audio, Hello
 from agent_tts.ipc import client
 from agent_tts.ipc.client import BACKOFF_S, EngineProcess
 from agent_tts.ipc.process import STOP_S
-from tests.ipc.listener import Listener, engine_process, speak, tone_settings
+from tests.ipc.listener import Listener, engine_process, shadow_numpy, speak, tone_settings
 
 uvloop = pytest.importorskip("uvloop")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
@@ -101,8 +102,7 @@ async def test_deaths_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch)
 async def test_an_engine_that_does_not_come_back_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A restart that fails is a death, too, but the loss of the one before has been told."""
     async with engine_process(tone_settings()) as (link, listener):
-        (tmp_path / "numpy.py").write_text("raise ImportError('it was there before')")
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setenv("PYTHONPATH", shadow_numpy(tmp_path, "raise ImportError('it was there before')"))
         kill(link)
         async with asyncio.timeout(20):
             await link.failed.wait()
@@ -113,8 +113,7 @@ async def test_an_engine_that_does_not_come_back_is_final(tmp_path: Path, monkey
 async def test_close_during_a_restart_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The new engine is still loading."""
     async with engine_process(tone_settings()) as (link, listener):
-        (tmp_path / "numpy.py").write_text("import time; time.sleep(60)")
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setenv("PYTHONPATH", shadow_numpy(tmp_path, "import time; time.sleep(60)"))
         first = link.pid
         kill(link)
         async with asyncio.timeout(5):
@@ -148,3 +147,16 @@ async def test_cancelling_close_kills_at_once() -> None:
             await link.close()
     assert clock() - start < STOP_S / 2
     assert str(link._child).endswith("(signal 9)")
+
+
+async def test_nothing_is_handed_out_once_close_was_called() -> None:
+    """Not even what was in the pipe by then. Mutation: without the guard on the pipe its events are handed out."""
+    listener = Listener()
+    link = EngineProcess(tone_settings(), listener.on_events, listener.on_lost)
+    await link.start()
+    speak(link, 1, "long enough to fill the pipe " * 20)
+    await listener.until(lambda: bool(listener.all(Audio)))
+    time.sleep(0.2)  # noqa: ASYNC251 - the pipe fills while nobody reads
+    seen = len(listener.seen)
+    await link.close()
+    assert len(listener.seen) == seen

@@ -21,7 +21,7 @@ from agent_tts.ipc.client import EngineProcess
 from agent_tts.ipc.process import MAX_UNREAD_BYTES, ChildProcess
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, encode
 from agent_tts.settings import ENV_PREFIX
-from tests.ipc.listener import WAIT_S, Listener, engine_process, speak, tone_settings
+from tests.ipc.listener import WAIT_S, Listener, engine_process, shadow_numpy, speak, tone_settings
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and scripts of POSIX")
 
@@ -56,8 +56,8 @@ def log() -> Iterator[Log]:
 @pytest.fixture
 def slow_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next engine takes a minute to load; it says "loading" first."""
-    (tmp_path / "numpy.py").write_text("import time; print('loading', flush=True); time.sleep(60)")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    code = "import time; print('loading', flush=True); time.sleep(60)"
+    monkeypatch.setenv("PYTHONPATH", shadow_numpy(tmp_path, code))
 
 
 def use_interpreter(path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,8 +134,7 @@ async def test_a_module_of_the_current_directory_is_not_imported(
 
 async def test_an_engine_that_cannot_be_loaded_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has the last line that the process printed."""
-    (tmp_path / "numpy.py").write_text("raise ImportError('no such library')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", shadow_numpy(tmp_path, "raise ImportError('no such library')"))
     with pytest.raises(EngineLost, match="ImportError: no such library"):
         await EngineProcess(tone_settings(), lambda _: None, lambda _: None).start()
 

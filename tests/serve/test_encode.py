@@ -61,8 +61,7 @@ def test_cuts_do_not_change_the_file(format: str) -> None:
 @pytest.mark.parametrize("format", CONTENT_TYPES)
 def test_a_file_without_sound_can_be_closed(format: str) -> None:
     encoder = FileEncoder(format)
-    data = encoder.close()
-    assert data == {"wav": wav_header(), "flac": data}.get(format, b"")
+    assert bool(encoder.close()) is (format in ("wav", "flac", "opus"))  # those with a header
     assert encoder.close() == b""
 
 

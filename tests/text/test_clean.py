@@ -47,6 +47,8 @@ CASES = [
     ("a _ b", "a _ b"),
     ("never closed **bold", "never closed bold"),
     ("**********", ""),
+    ("Name________Date ########x", "Name Date ########x"),
+    ("########x", "x"),
     # headings, lists, quotes, rules
     ("# Title\n\nText", "Title Text"),
     ("###### Deep\n####### Not one", "Deep Not one"),
@@ -69,6 +71,7 @@ CASES = [
     ("| ✅ | yes | ❌ |", "yes"),
     ("Home | About | Contact", "Home , About , Contact"),
     ("p(x|y) or |x| and a||b", "p(x|y) or |x| and a||b"),
+    ("|a|_b_|\nx|y: - z", "a, b x|y: - z"),
     # code
     ("Run `pip install x` now", "Run pip install x now"),
     ("`a*b*c` and ``x`y`` and `snake_case`", "a*b*c and xy and snake_case"),
@@ -81,6 +84,7 @@ CASES = [
     ("> ```\n> code\n> ```\n> Done.", "Done."),
     ("- ```sh\n  ls\n  ```\n- Done", "Done"),
     ("Use ```inline``` fences", "Use fences"),
+    ("Use```x```https://b.c/d", "Use b.c"),
     ("```\nnever closed **x** [y](z)\n``\nmore", ""),
     ("don`t", "dont"),
     # links
@@ -94,6 +98,7 @@ CASES = [
     ("Wow! Stop![1] Yes!", "Wow! Stop! 1 Yes!"),
     ("A fact.[1][2] Next:[x](y)", "A fact. 1 2 Next: x"),
     ("[https://example.com/a](https://example.com/a)", "example.com"),
+    ("a[b\n[c](d) [e](f)", "a[b c e"),
     # bare URLs
     ("Go to https://example.com/path?q=1#x.", "Go to example.com."),
     ("http://www.Example.com, www.foo.org/bar!", "Example.com, foo.org!"),
@@ -101,6 +106,7 @@ CASES = [
     ("https://a.b:8080/x;y, https://a.b/c...?!d", "a.b, a.b"),
     ("https://a.b/........... end", "a.b........ end"),
     ("访问https://example.com查看，或https://a.b/c，谢谢", "访问example.com查看，或a.b，谢谢"),
+    ("https://a.b/c查看 Mail<https://a.b>now", "a.b查看 Mail a.bnow"),
     ("Use https:// or www. or http, who, Hhh", "Use https:// or www. or http, who, Hhh"),
     ("https://wx.com and me@www.com, xhttp://a.b", "wx.com and me@www.com, xhttp://a.b"),
     # HTML
@@ -117,6 +123,7 @@ CASES = [
     ("<|im_start|>system<|im_end|>", "<|im_start|>system<|im_end|>"),
     ("a <|endoftext|> <think>hm</think> <tts_pad>", "a <|endoftext|> <think>hm</think> <tts_pad>"),
     ("| <|im_start|> | <|a | b |", "<|im_start|>, <, a, b"),
+    ("<|_a> <|_a|b>", "<|a> <|a|b>"),
     ("<|_a_|> <|a b|> <||> <|a", "<|_a_|> <|a b|> <||> <|a"),
     # characters
     ("Great job! 🎉🎉 Keep going 👍🏽", "Great job! Keep going"),
@@ -176,6 +183,9 @@ def test_no_break_spaces_come_through() -> None:
         (("-", " x"), "- x"),
         (("- [", "x] y"), "x y"),
         (("a\\", "*b"), "a\\b"),
+        (("- [x", "] y"), "x y"),
+        (("- [x",), "x"),
+        (("- [ ]",), ""),
     ],
 )
 def test_a_flush_judges_what_is_held_back(pieces: tuple[str, ...], spoken: str) -> None:
@@ -186,7 +196,13 @@ def test_a_flush_judges_what_is_held_back(pieces: tuple[str, ...], spoken: str) 
 @pytest.mark.parametrize(
     "text",
     [
-        *("<a href=" + "x" * 1_000, "<|" + "x" * 1_000, "&" + "a" * 1_000, "https://a.b/" + "." * 1_000),
+        *(
+            "<" + "x" * 1_000,
+            "<a href=" + "x" * 1_000,
+            "<|" + "x" * 1_000,
+            "&" + "a" * 1_000,
+            "https://a.b/" + "." * 1_000,
+        ),
         *(ch * 1_000 for ch in "<*w[|\\!#-`&h]"),
         *(mark * 500 for mark in ("> ", "- ", "<b ", "<a/", "| ", "](", "tth")),
     ],

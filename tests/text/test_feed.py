@@ -121,6 +121,12 @@ def test_a_flush_speaks_what_is_there() -> None:
     assert feed.end() == [Unit("lo ", (3, 4, 5))]
 
 
+@pytest.mark.parametrize("text", ["Wait!", "a <b", "AT&T", "a |", "http", "<|im_start", "C\\"])
+def test_nothing_is_held_back_at_the_end(text: str) -> None:
+    """Not even what may have become markup."""
+    assert texts(text) == [text]
+
+
 def test_cleaning_can_be_switched_off() -> None:
     """Then markup is text like any other, and only what no engine takes goes."""
     assert texts("**a** `b` 🎉\0\ud800x") == ["a b ", "x"]

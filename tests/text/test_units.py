@@ -104,6 +104,7 @@ def test_cjk_quotes_stay_with_their_clause() -> None:
     assert clauses("「真的？！」他说。") == ["「真的？！」", "他说。"]
     assert clauses("「好。是。」她说") == ["「好。", "是。」", "她说"]
     assert clauses("「好。 是」") == ["「好。", "是」"]
+    assert unfinished("」好。") == ["」好。"]
     assert clauses("」好。是") == ["」好。", "是"]
 
 
@@ -122,6 +123,7 @@ def test_cjk_text_without_marks_is_cut_by_length() -> None:
     """Four characters count as a word; small kana stay with the character before them."""
     assert [len(text) for text in texts("字" * 200)] == [8, 16, 32, 64, 64, 16]
     assert texts("あああああああしゃあ") == ["あああああああしゃ", "あ"]
+    assert texts("字" * 8 + "）abc") == ["字" * 8 + "）", "abc"]
     assert texts("字" * 8 + "。") == ["字" * 8 + "。"]
 
 

@@ -1,0 +1,196 @@
+"""A WebSocket client that costs next to nothing, so that the machine is the node's: frames by hand, no tasks.
+
+`agent_tts.client` is the one for programs; this one leaves out flow control, deadlines and every comfort.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any, Protocol, cast
+from urllib.parse import urlsplit
+
+from websockets.client import ClientProtocol
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Response
+from websockets.protocol import State
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
+
+from agent_tts.client import ConnectionLost
+from agent_tts.serve.protocol import HEADER, SUBPROTOCOL
+
+OPEN_S = 30.0
+
+
+class Listener(Protocol):
+    """One context's listener."""
+
+    def heard(self, now: float, size: int) -> None:
+        """Audio of that many bytes came, at `now` on the monotonic clock."""
+        ...
+
+    def told(self, now: float, message: dict[str, Any]) -> None:
+        """A message about the context came. After `context.done`, and after an `error` that refused it, none follows."""
+        ...
+
+
+class FrameReader:
+    """Frames of a server, which are neither masked nor, from a node, fragmented. Sans-I/O."""
+
+    def __init__(self) -> None:
+        # The start of a frame whose end has not come.
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """Complete frames as (opcode, payload)."""
+        if self._rest:
+            data = self._rest + data
+        frames = []
+        at, end = 0, len(data)
+        while end - at >= 2:
+            head, length = 2, data[at + 1]
+            if length >= 126:
+                head = 4 if length == 126 else 10
+                if end - at < head:
+                    break
+                length = int.from_bytes(data[at + 2 : at + head], "big")
+            after = at + head + length
+            if after > end:
+                break
+            frames.append((data[at] & 15, data[at + head : after]))
+            at = after
+        self._rest = data[at:]
+        return frames
+
+
+class RawConnection(asyncio.Protocol):
+    """One connection with any number of contexts. Made by `dial`; ended by `close`."""
+
+    def __init__(self, url: str, key: str | None) -> None:
+        self._transport: asyncio.Transport | None = None
+        # The handshake; not used after it.
+        self._handshake = ClientProtocol(parse_uri(url), subprotocols=[Subprotocol(SUBPROTOCOL)])
+        self._key = key
+        self._frames = FrameReader()
+        # Open contexts by id, and by number once they have one.
+        self._listeners: dict[str, Listener] = {}
+        self._by_no: dict[int, Listener] = {}
+        # Completed by `session.created`, with its fields, or by what came instead.
+        self.greeted: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        # Completed when the TCP connection is gone.
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def contexts(self) -> int:
+        """How many are open."""
+        return len(self._listeners)
+
+    def listen(self, context_id: str, listener: Listener) -> None:
+        """Hand what comes of this context to `listener`, until it ends."""
+        self._listeners[context_id] = listener
+
+    def send(self, type_: str, **fields: Any) -> None:
+        """Send a message; dropped when the connection is gone."""
+        if self._transport is not None and not self._transport.is_closing():
+            data = json.dumps({"type": type_, **fields}, separators=(",", ":")).encode()
+            self._transport.write(Frame(Opcode.TEXT, data).serialize(mask=True))
+
+    async def close(self) -> None:
+        """Cut the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+            await self.closed
+
+    # ------------------------------------------------------------ asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        request = self._handshake.connect()
+        if self._key is not None:
+            request.headers["Authorization"] = f"Bearer {self._key}"
+        self._handshake.send_request(request)
+        self._transport.write(b"".join(self._handshake.data_to_send()))
+
+    def data_received(self, data: bytes) -> None:
+        now = time.monotonic()
+        if self._handshake.state is State.CONNECTING:
+            data = self._shake_hands(data)
+        for opcode, payload in self._frames.feed(data):
+            if opcode == Opcode.BINARY:
+                _, _, _, context_no, _ = HEADER.unpack_from(payload)
+                listener = self._by_no.get(context_no)
+                if listener is not None:
+                    listener.heard(now, len(payload) - HEADER.size)
+            elif opcode == Opcode.TEXT:
+                self._take(now, json.loads(payload))
+            elif opcode == Opcode.PING:
+                cast(asyncio.Transport, self._transport).write(Frame(Opcode.PONG, payload).serialize(mask=True))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.greeted.done():
+            self.greeted.set_exception(ConnectionLost("the node closed the connection"))
+        message = {"type": "error", "code": "connection_lost"}
+        for listener in self._listeners.values():
+            listener.told(time.monotonic(), message)
+        self._listeners.clear()
+        self._by_no.clear()
+        self.closed.set_result(None)
+
+    # ------------------------------------------------------------ inside
+
+    def _shake_hands(self, data: bytes) -> bytes:
+        """Take the handshake's answer; what came after it."""
+        head, separator, rest = data.partition(b"\r\n\r\n")
+        self._handshake.receive_data(head + separator)
+        for event in self._handshake.events_received():
+            if isinstance(event, Response) and event.status_code != 101 and not self.greeted.done():
+                self.greeted.set_exception(ConnectionLost(f"the node answers with HTTP {event.status_code}"))
+        return rest
+
+    def _take(self, now: float, message: dict[str, Any]) -> None:
+        context_id = message.get("context_id")
+        listener = self._listeners.get(context_id) if context_id is not None else None
+        match message["type"]:
+            case "session.created" | "error" if not self.greeted.done():
+                self.greeted.set_result(message)
+            case "context.started" if listener is not None:
+                self._by_no[message["context_no"]] = listener
+            case "context.done" if listener is not None:
+                del self._listeners[message["context_id"]]
+                self._by_no.pop(message["context_no"], None)
+                listener.told(now, message)
+            case _ if listener is not None:
+                listener.told(now, message)
+
+
+async def dial(url: str, key: str | None = None) -> tuple[RawConnection, dict[str, Any]]:
+    """A connection to the protocol's WebSocket at `url` (ws:// or wss://), and the node's greeting.
+
+    Raises:
+        ConnectionLost: there is none.
+        TimeoutError: the node did not answer within 30 s.
+    """
+    parts = urlsplit(url)
+    secure = parts.scheme == "wss"
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(OPEN_S):
+        try:
+            _, connection = await loop.create_connection(
+                lambda: RawConnection(url, key),
+                parts.hostname,
+                parts.port or (443 if secure else 80),
+                ssl=secure or None,
+            )
+        except OSError as error:
+            raise ConnectionLost(f"no node answers at {parts.netloc}: {type(error).__name__}") from error
+        try:
+            greeting = await connection.greeted
+        except BaseException:
+            await connection.close()
+            raise
+    if greeting["type"] == "error":
+        await connection.close()
+        raise ConnectionLost(f"the node refuses: {greeting['message']}")
+    return connection, greeting

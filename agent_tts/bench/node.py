@@ -1,0 +1,138 @@
+"""A node of our own in another process, to be measured; and what /proc tells of processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import sys
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from agent_tts.errors import EngineLost
+from agent_tts.settings import ENV_PREFIX
+
+START_S = 60.0
+STOP_S = 10.0
+POLL_S = 0.05
+WELCOME = "agent-tts: http"  # how the line with its address begins
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNode:
+    """A node that takes requests."""
+
+    url: str  # http://127.0.0.1:port
+    front_pid: int
+    engine_pid: int | None  # None where /proc does not tell
+
+
+@asynccontextmanager
+async def own_node(**settings: object) -> AsyncIterator[OwnNode]:
+    """A node process with these settings (keys with "__" for the dots), ready to speak; stopped with the block.
+
+    Raises:
+        EngineLost: it does not come up; the message holds its last words.
+    """
+    flags = [part for key, value in settings.items() for part in ("--set", f"{key.replace('__', '.')}={value}")]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "agent_tts", "serve", "--port", "0", "--log-level", "warning", *flags),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env={name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)},
+        start_new_session=sys.platform != "win32",  # Ctrl-C is for us, who then stop it
+    )
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    reader = asyncio.create_task(_read(process, url), name="log of the node")
+    try:
+        async with asyncio.timeout(START_S):
+            address = await url
+            await _ready(address)
+        engine_pid = next(iter(children_of(process.pid)), None)
+        yield OwnNode(address, process.pid, engine_pid)
+    finally:
+        await _stop(process)
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+
+
+async def _read(process: asyncio.subprocess.Process, url: asyncio.Future[str]) -> None:
+    """Find the node's address in what it says, and show the rest: errors matter to whoever reads the figures."""
+    assert process.stderr is not None
+    said: deque[str] = deque(maxlen=5)
+    async for raw in process.stderr:
+        line = raw.decode(errors="replace").rstrip()
+        said.append(line)
+        if line.startswith(WELCOME) and not url.done():
+            url.set_result(line.removeprefix("agent-tts: "))
+        elif url.done():
+            print(f"node: {line}", file=sys.stderr)
+    if not url.done():
+        url.set_exception(EngineLost(f"the node did not start: {' / '.join(said) or 'it said nothing'}"))
+
+
+async def _ready(url: str) -> None:
+    async with httpx.AsyncClient() as client:
+        while (await client.get(f"{url}/ready")).status_code != 200:
+            await asyncio.sleep(POLL_S)
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+        process.terminate()  # the second one is for at once
+    try:
+        async with asyncio.timeout(STOP_S):
+            await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+# ---------------------------------------------------------------- /proc
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes that it has started; empty where there is no /proc."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, task.read_text().split())
+    return found
+
+
+def cpu_s(pid: int | None) -> float | None:
+    """CPU time that a process has used, in seconds; None where /proc does not tell."""
+    if pid is None:
+        return None
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def device() -> dict[str, Any]:
+    """What figures depend on."""
+    model = platform.processor()
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    packages = ("agent-tts", "uvicorn", "uvloop", "websockets", "aiortc", "numpy")
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in packages if name != "uvloop" or sys.platform != "win32"},
+    }

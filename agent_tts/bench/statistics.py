@@ -1,0 +1,54 @@
+"""Figures out of samples, and a listener's player."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def percentile(values: Sequence[float], percent: float) -> float | None:
+    """The smallest value that `percent` of all do not exceed (nearest rank); None of nothing."""
+    if not values:
+        return None
+    rank = max(1, math.ceil(len(values) * percent / 100))
+    return sorted(values)[rank - 1]
+
+
+def percentiles(values: Sequence[float], *percents: float, digits: int = 2) -> dict[str, float | None]:
+    """Percentiles by name: `p50`, `p99`."""
+    ordered = sorted(values)
+    found = {f"p{percent:g}": percentile(ordered, percent) for percent in percents}
+    return {name: None if value is None else round(value, digits) for name, value in found.items()}
+
+
+class Player:
+    """A player that starts on the first chunk: when chunks come in time, and when it runs dry.
+
+    All times are in seconds on one clock.
+    """
+
+    __slots__ = ("_plays_until", "gaps", "gaps_s", "margins", "started_at")
+
+    def __init__(self) -> None:
+        # When the first chunk came; None before.
+        self.started_at: float | None = None
+        # When all that has come has been played.
+        self._plays_until = 0.0
+        # How long before its turn each chunk came, but for the first; negative is late.
+        self.margins: list[float] = []
+        # How often it ran dry, and for how long in all.
+        self.gaps = 0
+        self.gaps_s = 0.0
+
+    def take(self, now: float, seconds: float) -> None:
+        """A chunk of that length came."""
+        if self.started_at is None:
+            self.started_at = self._plays_until = now
+        else:
+            margin = self._plays_until - now
+            self.margins.append(margin)
+            if margin < 0:
+                self.gaps += 1
+                self.gaps_s -= margin
+                self._plays_until = now
+        self._plays_until += seconds

@@ -1,0 +1,105 @@
+"""`agent-tts`: its commands and their options. What a command does is imported when it runs, so that help is quick."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from agent_tts import __version__
+from agent_tts.cli.bench import bench
+from agent_tts.cli.options import Config, Engine, Key, Port, Set, Slots, Url
+from agent_tts.cli.reporting import reported
+
+app = typer.Typer(
+    name="agent-tts",
+    help="The speech node for voice agents: LLM text in word by word, speech out frame by frame.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(bench, name="bench")
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and leave.")] = False,
+) -> None:
+    if version:
+        print(f"agent-tts {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; beyond 127.0.0.1 needs a key.")] = None,
+    port: Port = None,
+    engine: Engine = None,
+    slots: Slots = None,
+    api_key: Annotated[list[str] | None, typer.Option(help="Accept this key; may be repeated.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    config: Config = None,
+    set_: Set = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Show all settings, and leave.")] = False,
+) -> None:
+    """Run a node: WebSocket, WebRTC, HTTP and a page on one port.
+
+    Settings come from flags, then AGENT_TTS_* variables, then the file, then defaults.
+    """
+    from agent_tts.cli.serve import serve as run
+
+    flags = {"host": host, "port": port, "engine": engine, "slots": slots, "log_level": log_level}
+    with reported():
+        code = run(config, flags | {"auth.api_keys": api_key or None}, set_ or [], print_config)
+    raise typer.Exit(code)
+
+
+@app.command()
+def say(
+    text: Annotated[str, typer.Argument(help="What to say; - speaks stdin as it arrives.")],
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="wav, mp3, flac, opus, ogg, aac, pcm; - is raw pcm_s16le."),
+    ] = None,
+    play: Annotated[bool, typer.Option("--play", help="Play it, besides -o too; the default without -o.")] = False,
+    voice: Annotated[str | None, typer.Option(help="See `agent-tts voices`.")] = None,
+    language: Annotated[str, typer.Option(help="A code (de, en-gb) or an English name; auto is the voice's.")] = "auto",
+    speed: Annotated[float, typer.Option(min=0.25, max=4.0, help="2 speaks twice as fast.")] = 1.0,
+    pitch: Annotated[float, typer.Option(min=0.5, max=2.0, help="1 is the voice's own.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(min=0, help="The same seed and text is the same audio.")] = None,
+    clean: Annotated[bool, typer.Option(help="Make markdown, links and emoji speakable.")] = True,
+    url: Url = None,
+    key: Key = None,
+    engine: Engine = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
+) -> None:
+    """Speak a text: on a running node (--url), or on an engine of its own."""
+    from agent_tts.cli.say import say as speak
+    from agent_tts.events import SpeechOptions
+
+    options = SpeechOptions(voice, language, None, seed, speed, pitch, clean, lead_ms=None)
+    with reported():
+        speak(text, options, output=output, play=play, url=url, key=key, engine=engine, quiet=quiet)
+
+
+@app.command()
+def voices(
+    language: Annotated[str | None, typer.Option(help="Only voices that speak it: de, en, zh.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="As /v1/audio/voices has it.")] = False,
+    url: Url = None,
+    key: Key = None,
+    engine: Engine = None,
+) -> None:
+    """List the voices of a running node (--url), or of the engine of this machine."""
+    from agent_tts.cli.voices import voices as show
+
+    with reported():
+        show(language, as_json=json, url=url, key=key, engine=engine)
+
+
+@app.command()
+def doctor(port: Annotated[int, typer.Option(help="The port that the node is going to use.")] = 8100) -> None:
+    """What was found on this machine, what is missing, and what to do. Exit code 1: a node cannot run here."""
+    from agent_tts.cli.doctor import doctor as examine
+
+    raise typer.Exit(examine(port))

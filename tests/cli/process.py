@@ -1,0 +1,42 @@
+"""`agent-tts` as a real process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+AGENT_TTS = (sys.executable, "-m", "agent_tts")
+PATIENCE_S = 60.0
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Ours without our settings, plus `variables`."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("AGENT_TTS_")} | variables
+
+
+def start(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    """Start it, with pipes to all sides. Whoever starts it has to wait for it."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment()}
+    return subprocess.Popen([*AGENT_TTS, *arguments], **{**pipes, **options})
+
+
+def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run it to its end, without input."""
+    defaults = {"stdin": subprocess.DEVNULL, "env": environment(), "timeout": PATIENCE_S}
+    return subprocess.run([*AGENT_TTS, *arguments], capture_output=True, check=False, **{**defaults, **options})
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes that it has started and that have not ended."""
+    return [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and it is not a zombie."""
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:4]
+    except OSError:
+        return False

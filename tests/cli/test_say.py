@@ -1,0 +1,200 @@
+"""`agent-tts say` as people use it: real processes, real files, real pipes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import subprocess
+import sys
+import wave
+from pathlib import Path
+
+import pytest
+
+from tests.cli.process import PATIENCE_S, children_of, environment, is_running, run, start
+from tests.support import dominant_hz, running_node
+
+TEXT = "One two three four."
+
+
+def test_a_wav_file_says_its_true_length(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    assert run("say", TEXT, "-o", str(path), "--engine", "espeak").returncode == 0
+    with wave.open(str(path)) as file:
+        assert file.getparams()[:3] == (1, 2, 24_000)
+        assert file.getnframes() * 2 + 44 == path.stat().st_size
+        assert 0.5 < file.getnframes() / 24_000 < 3
+
+
+def test_raw_pcm_goes_to_standard_output_and_the_figures_to_stderr() -> None:
+    result = run("say", TEXT, "--engine", "tone", "-o", "-")
+    assert result.returncode == 0, result.stderr
+    assert dominant_hz(result.stdout) == pytest.approx(440, abs=5)
+    assert b"s of speech" in result.stderr
+    assert b"first audio after" in result.stderr
+    assert b"real-time factor" in result.stderr
+    assert run("say", TEXT, "--engine", "tone", "-o", "-", "--quiet").stderr == b""
+
+
+def test_stdin_is_spoken_before_it_ends() -> None:
+    process = start("say", "-", "--engine", "tone", "-o", "-")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(b"Here is some text. And ")
+        process.stdin.flush()
+        assert len(process.stdout.read(3_840)) == 3_840  # while stdin is open
+        process.stdin.write(b"more of it.")
+        rest, errors = process.communicate(timeout=PATIENCE_S)
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    assert process.returncode == 0, errors
+    assert len(rest) > 3_840
+
+
+def test_a_file_as_stdin_is_spoken(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text(TEXT)
+    with path.open() as text:
+        piped = run("say", "-", "--engine", "tone", "--seed", "1", "-o", "-", stdin=text)
+    assert piped.returncode == 0
+    assert piped.stdout == run("say", TEXT, "--engine", "tone", "--seed", "1", "-o", "-").stdout
+
+
+def test_a_text_longer_than_any_context_is_spoken_whole(tmp_path: Path) -> None:
+    """A node takes 20 000 characters a context, and four minutes of speech."""
+    sentence = "These are words of a long text. "
+    path = tmp_path / "text"
+    path.write_text(sentence * 800)
+    with path.open() as text:
+        result = run("say", "-", "--engine", "tone", "-o", "-", stdin=text)
+    assert result.returncode == 0, result.stderr
+    assert len(result.stdout) / 48_000 == pytest.approx(len(sentence.replace(" ", "")) * 0.06 * 800, rel=0.01)
+
+
+async def test_a_running_node_speaks_and_its_answer_is_the_same(tmp_path: Path) -> None:
+    async with running_node() as node:
+        arguments = ("say", TEXT, "--seed", "1", "--pitch", "1.5", "-o", "-")
+        local, remote = await asyncio.gather(
+            asyncio.to_thread(run, *arguments, "--engine", "tone"),
+            asyncio.to_thread(run, *arguments, env=environment(AGENT_TTS_URL=node.url)),
+        )
+    assert remote.returncode == 0, remote.stderr
+    assert remote.stdout == local.stdout
+    assert dominant_hz(remote.stdout) == pytest.approx(660, abs=5)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
+@pytest.mark.parametrize("ending", [None, "1"], ids=["own engine", "with a player"])
+def test_ctrl_c_stops_at_once_and_leaves_no_process(tmp_path: Path, ending: str | None) -> None:
+    env = environment(PATH=f"{fake_player(tmp_path)}:{os.environ['PATH']}")
+    target = ("--play",) if ending else ()
+    process = start("say", "-", "--engine", "tone", *target, "-o", str(tmp_path / "a.wav"), env=env)
+    assert process.stdin is not None
+    try:
+        process.stdin.write(TEXT.encode())
+        process.stdin.flush()
+        while not (tmp_path / "a.wav").exists() or (tmp_path / "a.wav").stat().st_size < 5_000:
+            assert process.poll() is None
+        children = children_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=5)
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    assert len(children) == (2 if ending else 1)
+    assert not any(map(is_running, children))
+    with wave.open(str(tmp_path / "a.wav")) as file:
+        assert file.getnframes() > 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
+def test_a_reader_that_leaves_ends_it_quietly() -> None:
+    process = start("say", "-", "--engine", "tone", "-o", "-")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdin, process.stderr:
+        process.stdin.write(TEXT.encode() * 50)
+        process.stdin.flush()
+        process.stdout.read(100)
+        children = children_of(process.pid)
+        process.stdout.close()
+        code = process.wait(PATIENCE_S)
+        errors = process.stderr.read()
+    assert code == 141
+    assert b"Traceback" not in errors
+    assert children
+    assert not any(map(is_running, children))
+
+
+def fake_player(tmp_path: Path) -> Path:
+    """A folder with a program that plays into a file."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    player = folder / "paplay"
+    player.write_text(
+        f"#!{sys.executable}\nimport sys\nopen({str(tmp_path / 'played')!r}, 'wb').write(sys.stdin.buffer.read())\n"
+    )
+    player.chmod(player.stat().st_mode | stat.S_IXUSR)
+    return folder
+
+
+def test_without_a_file_it_is_played_to_its_end(tmp_path: Path) -> None:
+    folder = fake_player(tmp_path)
+    env = environment(PATH=f"{folder}:{os.environ['PATH']}")
+    result = run("say", TEXT, "--engine", "tone", "--seed", "1", env=env)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "played").read_bytes() == run("say", TEXT, "--engine", "tone", "--seed", "1", "-o", "-").stdout
+
+
+def test_a_player_that_leaves_is_named(tmp_path: Path) -> None:
+    folder = fake_player(tmp_path)
+    (folder / "paplay").write_text(f"#!{sys.executable}\n")
+    result = run("say", TEXT * 20, "--engine", "tone", env=environment(PATH=f"{folder}:{os.environ['PATH']}"))
+    assert result.returncode == 1
+    assert b"paplay ended before the speech" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((), 2, b"no program that plays audio was found"),
+        (("-o", "a.doc"), 2, b"-o a.doc: the name ends in one of .wav, .mp3"),
+        (("-o", "/nowhere/a.wav"), 2, b"-o a.wav: No such file or directory"),
+        (("-o", "-", "--engine", "tone", "--voice", "tone-44O"), 1, b"did you mean 'tone-440'?"),
+        (("-o", "-", "--url", "127.0.0.1:9"), 1, b"no node answers at 127.0.0.1:9"),
+        (("-o", "-", "--url", "ftp://x"), 2, b"host:port"),
+    ],
+)
+def test_what_cannot_work_is_a_message_and_an_exit_code(arguments: tuple[str, ...], code: int, said: bytes) -> None:
+    result = run("say", TEXT, *arguments, env=environment(PATH="/nowhere"))
+    assert said in result.stderr
+    assert result.returncode == code
+    assert b"Traceback" not in result.stderr
+
+
+def test_a_terminal_gets_no_raw_audio() -> None:
+    leader, terminal = os.openpty()
+    try:
+        result = subprocess.run(
+            [sys.executable, "-m", "agent_tts", "say", TEXT, "-o", "-"],
+            stdin=subprocess.DEVNULL,
+            stdout=terminal,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    finally:
+        os.close(leader)
+        os.close(terminal)
+    assert result.returncode == 2
+    assert b"send it to a pipe or a file" in result.stderr

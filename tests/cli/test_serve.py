@@ -1,0 +1,74 @@
+"""`agent-tts serve`: settings in, a node out."""
+
+from __future__ import annotations
+
+import io
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from rich.console import Console
+
+from agent_tts.cli import serve
+from agent_tts.settings import Settings
+from tests.cli.process import environment, run, start
+
+
+def test_print_config_shows_flags_over_environment_over_file_and_no_secret(tmp_path: Path) -> None:
+    config = tmp_path / "node.yaml"
+    config.write_text("slots: 1\nqueue: 1\nlead_ms: 200\n")
+    result = run(
+        *("serve", "--config", str(config), "--slots", "3", "--set", "limits.rtc_peers=5", "--api-key", "sesame"),
+        "--print-config",
+        env=environment(AGENT_TTS_SLOTS="2", AGENT_TTS_QUEUE="2"),
+    )
+    assert result.returncode == 0, result.stderr
+    printed = yaml.safe_load(result.stdout)
+    found = [printed["slots"], printed["queue"], printed["lead_ms"], printed["limits"]["rtc_peers"]]
+    assert found == [3, 2, 200, 5]
+    assert b"sesame" not in result.stdout
+    assert b"[environment]" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--set", "limits.rtc_peer=5"), b"did you mean limits.rtc_peers?"),
+        (("--set", "slots"), b"--set slots: must be KEY=VALUE"),
+        (("--engine", "expeak"), b"'auto', 'espeak' or 'tone', not 'expeak'"),
+        (("--host", "0.0.0.0"), b"needs auth.api_keys"),
+        (("--config", "nowhere.yaml"), b"nowhere.yaml: no such file"),
+    ],
+)
+def test_a_wrong_setting_is_a_message_and_exit_code_2(arguments: tuple[str, ...], said: bytes) -> None:
+    result = run("serve", *arguments)
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert b"Traceback" not in result.stderr
+
+
+def test_a_node_says_where_it_is_serves_and_leaves_on_sigterm() -> None:
+    process = start("serve", "--port", "0", "--engine", "tone")
+    assert process.stderr is not None
+    try:
+        url = process.stderr.readline().decode().removeprefix("agent-tts: ").strip()
+        assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=30)
+    assert process.returncode == 0, rest
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_the_welcome_on_a_terminal_tells_how_to_use_the_node(monkeypatch: pytest.MonkeyPatch, locked: bool) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(serve, "Console", lambda **_: Console(file=out, force_terminal=True, width=160, no_color=True))
+    auth = {"api_keys": ["sesame"]} if locked else {}
+    serve.welcome(Settings.model_validate({"engine": "tone", "auth": auth}), "http://127.0.0.1:1")
+    said = out.getvalue()
+    assert "http://127.0.0.1:1/v1/audio/speech" in said
+    assert "http://127.0.0.1:1/ " in said
+    assert ("$AGENT_TTS_KEY" in said) is locked
+    assert "sesame" not in said

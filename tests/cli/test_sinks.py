@@ -1,0 +1,127 @@
+"""Files, pipes and players that take audio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from agent_tts.cli import sinks
+from agent_tts.cli.sinks import FORMATS, FileSink, PlayerEnded, PlayerSink, StdoutSink, find_player
+from agent_tts.errors import SettingsError
+from tests.support import dominant_hz
+
+TONE = (8_000 * np.sin(np.arange(24_000) * 2 * np.pi * 660 / 24_000)).astype("<i2").tobytes()
+FRAMES = [TONE[start : start + 3_840] for start in range(0, len(TONE), 3_840)]
+
+
+def decoded(path: Path) -> bytes:
+    with av.open(str(path)) as container:
+        resampler = av.AudioResampler(format="s16", layout="mono", rate=24_000)
+        frames = [frame for raw in container.decode(audio=0) for frame in resampler.resample(raw)]
+        return b"".join(frame.to_ndarray().tobytes() for frame in frames + resampler.resample(None))
+
+
+@pytest.mark.parametrize("suffix", sorted(FORMATS.keys() - {".pcm", ".raw"}))
+async def test_the_name_of_a_file_decides_its_format(tmp_path: Path, suffix: str) -> None:
+    sink = FileSink(tmp_path / f"a{suffix.upper()}")
+    for frame in FRAMES:
+        await sink.write(frame)
+    await sink.close(True)
+    pcm = decoded(tmp_path / f"a{suffix.upper()}")
+    assert dominant_hz(pcm) == pytest.approx(660, abs=5)
+    assert len(pcm) == pytest.approx(len(TONE), abs=4_800)
+
+
+async def test_a_raw_file_is_the_audio_itself(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path / "a.pcm")
+    for frame in FRAMES:
+        await sink.write(frame)
+    await sink.close(True)
+    assert (tmp_path / "a.pcm").read_bytes() == TONE
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_wav_file_is_valid_however_it_ends(tmp_path: Path, whole: bool) -> None:
+    sink = FileSink(tmp_path / "a.wav")
+    await sink.write(FRAMES[0])
+    await sink.close(whole)
+    await sink.close(whole)
+    assert decoded(tmp_path / "a.wav") == FRAMES[0]
+    assert int.from_bytes((tmp_path / "a.wav").read_bytes()[40:44], "little") == len(FRAMES[0])
+
+
+@pytest.mark.parametrize(("name", "said"), [("a.doc", "the name ends in one of"), ("no/a.wav", "No such file")])
+def test_a_file_that_cannot_be_is_refused(tmp_path: Path, name: str, said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        FileSink(tmp_path / name)
+
+
+async def test_a_full_pipe_is_waited_for_and_left_as_it_was() -> None:
+    read, write = os.pipe()
+    try:
+        sink = StdoutSink(write)
+        writing = asyncio.create_task(sink.write(TONE * 4))
+        taken = b""
+        while len(taken) < len(TONE) * 4:
+            await asyncio.sleep(0)
+            assert not writing.done() or len(taken) + 65_536 >= len(TONE) * 4
+            taken += os.read(read, 10_000)
+        await writing
+        await sink.close(True)
+        assert taken == TONE * 4
+        assert os.get_blocking(write)
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+async def test_a_pipe_without_a_reader_is_broken() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        with pytest.raises(BrokenPipeError):
+            await StdoutSink(write).write(TONE)
+    finally:
+        os.close(write)
+
+
+PLAYER = "import sys; data = sys.stdin.buffer.read(); open(sys.argv[1], 'wb').write(data)"
+
+
+async def test_a_player_hears_all_before_it_is_let_go(tmp_path: Path) -> None:
+    sink = PlayerSink((sys.executable, "-c", PLAYER, str(tmp_path / "played")))
+    for frame in FRAMES:
+        await sink.write(frame)
+    await sink.close(True)
+    assert (tmp_path / "played").read_bytes() == TONE
+
+
+async def test_an_interrupted_player_is_silent_at_once() -> None:
+    sink = PlayerSink((sys.executable, "-c", "import time; time.sleep(60)"))
+    await sink.write(FRAMES[0])
+    async with asyncio.timeout(5):
+        await sink.close(False)
+
+
+async def test_a_player_that_leaves_is_an_error() -> None:
+    sink = PlayerSink((sys.executable, "-c", ""))
+    with pytest.raises(PlayerEnded, match="ended before the speech"):
+        await sink.write(TONE * 100)
+    await sink.close(False)
+
+
+async def test_no_player_is_started_for_no_audio() -> None:
+    await PlayerSink(("/nowhere/player",)).close(True)
+
+
+def test_a_player_of_this_machine_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_player() is None
+    (tmp_path / "aplay").touch(mode=0o755)
+    assert find_player() == next(command for command in sinks.PLAYERS if command[0] == "aplay")

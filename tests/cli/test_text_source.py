@@ -1,0 +1,112 @@
+"""Text that arrives, and its cutting into contexts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_tts.cli.text_source import Segmenter, arriving, once
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    read, write = os.pipe()
+    yield read, write
+    for fd in (write, read):
+        with suppress(OSError):
+            os.close(fd)
+
+
+async def test_text_is_there_as_soon_as_it_is_written(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+    source = arriving(read, lines=False)
+    for text in ("Hel", "lo. ", "w"):
+        os.write(write, text.encode())
+        assert await anext(source) == text
+    os.close(write)
+    assert [text async for text in source] == []
+
+
+async def test_a_character_that_is_split_between_two_reads_is_put_together(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+    source = arriving(read, lines=False)
+    os.write(write, "a\u20ac".encode()[:2])
+    assert await anext(source) == "a"
+    os.write(write, "\u20acb".encode()[1:])
+    assert await anext(source) == "\u20acb"
+    os.write(write, b"\xff\xe2")
+    os.close(write)
+    assert "".join([text or "" async for text in source]) == "\ufffd\ufffd"
+
+
+async def test_a_pause_tells_that_a_piece_is_complete_once(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+    source = arriving(read, lines=False, idle_s=0.05)
+    os.write(write, b"one")
+    assert await anext(source) == "one"
+    assert await anext(source) is None
+    os.write(write, b"two")
+    assert await anext(source) == "two"
+    os.close(write)
+    assert [text async for text in source] == []
+
+
+async def test_a_typed_line_is_complete(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+    source = arriving(read, lines=True)
+    os.write(write, b"one\n")
+    assert [await anext(source), await anext(source)] == ["one\n", None]
+    os.close(write)
+    assert [text async for text in source] == []
+
+
+async def test_a_text_that_is_all_there_comes_once() -> None:
+    assert [text async for text in once("all")] == ["all"]
+
+
+def feed(segmenter: Segmenter, *texts: str) -> list[str]:
+    """The segments of a text that comes in pieces."""
+    segments = [""]
+    for text in texts:
+        for piece in segmenter.feed(text):
+            if piece is None:
+                segments.append("")
+            else:
+                segments[-1] += piece
+    return segments
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One two. Three four. Five", ["One two. Three four. ", "Five"]),
+        ("no end of a sentence at all here", ["no end of a sentence ", "at all here"]),
+        ("x" * 35, ["x" * 30, "x" * 5]),
+        ("これは一つの文です。次の文", ["これは一つの文です。", "次の文"]),
+        ("short.", ["short."]),
+    ],
+)
+def test_contexts_end_with_a_sentence_or_a_word_or_anywhere(text: str, expected: list[str]) -> None:
+    assert feed(Segmenter(10), text) == expected
+    assert feed(Segmenter(10), *text) == expected
+
+
+@given(st.lists(st.text(alphabet="ab. !\n。", max_size=30), max_size=20))
+def test_no_text_is_lost_no_context_is_too_long_and_the_split_does_not_matter(texts: list[str]) -> None:
+    whole = "".join(texts)
+    segments = feed(Segmenter(7), *texts)
+    assert "".join(segments) == whole
+    assert max(map(len, segments)) <= 21
+    assert segments == feed(Segmenter(7), whole)
+
+
+def test_a_cut_begins_a_new_context() -> None:
+    segmenter = Segmenter(10)
+    segmenter.feed("123456789.")
+    segmenter.cut()
+    assert segmenter.feed(" 2345678") == [" 2345678"]

@@ -1,0 +1,94 @@
+"""Plays the scheduler for one engine: gives slots their text, lets them speak, collects what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent_tts.engine.base import Aligned, Close, Done, Engine, Failed, Frame, Input, Open, Output, Starved, Text
+from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, SpeechOptions, WordTime
+
+MAX_STEPS = 20_000
+FLUSH = None  # in a script: flush here
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What one slot is to say: pieces of text, each given in a step of its own."""
+
+    pieces: Sequence[str | None]
+    options: SpeechOptions = field(default_factory=SpeechOptions)
+
+
+@dataclass(slots=True)
+class Spoken:
+    """What one slot said."""
+
+    outputs: list[Output] = field(default_factory=list)
+
+    @property
+    def frames(self) -> list[bytes]:
+        return [output.pcm for output in self.outputs if isinstance(output, Frame)]
+
+    @property
+    def pcm(self) -> NDArray[np.int16]:
+        return np.frombuffer(b"".join(self.frames), "<i2")
+
+    @property
+    def seconds(self) -> float:
+        return len(self.pcm) / SAMPLE_RATE
+
+    @property
+    def words(self) -> list[WordTime]:
+        return [word for output in self.outputs if isinstance(output, Aligned) for word in output.words]
+
+    @property
+    def kinds(self) -> list[str]:
+        """Names of the outputs without `Starved`, whose number depends on when the text came."""
+        return [type(output).__name__ for output in self.outputs if not isinstance(output, Starved)]
+
+
+def speak_all(engine: Engine, scripts: Mapping[int, Script]) -> dict[int, Spoken]:
+    """Let slots speak their scripts at the same time, from `Open` to `Close`; their epochs are 100 + slot."""
+    spoken = {slot: Spoken() for slot in scripts}
+    left = {slot: list(script.pieces) for slot, script in scripts.items()}
+    inputs: list[Input] = [Open(slot, 100 + slot, script.options) for slot, script in scripts.items()]
+    running = set(scripts)
+    for _ in range(MAX_STEPS):
+        for slot in running & left.keys():
+            inputs.append(_text(slot, left[slot].pop(0), last=not left[slot]))
+            if not left[slot]:
+                del left[slot]
+        for output in engine.step(inputs, running):
+            assert output.slot in running, "a slot without an owner spoke"
+            assert output.epoch == 100 + output.slot
+            spoken[output.slot].outputs.append(output)
+        over = {slot for slot in running if is_over(spoken[slot])}
+        running -= over
+        inputs = [Close(slot) for slot in over]
+        if not running:
+            engine.step(inputs, ())
+            return spoken
+    raise AssertionError("it never ended")
+
+
+def speak(engine: Engine, *pieces: str | None, options: SpeechOptions | None = None, slot: int = 0) -> Spoken:
+    """Let one slot speak, alone."""
+    return speak_all(engine, {slot: Script(pieces, options or SpeechOptions())})[slot]
+
+
+def is_over(spoken: Spoken) -> bool:
+    return bool(spoken.outputs) and isinstance(spoken.outputs[-1], Done | Failed)
+
+
+def assert_well_formed(spoken: Spoken) -> None:
+    """Frames are 80 ms but for the last, which is not empty."""
+    assert all(len(frame) == FRAME_BYTES for frame in spoken.frames[:-1])
+    assert all(0 < len(frame) <= FRAME_BYTES for frame in spoken.frames[-1:])
+
+
+def _text(slot: int, piece: str | None, *, last: bool) -> Text:
+    return Text(slot, piece or "", flush=piece is FLUSH, last=last)

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from agent_tts.engine.base import Aligned, Close, Done, Failed, Frame, Open, Starved, Text
+from agent_tts.engine.espeak import EspeakEngine
+from agent_tts.events import FRAME_BYTES, FRAME_MS, SAMPLE_RATE, SpeechOptions
+from agent_tts.settings import Settings
+from tests.engine.driver import FLUSH, Script, assert_well_formed, speak, speak_all
+
+TEXT = "Hello there, this is the node. It speaks “word by word” and, at 10:30, costs $3.50! Right? 你好，世界。"
+LONG = "The quick brown fox jumps over the lazy dog while the other animals of the wood look on in silence."
+
+
+@pytest.fixture
+def engine() -> Iterator[EspeakEngine]:
+    engine = EspeakEngine(Settings(), 64)
+    yield engine
+    engine.close()
+
+
+def loud(pcm: NDArray[np.int16]) -> NDArray[np.intp]:
+    """Samples that can be heard."""
+    return np.flatnonzero(np.abs(pcm.astype(int)) > 100)
+
+
+def pitch_hz(pcm: NDArray[np.int16]) -> float:
+    """Median of the fundamental frequency in voiced windows of 50 ms."""
+    found = []
+    for window in np.split(pcm[: len(pcm) // 1_200 * 1_200].astype(float), len(pcm) // 1_200):
+        similarity = np.correlate(window, window, "full")[1_199:]
+        lags = np.arange(50, 600)  # 480 .. 40 Hz
+        best = similarity[lags].max()
+        if similarity[0] > 1e9 and best > 0.4 * similarity[0]:
+            peaks = [lag for lag in lags if similarity[lag] > 0.9 * best and similarity[lag] >= similarity[lag + 1]]
+            found.append(SAMPLE_RATE / peaks[0])
+    return float(np.median(found))
+
+
+# ---------------------------------------------------------------- bit-equality
+
+
+@given(cuts=st.lists(st.integers(0, len(TEXT)), max_size=12))
+@settings(max_examples=25, deadline=None)
+def test_audio_and_words_do_not_depend_on_how_the_text_is_split(cuts: list[int]) -> None:
+    engine = EspeakEngine(Settings(), 1)
+    try:
+        whole = speak(engine, TEXT)
+        split = speak(engine, *(TEXT[start:end] for start, end in pairwise([0, *sorted(cuts), len(TEXT)])))
+    finally:
+        engine.close()
+    assert split.frames == whole.frames
+    assert split.words == whole.words
+
+
+def test_audio_does_not_depend_on_the_other_slots(engine: EspeakEngine) -> None:
+    scripts = {
+        0: Script([TEXT]),
+        5: Script(list(LONG), SpeechOptions(voice="onyx", speed=1.4)),
+        6: Script([LONG, FLUSH, TEXT], SpeechOptions(voice="en-us+f1", language="german", pitch=1.5)),
+        7: Script(TEXT.split(), SpeechOptions(voice="en-us+whisper", speed=3.5)),
+        63: Script([TEXT], SpeechOptions(voice="cmn")),
+    }
+    together = speak_all(engine, scripts)
+    for slot, script in scripts.items():
+        alone = speak(engine, *script.pieces, options=script.options)
+        assert together[slot].frames == alone.frames
+        assert together[slot].words == alone.words
+
+
+# ---------------------------------------------------------------- the sound
+
+
+def test_speech_starts_at_the_first_sample(engine: EspeakEngine) -> None:
+    assert loud(speak(engine, "Hello").pcm)[0] < 0.010 * SAMPLE_RATE
+
+
+def test_a_unit_cut_in_mid_sentence_joins_without_an_audible_pause(engine: EspeakEngine) -> None:
+    gaps = np.diff(loud(speak(engine, LONG.rstrip(".")).pcm))
+    assert gaps.max() < 0.070 * SAMPLE_RATE  # as long as the closure of a plosive
+
+
+@pytest.mark.parametrize(("mark", "least"), [(".", 0.25), ("!", 0.25), ("?", 0.25), (",", 0.1), (".”", 0.25)])
+def test_punctuation_is_followed_by_a_pause(engine: EspeakEngine, mark: str, least: float) -> None:
+    gaps = np.diff(loud(speak(engine, f"One and all{mark} And so on").pcm))
+    assert least < gaps.max() / SAMPLE_RATE < 0.45
+
+
+def test_languages_and_voices_differ(engine: EspeakEngine) -> None:
+    def of(voice: str | None, language: str = "auto") -> bytes:
+        return speak(engine, "Guten Morgen", options=SpeechOptions(voice=voice, language=language)).pcm.tobytes()
+
+    assert len({of(None), of("de"), of("en-us+f3"), of("en-us+f3", "german"), of("fr-fr"), of("coral", "ja")}) == 6
+    assert of("de+f3") == of("en-us+f3", "German") == of("nova", "de-AT")
+
+
+@pytest.mark.parametrize(("speed", "tolerance"), [(0.25, 0.1), (0.5, 0.1), (1.5, 0.1), (2.0, 0.2), (4.0, 0.2)])
+def test_speed_shortens_the_speech(engine: EspeakEngine, speed: float, tolerance: float) -> None:
+    normal = speak(engine, LONG).seconds
+    assert speak(engine, LONG, options=SpeechOptions(speed=speed)).seconds * speed / normal == pytest.approx(
+        1.0, rel=tolerance
+    )
+
+
+MAMA = "Mama, mama, mama, mama, mama, mama."
+
+
+@pytest.mark.parametrize("speed", [0.25, 0.5, 2.0, 4.0])
+def test_speed_keeps_the_pitch(engine: EspeakEngine, speed: float) -> None:
+    normal = speak(engine, MAMA, options=SpeechOptions(voice="nova"))
+    other = speak(engine, MAMA, options=SpeechOptions(voice="nova", speed=speed))
+    assert pitch_hz(other.pcm) == pytest.approx(pitch_hz(normal.pcm), rel=0.1)
+
+
+def test_pitch_is_a_factor_of_the_frequency(engine: EspeakEngine) -> None:
+    """At its ends, which are beyond the library's range, it is as low and as high as can be."""
+    found = {
+        pitch: pitch_hz(speak(engine, MAMA, options=SpeechOptions(voice="nova", pitch=pitch)).pcm)
+        for pitch in (0.5, 0.7, 0.8, 1.0, 1.3, 1.6, 2.0)
+    }
+    for pitch in (0.7, 0.8, 1.3, 1.6):
+        assert found[pitch] == pytest.approx(found[1.0] * pitch, rel=0.1)
+    assert found[0.5] < 0.65 * found[1.0]
+    assert found[2.0] > 1.65 * found[1.0]
+
+
+# ---------------------------------------------------------------- words
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("speed", [0.3, 1.0, 4.0])
+def test_words_are_in_order_inside_the_audio_and_told_before_it(
+    engine: EspeakEngine, speed: float, clean: bool
+) -> None:
+    text = f"**Oh**, 😀 {TEXT} [a link](https://example.com/x) &amp; more"
+    spoken = speak(engine, text[:30], FLUSH, text[30:], options=SpeechOptions(speed=speed, clean=clean))
+    assert len(spoken.words) > 15
+    for earlier, later in pairwise(spoken.words):
+        assert earlier.start_ms <= earlier.end_ms <= later.start_ms
+        assert earlier.char_start < earlier.char_end <= later.char_start
+    assert spoken.words[-1].char_end <= len(text)
+    assert spoken.words[-1].end_ms <= spoken.seconds * 1_000
+    told = 0
+    for output in spoken.outputs:
+        if isinstance(output, Frame):
+            told += FRAME_MS
+        elif isinstance(output, Aligned):
+            assert told <= output.words[0].start_ms
+
+
+def test_words_are_where_the_sound_is(engine: EspeakEngine) -> None:
+    text = "Well, well. Yes!"
+    spoken = speak(engine, text)
+    assert [text[word.char_start : word.char_end] for word in spoken.words] == ["Well", "well", "Yes"]
+    sound = loud(spoken.pcm) * 1_000 / SAMPLE_RATE
+    for word, following in pairwise([*spoken.words, None]):
+        assert word is not None
+        inside = sound[(sound >= word.start_ms) & (sound <= word.end_ms)]
+        assert inside[0] - word.start_ms < 40
+        assert word.end_ms - inside[-1] < 40
+        if following is not None:
+            between = sound[(sound > word.end_ms + 1) & (sound < following.start_ms - 1)]
+            assert not len(between)
+
+
+def test_offsets_are_those_of_the_raw_text(engine: EspeakEngine) -> None:
+    text = "# Title\n**bold** `code` 世界 😀 end."
+    spoken = speak(engine, text)
+    found = [text[word.char_start : word.char_end] for word in spoken.words]
+    assert found[:3] == ["Title", "bold", "code"]
+    assert found[-1] == "end"
+
+
+# ---------------------------------------------------------------- the contract
+
+
+def test_frames_are_whole_but_for_the_last(engine: EspeakEngine) -> None:
+    spoken = speak(engine, TEXT)
+    assert_well_formed(spoken)
+    assert spoken.kinds[-1] == "Done"
+
+
+def test_a_flush_gives_out_all_audio_before_it(engine: EspeakEngine) -> None:
+    alone = speak(engine, "Hello there, old friend").seconds
+    spoken = speak(engine, "Hello there, old friend", FLUSH, FLUSH, "and you")
+    before = spoken.kinds.index("Flushed")
+    frames = spoken.kinds[:before].count("Frame")
+    assert frames == -(-alone * 1_000 // FRAME_MS)
+    assert spoken.kinds.count("Flushed") == 2
+    assert all(len(frame) == FRAME_BYTES for frame in spoken.frames[:-1])
+
+
+def test_a_dry_slot_is_starved_and_goes_on_with_more_text(engine: EspeakEngine) -> None:
+    engine.step([Open(0, 7, SpeechOptions()), Text(0, "Hello there my ")], ())
+    said = [output for _ in range(100) for output in engine.step([], {0})]
+    assert said[-1] == Starved(0, 7)
+    assert said.count(Starved(0, 7)) > 50
+    said = engine.step([Text(0, "friend", last=True)], {0})
+    said += [output for _ in range(100) for output in engine.step([], {0})]
+    assert {type(output) for output in said[:-1]} == {Aligned, Frame}
+    assert said[-1] == Done(0, 7)
+
+
+@pytest.mark.parametrize("text", ["", " ", "...", "\u200b", "\x00", "😀", "```\ncode\n```", "—"])
+def test_a_text_without_anything_to_speak_is_done_without_a_frame(engine: EspeakEngine, text: str) -> None:
+    assert speak(engine, text).kinds == ["Done"]
+
+
+def test_a_long_text_is_spoken_to_its_end(engine: EspeakEngine) -> None:
+    text = (LONG + " ") * 200
+    spoken = speak(engine, text[:20_000])
+    assert spoken.kinds[-1] == "Done"
+    assert spoken.seconds > 1_000
+    assert spoken.words[-1].char_end > 19_900
+
+
+def test_a_slot_closed_in_mid_clause_starts_anew_for_its_next_owner(engine: EspeakEngine) -> None:
+    fresh = speak(engine, "next owner")
+    engine.step([Open(0, 1, SpeechOptions(voice="onyx")), Text(0, LONG, flush=True)], {0})
+    assert engine.step([Close(0)], ()) == []
+    assert speak(engine, "next owner").frames == fresh.frames
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [(SpeechOptions(voice="nobody"), "unknown_voice"), (SpeechOptions(language="xx"), "unsupported_language")],
+)
+def test_what_cannot_be_spoken_fails_its_slot_alone(engine: EspeakEngine, options: SpeechOptions, code: str) -> None:
+    together = speak_all(engine, {0: Script([TEXT], options), 1: Script([LONG])})
+    (output,) = together[0].outputs
+    assert isinstance(output, Failed)
+    assert output.code == code
+    assert together[1].frames == speak(engine, LONG).frames
+
+
+def test_a_library_that_refuses_a_clause_fails_its_slot_alone(engine: EspeakEngine) -> None:
+    """Here: its voice file is gone."""
+    expected = Failed(3, 103, "internal", "the engine failed on this context")
+    engine.step([Open(3, 103, SpeechOptions()), Text(3, LONG, flush=True), Open(4, 104, SpeechOptions())], ())
+    engine._espeak.close()
+    assert engine.step([], {3, 4}) == [expected, Starved(4, 104)]
+    assert engine.step([], {3}) == []
+
+
+def test_many_new_streams_share_the_steps(engine: EspeakEngine) -> None:
+    """A step does not wait for all 64 clauses, new streams come before old ones, and everybody gets on."""
+    slots = range(64)
+    opened = [each for slot in slots for each in (Open(slot, slot, SpeechOptions()), Text(slot, LONG, last=True))]
+    first = engine.step(opened, set(slots))
+    assert {output.slot for output in first} < set(slots)
+    spoke_at: dict[int, int] = {}
+    over: set[int] = set()
+    for step in range(3_000):
+        for output in engine.step([], set(slots) - over):
+            if isinstance(output, Frame):
+                spoke_at.setdefault(output.slot, step)
+            elif isinstance(output, Done):
+                over.add(output.slot)
+        if len(over) == len(slots):
+            break
+    assert over == set(slots)
+    assert max(spoke_at.values()) < 64
+
+
+def test_what_the_engine_says_of_itself(engine: EspeakEngine) -> None:
+    assert (engine.info.engine, engine.info.default_voice, engine.info.slots) == ("espeak", "en-us", 64)
+    assert engine.info.aligns_words
+
+
+def test_two_engines_take_turns(engine: EspeakEngine) -> None:
+    alone = speak(engine, LONG)
+    other = EspeakEngine(Settings(), 1)
+    other.step([Open(0, 1, SpeechOptions(voice="de")), Text(0, LONG, last=True)], {0})
+    assert speak(engine, LONG).frames == alone.frames
+    other.close()
+    other.close()
+    assert speak(engine, LONG).frames == alone.frames

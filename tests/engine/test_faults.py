@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from agent_tts.engine import faults
+from agent_tts.engine.base import NotFinite
+from agent_tts.engine.faults import Fault
+
+
+def test_instructions_of_people_are_no_faults() -> None:
+    assert Fault.parse(None) is None
+    assert Fault.parse("") is None
+    assert Fault.parse("speak softly, at no fault:raise@3 of yours") is None
+
+
+def test_kind_and_place_are_parsed() -> None:
+    assert Fault.parse("fault:nan@12") == Fault("nan", 12)
+    assert Fault.parse("fault:slow@20") == Fault("slow", 20)
+    assert Fault.parse("fault:crash") == Fault("crash", 0)
+
+
+@pytest.mark.parametrize("instructions", ["fault:", "fault:@3", "fault:Raise@3", "fault:raise@three"])
+def test_an_unknown_fault_is_an_error(instructions: str) -> None:
+    with pytest.raises(ValueError, match=r"no such fault|invalid literal"):
+        Fault.parse(instructions)
+
+
+def test_a_kind_strikes_only_in_its_own_table() -> None:
+    Fault("raise", 0).strike(faults.OF_ENGINE)
+    with pytest.raises(ValueError, match="scripted"):
+        Fault("raise", 0).strike(faults.OF_SLOT)
+    with pytest.raises(NotFinite):
+        Fault("nan", 0).strike(faults.OF_SLOT)
+    with pytest.raises(MemoryError):
+        Fault("oom", 0).strike(faults.AT_OPEN)
+
+
+def test_exit_leaves_without_a_word() -> None:
+    code = "from agent_tts.engine import faults; faults.Fault('exit', 0).strike(faults.OF_ENGINE)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (7, b"", b"")
+
+
+def test_only_hang_gil_stops_the_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "HANG_S", 1)
+    rounds, over = 0, threading.Event()
+
+    def go_round() -> None:
+        nonlocal rounds
+        while not over.is_set():
+            rounds += 1
+            time.sleep(0.001)
+
+    def rounds_while(kind: str) -> int:
+        before = rounds
+        Fault(kind, 0).strike(faults.OF_ENGINE)
+        return rounds - before
+
+    thread = threading.Thread(target=go_round)
+    thread.start()
+    try:
+        assert rounds_while("hang_gil") * 10 < rounds_while("hang")
+    finally:
+        over.set()
+        thread.join()

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+from loguru import logger
+
+from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Open, Starved, Text
+from agent_tts.engine.slots import Mark, Slots, Track
+from agent_tts.errors import UnknownVoice
+from agent_tts.events import FRAME_BYTES, SpeechOptions
+from agent_tts.text.feed import Unit
+
+OPEN = Open(0, 9, SpeechOptions())
+
+
+class Owner:
+    def __init__(self, opened: Open) -> None:
+        if opened.options.voice:
+            raise UnknownVoice("no such voice")
+        self.track = Track(opened)
+
+
+@pytest.fixture
+def track() -> Track:
+    return Track(OPEN)
+
+
+def test_text_becomes_units_with_its_flush_and_its_end(track: Track) -> None:
+    track.take_text(Text(0, "one two three", flush=True))
+    track.take_text(Text(0, "four", last=True))
+    marks = [item.text.strip() if isinstance(item, Unit) else item for item in track.pending]
+    assert marks == ["one two", "three", Mark.FLUSH, "four", Mark.END]
+
+
+def test_a_piece_of_a_frame_waits_for_the_rest(track: Track) -> None:
+    track.write(b"ab" * 100)
+    assert (track.ready, track.samples) == (0, 100)
+    assert track.hand_out() == [Starved(0, 9)]
+    track.write(b"ab" * (FRAME_BYTES // 2))
+    assert track.hand_out() == [Frame(0, 9, b"ab" * (FRAME_BYTES // 2))]
+    assert track.samples == 100 + FRAME_BYTES // 2
+
+
+def test_nothing_is_said_while_text_is_pending(track: Track) -> None:
+    track.take_text(Text(0, "one two ", flush=True))
+    assert track.hand_out() == []
+
+
+def test_flushes_are_answered_right_after_the_frame_before_them(track: Track) -> None:
+    track.write(b"a" * (FRAME_BYTES + 2))
+    track.mark(Mark.FLUSH)
+    track.write(b"b" * 2)
+    track.mark(Mark.FLUSH)
+    track.mark(Mark.FLUSH)
+    track.mark(Mark.END)
+    said = [output for _ in range(3) for output in track.hand_out()]
+    assert [type(output) for output in said] == [Frame, Frame, Flushed, Frame, Flushed, Flushed, Done]
+    assert [output.pcm for output in said if isinstance(output, Frame)] == [
+        b"a" * FRAME_BYTES,
+        b"aa".ljust(FRAME_BYTES, b"\0"),
+        b"bb".ljust(FRAME_BYTES, b"\0"),
+    ]
+
+
+def test_an_end_right_after_a_whole_frame_makes_no_empty_one(track: Track) -> None:
+    track.write(bytes(FRAME_BYTES))
+    track.mark(Mark.END)
+    assert [type(output) for output in track.hand_out()] == [Frame, Done]
+
+
+def test_an_error_of_one_owner_is_that_owner_s_and_logged_without_its_text() -> None:
+    slots = Slots(2, Owner)
+    assert slots.apply([OPEN, Open(1, 10, SpeechOptions())]) == []
+    first, second = slots.owners()
+
+    def fail() -> None:
+        secret = "the text"
+        raise ValueError(secret)
+
+    lines: list[str] = []
+    sink = logger.add(lines.append, diagnose=True)
+    try:
+        assert slots.guard(first, fail) == [Failed(0, 9, "internal", "the engine failed on this context")]
+    finally:
+        logger.remove(sink)
+    assert "ValueError" in lines[0]
+    assert "in fail" in lines[0]
+    assert "the text" not in "".join(lines).replace('secret = "the text"', "")
+    assert slots.owners() == [second]
+    assert slots.apply([Text(0, "too late"), Close(0)]) == []
+
+
+def test_an_error_that_is_the_client_s_has_its_code() -> None:
+    slots = Slots(1, Owner)
+    opened = Open(0, 3, SpeechOptions(voice="nobody"))
+    assert slots.apply([opened, Text(0, "a")]) == [Failed(0, 3, "unknown_voice", "no such voice")]
+    assert slots.owners({0}) == []
+
+
+def test_a_slot_is_nobody_s_after_its_last_output() -> None:
+    slots = Slots(1, Owner)
+    slots.apply([OPEN, Text(0, "", last=True)])
+    (owner,) = slots.owners({0})
+    owner.track.mark(Mark.END)
+    assert slots.guard(owner, owner.track.hand_out) == [Done(0, 9)]
+    assert slots.owners() == []

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Open, Starved, Text
+from agent_tts.engine.tone import ALIASES, ToneEngine
+from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, SpeechOptions
+from agent_tts.settings import Settings, Tone
+from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
+from tests.engine.driver import FLUSH, Script, assert_well_formed, speak, speak_all
+
+TEXT = "One two three, four five six seven. And a longer sentence with 日本語 in it!"
+
+
+@pytest.fixture
+def engine() -> Iterator[ToneEngine]:
+    engine = ToneEngine(Settings(), 4)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def faulty() -> Iterator[ToneEngine]:
+    engine = ToneEngine(Settings(tone=Tone(scripted_faults=True)), 4)
+    yield engine
+    engine.close()
+
+
+def dominant_hz(pcm: NDArray[np.int16]) -> float:
+    spectrum = np.abs(np.fft.rfft(pcm * np.hanning(len(pcm))))
+    return float(np.argmax(spectrum)) * SAMPLE_RATE / len(pcm)
+
+
+def fault(kind: str) -> SpeechOptions:
+    return SpeechOptions(instructions=f"fault:{kind}")
+
+
+# ---------------------------------------------------------------- the sound
+
+
+@pytest.mark.parametrize(
+    ("voice", "pitch", "hz"),
+    [(None, 1.0, 440), ("tone-220", 1.0, 220), ("tone-1234", 1.0, 1_234), ("tone-880", 0.5, 440), ("ash", 1.0, 440)],
+)
+def test_voice_and_pitch_decide_the_frequency(engine: ToneEngine, voice: str | None, pitch: float, hz: int) -> None:
+    spoken = speak(engine, TEXT, options=SpeechOptions(voice=voice, pitch=pitch))
+    assert dominant_hz(spoken.pcm) == pytest.approx(hz, rel=0.01)
+
+
+@pytest.mark.parametrize("speed", [0.25, 1.0, 1.7, 4.0])
+def test_every_character_but_spaces_sounds_equally_long(engine: ToneEngine, speed: float) -> None:
+    spoken = speak(engine, "abc defgh  ij", options=SpeechOptions(speed=speed))
+    assert spoken.seconds == pytest.approx(10 * 0.060 / speed, abs=0.001)
+
+
+def test_words_rise_and_fall_without_clicks(engine: ToneEngine) -> None:
+    pcm = speak(engine, TEXT, FLUSH, TEXT).pcm.astype(int)
+    steepest = 2 * np.pi * 440 / SAMPLE_RATE * 0.5 * 32_767 + 0.5 * 32_767 / 48
+    assert np.abs(np.diff(pcm, prepend=0, append=0)).max() <= steepest
+    assert 0.2 * 32_767 < np.abs(pcm).max() <= 0.5 * 32_767
+
+
+def test_the_sine_goes_on_through_all_words(engine: ToneEngine) -> None:
+    """Its phase is that of the sample's number, so audio put together wrongly is out of phase."""
+    pcm = speak(engine, TEXT).pcm.astype(float)
+    sine = np.sin(2 * np.pi * 440 * np.arange(len(pcm)) / SAMPLE_RATE)
+    assert (pcm * sine >= -1).all()
+
+
+def test_seed_and_words_and_their_order_decide_the_loudness(engine: ToneEngine) -> None:
+    def of(text: str, seed: int | None) -> bytes:
+        return speak(engine, text, options=SpeechOptions(seed=seed)).pcm.tobytes()
+
+    assert of("red fox", None) == of("red fox", 0)
+    assert len({of("red fox", 0), of("red fox", 1), of("fox red", 0), of("red cow", 0), of("red red", 0)}) == 5
+
+
+@given(cuts=st.lists(st.integers(0, len(TEXT)), max_size=12))
+@settings(max_examples=40, deadline=None)
+def test_audio_does_not_depend_on_how_the_text_is_split(cuts: list[int]) -> None:
+    engine = ToneEngine(Settings(), 1)
+    edges = [0, *sorted(cuts), len(TEXT)]
+    pieces = [TEXT[start:end] for start, end in pairwise(edges)]
+    assert np.array_equal(speak(engine, *pieces).pcm, speak(engine, TEXT).pcm)
+
+
+def test_audio_does_not_depend_on_the_other_slots(engine: ToneEngine) -> None:
+    alone = speak(engine, TEXT)
+    scripts = {0: Script([TEXT]), 1: Script(list("something else")), 3: Script([TEXT], SpeechOptions(voice="nova"))}
+    together = speak_all(engine, scripts)
+    assert together[0].frames == alone.frames
+    assert together[3].frames != alone.frames
+
+
+# ---------------------------------------------------------------- the contract
+
+
+def test_frames_are_whole_but_for_the_last(engine: ToneEngine) -> None:
+    spoken = speak(engine, TEXT)
+    assert_well_formed(spoken)
+    assert spoken.kinds == ["Frame"] * len(spoken.frames) + ["Done"]
+
+
+def test_a_flush_gives_out_the_rest_of_a_frame_and_answers_after_it(engine: ToneEngine) -> None:
+    spoken = speak(engine, "ab", FLUSH, "c")
+    assert spoken.kinds == ["Frame", "Frame", "Flushed", "Frame", "Done"]
+    assert [len(frame) for frame in spoken.frames] == [FRAME_BYTES, FRAME_BYTES, 2 * 60 * 24]
+
+
+def test_each_flush_is_answered_even_without_text(engine: ToneEngine) -> None:
+    assert speak(engine, FLUSH, FLUSH, "").kinds == ["Flushed", "Flushed", "Done"]
+
+
+def test_a_dry_slot_keeps_a_partial_frame_until_more_text_comes(engine: ToneEngine) -> None:
+    options = SpeechOptions(clean=False)
+    assert engine.step([Open(0, 7, options), Text(0, "a ")], {0}) == [Starved(0, 7)]
+    (frame, done) = engine.step([Text(0, "", last=True)], {0})
+    assert isinstance(frame, Frame)
+    assert len(frame.pcm) == 2 * 60 * 24
+    assert done == Done(0, 7)
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\n", "\u200b", "**", "```\ncode\n```"])
+def test_a_text_without_anything_to_speak_is_done_without_a_frame(engine: ToneEngine, text: str) -> None:
+    assert speak(engine, text).kinds == ["Done"]
+
+
+def test_a_slot_out_of_run_says_nothing(engine: ToneEngine) -> None:
+    assert engine.step([Open(0, 1, SpeechOptions()), Text(0, TEXT, last=True)], ()) == []
+
+
+def test_a_closed_slot_is_silent_and_its_next_owner_starts_anew(engine: ToneEngine) -> None:
+    fresh = speak(engine, "next owner", slot=2).frames
+    engine.step([Open(2, 1, SpeechOptions()), Text(2, TEXT, flush=True)], {2})
+    assert engine.step([Close(2), Text(2, "too late")], {2}) == []
+    assert speak(engine, "next owner", slot=2).frames == fresh
+
+
+def test_every_name_that_other_clients_use_is_a_voice() -> None:
+    assert {*OPENAI_VOICES, *QWEN_VOICES} == ALIASES.keys()
+    assert set(ALIASES.values()) <= {voice.name for voice in ToneEngine(Settings(), 1).info.voices}
+
+
+@pytest.mark.parametrize("voice", ["tone-99", "tone-4001", "tone-44O", "tone-٤٤٠", "vivian2"])
+def test_an_unknown_voice_fails_its_slot_alone(engine: ToneEngine, voice: str) -> None:
+    scripts = {0: Script([TEXT], SpeechOptions(voice=voice)), 1: Script([TEXT])}
+    together = speak_all(engine, scripts)
+    assert together[1].frames == speak(engine, TEXT).frames
+    (output,) = together[0].outputs
+    assert isinstance(output, Failed)
+    assert output.code == "unknown_voice"
+
+
+# ---------------------------------------------------------------- scripted faults
+
+
+@pytest.mark.parametrize("kind", ["raise@3", "nan@3"])
+def test_a_fault_of_a_slot_fails_it_before_its_frame_and_no_other_slot(faulty: ToneEngine, kind: str) -> None:
+    together = speak_all(faulty, {0: Script([TEXT], fault(kind)), 1: Script([TEXT])})
+    assert together[0].kinds == ["Frame"] * 3 + ["Failed"]
+    assert together[0].outputs[-1] == Failed(0, 100, "internal", "the engine failed on this context")
+    assert together[0].frames == together[1].frames[:3]
+    assert together[1].frames == speak(faulty, TEXT).frames
+
+
+@pytest.mark.parametrize("kind", ["oom", "nonsense", "raise@x"])
+def test_an_owner_that_cannot_be_made_fails(faulty: ToneEngine, kind: str) -> None:
+    (output,) = faulty.step([Open(1, 5, fault(kind)), Text(1, TEXT)], {1})
+    assert isinstance(output, Failed)
+    assert (output.slot, output.epoch, output.code) == (1, 5, "internal")
+
+
+@pytest.mark.parametrize(("kind", "error"), [("crash@2", RuntimeError), ("oom_step@2", MemoryError)])
+def test_a_fault_of_the_engine_comes_out_of_the_step(faulty: ToneEngine, kind: str, error: type[Exception]) -> None:
+    faulty.step([Open(0, 1, fault(kind)), Text(0, TEXT, last=True)], ())
+    assert [type(output) for _ in range(2) for output in faulty.step([], {0})] == [Frame, Frame]
+    with pytest.raises(error):
+        faulty.step([], {0})
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_done_at_ends_the_owner_before_its_frame(faulty: ToneEngine, at: int) -> None:
+    assert speak(faulty, TEXT, options=fault(f"done_at@{at}")).kinds == ["Frame"] * at + ["Done"]
+
+
+def test_never_end_answers_flushes_and_goes_on_without_text(faulty: ToneEngine) -> None:
+    faulty.step([Open(0, 1, fault("never_end")), Text(0, "a", flush=True), Text(0, "b", last=True)], ())
+    outputs = [output for _ in range(300) for output in faulty.step([], {0})]
+    assert sum(isinstance(output, Frame) for output in outputs) == 300
+    assert [output for output in outputs if not isinstance(output, Frame)] == [Flushed(0, 1)]
+
+
+def test_slow_makes_its_steps_take_longer(faulty: ToneEngine) -> None:
+    faulty.step([Open(0, 1, fault("slow@60")), Text(0, TEXT)], ())
+    start = time.monotonic()
+    (frame,) = faulty.step([], {0})
+    assert isinstance(frame, Frame)
+    assert time.monotonic() - start >= 0.060
+
+
+def test_without_the_setting_instructions_are_not_obeyed(engine: ToneEngine) -> None:
+    assert speak(engine, TEXT, options=fault("raise@0")).frames == speak(engine, TEXT).frames
