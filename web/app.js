@@ -129,6 +129,7 @@ composer.onbegin = async () => {
   if (!connection.session) return null;
   for (const kind of ["at_capacity", "engine_lost", "starved", "internal"]) notices.close(kind);
   const { voice, language, speed } = choice();
+  at("said").lang = language === "auto" ? (voices.chosen?.languages[0] ?? "") : language;
   return speaker.begin({ ...(voice && { voice }), language, speed });
 };
 
@@ -273,7 +274,16 @@ for (const button of /** @type {NodeListOf<HTMLElement>} */ (document.querySelec
 bindTheme(at("theme"), () => wave.recolour());
 composer.text = SAMPLES[0].text;
 showSettings();
-connection.open();
+if (isSecureContext) {
+  connection.open();
+} else {
+  notices.show("insecure", {
+    title: "This page needs HTTPS, or localhost",
+    body: "Browsers give pages from other addresses no audio worklet. Put a TLS proxy before the node, or tunnel its port.",
+  });
+}
+// A page that comes back from the browser's history has lost its session on the way.
+addEventListener("pageshow", ({ persisted }) => persisted && connection.open());
 
 /** What tests and curious people may read. */
 Object.defineProperty(window, "agentTts", {

@@ -32,7 +32,7 @@ class Listener(Protocol):
         ...
 
     def told(self, now: float, message: dict[str, Any]) -> None:
-        """A message about the context came. After `context.done`, and after an `error` that refused it, none follows."""
+        """A message about the context came. Nothing follows `context.done` or an `error`."""
         ...
 
 
@@ -157,9 +157,9 @@ class RawConnection(asyncio.Protocol):
                 self.greeted.set_result(message)
             case "context.started" if listener is not None:
                 self._by_no[message["context_no"]] = listener
-            case "context.done" if listener is not None:
+            case "context.done" | "error" if listener is not None:
                 del self._listeners[message["context_id"]]
-                self._by_no.pop(message["context_no"], None)
+                self._by_no = {no: other for no, other in self._by_no.items() if other is not listener}
                 listener.told(now, message)
             case _ if listener is not None:
                 listener.told(now, message)
@@ -179,7 +179,7 @@ async def dial(url: str, key: str | None = None) -> tuple[RawConnection, dict[st
         try:
             _, connection = await loop.create_connection(
                 lambda: RawConnection(url, key),
-                parts.hostname,
+                parts.hostname or "",
                 parts.port or (443 if secure else 80),
                 ssl=secure or None,
             )

@@ -82,7 +82,7 @@ async def _read(process: asyncio.subprocess.Process, url: asyncio.Future[str]) -
 
 async def _ready(url: str) -> None:
     async with httpx.AsyncClient() as client:
-        while (await client.get(f"{url}/ready")).status_code != 200:
+        while (await client.get(f"{url}/ready")).status_code != 200:  # noqa: ASYNC110 - it is another process
             await asyncio.sleep(POLL_S)
 
 

@@ -2,6 +2,71 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-bench = typer.Typer(help="Measure a node from outside.", no_args_is_help=True)
+from agent_tts.cli.options import Key, Url
+from agent_tts.cli.reporting import reported
+
+bench = typer.Typer(
+    help="Measure a node from outside: a running one (--url), or one of our own on a free port.", no_args_is_help=True
+)
+
+OwnEngine = Annotated[str, typer.Option("--engine", help="Of a node of our own: tone or espeak.")]
+Voice = Annotated[str | None, typer.Option(help="The voice that is asked for.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
+PlotFile = Annotated[Path | None, typer.Option("--plot", help="Draw them: png, svg or pdf (needs matplotlib).")]
+LeadMs = Annotated[int, typer.Option(min=80, help="How far audio may run ahead of its playback.")]
+
+
+@bench.command()
+def serve(
+    url: Url = None,
+    key: Key = None,
+    engine: OwnEngine = "espeak",
+    rate: Annotated[str | None, typer.Option(help="Requests per second at random times: 1,10,20.")] = None,
+    concurrency: Annotated[str | None, typer.Option(help="Instead: requests at once, 1,64.")] = None,
+    duration: Annotated[float, typer.Option(min=1, help="Seconds that are measured, for each load.")] = 60,
+    warmup: Annotated[float, typer.Option(min=0, help="Seconds before, that are not.")] = 10,
+    words_every_ms: Annotated[float, typer.Option(min=0, help="How fast text comes; 0 is all at once.")] = 10,
+    lead_ms: LeadMs = 1_000,
+    voice: Voice = None,
+    json: Json = None,
+    plot: PlotFile = None,
+) -> None:
+    """Time to first audio, underruns and throughput under load.
+
+    Time to first audio is from the first text sent to the first byte of audio received. An underrun is a request with a
+    chunk that came after its play time, for a player that starts on the first chunk.
+    """
+    from agent_tts.bench.serve import Load
+    from agent_tts.cli.bench_runs import run_serve
+
+    session = {"voice": voice, "lead_ms": lead_ms}
+    load = Load(warmup_s=warmup, duration_s=duration, words_every_ms=words_every_ms, session=session)
+    with reported():
+        run_serve(url, key, engine, load, rate, concurrency, json, plot)
+
+
+@bench.command()
+def streams(
+    url: Url = None,
+    key: Key = None,
+    engine: OwnEngine = "tone",
+    streams: Annotated[str, typer.Option(help="How many at once, one run for each.")] = "64,128,256,500",
+    seconds: Annotated[float, typer.Option(min=1, help="Measured, for each run.")] = 30,
+    ramp: Annotated[float, typer.Option(min=0, help="Seconds in which the streams begin.")] = 2,
+    per_connection: Annotated[int, typer.Option(min=1, help="Contexts on one connection.")] = 16,
+    lead_ms: LeadMs = 1_000,
+    voice: Voice = None,
+    json: Json = None,
+    plot: PlotFile = None,
+) -> None:
+    """The largest number of paced streams without a gap at their listeners', and what it costs."""
+    from agent_tts.bench.streams import Plan
+    from agent_tts.cli.bench_runs import run_streams
+
+    with reported():
+        run_streams(url, key, engine, streams, Plan(seconds, ramp, per_connection, lead_ms, voice), json, plot)

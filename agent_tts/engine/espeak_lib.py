@@ -212,6 +212,7 @@ def _words(text: str, marks: list[tuple[int, int, int, int]], samples: NDArray[n
     """Words in their order, without the silence after them. One ends where the next starts or its clause ends.
 
     The library tells of a number or of a word it spells several times, and of parts of it: these are one word here.
+    It leaves out the length of a word before a closing quote, and a word may seem to start after the next one.
     """
     words: list[SpokenWord] = []
     sounding = np.flatnonzero(samples)
@@ -220,13 +221,14 @@ def _words(text: str, marks: list[tuple[int, int, int, int]], samples: NDArray[n
     for (kind, char, length, start), limit in zip(edges, limits, strict=True):
         if kind != _EVENT_WORD or not 0 <= char < len(text):
             continue
+        token = text[char : char + length] if length > 0 else text[char:].partition(" ")[0]
+        start = min(max(start, words[-1].end if words else 0), len(samples))
         before = int(np.searchsorted(sounding, limit))  # sounding samples before the limit
-        start = min(start, len(samples))
         end = max(start, int(sounding[before - 1]) + 1 if before else 0)
-        if words and (char < words[-1].char + words[-1].length or text[char : char + length].isspace()):
+        if words and (char < words[-1].char + words[-1].length or not token.strip()):
             words[-1] = replace(words[-1], end=end)
         else:
-            words.append(SpokenWord(char, min(length, len(text) - char), start, end))
+            words.append(SpokenWord(char, max(1, len(token)), start, end))
     return words
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from fractions import Fraction
 from typing import Literal
 
 import av
@@ -56,7 +57,7 @@ class _Resampler:
     def __init__(self, sample_rate: int) -> None:
         self._graph = Graph()
         source = self._graph.add_abuffer(
-            sample_rate=SAMPLE_RATE, format="s16", layout="mono", time_base=f"1/{SAMPLE_RATE}"
+            sample_rate=SAMPLE_RATE, format="s16", layout="mono", time_base=Fraction(1, SAMPLE_RATE)
         )
         resample = self._graph.add("aresample", f"{sample_rate}:filter_size={FILTER_TAPS}")
         sink = self._graph.add("abuffersink")
@@ -67,7 +68,7 @@ class _Resampler:
     def push(self, frame: av.AudioFrame | None) -> bytes:
         """pcm_s16le that became ready with `frame`; None is the end of the stream."""
         self._graph.push(frame)
-        ready = []
+        ready: list[bytes] = []
         while True:
             try:
                 piece = self._graph.pull()

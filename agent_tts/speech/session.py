@@ -42,8 +42,8 @@ class Speech:
         self.waker: Callable[[], None] | None = None
         # The `next` that is waiting, if any.
         self._waiting: asyncio.Future[None] | None = None
-        # Completed by `Finished`; awaited by `cancel`.
-        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Set by `Finished`; awaited by `cancel`.
+        self._closed = asyncio.Event()
 
     # ------------------------------------------------------------ the writer's side
 
@@ -84,7 +84,7 @@ class Speech:
         Cancelling this coroutine is safe: the stream stops all the same.
         """
         self.stop()
-        await asyncio.shield(self._closed)
+        await self._closed.wait()
 
     # ------------------------------------------------------------ the reader's side
 
@@ -135,7 +135,7 @@ class Speech:
             self.samples += len(event.pcm) // 2
         if isinstance(event, Finished):
             self.finished = event
-            self._closed.set_result(None)
+            self._closed.set()
         elif self.stopped:
             return
         self._events.append(event)

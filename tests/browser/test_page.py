@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import shlex
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 from websockets.asyncio.client import connect
@@ -189,6 +193,38 @@ async def test_words_are_spoken_as_they_are_typed(browser: DevTools) -> None:
         assert await page.js("document.querySelector('#said').textContent") == "hello there world"
 
 
+# ---------------------------------------------------------------- code to take away
+
+
+async def test_the_examples_do_what_they_say(browser: DevTools) -> None:
+    """Python in a process of its own, JavaScript in a browser, and the request that curl would send."""
+    async with open_page(browser) as (page, running):
+        await ready(page)
+        await write(page, 'It\'s a "short" one.')
+        await pick(page, "tone-880")
+        await page.js("document.querySelector('#code').open = true")
+        shown: dict[str, str] = {}
+        for name in ("python", "javascript", "curl"):
+            await page.click(f"[name=snippet][value={name}]")
+            shown[name] = await page.js("document.querySelector('#snippet').textContent")
+
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", shown["python"])
+        assert await process.wait() == 0
+
+        await page.js("console.log = (message) => (window.told ??= []).push(message.type)")
+        await page.js(f"(0, eval)({json.dumps(shown['javascript'])})")
+        await page.until("window.told?.includes('context.done')")
+        assert "error" not in await page.js("told")
+
+        words = shlex.split(shown["curl"])
+        url, body = words[2], words[words.index("-d") + 1]
+        async with httpx.AsyncClient() as client:
+            answer = await client.post(url, content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 200
+        assert answer.content[:4] == b"RIFF"
+        await until(lambda: running.node.service.speaking == 0)
+
+
 # ---------------------------------------------------------------- trouble
 
 
@@ -232,6 +268,15 @@ async def test_a_node_that_goes_away_is_looked_for(browser: DevTools) -> None:
             session.drain()
         assert await page.js("lost")
         await page.until("agentTts.state === 'ready' && agentTts.notices.length === 0", 20)
+        await speak(page)
+
+
+async def test_an_idle_session_rests_until_it_is_needed(browser: DevTools) -> None:
+    """The node closes it, the page does not nag, and Speak opens another."""
+    async with open_page(browser, limits={"session_idle_s": 0.5}) as (page, running):
+        await page.until("agentTts.state === 'resting'")
+        assert await page.js("agentTts.notices") == []
+        assert not running.node.sessions
         await speak(page)
 
 

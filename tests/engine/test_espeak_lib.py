@@ -59,6 +59,7 @@ def test_every_language_speaks_and_leaves_nothing_behind(espeak: Espeak) -> None
     ("code", "text", "expected"),
     [
         ("en-us", "Hello there, big world.", ["Hello", "there", "big", "world"]),
+        ("en-us", "It speaks “word by word” now", ["It", "speaks", "word", "by", "word”", "now"]),
         ("de", "Grüße aus Köln", ["Grüße", "aus", "Köln"]),
         ("cmn", "你好，世界", ["你", "世", "界"]),
         ("en-us", "a 😀 b", ["a", "😀", "b"]),
@@ -70,7 +71,14 @@ def test_words_have_their_characters(espeak: Espeak, code: str, text: str, expec
 
 
 @pytest.mark.parametrize(
-    "text", ["It costs $3.50, 1,000 times 2024!", "こんにちは世界", "www.example.com 10:30 <b>", "I.B.M. & a"]
+    "text",
+    [
+        "It costs $3.50, 1,000 times 2024!",
+        "こんにちは世界",
+        "www.example.com 10:30 <b>",
+        "[a link] &amp;",
+        "I.B.M. & a",
+    ],
 )
 @pytest.mark.parametrize("code", ["en-us", "ja", "de"])
 def test_words_are_in_order_and_inside_text_and_audio(espeak: Espeak, code: str, text: str) -> None:

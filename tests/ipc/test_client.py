@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_tts.events import Audio, Hello
+from agent_tts.events import Audio, Hello, Pong
 from agent_tts.ipc import client
 from agent_tts.ipc.client import BACKOFF_S, EngineProcess
 from agent_tts.ipc.process import STOP_S
@@ -54,6 +54,19 @@ async def hangs_and_is_closed() -> None:
     assert listener.losses == []
 
 
+async def stands_still() -> None:
+    """Is blocked for longer than the heartbeat, and finds the answer in the pipe: the engine is not to blame.
+
+    Mutation: with a clock instead of counted beats uvloop, whose timers run before its reads, kills a healthy engine.
+    """
+    async with engine_process(tone_settings(timeouts={"engine_heartbeat_s": 0.5})) as (_, listener):
+        for _ in range(2):
+            seen = len(listener.all(Pong))
+            time.sleep(1.0)  # noqa: ASYNC251 - the event loop is to stand still
+            await listener.until(lambda seen=seen: len(listener.all(Pong)) > seen + 2)  # type: ignore[misc]
+        assert listener.losses == []
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _uvloop_is_set_up() -> None:
     """The first uvloop of a process opens a pipe for good; it is not a leak of the test that happens to be first."""
@@ -61,7 +74,7 @@ def _uvloop_is_set_up() -> None:
 
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-@pytest.mark.parametrize("scenario", [dies_and_comes_back, hangs_and_is_closed])
+@pytest.mark.parametrize("scenario", [dies_and_comes_back, hangs_and_is_closed, stands_still])
 def test_on_both_event_loops(
     scenario: Callable[[], Awaitable[None]], loop_factory: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:

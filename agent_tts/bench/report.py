@@ -1,0 +1,110 @@
+"""Figures for people, for programs, and for the eye."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from agent_tts.bench.node import device
+from agent_tts.errors import SettingsError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def document(kind: str, node: dict[str, Any], runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Everything that is needed to measure the same again."""
+    return {
+        "bench": kind,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": ["agent-tts", *sys.argv[1:]],
+        "device": device(),
+        "node": node,
+        "runs": list(runs),
+    }
+
+
+def write_json(path: Path, found: dict[str, Any]) -> None:
+    """Write figures to a file.
+
+    Raises:
+        SettingsError: it cannot be written.
+    """
+    try:
+        path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"--json {path.name}: {error.strerror}") from None
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print figures."""
+    shown = Table(*columns, title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for column in shown.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        shown.add_row(*("-" if cell is None else str(cell) for cell in row))
+    Console(highlight=False).print(shown)
+
+
+def counted(counts: dict[str, int]) -> str:
+    """Errors by code, in short."""
+    return ", ".join(f"{count} {code}" for code, count in sorted(counts.items())) or "0"
+
+
+class Plot:
+    """A figure in a file; made before the measurement, so that a missing library is told before it.
+
+    Raises:
+        SettingsError: matplotlib is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import matplotlib
+
+            matplotlib.use("agg")
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise SettingsError("--plot needs matplotlib: pip install agent-tts[bench]") from None
+        self._path = path
+        self._figure = Figure(figsize=(8, 4.5), layout="constrained")
+        self.axes: Axes = self._figure.add_subplot()
+        self.axes.grid(alpha=0.3)
+
+    def ttfa(self, title: str, runs: Sequence[tuple[str, Sequence[float]]]) -> None:
+        """Cumulative distribution of the time to first audio, a line for each load."""
+        for name, ttfa_ms in runs:
+            shares = [(rank + 1) / len(ttfa_ms) for rank in range(len(ttfa_ms))]
+            self.axes.step(sorted(ttfa_ms), shares, where="post", label=name)
+        self.axes.set(title=title, xlabel="time to first audio, ms", ylabel="share of requests", ylim=(0, 1))
+        self.axes.set_xscale("log")
+        self.axes.legend()
+
+    def lines(
+        self, title: str, x: Sequence[float], series: dict[str, Sequence[float]], labels: tuple[str, str]
+    ) -> None:
+        self, title: str, x: Sequence[float], series: dict[str, Sequence[float]], xlabel: str, ylabel: str
+    ) -> None:
+        """Figures over the size of the load."""
+        for name, values in series.items():
+            self.axes.plot(x, values, marker="o", label=name)
+        self.axes.set(title=title, xlabel=labels[0], ylabel=labels[1])
+        self.axes.legend()
+
+    def save(self) -> None:
+        """Write the file.
+
+        Raises:
+            SettingsError: it cannot be written, or its name is of no known format.
+        """
+        try:
+            self._figure.savefig(self._path, dpi=150)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"--plot {self._path.name}: {getattr(error, 'strerror', None) or error}") from None

@@ -1,0 +1,217 @@
+"""Runs of `agent-tts bench`: from options to a node, its load, and a report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from agent_tts.bench import report
+from agent_tts.bench.connection import dial
+from agent_tts.bench.node import own_node
+from agent_tts.bench.serve import Load, measure
+from agent_tts.bench.streams import Plan, hold, is_clean
+from agent_tts.client import stream_url
+from agent_tts.errors import SettingsError
+from agent_tts.serve.run import event_loop_factory
+
+TICK_S = 0.2  # between movements of the bar
+DEFAULT_RATES = "1,10,20"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The node that is measured."""
+
+    url: str  # of its WebSocket
+    http_url: str
+    pids: dict[str, int | None]  # of its processes by name, where they are ours
+    info: dict[str, Any]  # what it says of itself
+
+
+def run_serve(
+    url: str | None,
+    key: str | None,
+    engine: str,
+    load: Load,
+    rates: str | None,
+    concurrencies: str | None,
+    json: Path | None,
+    plot: Path | None,
+) -> None:
+    """`agent-tts bench serve`: `load` at each of the rates, or of the concurrencies.
+
+    Raises:
+        SettingsError: the options make no sense.
+        SpeechError: the node cannot be measured.
+    """
+    if rates is not None and concurrencies is not None:
+        raise SettingsError("--rate and --concurrency are two ways to load a node: choose one")
+    if concurrencies is not None:
+        loads = [replace(load, concurrency=round(value)) for value in numbers("--concurrency", concurrencies)]
+    else:
+        loads = [replace(load, rate=value) for value in numbers("--rate", rates or DEFAULT_RATES)]
+    picture = report.Plot(plot) if plot else None
+
+    async def main() -> tuple[dict[str, Any], list[tuple[dict[str, Any], list[float]]]]:
+        async with target(url, key, engine=engine) as node:
+            with Bar(len(loads) * (load.warmup_s + load.duration_s)) as bar:
+                return node.info, [await bar.during(each.name, measure(node.url, key, each)) for each in loads]
+
+    info, found = run(main())
+    rows = [
+        (
+            *(figures["load"], figures["requests"], *figures["ttfa_ms"].values()),
+            *(figures["underruns"], figures["audio_s_per_s"], figures["peak_in_flight"]),
+            *(figures["client_lag_ms"]["p99"], report.counted(figures["errors"])),
+        )
+        for figures, _ in found
+    ]
+    title = f"{info['engine']}: time to first audio in ms, a word every {load.words_every_ms:g} ms"
+    columns = ("load", "requests", "p50", "p95", "p99", "underruns", "audio s/s", "peak", "client lag p99", "errors")
+    report.table(title, columns, rows)
+    if json:
+        report.write_json(json, report.document("serve", info, [figures for figures, _ in found]))
+    if picture:
+        picture.ttfa(f"{info['engine']} engine", [(figures["load"], ttfa) for figures, ttfa in found if ttfa])
+        picture.save()
+
+
+def run_streams(
+    url: str | None, key: str | None, engine: str, counts: str, plan: Plan, json: Path | None, plot: Path | None
+) -> None:
+    """`agent-tts bench streams`.
+
+    Raises:
+        SettingsError: the options make no sense.
+        SpeechError: the node cannot be measured.
+    """
+    sizes = [round(value) for value in numbers("--streams", counts)]
+    picture = report.Plot(plot) if plot else None
+    settings = {
+        "slots": max(sizes),
+        "limits__connections": max(sizes) + 16,
+        "limits__contexts_per_session": plan.per_connection,
+    }
+
+    async def main() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        async with target(url, key, engine=engine, **settings) as node:
+            with Bar(len(sizes) * (plan.seconds + plan.ramp_s)) as bar:
+                return node.info, [
+                    await bar.during(f"{size} streams", hold(node.url, key, size, plan, node.pids)) for size in sizes
+                ]
+
+    info, runs = run(main())
+    processes = list(runs[0]["cpu_percent"])
+    rows = [
+        (
+            *(run["streams"], run["underruns"], run["gaps_s"]),
+            *(run["margin_ms"].get(name) for name in ("p50", "p1", "p0")),
+            *(run["cpu_percent"][name] for name in processes),
+            report.counted(run["ended"]),
+        )
+        for run in runs
+    ]
+    title = f"{info['engine']}: streams of {plan.seconds:g} s, paced {plan.lead_ms} ms ahead"
+    columns = (
+        *("streams", "with gaps", "gaps s", "margin ms p50", "p1", "least"),
+        *(f"cpu % {name}" for name in processes),
+        "ended early",
+    )
+    report.table(title, columns, rows)
+    clean = max((run["streams"] for run in runs if is_clean(run)), default=0)
+    print(f"largest number without a gap: {clean}")
+    if json:
+        report.write_json(json, report.document("streams", info, runs))
+    if picture:
+        series: dict[str, Sequence[float]] = {name: [run["cpu_percent"][name] for run in runs] for name in processes}
+        picture.lines(f"{info['engine']} engine, {clean} streams without a gap", sizes, series, ("streams", "CPU, %"))
+        picture.save()
+
+
+# ---------------------------------------------------------------- shared
+
+
+def numbers(option: str, text: str) -> list[float]:
+    """Positive numbers, separated by commas.
+
+    Raises:
+        SettingsError: they are not.
+    """
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or min(values) <= 0:
+        raise SettingsError(f"{option} {text}: must be positive numbers with commas between them, like 1,10,20")
+    return values
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in the event loop that nodes use."""
+    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+        return runner.run(main)
+
+
+@asynccontextmanager
+async def target(url: str | None, key: str | None, **settings: object) -> AsyncIterator[Target]:
+    """The node at `url`, or one of our own with these settings.
+
+    Raises:
+        SpeechError: it cannot be reached, or does not come up.
+    """
+    if url is not None:
+        address = stream_url(url)
+        yield Target(address, url, {}, await _info(address, key))
+        return
+    async with own_node(**settings) as node:
+        address = stream_url(node.url)
+        pids = {"front": node.front_pid, "engine": node.engine_pid}
+        yield Target(address, node.url, pids, {**await _info(address, key), "settings": settings})
+
+
+async def _info(url: str, key: str | None) -> dict[str, Any]:
+    connection, greeting = await dial(url, key)
+    await connection.close()
+    return {name: greeting[name] for name in ("engine", "model", "limits")}
+
+
+class Bar:
+    """A progress bar on stderr over so many seconds of runs."""
+
+    def __init__(self, seconds: float) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        # Refreshed by hand, so it has no thread.
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+        self._task = self._progress.add_task("", total=seconds)
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    async def during(self, name: str, measuring: Coroutine[Any, Any, T]) -> T:
+        """Await a run while the bar moves. Cancelling it cancels the run."""
+        self._progress.update(self._task, description=name)
+        mover = asyncio.create_task(self._move(), name="progress bar")
+        try:
+            return await measuring
+        finally:
+            mover.cancel()
+            await asyncio.gather(mover, return_exceptions=True)
+
+    async def _move(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._progress.update(self._task, advance=TICK_S)
+            self._progress.refresh()

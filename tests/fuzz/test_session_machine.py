@@ -1,0 +1,186 @@
+"""A protocol session under any order of messages and time, against a small model of what protocol.md says."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from agent_tts import events
+from agent_tts.engine.factory import create_loop
+from agent_tts.events import Command, Event, Hello
+from agent_tts.serve.guard import Guard
+from agent_tts.serve.metrics import Metrics
+from agent_tts.serve.node import Node
+from agent_tts.serve.session import AudioChunk, Session
+from agent_tts.settings import Settings
+from agent_tts.speech import session as speech_session
+from agent_tts.speech.service import SpeechService
+
+FACTOR = int(os.environ.get("AGENT_TTS_TEST_FACTOR", "1"))
+IDS = st.sampled_from(["a", "b", "c", "*"])
+CODES = set("""bad_message unknown_type unknown_context context_exists context_limit text_too_long unknown_voice
+    unsupported_language unsupported_format at_capacity starved slow_consumer engine_lost unauthorized draining
+    internal""".split())
+
+
+class Clocked:
+    """A link whose engine turns only when the machine says so, at the machine's time."""
+
+    alive = True
+
+    def __init__(self, settings_: Settings, on_events: Any, on_lost: Any) -> None:
+        self.now = 0.0
+        self.loop = create_loop(settings_, lambda: self.now)
+        self.on_events = on_events
+        self.lost = on_lost
+
+    def send(self, command: Command) -> None:
+        self.loop.submit(command)
+
+    def turn(self) -> None:
+        new: list[Event] = self.loop.turn()
+        self.on_events(new)
+
+
+class SessionMachine(RuleBasedStateMachine):
+    """What the client has seen of each context must be what the rules allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        limits = {"contexts_per_session": 2, "text_context_chars": 60, "text_message_chars": 40, "text_idle_s": 3}
+        config = Settings(engine="tone", slots=1, queue=1, limits=limits, tone={"char_ms": 30})
+        metrics = Metrics()
+        links: list[Clocked] = []
+
+        def make(on_events: Any, on_lost: Any) -> Any:
+            links.append(Clocked(config, on_events, on_lost))
+            return links[0]
+
+        self.service = SpeechService(make)
+        self.link = links[0]
+        self.service.info = self.link.loop.info
+        self.node = Node(config, self.service, Guard(config, metrics), metrics)
+        self.session = Session(self.node, "test", clock=lambda: self.link.now)
+        # The model: contexts by number -> [id, state, next first_sample]; state is open, started, cancelled or done.
+        self.contexts: dict[int, list[Any]] = {}
+        self.unnumbered: dict[str, int] = {}
+        self.pings = 0
+
+    def tell(self, type_: str, **fields: Any) -> None:
+        self.session.receive(json.dumps({"type": type_, **fields}))
+
+    @rule(id_=IDS, lead=st.sampled_from([None, 80, 1_000]), voice=st.sampled_from([None, "tone-660", "nobody"]))
+    def open(self, id_: str, lead: int | None, voice: str | None) -> None:
+        self.tell("context.open", context_id=id_, lead_ms=lead, voice=voice)
+
+    @rule(id_=IDS, text=st.text(alphabet="ab .", max_size=45))
+    def append(self, id_: str, text: str) -> None:
+        self.tell("text.append", context_id=id_, text=text)
+
+    @rule(id_=IDS)
+    def flush(self, id_: str) -> None:
+        self.tell("context.flush", context_id=id_, flush_id="f")
+
+    @rule(id_=IDS)
+    def end(self, id_: str) -> None:
+        self.tell("context.end", context_id=id_)
+
+    @rule(id_=IDS, played=st.none() | st.integers(0, 5_000))
+    def cancel(self, id_: str, played: int | None) -> None:
+        self.tell("context.cancel", context_id=id_, played_ms=played)
+
+    @rule(id_=IDS, played=st.integers(0, 5_000))
+    def ack(self, id_: str, played: int) -> None:
+        self.tell("playback.ack", context_id=id_, played_ms=played)
+
+    @rule()
+    def ping(self) -> None:
+        self.tell("ping", t=self.pings)
+        self.pings += 1
+
+    @rule(junk=st.text(max_size=20) | st.binary(max_size=20))
+    def junk(self, junk: str | bytes) -> None:
+        self.session.receive(junk)
+
+    @rule(steps=st.integers(1, 5), seconds=st.sampled_from([0.0, 0.08, 1.0, 4.0]))
+    def engine(self, steps: int, seconds: float) -> None:
+        for _ in range(steps):
+            self.link.turn()
+        self.link.now += seconds
+
+    @rule(count=st.integers(1, 20))
+    def take(self, count: int) -> None:
+        for _ in range(count):
+            if (item := self.session.poll()) is None:
+                return
+            self.see(item)
+
+    @rule()
+    def lose_engine(self) -> None:
+        self.service._on_lost("scripted")
+        self.link.loop = create_loop(self.node.settings, lambda: self.link.now)
+
+    def see(self, item: str | AudioChunk) -> None:
+        if isinstance(item, AudioChunk):
+            context = self.contexts[item.context_no]
+            assert context[1] == "started", f"audio of a context that is {context[1]}"
+            assert item.first_sample == context[2], "a gap"
+            context[2] += len(item.payload) // 2
+            return
+        message = json.loads(item)
+        kind, id_ = message["type"], message.get("context_id")
+        if kind == "context.started":
+            assert message["context_no"] not in self.contexts
+            self.contexts[message["context_no"]] = [id_, "started", 0]
+        elif kind == "context.done":
+            context = self.contexts.setdefault(message["context_no"], [id_, "open", 0])
+            assert context[1] != "done", "two ends"
+            assert (message["reason"] == "cancelled") or context[1] != "cancelled"
+            assert message["audio_ms"] == round(context[2] / 24)
+            context[1] = "done"
+        elif kind == "context.cancelled":
+            live = [c for c in self.contexts.values() if c[0] == id_ and c[1] == "started"]
+            assert len(live) <= 1
+            for context in live:
+                context[1] = "cancelled"
+        elif kind == "error":
+            assert message["code"] in CODES
+            assert message["fatal"] is False
+        elif kind in ("words", "context.flushed"):
+            live = [c for c in self.contexts.values() if c[0] == id_ and c[1] != "done"]
+            assert live, f"{kind} of a context that is not open"
+        else:
+            assert kind in ("session.created", "pong")
+
+    @invariant()
+    def nothing_piles_up(self) -> None:
+        assert len(self.session._contexts) <= 2
+        for context in self.session._contexts.values():
+            assert len(context.speech._events) <= 50 + 40
+
+    def teardown(self) -> None:
+        self.tell("context.cancel", context_id="*")
+        for _ in range(10):
+            self.link.turn()
+        while (item := self.session.poll()) is not None:
+            self.see(item)
+        assert all(context[1] == "done" for context in self.contexts.values()), "a context without its end"
+        assert not self.session._contexts
+        assert self.service.speaking == 0
+        self.session.close()
+
+
+def test_the_machine_s_events_are_all_of_the_engine_s() -> None:
+    """The model above knows every kind of event that a stream can have."""
+    kinds = {events.Started, events.Audio, events.Words, events.Flushed, events.Finished}
+    assert set(speech_session.SpeechEvent.__args__) == kinds  # type: ignore[attr-defined]
+    assert Hello not in kinds
+
+
+TestSessionMachine = SessionMachine.TestCase
+TestSessionMachine.settings = settings(max_examples=100 * FACTOR, stateful_step_count=60, deadline=None)

@@ -1,0 +1,140 @@
+"""The service: opening, resolving names, losing the engine, draining."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from agent_tts.engine.factory import create_loop
+from agent_tts.errors import Draining, EngineLost, UnknownVoice, UnsupportedLanguage
+from agent_tts.events import Audio, Finished, Flushed, SpeechOptions, Started
+from agent_tts.ipc.local import LocalEngine
+from agent_tts.settings import Settings
+from agent_tts.speech.service import SpeechService
+from tests.support import until
+
+UNPACED = SpeechOptions(lead_ms=None)
+
+
+@asynccontextmanager
+async def running(**values: Any) -> AsyncIterator[SpeechService]:
+    settings = Settings(**{"engine": "tone", **values})
+    service = SpeechService(lambda events, lost: LocalEngine(create_loop(settings), events, lost))
+    await service.start()
+    await until(lambda: service.ready)
+    yield service
+    await service.close()
+
+
+async def test_ready_means_that_a_real_synthesis_succeeded() -> None:
+    """Set `ready` on Hello to see it fail."""
+    settings = Settings(engine="tone")
+    service = SpeechService(lambda events, lost: LocalEngine(create_loop(settings), events, lost))
+    await service.start()
+    assert service.alive
+    assert not service.ready
+    await until(lambda: service.ready)
+    await service.close()
+    assert not service.alive
+
+
+async def test_a_stream_gives_its_events_in_order() -> None:
+    async with running() as service:
+        speech = service.open(UNPACED)
+        speech.write("Hello world")
+        speech.flush("f")
+        speech.end()
+        kinds = []
+        while (event := await speech.next()) is not None:
+            kinds.append(type(event))
+        assert kinds == [Started, *[Audio] * (len(kinds) - 3), Flushed, Finished]
+        assert await speech.next() is None
+
+
+async def test_cancel_returns_when_the_slot_is_free_and_can_be_repeated() -> None:
+    async with running(slots=1, queue=0) as service:
+        for _ in range(3):
+            speech = service.open(UNPACED)
+            speech.write("word " * 100)
+            assert isinstance(await speech.next(), Started)
+            await speech.cancel()
+            await speech.cancel()
+            assert service.speaking == 0
+            event = await speech.next()
+            assert isinstance(event, Finished)
+            assert event.reason == "cancelled"
+            assert await speech.next() is None
+
+
+async def test_a_failed_stream_raises_where_its_audio_is_read() -> None:
+    async with running(slots=1, queue=0) as service:
+        first, second = service.open(UNPACED), service.open(UNPACED)
+        with pytest.raises(Exception, match="slots are speaking"):
+            async for _ in second:
+                pass
+        await first.cancel()
+
+
+@pytest.mark.parametrize(
+    ("language", "code"), [("auto", "auto"), ("GERMAN", "de"), ("de", "de"), ("chinese", "cmn"), ("english", "en-us")]
+)
+async def test_languages_are_taken_by_name_and_code(language: str, code: str) -> None:
+    async with running(engine="espeak") as service:
+        assert service.resolve(SpeechOptions(language=language)).language == code
+
+
+async def test_unknown_names_are_refused_with_the_nearest() -> None:
+    async with running() as service:
+        with pytest.raises(UnknownVoice, match="tone-440"):
+            service.open(SpeechOptions(voice="tone-44"))
+        with pytest.raises(UnsupportedLanguage, match="german"):
+            service.open(SpeechOptions(language="germn"))
+        assert service.speaking == 0
+
+
+async def test_a_lost_engine_ends_every_stream_at_once() -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the local engine reports its crash there
+    async with running(tone={"scripted_faults": True}) as service:
+        good = service.open(UNPACED)
+        good.write("word")
+        bad = service.open(SpeechOptions(lead_ms=None, instructions="fault:crash@1"))
+        bad.write("word " * 10)
+        for speech in (good, bad):
+            await until(lambda speech=speech: speech.finished is not None)  # type: ignore[misc]
+            assert speech.finished is not None
+            assert speech.finished.code == "engine_lost"
+            await speech.cancel()
+        assert (service.alive, service.ready, service.speaking) == (False, False, 0)
+        with pytest.raises(EngineLost):
+            service.open(UNPACED)
+
+
+async def test_draining_waits_for_open_streams_and_refuses_new_ones() -> None:
+    async with running() as service:
+        speech = service.open(UNPACED)
+        drain = asyncio.create_task(service.drain(5.0))
+        await asyncio.sleep(0)
+        with pytest.raises(Draining):
+            service.open(UNPACED)
+        speech.write("word")
+        speech.end()
+        assert await drain is True
+        assert service.speaking == 0
+
+
+async def test_draining_gives_up_in_time() -> None:
+    async with running() as service:
+        service.open(UNPACED)
+        assert await service.drain(0.01) is False
+
+
+async def test_closing_ends_open_streams() -> None:
+    async with running() as service:
+        speech = service.open(UNPACED)
+        await service.close()
+        assert speech.finished is not None
+        await speech.cancel()
