@@ -45,7 +45,8 @@ async def running_node(**values: Any) -> AsyncIterator[RunningNode]:
         task = asyncio.create_task(server.serve([listener]), name="node")
         try:
             async with asyncio.timeout(START_S):
-                await asyncio.wait([task, url], return_when=asyncio.FIRST_COMPLETED)
+                waiting: list[asyncio.Future[Any]] = [task, url]
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 if task.done():
                     task.result()
             await until(lambda: node.service.ready, START_S)

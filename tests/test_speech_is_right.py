@@ -20,7 +20,7 @@ VOICE = "en-us+f2"
 
 def decoded(data: bytes) -> tuple[NDArray[np.int16], int]:
     """An audio file as int16[n], mono, and its rate."""
-    with av.open(io.BytesIO(data)) as file:
+    with av.open(io.BytesIO(data), "r") as file:
         rate = file.streams.audio[0].rate
         resampler = av.AudioResampler("s16", "mono", rate)
         frames = [out for frame in file.decode(audio=0) for out in resampler.resample(frame)]

@@ -68,7 +68,7 @@ connection.onstate = (state, { error, retryMs = 0 }) => {
   at("key-form").hidden = state !== "locked";
   if (state === "locked") {
     at("key").focus();
-    if (api.key && error) showError({ code: "wrong_key", message: "The node does not know this key." });
+    if (api.key && error) showError({ code: "wrong_key", message: "" });
   } else if (state === "waiting") {
     showWaiting(/** @type {ApiError} */ (error), retryMs);
   }

@@ -8,8 +8,13 @@
 const PROBLEMS = {
   at_capacity: {
     title: "The node is at capacity",
-    body: "All its voices are taken. Trying again in {s}, or stop somebody else first.",
+    body: "All its voices are taken. Your text is tried again in {s}.",
     retry: "count",
+  },
+  wrong_key: {
+    title: "That key does not open this node",
+    body: "See whether all of it was copied, and try again.",
+    retry: "none",
   },
   draining: {
     title: "The node is going down",

@@ -152,7 +152,8 @@ export class Speaker {
   /** @param {Turn} turn its rest will not be heard */
   #break(turn) {
     turn.source?.stop();
-    turn.transcript.interrupt(null);
+    if (turn.sounded) turn.transcript.interrupt(null);
+    else turn.transcript.clear();
     this.#wave.cut();
     this.#end(turn);
   }

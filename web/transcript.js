@@ -107,6 +107,12 @@ export class Transcript {
     this.#paint();
   }
 
+  /** None of it is to be seen. */
+  clear() {
+    this.cut = true;
+    this.#element.replaceChildren();
+  }
+
   /** @returns {[string, string]} heard and not heard */
   parts() {
     const characters = [...this.text];

@@ -90,8 +90,6 @@ class Plot:
     def lines(
         self, title: str, x: Sequence[float], series: dict[str, Sequence[float]], labels: tuple[str, str]
     ) -> None:
-        self, title: str, x: Sequence[float], series: dict[str, Sequence[float]], xlabel: str, ylabel: str
-    ) -> None:
         """Figures over the size of the load."""
         for name, values in series.items():
             self.axes.plot(x, values, marker="o", label=name)

@@ -134,8 +134,11 @@ class Guard:
                 del self._admitted[client.key_id]
 
 
-def authorized(connection: HTTPConnection) -> Client:
-    """FastAPI dependency: the client behind a request; raises `Unauthorized`."""
+async def authorized(connection: HTTPConnection) -> Client:
+    """FastAPI dependency: the client behind a request; raises `Unauthorized`.
+
+    It waits for nothing; FastAPI runs dependencies that are no coroutines in a thread.
+    """
     guard: Guard = connection.app.state.node.guard
     return guard.authorize(connection.headers, connection.query_params)
 

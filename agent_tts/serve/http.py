@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from agent_tts.errors import BadMessage, EngineLost, Internal, SpeechError, TextTooLong
@@ -53,11 +53,7 @@ class Status(BaseModel):
 # ---------------------------------------------------------------- routes
 
 
-async def _client(connection: HTTPConnection) -> Client:
-    return authorized(connection)  # FastAPI would run a plain function in a thread
-
-
-Authorized = Annotated[Client, Depends(_client)]
+Authorized = Annotated[Client, Depends(authorized)]
 
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
 _TEXT = {"schema": {"type": "string"}}

@@ -239,6 +239,7 @@ async def test_a_full_node_is_said_and_tried_again(browser: DevTools) -> None:
             await page.until("agentTts.notices.includes('at_capacity')")
             assert await page.js("document.querySelector('#notices').innerText.includes('at capacity')")
             assert not await page.js("agentTts.speaking")
+            assert await page.js("document.querySelector('#said').textContent") == ""
         await page.until("ear.loud", 20)
         assert await page.js("agentTts.notices") == []
 
