@@ -21,7 +21,8 @@ from agent_tts.errors import EngineLost
 from agent_tts.settings import ENV_PREFIX
 
 START_S = 60.0
-STOP_S = 10.0
+STOP_S = 15.0
+DRAIN_S = 0.5  # nobody listens any more when the node is stopped
 POLL_S = 0.05
 WELCOME = "agent-tts: http"  # how the line with its address begins
 
@@ -42,6 +43,7 @@ async def own_node(**settings: object) -> AsyncIterator[OwnNode]:
     Raises:
         EngineLost: it does not come up; the message holds its last words.
     """
+    settings = {"timeouts__drain_s": DRAIN_S} | settings
     flags = [part for key, value in settings.items() for part in ("--set", f"{key.replace('__', '.')}={value}")]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "agent_tts", "serve", "--port", "0", "--log-level", "warning", *flags),
@@ -89,7 +91,6 @@ async def _ready(url: str) -> None:
 async def _stop(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
-        process.terminate()  # the second one is for at once
     try:
         async with asyncio.timeout(STOP_S):
             await process.wait()

@@ -112,7 +112,7 @@ def _begin(connection: RawConnection, context_id: str, stream: Stream, text: str
 
 
 def _figures(streams: list[Stream]) -> dict[str, Any]:
-    margins_ms = sorted(margin * 1_000 for stream in streams for margin in stream.player.margins)
+    margins_ms = [margin * 1_000 for stream in streams for margin in stream.player.margins]
     return {
         "streams": len(streams),
         "silent": sum(stream.player.started_at is None for stream in streams),
@@ -121,9 +121,7 @@ def _figures(streams: list[Stream]) -> dict[str, Any]:
         "gaps": sum(stream.player.gaps for stream in streams),
         "gaps_s": round(sum(stream.player.gaps_s for stream in streams), 3),
         # How long before its turn a chunk came: the 1st percentile is what a listener can count on.
-        "margin_ms": {**percentiles(margins_ms, 50, 1, digits=1), "least": round(margins_ms[0], 1)}
-        if margins_ms
-        else {},
+        "margin_ms": percentiles(margins_ms, 50, 1, 0, digits=1),
     }
 
 

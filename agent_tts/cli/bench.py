@@ -70,3 +70,21 @@ def streams(
 
     with reported():
         run_streams(url, key, engine, streams, Plan(seconds, ramp, per_connection, lead_ms, voice), json, plot)
+
+
+@bench.command()
+def rtc(
+    url: Url = None,
+    key: Key = None,
+    engine: OwnEngine = "tone",
+    peers: Annotated[str, typer.Option(help="How many at once, one run for each.")] = "1,16,32,48",
+    seconds: Annotated[float, typer.Option(min=1, help="Measured, for each run.")] = 20,
+    voice: Voice = None,
+    json: Json = None,
+    plot: PlotFile = None,
+) -> None:
+    """How late WebRTC packets come, against the 20 ms grid of their timestamps."""
+    from agent_tts.cli.bench_runs import run_rtc
+
+    with reported():
+        run_rtc(url, key, engine, peers, seconds, voice, json, plot)

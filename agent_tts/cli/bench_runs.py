@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from agent_tts.bench import report
 from agent_tts.bench.connection import dial
 from agent_tts.bench.node import own_node
+from agent_tts.bench.rtc import listen
 from agent_tts.bench.serve import Load, measure
 from agent_tts.bench.streams import Plan, hold, is_clean
 from agent_tts.client import stream_url
@@ -134,6 +135,60 @@ def run_streams(
     if picture:
         series: dict[str, Sequence[float]] = {name: [run["cpu_percent"][name] for run in runs] for name in processes}
         picture.lines(f"{info['engine']} engine, {clean} streams without a gap", sizes, series, ("streams", "CPU, %"))
+        picture.save()
+
+
+def run_rtc(
+    url: str | None,
+    key: str | None,
+    engine: str,
+    counts: str,
+    seconds: float,
+    voice: str | None,
+    json: Path | None,
+    plot: Path | None,
+) -> None:
+    """`agent-tts bench rtc`.
+
+    Raises:
+        SettingsError: the options make no sense.
+        SpeechError: the node cannot be measured.
+    """
+    sizes = [round(value) for value in numbers("--peers", counts)]
+    picture = report.Plot(plot) if plot else None
+
+    async def main() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        async with target(url, key, engine=engine, slots=max(sizes), limits__rtc_peers=2 * max(sizes)) as node:
+            with Bar(len(sizes) * seconds) as bar:
+                return node.info, [
+                    await bar.during(f"{size} peers", listen(node.http_url, key, size, seconds, voice, node.pids))
+                    for size in sizes
+                ]
+
+    info, runs = run(main())
+    processes = list(runs[0]["cpu_percent"])
+    rows = [
+        (
+            *(run["peers"], run["packets"], run["lost"], *run["lateness_ms"].values(), run["worst_p99_ms"]),
+            *(run["cpu_percent"][name] for name in processes),
+            report.counted(run["errors"]),
+        )
+        for run in runs
+    ]
+    columns = (
+        *("peers", "packets", "lost", "late ms p50", "p99", "most", "p99 of the worst"),
+        *(f"cpu % {name}" for name in processes),
+        "errors",
+    )
+    report.table(f"{info['engine']}: WebRTC packets against their 20 ms grid", columns, rows)
+    if json:
+        report.write_json(json, report.document("rtc", info, runs))
+    if picture:
+        series: dict[str, Sequence[float]] = {
+            "p50": [run["lateness_ms"]["p50"] for run in runs],
+            "p99": [run["lateness_ms"]["p99"] for run in runs],
+        }
+        picture.lines(f"{info['engine']} engine", sizes, series, ("WebRTC peers", "lateness of packets, ms"))
         picture.save()
 
 

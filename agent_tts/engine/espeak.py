@@ -28,11 +28,16 @@ CLOSERS = " \"'”’»)]}」』）"
 
 
 class EspeakEngine:
-    """Synthesises a clause when a slot is about to run out of audio; hands out one frame of it a step."""
+    """Synthesises a clause when a slot is about to run out of audio; hands out one frame of it a step.
+
+    Raises:
+        SettingsError: there is no such default voice.
+        EspeakError, OSError: the library cannot be loaded.
+    """
 
     def __init__(self, settings: Settings, slots: int) -> None:
-        self._espeak = Espeak()
         self._voices = EspeakVoices(settings.espeak.voice)
+        self._espeak = Espeak()
         self.info = EngineInfo(
             engine="espeak",
             model="espeak-ng",

@@ -33,10 +33,13 @@ def create_engine(settings: Settings) -> Engine:
         return ToneEngine(settings, slots)
     try:
         from agent_tts.engine.espeak import EspeakEngine
-
+        from agent_tts.engine.espeak_lib import EspeakError
+    except ImportError as error:
+        raise SettingsError(f"espeak-ng is not there ({error}): install espeakng-loader") from error
+    try:
         return EspeakEngine(settings, slots)
-    except (ImportError, OSError) as error:
-        raise SettingsError(f"espeak-ng cannot be loaded ({error}): install espeakng-loader") from error
+    except (EspeakError, OSError) as error:
+        raise SettingsError(f"espeak-ng cannot be loaded ({error}): install espeakng-loader anew") from error
 
 
 def create_loop(settings: Settings, clock: Callable[[], float] = time.monotonic) -> EngineLoop:

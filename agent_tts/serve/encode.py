@@ -127,6 +127,7 @@ class _Muxer:
         self._container: OutputContainer = av.open(self._sink, "w", format=recipe.container, options=options)
         stream = self._container.add_stream(recipe.codec, SAMPLE_RATE, recipe.codec_options, layout="mono")
         assert isinstance(stream, AudioStream)
+        stream.codec_context.thread_count = 1  # FFmpeg starts one for each core otherwise, for every file
         if recipe.bit_rate is not None:
             stream.bit_rate = recipe.bit_rate
         self._stream = stream

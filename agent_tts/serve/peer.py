@@ -7,8 +7,6 @@ import contextlib
 import functools
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from aioice import Candidate
 from aiortc import (
@@ -40,14 +38,11 @@ MAX_BUFFERED = 262_144  # bytes of messages that wait for a client
 MAX_BYTES_PER_S = 4 * 1_024 * 1_024  # from a client; SCTP would put any flood together in memory first
 MAX_STRAY_CHANNELS = 8  # data channels that are not ours
 
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a peer may be silent, in seconds."""
-
-    ping_s: float = 4.0  # one that has pinged once, as the page does each second
-    rtcp_s: float = 10.0  # any other: libwebrtc reports on audio every 2.5 to 7.5 s
-    check_s: float = 0.5  # between two looks
+# How long a client may be silent, in seconds: one that has pinged once, as the page does each second; and any other,
+# whose receiver reports count too (libwebrtc sends them every 2.5 to 7.5 s).
+PING_SILENCE_S = 4.0
+RTCP_SILENCE_S = 10.0
+LOOK_S = 0.5  # between two looks
 
 
 class RtcPeer:
@@ -61,20 +56,12 @@ class RtcPeer:
         AtCapacity: the node, or this client, has as many peers or sessions as it may have.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        client: Client,
-        patience: Patience = Patience(),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, node: Node, client: Client) -> None:
         limit = node.settings.limits.rtc_peers
         if len(node.peers) >= limit:
             raise at_capacity("WebRTC peers", limit)
         self._node = node
         self.client = client
-        self._patience = patience
-        self._clock = clock
         # Set when there may be something to send.
         self._wake = asyncio.Event()
         self._track = SpeechTrack(self._wake.set, node.metrics.rtc_lateness.observe)
@@ -99,15 +86,15 @@ class RtcPeer:
         # Other data channels that the client has opened.
         self._stray_channels = 0
         # Until when the client must have opened the data channel.
-        self._channel_due = clock() + 3 * node.settings.timeouts.handshake_s
+        self._channel_due = time.monotonic() + 3 * node.settings.timeouts.handshake_s
         # When the client was last known to be alive: by a message or, unless it pings, by a receiver report.
-        self._alive_at = clock()
+        self._alive_at = time.monotonic()
         # Whether it has ever sent a `ping`.
         self._pings = False
         # The last receiver report, as its wall clock time. Only ever compared for being another one.
         self._report: object = None
         # Bytes received until the last look, and when that was.
-        self._received = (0, clock())
+        self._received = (0, time.monotonic())
         # Since when more than MAX_BUFFERED waits for the client, or None.
         self._stuck_since: float | None = None
         # Why the peer is to be closed; set once.
@@ -149,9 +136,9 @@ class RtcPeer:
         pump = asyncio.create_task(self._pump(), name=f"pump of peer {self.id}")
         pump.add_done_callback(lambda _: self.hang_up("a fault of the node"))
         try:
-            while (why := self._verdict(self._clock())) is None:
+            while (why := self._verdict(time.monotonic())) is None:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._patience.check_s):
+                    async with asyncio.timeout(LOOK_S):
                         await self._gone.wait()
                 await self._look()
             logger.info("rtc peer {}: {}", self.id, why)
@@ -173,7 +160,7 @@ class RtcPeer:
     async def _look(self) -> None:
         """Take note of the client's receiver reports and of what it has sent."""
         stats = (await self._sender.getStats()).values()
-        now = self._clock()
+        now = time.monotonic()
         report = next((item.timestamp for item in stats if item.type == "remote-inbound-rtp"), None)
         if report != self._report:
             self._report = report
@@ -193,7 +180,7 @@ class RtcPeer:
             return self._why
         if self._channel is None:
             return "no data channel was opened" if now > self._channel_due else None
-        if now - self._alive_at > (self._patience.ping_s if self._pings else self._patience.rtcp_s):
+        if now - self._alive_at > (PING_SILENCE_S if self._pings else RTCP_SILENCE_S):
             return "the client is gone"
         if self._stuck_since is not None and now - self._stuck_since > self._node.settings.timeouts.write_s:
             self._node.metrics.refused.labels("slow_consumer").inc()
@@ -214,7 +201,7 @@ class RtcPeer:
                 self.hang_up("the client opens too many data channels")
             return
         self._channel = channel
-        self._alive_at = self._clock()
+        self._alive_at = time.monotonic()
         channel.bufferedAmountLowThreshold = MAX_BUFFERED // 2
         channel.on("bufferedamountlow", self._wake.set)
         channel.on("message", self._on_message)
@@ -222,7 +209,7 @@ class RtcPeer:
         self._wake.set()
 
     def _on_message(self, data: str | bytes) -> None:
-        self._alive_at = self._clock()
+        self._alive_at = time.monotonic()
         if len(data) > self._node.settings.limits.message_bytes:
             self.hang_up("a message is too long")
             return
@@ -233,7 +220,7 @@ class RtcPeer:
         """Move what the session has to say: messages to the data channel, audio to the track."""
         while True:
             self._wake.clear()
-            if self._channel is not None and self._channel.readyState == "open":
+            if self._channel is not None:
                 self._send_all(self._channel)
                 if self._session.closing is not None:
                     await self._linger(self._channel)
@@ -241,7 +228,7 @@ class RtcPeer:
             await self._wake.wait()
 
     def _send_all(self, channel: RTCDataChannel) -> None:
-        while channel.bufferedAmount < MAX_BUFFERED:
+        while channel.readyState == "open" and channel.bufferedAmount < MAX_BUFFERED:
             item = self._session.poll()
             if item is None:
                 break
@@ -252,13 +239,15 @@ class RtcPeer:
         if channel.bufferedAmount < MAX_BUFFERED:
             self._stuck_since = None
         elif self._stuck_since is None:
-            self._stuck_since = self._clock()
+            self._stuck_since = time.monotonic()
 
     async def _linger(self, channel: RTCDataChannel) -> None:
-        """Give the last messages a chance to arrive; aiortc does not tell when they have."""
+        """Let the engine's last events come in and the last messages go out; aiortc does not tell when they have."""
         channel.bufferedAmountLowThreshold = 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
+                await asyncio.sleep(LINGER_S / 10)
+                self._send_all(channel)
                 while channel.bufferedAmount:
                     self._wake.clear()
                     await self._wake.wait()

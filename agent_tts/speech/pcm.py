@@ -56,6 +56,7 @@ class _Resampler:
 
     def __init__(self, sample_rate: int) -> None:
         self._graph = Graph()
+        self._graph.threads = 1  # FFmpeg starts one for each core otherwise, for every stream
         source = self._graph.add_abuffer(
             sample_rate=SAMPLE_RATE, format="s16", layout="mono", time_base=Fraction(1, SAMPLE_RATE)
         )

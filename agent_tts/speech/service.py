@@ -141,12 +141,20 @@ class SpeechService:
         if voice not in names:
             hint = _did_you_mean(voice, names) or ": GET /v1/audio/voices lists them"
             raise UnknownVoice(f"the {self.info.engine} engine has no such voice{hint}")
-        language = options.language.lower()
-        if language != "auto" and language not in self.info.languages:
-            hint = _did_you_mean(language, self.info.languages)
-            raise UnsupportedLanguage(f"the {self.info.engine} engine does not speak this language{hint}")
-        code = self.info.languages.get(language, "auto")
-        return dataclasses.replace(options, voice=voice, language=code)
+        return dataclasses.replace(options, voice=voice, language=self._language(options.language))
+
+    def _language(self, asked: str) -> str:
+        """The engine's code for a language, or for the same language of another region; "auto" stays."""
+        assert self.info is not None
+        language = asked.lower().replace("_", "-")
+        if language == "auto":
+            return language
+        while language:
+            if (code := self.info.languages.get(language)) is not None:
+                return code
+            language = language.rpartition("-")[0]
+        hint = _did_you_mean(asked.lower(), self.info.languages)
+        raise UnsupportedLanguage(f"the {self.info.engine} engine does not speak this language{hint}")
 
     def _begin(self, options: SpeechOptions) -> Speech:
         speech = Speech(self._next_id, self._link.send)

@@ -41,7 +41,7 @@ async def vanishes(node: RunningNode, pings: bool, how: signal.Signals) -> float
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_client_that_pinged_is_gone_in_5_s_and_any_other_in_12(how: signal.Signals) -> None:
-    """Seen failing with `silent_s > ...` in `RtcPeer._verdict` taken out: both are there for 30 s."""
+    """Seen failing with the silence check of `RtcPeer._verdict` taken out: both are there for 30 s."""
     async with running_node() as node:
         own, foreign = await asyncio.gather(vanishes(node, True, how), vanishes(node, False, how))
         assert own <= 5.0

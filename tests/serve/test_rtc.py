@@ -128,6 +128,16 @@ async def test_the_last_words_can_be_cancelled_too() -> None:
         assert 20 * len(peer.loud()) < cancelled["generated_ms"] - 500
 
 
+async def test_what_is_not_heard_yet_is_not_made_yet() -> None:
+    """Unpaced speech runs ahead by the engine's window of 4 s and the track's lead, not to its end."""
+    async with running_node() as node, connected(node.url) as peer:
+        peer.say("t1", LONG, voice="tone-440", lead_ms=None)
+        await peer.wait(lambda: len(peer.loud()) > 25)
+        peer.send("context.cancel", context_id="t1")
+        cancelled = await peer.message("context.cancelled")
+        assert 3_500 < cancelled["generated_ms"] - cancelled["played_ms"] < 4_500
+
+
 async def test_sound_after_a_cancel_is_clean() -> None:
     async with running_node() as node, connected(node.url) as peer:
         peer.say("t1", LONG, voice="tone-440")
@@ -219,12 +229,13 @@ async def test_a_client_that_closes_is_forgotten_at_once() -> None:
 
 
 async def test_session_close_closes_the_peer_after_its_last_words() -> None:
+    """Sixteen contexts have more to say than fits into one flight of SCTP."""
     async with running_node() as node, connected(node.url) as peer:
-        peer.say("t1", LONG)
-        await peer.wait(peer.loud)
+        for index in range(16):
+            peer.say(f"t{index}", LONG * 4)
+        await peer.message("context.started", context_id="t15")
         peer.send("session.close")
-        await peer.message("context.cancelled")
-        await peer.message("context.done")
+        await peer.wait(lambda: [message["type"] for _, message in peer.messages].count("context.done") == 16)
         await until(lambda: not node.node.peers, 2.0)
 
 

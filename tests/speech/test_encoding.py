@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from agent_tts.errors import UnsupportedFormat
@@ -33,3 +35,16 @@ def test_opus_fills_up_the_last_packet() -> None:
 def test_refusal_says_what_is_allowed(encoding: str, rate: int, allowed: str) -> None:
     with pytest.raises(UnsupportedFormat, match=allowed):
         make_encoder(encoding, rate)
+
+
+@pytest.mark.parametrize(("encoding", "rate"), [("pcm_s16le", 48_000), ("mulaw", 8_000)])
+def test_a_resampler_starts_no_thread(encoding: str, rate: int) -> None:
+    """Remove `threads = 1` to see it fail: FFmpeg starts one for each core."""
+    tasks = Path("/proc/self/task")
+    if not tasks.is_dir():
+        pytest.skip("needs /proc")
+    before = len(list(tasks.iterdir()))
+    encoders = [make_encoder(encoding, rate) for _ in range(5)]
+    for encoder in encoders:
+        encoder.encode(bytes(2 * 1_920))
+    assert len(list(tasks.iterdir())) == before

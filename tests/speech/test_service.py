@@ -80,7 +80,7 @@ async def test_a_failed_stream_raises_where_its_audio_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("language", "code"), [("auto", "auto"), ("GERMAN", "de"), ("de", "de"), ("chinese", "cmn"), ("english", "en-us")]
+    ("language", "code"), [("auto", "auto"), ("GERMAN", "de"), ("de", "de"), ("chinese", "cmn"), ("english", "en-us"), ("de_AT", "de"), ("fr-XX", "fr-fr")]
 )
 async def test_languages_are_taken_by_name_and_code(language: str, code: str) -> None:
     async with running(engine="espeak") as service:

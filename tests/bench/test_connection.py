@@ -1,0 +1,115 @@
+"""The client that costs next to nothing: frames by hand, and a real node."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.frames import Frame, Opcode
+
+from agent_tts.bench.connection import FrameReader, dial
+from agent_tts.client import ConnectionLost, stream_url
+from tests.support import running_node
+
+FRAMES = st.lists(
+    st.tuples(
+        st.sampled_from([Opcode.TEXT, Opcode.BINARY, Opcode.PING]),
+        st.one_of(st.binary(max_size=130), st.sampled_from([bytes(125), bytes(126), bytes(65_535), bytes(65_536)])),
+    ),
+    max_size=6,
+)
+
+
+@given(FRAMES, st.lists(st.integers(0, 200), max_size=8))
+def test_frames_are_found_however_their_bytes_are_cut(frames: list[tuple[Opcode, bytes]], cuts: list[int]) -> None:
+    data = b"".join(Frame(opcode, payload).serialize(mask=False) for opcode, payload in frames)
+    reader = FrameReader()
+    found = []
+    at = 0
+    for cut in cuts:
+        found += reader.feed(data[at : at + cut])
+        at += cut
+    found += reader.feed(data[at:])
+    assert found == [(int(opcode), payload) for opcode, payload in frames]
+
+
+class Ear:
+    """Keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.messages: list[str] = []
+        self.over = asyncio.Event()
+
+    def heard(self, now: float, size: int) -> None:
+        self.bytes += size
+
+    def told(self, now: float, message: dict[str, Any]) -> None:
+        self.messages.append(message["type"])
+        if message["type"] in ("context.done", "error"):
+            self.over.set()
+
+
+async def test_several_contexts_speak_on_one_connection() -> None:
+    async with running_node() as node:
+        connection, greeting = await dial(node.ws_url)
+        ears = [Ear(), Ear()]
+        for number, ear in enumerate(ears):
+            connection.listen(f"t{number}", ear)
+            connection.send("text.append", context_id=f"t{number}", text="one two")
+            connection.send("context.end", context_id=f"t{number}")
+        async with asyncio.timeout(10):
+            await asyncio.gather(*(ear.over.wait() for ear in ears))
+        assert connection.contexts == 0
+        await connection.close()
+    assert greeting["engine"] == "tone"
+    assert [ear.bytes for ear in ears] == [17_280, 17_280]
+    assert ears[0].messages[-1] == "context.done"
+
+
+async def test_a_refused_context_is_told_and_forgotten() -> None:
+    async with running_node() as node:
+        connection, _ = await dial(node.ws_url)
+        ear = Ear()
+        connection.listen("t", ear)
+        connection.send("context.open", context_id="t", voice="nobody")
+        async with asyncio.timeout(10):
+            await ear.over.wait()
+        assert (ear.messages, connection.contexts) == (["error"], 0)
+        await connection.close()
+
+
+async def test_a_ping_is_answered() -> None:
+    """A node cuts a client that does not answer its pings."""
+    async with running_node(timeouts={"ping_s": 0.2}) as node:
+        connection, _ = await dial(node.ws_url)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await asyncio.shield(connection.closed)
+        await connection.close()
+
+
+async def test_a_lost_connection_is_told_to_every_context() -> None:
+    async with running_node() as node:
+        connection, _ = await dial(node.ws_url)
+        ear = Ear()
+        connection.listen("t", ear)
+        connection.send("context.open", context_id="t")
+        await connection.close()
+        assert ear.messages[-1] == "error"
+        connection.send("ping")
+
+
+async def test_a_node_that_refuses_is_a_lost_connection() -> None:
+    async with running_node(auth={"api_keys": ["sesame"]}) as node:
+        with pytest.raises(ConnectionLost, match="an API key is needed"):
+            await dial(node.ws_url, "wrong")
+        connection, _ = await dial(node.ws_url, "sesame")
+        await connection.close()
+        with pytest.raises(ConnectionLost, match="HTTP"):
+            await dial(stream_url(node.url + "/elsewhere"))
+    with pytest.raises(ConnectionLost, match="no node answers"):
+        await dial(node.ws_url)

@@ -1,0 +1,49 @@
+"""A node of our own, and what /proc tells of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import httpx
+import pytest
+
+from agent_tts.bench.node import children_of, cpu_s, device, own_node
+from agent_tts.errors import EngineLost
+
+PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+
+
+@PROC
+async def test_a_node_of_our_own_is_ready_and_ends_with_the_block() -> None:
+    async with own_node(engine="tone", slots=7) as node:
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(f"{node.url}/ready")).status_code == 200
+        assert node.engine_pid in children_of(node.front_pid)
+        assert cpu_s(node.front_pid)
+        assert cpu_s(node.engine_pid)
+    assert cpu_s(node.front_pid) is None
+    assert cpu_s(node.engine_pid) is None
+
+
+async def test_a_node_that_does_not_start_says_why() -> None:
+    with pytest.raises(EngineLost, match="'auto', 'espeak' or 'tone'"):
+        async with own_node(engine="expeak"):
+            pass
+
+
+@PROC
+def test_cpu_time_grows_with_work() -> None:
+    before = cpu_s(os.getpid())
+    assert before is not None
+    while (now := cpu_s(os.getpid())) is not None and now <= before:
+        sum(range(10_000))
+    assert now is not None
+    assert cpu_s(None) is None
+
+
+def test_the_device_is_described() -> None:
+    found = device()
+    assert found["cores"] == os.cpu_count()
+    assert found["cpu"]
+    assert found["versions"]["agent-tts"]

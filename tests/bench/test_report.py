@@ -1,0 +1,59 @@
+"""Figures in files and tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent_tts.bench import report
+from agent_tts.errors import SettingsError
+
+
+def test_a_document_has_all_that_is_needed_to_measure_again(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    report.write_json(path, report.document("serve", {"engine": "tone"}, [{"load": "1/s"}]))
+    found = json.loads(path.read_text())
+    assert found.keys() == {"bench", "date", "command", "device", "node", "runs"}
+    assert found["runs"] == [{"load": "1/s"}]
+
+
+def test_a_table_shows_nothing_as_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
+    report.table("title", ("load", "p50"), [("1/s", None), ("2/s", 3.5)])
+    said = capsys.readouterr().out
+    assert "title" in said
+    assert [line.split() for line in said.splitlines()[-2:]] == [["1/s", "-"], ["2/s", "3.5"]]
+
+
+def test_counts_in_short() -> None:
+    assert report.counted({}) == "0"
+    assert report.counted({"starved": 1, "at_capacity": 2}) == "2 at_capacity, 1 starved"
+
+
+@pytest.mark.parametrize("name", ["out.png", "out.svg"])
+def test_plots_are_drawn(tmp_path: Path, name: str) -> None:
+    for kind in ("ttfa", "lines"):
+        picture = report.Plot(tmp_path / name)
+        if kind == "ttfa":
+            picture.ttfa("title", [("1/s", [3.0, 1.0, 2.0])])
+        else:
+            picture.lines("title", [1, 2], {"cpu": [1.0, 2.0]}, ("streams", "%"))
+        picture.save()
+        assert (tmp_path / name).stat().st_size > 1_000
+
+
+@pytest.mark.parametrize("name", ["out.what", "no/out.png"])
+def test_a_plot_that_cannot_be_written_is_a_message(tmp_path: Path, name: str) -> None:
+    picture = report.Plot(tmp_path / name)
+    with pytest.raises(SettingsError, match="--plot out"):
+        picture.save()
+    with pytest.raises(SettingsError, match="--json out"):
+        report.write_json(tmp_path / "no/out.json", {})
+
+
+def test_a_missing_library_is_told_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SettingsError, match=r"pip install agent-tts\[bench\]"):
+        report.Plot(tmp_path / "out.png")

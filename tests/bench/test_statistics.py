@@ -1,0 +1,41 @@
+"""Percentiles, and the player that underruns are counted with."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_tts.bench.statistics import Player, percentile, percentiles
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    values = [float(value) for value in range(100, 0, -1)]
+    assert [percentile(values, percent) for percent in (0, 1, 50, 99, 100)] == [1, 1, 50, 99, 100]
+    assert percentiles([1.234, 2.0], 50, 99, digits=1) == {"p50": 1.2, "p99": 2.0}
+    assert percentiles([], 50) == {"p50": None}
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 100))
+def test_no_more_than_the_rest_exceeds_a_percentile(values: list[float], percent: float) -> None:
+    found = percentile(values, percent)
+    assert found in values
+    assert sum(value > found for value in values) <= len(values) * (1 - percent / 100) + 1e-6
+
+
+def test_chunks_in_time_leave_no_gap() -> None:
+    player = Player()
+    for now in (10.0, 10.02, 10.1, 10.24):
+        player.take(now, 0.08)
+    assert player.started_at == 10.0
+    assert player.margins == pytest.approx([0.06, 0.06, 0.0])
+    assert (player.gaps, player.gaps_s) == (0, 0)
+
+
+def test_a_late_chunk_is_a_gap_and_delays_all_that_follow() -> None:
+    player = Player()
+    for now in (0.0, 0.1, 0.17, 0.3):
+        player.take(now, 0.08)
+    assert player.margins == pytest.approx([-0.02, 0.01, -0.04])
+    assert player.gaps == 2
+    assert player.gaps_s == pytest.approx(0.06)

@@ -1,0 +1,58 @@
+"""`agent-tts bench` as a process with a node of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.process import environment, run
+
+QUICK = ("--warmup", "0", "--duration", "1")
+
+
+def test_serve_measures_a_node_of_its_own_and_writes_all_down(tmp_path: Path) -> None:
+    files = ("--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "out.png"))
+    loads = ("--engine", "tone", "--rate", "10,20", *QUICK)
+    result = run("bench", "serve", *loads, *files, env=environment(COLUMNS="160"))
+    assert result.returncode == 0, result.stderr
+    assert b"10/s" in result.stdout
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert [figures["load"] for figures in found["runs"]] == ["10/s", "20/s"]
+    assert all(figures["errors"] == {} for figures in found["runs"])
+    assert found["node"]["engine"] == "tone"
+    assert found["command"][:3] == ["agent-tts", "bench", "serve"]
+    assert (tmp_path / "out.png").stat().st_size > 10_000
+
+
+def test_streams_tell_the_largest_number_without_a_gap(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    result = run("bench", "streams", "--streams", "2,4", "--seconds", "1", "--ramp", "0.2", "--json", str(path))
+    assert result.returncode == 0, result.stderr
+    assert b"largest number without a gap: 4" in result.stdout
+    assert json.loads(path.read_text())["runs"][1]["cpu_percent"].keys() == {"front", "engine", "client"}
+
+
+def test_rtc_tells_how_late_packets_come(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    result = run("bench", "rtc", "--peers", "1", "--seconds", "1", "--json", str(path))
+    assert result.returncode == 0, result.stderr
+    assert json.loads(path.read_text())["runs"][0]["packets"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("serve", "--rate", "1", "--concurrency", "1"), 2, b"choose one"),
+        (("serve", "--rate", "many"), 2, b"--rate many: must be positive numbers"),
+        (("streams", "--streams", "0"), 2, b"--streams 0: must be positive numbers"),
+        (("serve", "--url", "127.0.0.1:9"), 1, b"no node answers at 127.0.0.1:9"),
+        (("serve", "--engine", "expeak"), 1, b"the node did not start"),
+    ],
+)
+def test_what_cannot_be_measured_is_a_message(arguments: tuple[str, ...], code: int, said: bytes) -> None:
+    result = run("bench", *arguments)
+    assert said in result.stderr
+    assert result.returncode == code
+    assert b"Traceback" not in result.stderr
