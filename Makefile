@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint configs/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fault fuzz load bench clean
+.PHONY: help serve test check fault fuzz bench clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,9 +26,6 @@ fault: $(VENV)/dev ## the faults that a node must survive
 
 fuzz: $(VENV)/dev ## bad input, many times over
 	AGENT_TTS_TEST_FACTOR=20 $(BIN)/python -m pytest tests/fuzz tests/serve/test_protocol.py tests/engine/test_scheduler.py $(ARGS)
-
-load: $(VENV)/dev ## long load runs
-	$(BIN)/python -m pytest tests/load --override-ini=testpaths=tests/load $(ARGS)
 
 bench: $(VENV)/dev ## the README's figures
 	$(BIN)/agent-tts bench serve --engine espeak $(ARGS)

@@ -6,6 +6,7 @@ import { COLUMN_SAMPLES } from "./wave.js";
 const PAUSE_MS = 400; // longer silence is the track waiting for words, not speech
 const REST_MS = 100; // silence of the incoming track that is no pause of speech any more
 const RELEASE_MS = 250; // what may still be on its way once the node has confirmed a cancel
+const MOST_MUTED_MS = 2_000;
 
 /** @typedef {import("./player.js").Sink} Sink */
 
@@ -96,7 +97,7 @@ export class RemoteAudio {
 
   released() {
     clearTimeout(this.#unmute);
-    this.#unmute = setTimeout(() => (this.#element.muted = false), RELEASE_MS);
+    this.#unmute = setTimeout(() => this.#listen(), RELEASE_MS);
   }
 
   close() {
@@ -106,6 +107,13 @@ export class RemoteAudio {
     this.#source.disconnect();
     this.#probe.disconnect();
     this.#element.srcObject = null;
+  }
+
+  /** Unmute, but not into a sound that has gone on since the stop: on a slow machine that is still the old one. */
+  #listen() {
+    const isOld = this.#loud && this.#changedAt < this.#stoppedAt;
+    if (isOld && performance.now() - this.#stoppedAt < MOST_MUTED_MS) this.released();
+    else this.#element.muted = false;
   }
 
   /** Silence counts once it has lasted: speech has pauses too. It began with the last change, or with the stop. */

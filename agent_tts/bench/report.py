@@ -85,6 +85,8 @@ class Plot:
             self.axes.step(sorted(ttfa_ms), shares, where="post", label=name)
         self.axes.set(title=title, xlabel="time to first audio, ms", ylabel="share of requests", ylim=(0, 1))
         self.axes.set_xscale("log")
+        self.axes.xaxis.set_major_formatter("{x:g}")
+        self.axes.xaxis.set_minor_formatter("{x:g}")
         self.axes.legend()
 
     def lines(

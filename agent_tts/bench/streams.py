@@ -17,6 +17,7 @@ from agent_tts.events import SAMPLE_RATE
 BYTES_PER_S = 2 * SAMPLE_RATE
 WORD = "speech "
 CHARS_PER_S = 25  # more than any engine speaks, so that no stream ends before the measurement
+SPARE_S = 2.0
 MESSAGE_CHARS = 3_500  # below the limit for one message, in whole words
 DIALS = 32  # connections made at once
 
@@ -86,7 +87,8 @@ async def _hold(
     session = {"timestamps": "none", "lead_ms": plan.lead_ms, "voice": plan.voice}
     for connection in connections:
         connection.send("session.update", session=session)
-    words = WORD * round(CHARS_PER_S * (plan.seconds + plan.ramp_s) / len(WORD))
+    spoken_s = plan.seconds + plan.ramp_s + plan.lead_ms / 1_000 + SPARE_S
+    words = WORD * round(CHARS_PER_S * spoken_s / len(WORD))
     streams = [Stream() for _ in range(count)]
     start = time.monotonic()
     for number, stream in enumerate(streams):

@@ -87,6 +87,14 @@ class EngineProcess:
         return ChildProcess(self._settings, self._on_events, self._on_lost)
 
     async def _supervise(self, child: ChildProcess) -> None:
+        """Keep an engine running. A safety net in case of bugs: without a supervisor the node has to end."""
+        try:
+            await self._keep_running(child)
+        except Exception as error:  # noqa: BLE001 - the edge of a task
+            logger.opt(exception=error).error("the engine's supervisor failed")
+            self.failed.set()
+
+    async def _keep_running(self, child: ChildProcess) -> None:
         """Ends `child` and its successors when they are gone; the last one is ended by `close`."""
         deaths: deque[float] = deque()
         clock = asyncio.get_running_loop().time

@@ -25,14 +25,10 @@ MAX_UNREAD_BYTES = 8 << 20  # commands that the engine process does not read, th
 TAIL_BYTES = 4_096  # of its stderr, kept for the log
 BEATS = 5  # heartbeats without an answer, then it counts as hung
 
-SPAWN_S = 2.0  # from fork to exec
 DUMP_S = 0.2  # for a hung process to write its stacks
 STOP_S = 2.0  # for a stopped one to close its engine
 REAP_S = 5.0  # for a killed one to be gone; a driver may hold it in the kernel
 LAST_WORDS_S = 0.2  # for its pipes to run empty after its end
-
-# Spawnings that uvloop does not end, held so that they are not collected while they wait.
-_STUCK: set[asyncio.Task[None]] = set()
 
 
 class ChildProcess(asyncio.SubprocessProtocol):
@@ -109,26 +105,12 @@ class ChildProcess(asyncio.SubprocessProtocol):
     async def _come_up(self, limit_s: float) -> None:
         try:
             async with asyncio.timeout(limit_s):
-                await self._spawn_in_time()
+                await self._spawn()
                 await self._started
         except TimeoutError:
             self._lose(f"not ready within {limit_s:g} s")
         except OSError as error:
             self._lose(f"cannot be spawned: {error.strerror}")
-
-    async def _spawn_in_time(self) -> None:
-        """Spawn it, or lose it: uvloop waits for ever, deaf to cancellation, for a process killed before its exec."""
-        spawning = asyncio.create_task(self._spawn(), name="engine spawn")
-        try:
-            done, _ = await asyncio.wait([spawning], timeout=SPAWN_S)
-        finally:
-            spawning.cancel()
-        if done:
-            spawning.result()
-        else:
-            _STUCK.add(spawning)
-            spawning.add_done_callback(_STUCK.discard)
-            self._lose(f"not spawned within {SPAWN_S:g} s")
 
     async def _spawn(self) -> None:
         options: dict[str, Any] = {}
@@ -223,8 +205,10 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     def _write(self, data: bytes) -> None:
         stdin = cast(asyncio.WriteTransport, self._stdin)
+        if stdin.is_closing():  # it has died already; uvloop raises where asyncio drops
+            return
         stdin.write(data)
-        if stdin.get_write_buffer_size() > MAX_UNREAD_BYTES:
+        if not stdin.is_closing() and stdin.get_write_buffer_size() > MAX_UNREAD_BYTES:
             self._give_up("it does not read its commands")
 
     def _flush(self) -> None:

@@ -33,7 +33,7 @@ from agent_tts.speech.encoding import Chunk, Encoder, make_encoder
 from agent_tts.speech.session import Speech, SpeechEvent
 from agent_tts.speech.words import Word, WordTimeline
 
-# Ids of contexts that died without the client's doing, remembered so that its text in flight does not open them anew.
+# Ids of contexts that were refused or died, remembered so that a client's text in flight does not open them anew.
 MAX_DEAD = 64
 
 # Answers that a client may leave unread while it goes on asking.
@@ -41,7 +41,7 @@ MAX_REPLIES = 1_000
 
 
 class Playout(Protocol):
-    """Where the node itself plays the audio, as a WebRTC track does."""
+    """Where the node itself plays the audio, as a WebRTC track does: one context after another."""
 
     def played_ms(self, context_no: int) -> int | None:
         """Audio of the context that has been played; None before its first."""
@@ -49,6 +49,18 @@ class Playout(Protocol):
 
     def clear(self, context_no: int) -> None:
         """Drop what was not played yet."""
+        ...
+
+    def wants(self, context_no: int) -> bool:
+        """Whether more audio of the context is to be handed over now; the carrier wakes when it is again."""
+        ...
+
+    def is_playing(self, context_no: int) -> bool:
+        """Whether handed over audio of the context is still to be played; the carrier wakes when none is any more."""
+        ...
+
+    def end(self, context_no: int) -> None:
+        """All audio of the context has been handed over."""
         ...
 
 
@@ -115,7 +127,7 @@ class Session:
         self._config = protocol.SessionConfig(lead_ms=node.settings.lead_ms)
         # Open contexts by id.
         self._contexts: dict[str, Context] = {}
-        # Ids of contexts that ended without the client's doing; text for them is refused. Oldest first.
+        # Ids of contexts that were refused or ended without the client's doing; text for them is refused. Oldest first.
         self._dead: OrderedDict[str, None] = OrderedDict()
         # Number of the last context.
         self._context_no = 0
@@ -170,12 +182,11 @@ class Session:
                 return None
             if self._outbox:
                 return self._outbox.popleft()
-            if not self._ready:
+            context = self._next_ready()
+            if context is None:
                 break
-            context_id, _ = self._ready.popitem(last=False)
-            context = self._contexts.get(context_id)
-            if context is not None and (event := context.speech.poll()) is not None:
-                self._ready[context_id] = None  # there may be more, after the others' turn
+            if (event := context.speech.poll()) is not None:
+                self._ready[context.id] = None  # there may be more, after the others' turn
                 self._tell(context, event)
         if self._leaving is not None and not self._contexts:
             self.closing = self._leaving
@@ -218,7 +229,7 @@ class Session:
                 self._bury(context_id)
                 if context_id in self._contexts:
                     raise ContextExists("this context is open: choose another context_id, or end it first")
-                self._open(context_id, self._config.merged(message.overrides, self._limits.max_lead_ms))
+                self._open(context_id, message.overrides)
             case protocol.ContextFlush(context_id=context_id, flush_id=flush_id):
                 context = self._context(context_id)
                 context.speech.flush(flush_id)
@@ -249,7 +260,15 @@ class Session:
         self._config = config
         self._reply(protocol.build("session.updated", session=config.model_dump()))
 
-    def _open(self, context_id: str, config: protocol.SessionConfig) -> Context:
+    def _open(self, context_id: str, overrides: dict[str, object]) -> Context:
+        try:
+            config = self._config.merged(overrides, self._limits.max_lead_ms)
+            return self._admit(context_id, config)
+        except SpeechError:
+            self._mark_dead(context_id)
+            raise
+
+    def _admit(self, context_id: str, config: protocol.SessionConfig) -> Context:
         if self._leaving is not None:
             raise Draining(f"no new context: {self._leaving[1]}")
         if len(self._contexts) >= self._limits.contexts_per_session:
@@ -278,7 +297,7 @@ class Session:
             raise TextTooLong(f"text of one message is at most {self._limits.text_message_chars} characters")
         if context_id in self._dead:
             raise UnknownContext("this context has ended: end it, or open it anew")
-        context = self._contexts.get(context_id) or self._open(context_id, self._config)
+        context = self._contexts.get(context_id) or self._open(context_id, {})
         if context.speech.ended:
             raise BadMessage("this context was ended: no more text")
         if context.chars + len(text) > self._limits.text_context_chars:
@@ -334,6 +353,11 @@ class Session:
         acked_ms, at = context.acked
         return min(acked_ms + (self._clock() - at) * 1_000, context.audio_ms)
 
+    def _mark_dead(self, context_id: str) -> None:
+        self._dead[context_id] = None
+        if len(self._dead) > MAX_DEAD:
+            self._dead.popitem(last=False)
+
     def _bury(self, context_id: str) -> bool:
         """The client has seen that a context died; whether it was one of those. Its id may be used again."""
         if context_id not in self._dead:
@@ -348,6 +372,29 @@ class Session:
         return context
 
     # ------------------------------------------------------------ events of the engine
+
+    def _next_ready(self) -> Context | None:
+        """The context whose turn it is; it leaves the row."""
+        for context_id in list(self._ready):
+            context = self._contexts.get(context_id)
+            if context is not None and self._is_held(context):
+                continue
+            del self._ready[context_id]
+            if context is not None:
+                return context
+        return None
+
+    def _is_held(self, context: Context) -> bool:
+        """Whether its next event has to wait for the playout: audio until there is room, a good end until it is heard.
+
+        So a cancel finds a context open for as long as it plays.
+        """
+        if self._playout is None:
+            return False
+        event = next(context.speech.ahead(), None)
+        if isinstance(event, Finished):
+            return event.reason in ("end", "length") and self._playout.is_playing(context.no)
+        return not self._playout.wants(context.no)
 
     def _tell(self, context: Context, event: SpeechEvent) -> None:
         match event:
@@ -415,6 +462,8 @@ class Session:
     def _tell_finished(self, context: Context, event: Finished) -> None:
         del self._contexts[context.id]
         self._active_at = self._clock()
+        if self._playout is not None:
+            self._playout.end(context.no)
         if event.reason in ("end", "length"):
             if context.samples and not context.closed:
                 tail = [] if context.encoder is None else context.encoder.flush()
@@ -424,9 +473,7 @@ class Session:
             error = from_code(event.code, event.message, event.retry_after_ms)
             self._outbox.append(protocol.build_error(error, context_id=context.id))
         if event.reason in ("length", "error") and not context.speech.ended:
-            self._dead[context.id] = None
-            if len(self._dead) > MAX_DEAD:
-                self._dead.popitem(last=False)
+            self._mark_dead(context.id)
         summary = context.meter.finished(event)
         self._outbox.append(
             protocol.build(

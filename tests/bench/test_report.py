@@ -32,18 +32,31 @@ def test_counts_in_short() -> None:
     assert report.counted({"starved": 1, "at_capacity": 2}) == "2 at_capacity, 1 starved"
 
 
+def draw(folder: Path, name: str) -> list[Path]:
+    """One of each kind."""
+    times, lines = report.Plot(folder / f"times-{name}"), report.Plot(folder / f"lines-{name}")
+    times.ttfa("title", [("1/s", [3.0, 1.0, 2.0])])
+    lines.lines("title", [1, 2], {"cpu": [1.0, 2.0]}, ("streams", "%"))
+    times.save()
+    lines.save()
+    return list(folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """matplotlib keeps the fonts that it has used open for as long as the process lives."""
+    draw(tmp_path_factory.mktemp("fonts"), "out.png")
+
+
+@pytest.mark.usefixtures("fonts")
 @pytest.mark.parametrize("name", ["out.png", "out.svg"])
 def test_plots_are_drawn(tmp_path: Path, name: str) -> None:
-    for kind in ("ttfa", "lines"):
-        picture = report.Plot(tmp_path / name)
-        if kind == "ttfa":
-            picture.ttfa("title", [("1/s", [3.0, 1.0, 2.0])])
-        else:
-            picture.lines("title", [1, 2], {"cpu": [1.0, 2.0]}, ("streams", "%"))
-        picture.save()
-        assert (tmp_path / name).stat().st_size > 1_000
+    files = draw(tmp_path, name)
+    assert len(files) == 2
+    assert all(file.stat().st_size > 1_000 for file in files)
 
 
+@pytest.mark.usefixtures("fonts")
 @pytest.mark.parametrize("name", ["out.what", "no/out.png"])
 def test_a_plot_that_cannot_be_written_is_a_message(tmp_path: Path, name: str) -> None:
     picture = report.Plot(tmp_path / name)

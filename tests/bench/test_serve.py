@@ -11,6 +11,11 @@ from agent_tts.bench.serve import Load, measure
 from tests.support import running_node
 
 
+@pytest.fixture(autouse=True)
+def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "TEXTS", ("one two three four five", "six seven eight nine"))
+
+
 async def test_an_open_loop_begins_its_requests_on_time() -> None:
     async with running_node(slots=64) as node:
         load = Load(rate=20, warmup_s=0.5, duration_s=1.5, words_every_ms=0, session={"voice": "tone-660"})
@@ -27,12 +32,11 @@ async def test_an_open_loop_begins_its_requests_on_time() -> None:
     assert 1 < figures["peak_in_flight"] <= 40
 
 
-async def test_a_closed_loop_has_as_many_requests_at_once_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "TEXTS", ("a word",))
+async def test_a_closed_loop_has_as_many_requests_at_once_as_asked_for() -> None:
     async with running_node(slots=64) as node:
-        figures, _ = await measure(node.ws_url, None, Load(concurrency=3, warmup_s=0, duration_s=1))
+        figures, _ = await measure(node.ws_url, None, Load(concurrency=3, warmup_s=0, duration_s=1.5))
     assert figures["peak_in_flight"] == 3
-    assert figures["requests"] >= 6
+    assert figures["requests"] > 3
     assert figures["load"] == "3 at once"
 
 
@@ -56,4 +60,4 @@ async def test_words_come_at_their_pace() -> None:
     async with running_node() as node:
         slow = Load(concurrency=1, warmup_s=0, duration_s=0.2, words_every_ms=100)
         _, ttfa_ms = await measure(node.ws_url, None, slow)
-    assert all(ms < 100 * 6 for ms in ttfa_ms)
+    assert all(ms < 100 * 4 for ms in ttfa_ms)

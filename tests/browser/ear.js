@@ -2,7 +2,7 @@
 window.ear = {
   WINDOW: 256, // samples: the last 10 ms of what the analyser holds
   LOUD: 0.01, // RMS, -40 dBFS
-  /** @type {{at: number, rms: number, hz: number}[]} */
+  /** Loudness as heard, and as it arrives, muted or not. @type {{at: number, rms: number, arriving: number, hz: number}[]} */
   heard: [],
   pressedAt: 0,
 
@@ -20,24 +20,26 @@ window.ear = {
   listen() {
     const { analyser } = agentTts;
     const at = performance.now();
-    if (!analyser) return ear.heard.push({ at, rms: 0, hz: 0 });
+    if (!analyser) return ear.heard.push({ at, rms: 0, arriving: 0, hz: 0 });
     const samples = new Float32Array(analyser.fftSize);
     const levels = new Float32Array(analyser.frequencyBinCount);
     analyser.getFloatTimeDomainData(samples);
     analyser.getFloatFrequencyData(levels);
     const recent = samples.subarray(-ear.WINDOW);
-    const rms = Math.sqrt(recent.reduce((sum, x) => sum + x * x, 0) / recent.length);
+    const arriving = Math.sqrt(recent.reduce((sum, x) => sum + x * x, 0) / recent.length);
     const loudest = levels.indexOf(Math.max(...levels));
-    ear.heard.push({ at, rms, hz: (loudest * analyser.context.sampleRate) / analyser.fftSize });
+    // A media track is heard through the page's audio element, the analyser listens before it.
+    const rms = agentTts.transport === "webrtc" && document.querySelector("#remote").muted ? 0 : arriving;
+    ear.heard.push({ at, rms, arriving, hz: (loudest * analyser.context.sampleRate) / analyser.fftSize });
   },
 
   get loud() {
     return (ear.heard.at(-1)?.rms ?? 0) > ear.LOUD;
   },
 
-  /** Milliseconds from the last key press to the last sound after it. */
-  lingered() {
-    const loud = ear.heard.filter(({ at, rms }) => at > ear.pressedAt && rms > ear.LOUD);
+  /** Milliseconds from the last key press to the last sound after it. @param {"rms" | "arriving"} what */
+  lingered(what) {
+    const loud = ear.heard.filter((moment) => moment.at > ear.pressedAt && moment[what] > ear.LOUD);
     return loud.length ? loud.at(-1).at - ear.pressedAt : 0;
   },
 

@@ -14,12 +14,12 @@ QUICK = ("--warmup", "0", "--duration", "1")
 
 def test_serve_measures_a_node_of_its_own_and_writes_all_down(tmp_path: Path) -> None:
     files = ("--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "out.png"))
-    loads = ("--engine", "tone", "--rate", "10,20", *QUICK)
+    loads = ("--engine", "tone", "--rate", "10", *QUICK)
     result = run("bench", "serve", *loads, *files, env=environment(COLUMNS="160"))
     assert result.returncode == 0, result.stderr
     assert b"10/s" in result.stdout
     found = json.loads((tmp_path / "out.json").read_text())
-    assert [figures["load"] for figures in found["runs"]] == ["10/s", "20/s"]
+    assert [figures["load"] for figures in found["runs"]] == ["10/s"]
     assert all(figures["errors"] == {} for figures in found["runs"])
     assert found["node"]["engine"] == "tone"
     assert found["command"][:3] == ["agent-tts", "bench", "serve"]

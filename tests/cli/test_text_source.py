@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.cli.text_source import Segmenter, arriving, once
+from agent_tts.cli.text_source import READ_AHEAD, READ_BYTES, Segmenter, arriving, once
 
 
 @pytest.fixture
@@ -54,6 +55,16 @@ async def test_a_pause_tells_that_a_piece_is_complete_once(pipe: tuple[int, int]
     assert await anext(source) == "two"
     os.close(write)
     assert [text async for text in source] == []
+
+
+async def test_a_text_of_any_length_is_read_with_little_read_ahead(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+    source = arriving(read, lines=False)
+    os.write(write, b"x" * READ_BYTES * (READ_AHEAD + 4))
+    os.close(write)
+    async with asyncio.timeout(10):
+        lengths = [len(text or "") async for text in source]
+    assert sum(lengths) == READ_BYTES * (READ_AHEAD + 4)
 
 
 async def test_a_typed_line_is_complete(pipe: tuple[int, int]) -> None:

@@ -333,6 +333,19 @@ async def test_text_in_flight_does_not_revive_a_context_that_died() -> None:
         assert (await say(peer, "t2", "anew"))["reason"] == "end"
 
 
+async def test_text_after_a_refused_open_is_not_spoken_in_another_voice() -> None:
+    """Guards `_mark_dead` in `Session._open`."""
+    async with running() as peer:
+        peer.send("context.open", context_id="t1", voice="nobody")
+        peer.send("text.append", context_id="t1", text="Hello")
+        assert (await peer.until("error"))["code"] == "unknown_voice"
+        assert (await peer.until("error"))["code"] == "unknown_context"
+        peer.send("context.end", context_id="t1")
+        peer.take()
+        assert peer.messages[1:] == []
+        assert (await say(peer, "t1", "Hello"))["context_no"] == 1
+
+
 async def test_no_text_starves() -> None:
     async with running(limits={"text_idle_s": 0.05}) as peer:
         peer.send("text.append", context_id="t1", text="word ")
@@ -466,6 +479,14 @@ async def test_the_server_s_own_playout_is_asked_and_cleared() -> None:
 
         def clear(self, context_no: int) -> None:
             self.cleared.append(context_no)
+
+        def wants(self, context_no: int) -> bool:
+            return True
+
+        def is_playing(self, context_no: int) -> bool:
+            return False
+
+        def end(self, context_no: int) -> None: ...
 
     track = Track()
     async with running(track) as peer:

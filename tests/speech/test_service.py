@@ -79,9 +79,18 @@ async def test_a_failed_stream_raises_where_its_audio_is_read() -> None:
         await first.cancel()
 
 
-@pytest.mark.parametrize(
-    ("language", "code"), [("auto", "auto"), ("GERMAN", "de"), ("de", "de"), ("chinese", "cmn"), ("english", "en-us"), ("de_AT", "de"), ("fr-XX", "fr-fr")]
-)
+LANGUAGES = {
+    "auto": "auto",
+    "GERMAN": "de",
+    "de": "de",
+    "de_AT": "de",
+    "chinese": "cmn",
+    "english": "en-us",
+    "fr-XX": "fr-fr",
+}
+
+
+@pytest.mark.parametrize(("language", "code"), LANGUAGES.items())
 async def test_languages_are_taken_by_name_and_code(language: str, code: str) -> None:
     async with running(engine="espeak") as service:
         assert service.resolve(SpeechOptions(language=language)).language == code
