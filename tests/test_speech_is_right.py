@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.recogniser import SENTENCES, recognise
+from tests.rtc_peer import LOUD, RtcPeer, connected, rms
 from tests.support import running_node
-from tests.wire import speak
+from tests.wire import speak, wire
 
 # Of espeak's voices the one that this recogniser, trained on people, understands best.
 VOICE = "en-us+f2"
@@ -42,6 +43,37 @@ async def test_over_http(format_: str) -> None:
             response = await client.post(running.url + "/v1/audio/speech", json=body)
             assert response.status_code == 200
             assert recognise(*decoded(response.content)) == sentence
+
+
+async def test_opus_over_webrtc() -> None:
+    async with running_node(engine="espeak") as running, connected(running.url) as peer:
+        for number, sentence in enumerate(SENTENCES):
+            before = len(peer.frames)
+            peer.say(f"t{number}", sentence, voice=VOICE)
+            await peer.message("context.done", context_id=f"t{number}")
+            await peer.wait(lambda before=before: silent_at_the_end(peer, before))  # type: ignore[misc]
+            heard = np.concatenate([samples for _, _, samples in peer.frames[before:]])
+            assert recognise(heard, 48_000) == sentence
+
+
+def silent_at_the_end(peer: RtcPeer, before: int) -> bool:
+    """Whether the sound since `before` is over: a fifth of a second of silence."""
+    tail = [samples for _, _, samples in peer.frames[before:]][-10:]
+    return len(tail) == 10 and all(rms(samples) < LOUD for samples in tail)
+
+
+async def test_opus_over_the_websocket() -> None:
+    """One packet a message, decoded by libopus."""
+    async with running_node(engine="espeak") as running, wire(running.ws_url) as peer:
+        for number, sentence in enumerate(SENTENCES):
+            output = {"encoding": "opus", "sample_rate": 48_000}
+            await peer.say(f"t{number}", sentence, voice=VOICE, lead_ms=None, output=output)
+            await peer.until("context.done")
+            decoder = av.CodecContext.create("libopus", "r")
+            packets = [payload for _, _, payload in peer.frames[peer.numbers[f"t{number}"]]]
+            frames = [frame for packet in packets for frame in decoder.decode(av.Packet(packet))]
+            heard = np.concatenate([frame.to_ndarray().reshape(-1, 2)[:, 0] for frame in frames])
+            assert recognise(heard.astype(np.int16), 48_000) == sentence
 
 
 async def test_a_recogniser_that_hears_noise_hears_no_sentence() -> None:

@@ -77,7 +77,8 @@ async def wire(url: str, *, rcvbuf: int | None = None, **options: Any) -> AsyncI
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
         options["sock"] = sock
-    options = {"subprotocols": ["agent_tts.v1"], "compression": None, "max_queue": 4, "proxy": None, "close_timeout": 1, **options}
+    defaults = {"subprotocols": ["agent_tts.v1"], "compression": None, "max_queue": 4, "proxy": None, "close_timeout": 1}
+    options = defaults | options
     async with connect(url, **options) as socket_:
         yield Wire(socket_)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -35,6 +36,7 @@ async def listen(
     """
     sizes = [min(PEERS_PER_PROCESS, count - start) for start in range(0, count, PEERS_PER_PROCESS)]
     processes: list[asyncio.subprocess.Process] = []
+    patience_s = 0.0  # with processes that are still in the middle of something
     try:
         # One after the other: a handshake costs more than a minute of speech.
         for size in sizes:
@@ -44,8 +46,9 @@ async def listen(
         before, begun = _cpu({**pids, **clients}), time.monotonic()
         found = await asyncio.gather(*(_measure(process, seconds) for process in processes))
         after, elapsed = _cpu({**pids, **clients}), time.monotonic() - begun
+        patience_s = CLOSE_S
     finally:
-        await asyncio.gather(*(_stop(process) for process in processes))
+        await asyncio.gather(*(_stop(process, patience_s) for process in processes))
     figures = _figures([peer for peers in found for peer in peers])
     used = {name: 100 * (after[name] - before[name]) / elapsed for name in before.keys() & after.keys()}
     shown = {name: round(used[name], 1) for name in pids if name in used}
@@ -61,6 +64,7 @@ async def _start(url: str, key: str | None, count: int, voice: str | None) -> as
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, **({"AGENT_TTS_KEY": key} if key else {})},
         limit=1 << 26,  # the answer is one line
+        start_new_session=sys.platform != "win32",  # Ctrl-C is for us, who then stop it
     )
     try:
         assert process.stdout is not None
@@ -69,7 +73,7 @@ async def _start(url: str, key: str | None, count: int, voice: str | None) -> as
         if line != b"ready\n":
             raise SpeechError(f"{count} WebRTC peers could not connect")
     except BaseException:
-        await _stop(process)
+        await _stop(process, 0.0)
         raise
     return process
 
@@ -86,15 +90,16 @@ async def _measure(process: asyncio.subprocess.Process, seconds: float) -> list[
     return peers
 
 
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    """Let a process close its peers, or kill it: one that has not answered has no reason to hurry."""
+async def _stop(process: asyncio.subprocess.Process, patience_s: float) -> None:
+    """Let a process close its peers, but not for long."""
     assert process.stdin is not None
     process.stdin.close()
     try:
-        async with asyncio.timeout(CLOSE_S):
+        async with asyncio.timeout(patience_s):
             await process.wait()
     except TimeoutError:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
         await process.wait()
 
 

@@ -245,7 +245,10 @@ class Bar:
     def __init__(self, seconds: float) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         # Refreshed by hand, so it has no thread.
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+        console = Console(stderr=True)
+        self._progress = Progress(
+            *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
+        )
         self._task = self._progress.add_task("", total=seconds)
 
     def __enter__(self) -> Bar:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,11 @@ def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
 
 def children_of(pid: int) -> list[int]:
     """Processes that it has started and that have not ended."""
-    return [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has just ended
+            found += map(int, task.read_text().split())
+    return found
 
 
 def is_running(pid: int) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli.process import environment, run
+from tests.cli.process import children_of, environment, is_running, run, start
 
 QUICK = ("--warmup", "0", "--duration", "1")
 
@@ -39,6 +41,27 @@ def test_rtc_tells_how_late_packets_come(tmp_path: Path) -> None:
     result = run("bench", "rtc", "--peers", "1", "--seconds", "1", "--json", str(path))
     assert result.returncode == 0, result.stderr
     assert json.loads(path.read_text())["runs"][0]["packets"] > 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
+def test_ctrl_c_takes_the_node_along() -> None:
+    process = start("bench", "streams", "--streams", "2", "--seconds", "60", stdin=subprocess.DEVNULL)
+    nodes: list[int] = []
+    engines: list[int] = []
+    try:
+        while not engines:
+            assert process.poll() is None
+            nodes = children_of(process.pid)
+            engines = [child for node in nodes for child in children_of(node)]
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    assert not any(map(is_running, nodes + engines))
 
 
 @pytest.mark.parametrize(
