@@ -156,7 +156,7 @@ async def connected(url: str, headers: dict[str, str] | None = None) -> AsyncIte
 
 async def _listen_for_ever(url: str, pings: bool) -> None:
     async with connected(url) as peer:
-        peer.say("t1", "a " * 1_000, voice="tone-440")
+        peer.say("t1", "a " * 1_000, voice="nova")
         await peer.wait(peer.loud)
         peer.send("ping", t=1) if pings else None
         print(peer.session_id, flush=True)

@@ -54,7 +54,7 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None) -> Fast
     metrics = Metrics()
     service = SpeechService(make_link or engine_process)
     node = Node(settings, service, Guard(settings, metrics), metrics)
-    service.on_pulse = metrics.pulse
+    service.on_start, service.on_pulse = metrics.started, metrics.pulse
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -113,10 +113,8 @@ def _add_page(app: FastAPI) -> None:
 
 
 async def _probe_lag(node: Node) -> None:
-    """How late the event loop is, twice a second; and what only a look can tell."""
+    """How late the event loop is, twice a second."""
     while True:
         before = time.monotonic()
         await asyncio.sleep(LAG_PROBE_S)
         node.metrics.loop_lag.observe(max(0.0, time.monotonic() - before - LAG_PROBE_S))
-        if node.service.info is not None:
-            node.metrics.slots.set(node.service.info.slots)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from agent_tts.events import Finished, Pong
+from agent_tts.events import EngineInfo, Finished, Pong
 
 _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
 _RTF = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)
@@ -48,6 +48,11 @@ class Metrics:
         self.loop_lag = Histogram(
             "agent_tts_loop_lag_seconds", "Event loop behind its clock, probed.", buckets=_SECONDS, registry=registry
         )
+
+    def started(self, info: EngineInfo) -> None:
+        """An engine has come up."""
+        self.engine_starts.inc()
+        self.slots.set(info.slots)
 
     def pulse(self, pong: Pong) -> None:
         """Take the engine's heartbeat."""

@@ -61,10 +61,9 @@ class SpeechService:
         self.ready = False
         # Whether new streams are refused because the node is going away.
         self.draining = False
-        # The engine's last word about itself.
-        self.pulse: Pong | None = None
-        # Called with each pulse; set by the metrics.
+        # Called with each pulse, and with each start of an engine; set by the metrics.
         self.on_pulse: Callable[[Pong], None] | None = None
+        self.on_start: Callable[[EngineInfo], None] | None = None
         # The first synthesis after a start, or None.
         self._trial: Speech | None = None
         # Set whenever no stream is open.
@@ -85,11 +84,6 @@ class SpeechService:
     def speaking(self) -> int:
         """Open streams, waiting ones included."""
         return len(self._open)
-
-    @property
-    def queued(self) -> int:
-        """Streams waiting for a slot, as of the last heartbeat."""
-        return self.pulse.queued if self.pulse else 0
 
     async def start(self) -> None:
         """Bring the engine up.
@@ -171,7 +165,6 @@ class SpeechService:
             if isinstance(event, Hello):
                 self._on_hello(event)
             elif isinstance(event, Pong):
-                self.pulse = event
                 if self.on_pulse is not None:
                     self.on_pulse(event)
             elif (speech := self._open.get(event.stream)) is not None:
@@ -181,6 +174,8 @@ class SpeechService:
 
     def _on_hello(self, hello: Hello) -> None:
         self.info = hello.info
+        if self.on_start is not None:
+            self.on_start(hello.info)
         self._trial = trial = self._begin(SpeechOptions(voice=hello.info.default_voice, lead_ms=None))
         self._forget_when_heard(trial)
         trial.write("ready")
@@ -202,7 +197,7 @@ class SpeechService:
 
     def _on_lost(self, why: str) -> None:
         logger.error("engine lost with {} streams: {}", len(self._open), why)
-        self.ready, self.pulse = False, None
+        self.ready = False
         self._fail_all("engine_lost", "the engine was lost; it restarts by itself: try again")
 
     def _fail_all(self, code: str, message: str) -> None:

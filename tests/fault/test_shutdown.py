@@ -162,9 +162,14 @@ async def test_f13_a_signal_during_the_start_ends_it() -> None:
         await until(lambda: not is_running(engine_pid), 2.0)
 
 
-async def test_f10_a_killed_engine_is_told_at_once_and_comes_back() -> None:
-    """Guards `SpeechService._on_lost`; thirty-two streams, and nobody hangs."""
-    async with node_process("--engine", "tone") as node:
+@pytest.mark.parametrize(
+    ("engine", "sig"),
+    [("tone", signal.SIGKILL), ("espeak", signal.SIGKILL), ("espeak", signal.SIGSTOP)],
+    ids=["tone killed", "espeak killed", "espeak hung"],
+)
+async def test_f10_f11_a_dead_or_hung_engine_is_told_and_comes_back(engine: str, sig: signal.Signals) -> None:
+    """Guards `SpeechService._on_lost` and the heartbeat; thirty-two streams, and nobody hangs."""
+    async with node_process("--engine", engine, "--set", "timeouts.engine_heartbeat_s=1") as node:
         await node.wait_ready()
         async with wire(node.ws_url) as first, wire(node.ws_url) as second:
             for peer in (first, second):
@@ -172,7 +177,7 @@ async def test_f10_a_killed_engine_is_told_at_once_and_comes_back() -> None:
                     await peer.say(f"t{number}", "word " * 500)
                 for number in range(16):
                     await peer.until_audio(f"t{number}")
-            os.kill(node.children()[0], signal.SIGKILL)
+            os.kill(node.children()[0], sig)
             for peer in (first, second):
                 for number in range(16):
                     assert (await peer.until("error", f"t{number}"))["code"] == "engine_lost"
@@ -195,8 +200,9 @@ async def test_f10_an_engine_that_keeps_dying_ends_the_node_with_1() -> None:
         assert await node.exit_code(1.0) == 1
 
 
-async def test_f12_the_engine_does_not_outlive_a_killed_node() -> None:
-    async with node_process("--engine", "tone") as node:
+@pytest.mark.parametrize("engine", ["tone", "espeak"])
+async def test_f12_the_engine_does_not_outlive_a_killed_node(engine: str) -> None:
+    async with node_process("--engine", engine) as node:
         await node.wait_ready()
         engine_pid = node.children()[0]
         node.process.kill()

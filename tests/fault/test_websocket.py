@@ -206,17 +206,19 @@ async def test_f15_a_runaway_ends_at_the_cap() -> None:
             assert done["audio_ms"] == (50 + 10 * 3) * 80
 
 
-async def test_f14_steps_of_the_wall_clock_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@engines
+async def test_f14_steps_of_the_wall_clock_change_nothing(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The front paces, meters and expires by the monotonic clock alone; ruff bans the other."""
-    async with running_node() as running, undisturbed(running.ws_url):
+    async with running_node(engine=engine) as running, undisturbed(running.ws_url):
         real = time.time  # noqa: TID251
         for step_s in (3_600.0, -3_600.0):
             monkeypatch.setattr(time, "time", lambda step_s=step_s: real() + step_s)
             assert await speak(running.ws_url, "Hello there.") != b""
 
 
-async def test_f14_a_stalled_event_loop_loses_no_frame() -> None:
-    async with running_node() as running, undisturbed(running.ws_url):
+@engines
+async def test_f14_a_stalled_event_loop_loses_no_frame(engine: str) -> None:
+    async with running_node(engine=engine) as running, undisturbed(running.ws_url):
         await asyncio.sleep(0.5)
         time.sleep(0.5)  # noqa: ASYNC251 - the fault itself
         assert await speak(running.ws_url, "Hello there.") != b""
