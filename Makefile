@@ -25,7 +25,7 @@ fault: $(VENV)/dev ## the faults that a node must survive
 	$(BIN)/python -m pytest tests/fault $(ARGS)
 
 fuzz: $(VENV)/dev ## bad input, many times over
-	AGENT_TTS_TEST_FACTOR=20 $(BIN)/python -m pytest tests/fuzz tests/serve/test_protocol.py tests/engine/test_scheduler.py $(ARGS)
+	TEST_FACTOR=20 $(BIN)/python -m pytest tests/fuzz tests/serve/test_protocol.py tests/engine/test_scheduler.py $(ARGS)
 
 bench: $(VENV)/dev ## the README's figures
 	$(BIN)/agent-tts bench serve --engine espeak $(ARGS)

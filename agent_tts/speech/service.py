@@ -201,6 +201,7 @@ class SpeechService:
         self._fail_all("engine_lost", "the engine was lost; it restarts by itself: try again")
 
     def _fail_all(self, code: str, message: str) -> None:
+        self._trial = None  # its failure says nothing new
         for stream in list(self._open):
             speech = self._open[stream]
             self._forget(stream)

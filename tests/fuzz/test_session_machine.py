@@ -21,7 +21,7 @@ from agent_tts.settings import Settings
 from agent_tts.speech import session as speech_session
 from agent_tts.speech.service import SpeechService
 
-FACTOR = int(os.environ.get("AGENT_TTS_TEST_FACTOR", "1"))
+FACTOR = int(os.environ.get("TEST_FACTOR", "1"))
 IDS = st.sampled_from(["a", "b", "c", "*"])
 CODES = {"bad_message", "unknown_type", "unknown_context", "context_exists", "context_limit", "text_too_long"}
 CODES |= {"unknown_voice", "unsupported_language", "unsupported_format", "at_capacity", "starved", "slow_consumer"}

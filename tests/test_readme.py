@@ -1,0 +1,77 @@
+"""The README's examples run, and what it names exists."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import textwrap
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from agent_tts.errors import BY_CODE
+from agent_tts.serve import protocol
+from agent_tts.settings import Settings
+from tests.support import running_node
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def block(language: str, containing: str) -> str:
+    """The one fenced block of a language with these words."""
+    (found,) = [text for text in re.findall(rf"```{language}\n(.*?)```", README, re.S) if containing in text]
+    return str(found)
+
+
+async def test_the_python_example() -> None:
+    heard: list[bytes] = []
+
+    class Player:
+        def write(self, pcm: bytes) -> None:
+            heard.append(pcm)
+
+    async def llm() -> AsyncIterator[str]:
+        for token in ("Hello", " there", ", how", " are", " you?"):
+            yield token
+
+    async with running_node(engine="espeak") as running:
+        example = block("python", "connect(").replace("http://127.0.0.1:8100", running.url)
+        program = "async def example(llm, player):\n" + textwrap.indent(example, "    ")
+        scope: dict[str, object] = {}
+        exec(program, scope)
+        await asyncio.wait_for(scope["example"](llm(), Player()), 20)  # type: ignore[operator]
+    assert len(b"".join(heard)) > 24_000
+
+
+async def test_the_curl_example() -> None:
+    body = re.search(r"-d '(\{.*?\})'", README)
+    assert body is not None
+    async with running_node(engine="espeak") as running, httpx.AsyncClient(trust_env=False) as client:
+        reply = await client.post(running.url + "/v1/audio/speech", json=json.loads(body[1]))
+        assert reply.status_code == 200
+        assert reply.headers["content-type"] == "audio/mpeg"
+        paths = (await client.get(running.url + "/openapi.json")).json()["paths"]
+    named = set(re.findall(r"`(?:GET |POST |DELETE )?(/(?:v1/[a-z/_{}]+|health|ready|metrics))`", README))
+    assert named - {"/v1/tts/stream"} <= set(paths)
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:limits|timeouts|auth|espeak)\.[a-z_]+)", README))))
+def test_settings_that_are_named_exist(name: str) -> None:
+    section, key = name.split(".")
+    assert key in type(getattr(Settings(), section)).model_fields
+
+
+def test_every_code_and_message_of_the_protocol_is_described() -> None:
+    assert {code for code in BY_CODE if f"`{code}`" not in README} == {"connection_lost"} & set(BY_CODE)
+    assert [kind for kind in protocol.TYPES if f"`{kind}`" not in README] == []
+
+
+def test_files_and_targets_that_are_named_exist() -> None:
+    for link in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / link).exists(), link
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    assert set(re.findall(r"`?make ([a-z]+)`", README)) <= targets
