@@ -1,0 +1,197 @@
+"""The layers of the codec decoder, all causal; parameters are named as in the released checkpoints but for codebooks.
+
+A layer that looks back asks a `Past` for what was before its input. A whole clip and one frame of a live stream run the
+same layers and differ in their `Past` alone: that is what makes a stream equal to the clip.
+
+Shapes: B clips or rows, T steps of the layer's own rate, C channels.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agent_tts.model.layers import rotate
+
+
+class Past(Protocol):
+    """What the inputs of one forward pass follow on."""
+
+    # int64[1 or B, T]: the positions of the frames, counted from the start of the clip or stream.
+    positions: Tensor
+
+    def extend(self, history: History, x: Tensor) -> Tensor:
+        """[B, C, T] -> [B, C, size + T]: puts what the history holds before these inputs."""
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Each [B, T, heads, head_dim], as the result: a frame attends to the window of frames that ends with it."""
+
+
+class History(nn.Module):
+    """The inputs that a convolution still needs: `size` of them, each of `channels`."""
+
+    def __init__(self, channels: int, size: int) -> None:
+        super().__init__()
+        self.channels = channels
+        self.size = size
+        # The place among the histories of the codec, which gives it.
+        self.index = -1
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        return past.extend(self, x) if self.size else x
+
+
+class CausalConv(nn.Module):
+    """[B, C_in, T] -> [B, C_out, T]."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, dilation: int = 1, groups: int = 1) -> None:
+        super().__init__()
+        self.history = History(inputs, (kernel - 1) * dilation)
+        self.conv = nn.Conv1d(inputs, outputs, kernel, dilation=dilation, groups=groups)
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        out: Tensor = self.conv(self.history(x, past))
+        return out
+
+
+class CausalUpsample(nn.Module):
+    """A transposed convolution cut on the right: [B, C_in, T] -> [B, C_out, T * stride].
+
+    An input reaches `kernel` outputs: `stride` of its own, and those of inputs after it. What is kept of the past is
+    inputs, not their share of outputs to come: fewer numbers, and the bias, which a share would bring along as well, is
+    added once.
+    """
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        if kernel % stride:
+            raise ValueError(f"a kernel of {kernel} is no multiple of the stride of {stride}")
+        self.history = History(inputs, kernel // stride - 1)
+        self.stride = stride
+        self.conv = nn.ConvTranspose1d(inputs, outputs, kernel, stride=stride)
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        out: Tensor = self.conv(self.history(x, past))
+        first = self.history.size * self.stride  # the outputs before it are of the past
+        return out[..., first : first + x.shape[-1] * self.stride]
+
+
+class SnakeBeta(nn.Module):
+    """x + sin(exp(alpha) x)^2 / exp(beta), by channel: [B, C, T] -> [B, C, T]."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.zeros(channels))
+        self.beta = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        alpha, beta = self.alpha.exp()[:, None], self.beta.exp()[:, None]
+        return x + (1.0 / (beta + 1e-9)) * torch.sin(x * alpha).pow(2)
+
+
+class ResidualUnit(nn.Module):
+    """[B, C, T] -> [B, C, T]."""
+
+    def __init__(self, channels: int, dilation: int) -> None:
+        super().__init__()
+        self.act1 = SnakeBeta(channels)
+        self.conv1 = CausalConv(channels, channels, 7, dilation=dilation)
+        self.act2 = SnakeBeta(channels)
+        self.conv2 = CausalConv(channels, channels, 1)
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        out: Tensor = self.conv2(self.act2(self.conv1(self.act1(x), past)), past)
+        return x + out
+
+
+class DecoderBlock(nn.Module):
+    """[B, C_in, T] -> [B, C_out, T * stride]."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        units = [ResidualUnit(outputs, dilation) for dilation in (1, 3, 9)]
+        self.block = nn.ModuleList([SnakeBeta(inputs), CausalUpsample(inputs, outputs, 2 * stride, stride), *units])
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        snake, upsample, *units = self.block
+        x = upsample(snake(x), past)
+        for unit in units:
+            x = unit(x, past)
+        return x
+
+
+class ConvNeXtBlock(nn.Module):
+    """[B, C, T] -> [B, C, T]."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.dwconv = CausalConv(channels, channels, 7, groups=channels)
+        self.norm = nn.LayerNorm(channels, eps=1e-6)
+        self.pwconv1 = nn.Linear(channels, 4 * channels)
+        self.pwconv2 = nn.Linear(4 * channels, channels)
+        self.gamma = nn.Parameter(torch.full((channels,), 1e-6))
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        hidden: Tensor = self.norm(self.dwconv(x, past).transpose(1, 2))
+        hidden = self.gamma * self.pwconv2(F.gelu(self.pwconv1(hidden)))
+        return x + hidden.transpose(1, 2)
+
+
+class Upsampling(nn.ModuleList):
+    """[B, C, T] -> [B, C, T * ratio]."""
+
+    def __init__(self, channels: int, ratio: int) -> None:
+        super().__init__([CausalUpsample(channels, channels, ratio, ratio), ConvNeXtBlock(channels)])
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        upsample, block = self
+        out: Tensor = block(upsample(x, past), past)
+        return out
+
+
+class LayerScale(nn.Module):
+    """[..., C] -> [..., C]."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((channels,), 0.01))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x
+
+
+class Attention(nn.Module):
+    """[B, T, C] -> [B, T, C]: as many key as query heads, no norm on either."""
+
+    def __init__(self, layer: int, channels: int, heads: int, head_dim: int, bias: bool) -> None:
+        super().__init__()
+        self.layer = layer
+        self.head_dim = head_dim
+        self.q_proj = nn.Linear(channels, heads * head_dim, bias=bias)
+        self.k_proj = nn.Linear(channels, heads * head_dim, bias=bias)
+        self.v_proj = nn.Linear(channels, heads * head_dim, bias=bias)
+        self.o_proj = nn.Linear(heads * head_dim, channels, bias=bias)
+
+    def forward(self, x: Tensor, past: Past, cos: Tensor, sin: Tensor) -> Tensor:
+        """x [B, T, C]; cos and sin [1 or B, T, 1, head_dim]."""
+        heads = (*x.shape[:2], -1, self.head_dim)
+        query = rotate(self.q_proj(x).view(heads), cos, sin)
+        key = rotate(self.k_proj(x).view(heads), cos, sin)
+        mixed = past.attend(self.layer, query, key, self.v_proj(x).view(heads))
+        out: Tensor = self.o_proj(mixed.flatten(2))
+        return out
+
+
+class Codebook(nn.Module):
+    """Codes [B, T] -> vectors [B, T, D]: the mean of what training assigned to a code, kept as a sum and a count."""
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        self.cluster_usage = nn.Parameter(torch.ones(size))
+        self.embedding_sum = nn.Parameter(torch.empty(size, dim))
+
+    def forward(self, codes: Tensor) -> Tensor:
+        return self.embedding_sum[codes] / self.cluster_usage[codes].clamp(min=1e-5)[..., None]

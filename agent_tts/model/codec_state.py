@@ -1,0 +1,102 @@
+"""What the codec keeps of the past: of live streams, one in each row, and of clips that are decoded in one piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from agent_tts.model.codec_layers import History
+
+
+@dataclass(frozen=True, slots=True)
+class CodecState:
+    """The streams of all rows. The tensors are written in place: a captured step finds them where they were."""
+
+    # int64[rows]: frames decoded, which is the position of the next one.
+    position: Tensor
+    # [layers, rows, window, heads, head_dim], keys after rope: the frame at position p is in slot p % window. A slot
+    # that its stream has not written holds anything finite; `position` says which slots those are.
+    keys: Tensor
+    values: Tensor
+    # [rows, channels, size] for each `History` of the codec: its last inputs, zeros where the stream had not begun.
+    histories: tuple[Tensor, ...]
+
+    @torch.inference_mode()
+    def put(self, row: int, source: CodecState, source_row: int = 0) -> None:
+        """Makes `row` go on where `source_row` of another state of the same codec is."""
+        self.position[row] = source.position[source_row]
+        self.keys[:, row] = source.keys[:, source_row]
+        self.values[:, row] = source.values[:, source_row]
+        for mine, theirs in zip(self.histories, source.histories, strict=True):
+            mine[row] = theirs[source_row]
+
+
+class NextFrame:
+    """The past of one frame of every row. A row outside of `run`, bool[rows], computes too, and leaves no trace."""
+
+    def __init__(self, state: CodecState, run: Tensor) -> None:
+        rows, window = state.keys.shape[1:3]
+        slots = torch.arange(window, device=run.device)
+        self.positions = state.position[:, None]
+        self._state = state
+        # bool[rows, 1, 1], against [rows, channels, size].
+        self._run = run[:, None, None]
+        # int64[rows] each: where the frame's key and value go.
+        self._rows = torch.arange(rows, device=run.device)
+        self._slot = state.position % window
+        # bool[rows, 1, 1, window]: the slots that the stream has written, this frame's included.
+        self._written = (slots <= self.positions)[:, None, None]
+
+    def extend(self, history: History, x: Tensor) -> Tensor:
+        kept = self._state.histories[history.index]
+        extended = torch.cat((kept, x), -1)
+        kept.copy_(torch.where(self._run, extended[..., -history.size :], kept))
+        return extended
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        keys, values = self._state.keys[layer], self._state.values[layer]
+        # Rows that do not run need no mask here: the frame that was in this slot is a whole window before the one that
+        # comes next, and that one writes the slot before it reads it.
+        keys[self._rows, self._slot] = key[:, 0]
+        values[self._rows, self._slot] = value[:, 0]
+        return _attention(query, keys, values, self._written)
+
+
+class WholeClip:
+    """The past of clips that are given from their start: silence. `state`, one row a clip, is left as after the end."""
+
+    def __init__(self, frames: int, window: int, device: torch.device, state: CodecState | None) -> None:
+        positions = torch.arange(frames, device=device)
+        age = positions[:, None] - positions
+        self.positions = positions[None]
+        self._state = state
+        # bool[T, T]: the frames (columns) that a frame (row) looks at.
+        self._seen = (age >= 0) & (age < window)
+        # The last frames, as many as a ring has slots.
+        self._last = positions[-window:]
+        self._slots = self._last % window
+        if state is not None:
+            state.position.fill_(frames)
+
+    def extend(self, history: History, x: Tensor) -> Tensor:
+        extended = F.pad(x, (history.size, 0))
+        if self._state is not None:
+            self._state.histories[history.index].copy_(extended[..., -history.size :])
+        return extended
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if self._state is not None:
+            self._state.keys[layer][:, self._slots] = key[:, self._last]
+            self._state.values[layer][:, self._slots] = value[:, self._last]
+        return _attention(query, key, value, self._seen)
+
+
+def _attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """Queries [B, T, heads, head_dim] over keys and values [B, S, heads, head_dim], where bool[..., T, S] says so."""
+    out = F.scaled_dot_product_attention(
+        query.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask
+    )
+    return out.transpose(1, 2)

@@ -1,0 +1,90 @@
+"""JSON objects as typed dataclasses, with errors that say which file and which entry."""
+
+from __future__ import annotations
+
+import json
+import typing
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Self, TypeVar
+
+from agent_tts.errors import SettingsError
+
+T = TypeVar("T")
+
+
+class CheckpointError(SettingsError):
+    """A checkpoint that cannot be used; the message names the file, the entry, and what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A JSON object, and where it stands for the error messages."""
+
+    entries: dict[str, Any]
+    where: str
+
+    @classmethod
+    def load(cls, folder: Path, name: str) -> Self:
+        """The object that a file of a folder holds."""
+        try:
+            entries = json.loads((folder / name).read_text("utf-8"))
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{name}: missing from the checkpoint") from error
+        except ValueError as error:  # not JSON, or not UTF-8
+            raise CheckpointError(f"{name}: not valid JSON: {error}") from error
+        if not isinstance(entries, dict):
+            raise CheckpointError(f"{name}: has to be an object")
+        return cls(entries, name)
+
+    def table(self, entry: str) -> Table:
+        """The object that an entry holds."""
+        inner = self.entries.get(entry)
+        where = f"{self.where}: {entry}"
+        if not isinstance(inner, dict):
+            raise CheckpointError(f"{where}: has to be an object")
+        return Table(inner, where)
+
+    def require(self, entry: str, value: object, *, default: object = None) -> None:
+        """Refuses any other value of an entry; `default` is what leaving it out means."""
+        found = self.entries.get(entry, default)
+        if found != value:
+            raise CheckpointError(f"{self.where}: {entry} is {found!r}; only {value!r} is supported")
+
+    def typed(self, kind: type[T], **others: object) -> T:
+        """A dataclass from the entries of the same names, and `others`. What no field asks for does not concern us."""
+        hints = typing.get_type_hints(kind)
+        own = [field for field in fields(kind) if field.name not in others]  # type: ignore[arg-type]
+        missing = [field.name for field in own if field.name not in self.entries and field.default is MISSING]
+        if missing:
+            raise CheckpointError(f"{self.where}: missing {', '.join(missing)}")
+        values = {
+            field.name: _value(hints[field.name], self.entries[field.name], f"{self.where}: {field.name}")
+            for field in own
+            if field.name in self.entries
+        }
+        return kind(**values, **others)
+
+
+def _value(kind: Any, value: Any, where: str) -> Any:
+    """A JSON value as a field's type."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is dict and isinstance(value, dict):
+        return {name: _value(arguments[1], entry, f"{where}: {name}") for name, entry in value.items()}
+    if origin is tuple and isinstance(value, list):
+        return tuple(_value(arguments[0], entry, where) for entry in value)
+    if _fits(kind, value):
+        return float(value) if kind is float else value
+    raise CheckpointError(f"{where}: {value!r} is not {getattr(kind, '__name__', kind)}")
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (UnionType, typing.Union):
+        return any(_fits(option, value) for option in arguments)
+    if origin is Literal:
+        return any(type(value) is type(option) and value == option for option in arguments)
+    if kind in (int, float):  # true and false are numbers to Python alone
+        return isinstance(value, int | kind) and not isinstance(value, bool)
+    return origin is None and isinstance(value, kind)

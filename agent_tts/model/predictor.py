@@ -1,0 +1,75 @@
+"""The code predictor: from the talker's hidden state and the first code of a frame to the other fifteen.
+
+A frame is 16 positions of its own, with a cache that lives as long as the frame: position 0 is the talker's hidden
+state after the final norm, position 1 the first code (code 0), position i + 1 code i. Out of it comes code i + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from agent_tts.model.config import TalkerConfig
+from agent_tts.model.layers import Cache, Transformer, Window
+
+# What draws the code of a codebook: (float32 logits [B, 2048], codebook from 1) -> int64[B].
+Draw = Callable[[Tensor, int], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorState:
+    """Scratch of one frame: nothing in it outlives the frame."""
+
+    cache: Cache  # one position a code; no row pauses inside a frame, so it has no sink
+    windows: tuple[Window, ...]  # positions 0 and 1 together, then one position each
+
+
+class Predictor(Transformer):
+    """Fifteen embeddings, five layers, fifteen heads."""
+
+    def __init__(self, config: TalkerConfig) -> None:
+        shape, talker_size = config.code_predictor, config.hidden_size
+        super().__init__(shape)
+        self.shape = shape
+        self.codebooks = config.num_code_groups
+        others = range(self.codebooks - 1)
+        self.codec_embedding = nn.ModuleList(nn.Embedding(shape.vocab_size, talker_size) for _ in others)
+        self.lm_head = nn.ModuleList(nn.Linear(shape.hidden_size, shape.vocab_size, bias=False) for _ in others)
+        self.small_to_mtp_projection: nn.Module = nn.Identity()
+        if shape.hidden_size != talker_size:
+            self.small_to_mtp_projection = nn.Linear(talker_size, shape.hidden_size)
+
+    def init_state(self, rows: int, device: torch.device, dtype: torch.dtype) -> PredictorState:
+        positions = torch.arange(self.codebooks, device=device).expand(rows, -1)
+        calls = [(0, 2), *((position, position + 1) for position in range(2, self.codebooks))]
+        windows = tuple(self.window(positions[:, start:end], end, dtype) for start, end in calls)
+        return PredictorState(Cache.empty(self.shape, rows, self.codebooks, device, dtype), windows)
+
+    def forward(self, state: PredictorState, hidden: Tensor, first: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
+        """Completes the frame of every row.
+
+        Args:
+            hidden: [B, H] of the talker, after its final norm.
+            first: [B, H], the talker's embedding of the first code.
+        Returns:
+            codes 1..15 as int64[B, 15], and the embeddings of all 16 codes [B, 16, H].
+        """
+        codes: list[Tensor] = []
+        embedded = [first]
+        x = torch.stack((hidden, first), dim=1)
+        for index, window in enumerate(state.windows):
+            out = self.run(self.small_to_mtp_projection(x), state.cache, window)
+            code = draw(self.lm_head[index](out[:, -1]).float(), index + 1)
+            codes.append(code)
+            embedded.append(self.codec_embedding[index](code))
+            x = embedded[-1][:, None]
+        return torch.stack(codes, dim=1), torch.stack(embedded, dim=1)
+
+    @staticmethod
+    def checkpoint_name(name: str) -> str:
+        """The name of a parameter in the checkpoint."""
+        outer = name.startswith(("lm_head.", "small_to_mtp_projection."))
+        return f"talker.code_predictor.{name}" if outer else f"talker.code_predictor.model.{name}"

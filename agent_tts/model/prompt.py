@@ -1,0 +1,164 @@
+"""The prompt as a table: at each position what stands on the text side and what on the codec side.
+
+Pure values: no tensors, no model. The last position is not part of the prefix: it is what the first frame step reads.
+Its codec side is `start`, its text side the first entry of `text`, as in every later step. So in a streaming prompt all
+before it can be computed before the first word is there, and kept for the next request of the same voice.
+
+    position              text side                 codec side
+    instruct              instruct                  -                       absent without an instruction
+    role                  <|im_start|>assistant \\n  -
+    head                  tts_pad ...               think think_bos LANGUAGE think_eos | nothink think_bos think_eos
+                          tts_pad                   SPEAKER                 absent for a designed voice
+                          tts_bos                   pad
+    streaming             text ... tts_eos          bos, then what was said
+    whole text            text ... tts_eos          pad ...
+                          tts_pad ...               bos, then what was said
+    reference, streaming  ref_text text ... tts_eos bos, reference frames, then what was said
+    reference, whole      ref_text text tts_eos     pad ...
+                          tts_pad ...               bos, reference frames, then what was said
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from agent_tts.model.config import ModelConfig
+
+
+class Speaker(Enum):
+    """The speaker's position in the codec side, where it is a vector and not an id."""
+
+    VECTOR = "vector"
+
+
+# One position of the codec side: an id, the speaker's vector, the 16 codes of a frame, or nothing.
+Codec = int | Speaker | tuple[int, ...] | None
+
+
+class Position(NamedTuple):
+    """One position of the prompt."""
+
+    text: int | None  # id of the text vocabulary
+    codec: Codec
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What a cloned voice says before the text does."""
+
+    text: tuple[int, ...]  # tokens of the transcript
+    frames: tuple[tuple[int, ...], ...]  # 16 codes for each 80 ms of the clip
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """Who speaks: a named speaker, a vector, a vector with a reference, or nobody (a designed voice)."""
+
+    speaker: str | Speaker | None = None
+    reference: Reference | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt, split at the position that the first frame step reads."""
+
+    prefix: tuple[Position, ...]
+    start: Codec  # codec side of the first frame step
+    text: tuple[int, ...]  # text side of the frame steps, one a frame; tts_pad for ever after
+    complete: bool  # `text` ends with tts_eos or has already been read: more must not be added
+
+
+def language_id(config: ModelConfig, language: str, speaker: str | Speaker | None) -> int | None:
+    """The id of a language, None for `auto`; a speaker of a dialect speaks it in Chinese and in auto.
+
+    Raises:
+        ValueError: the model does not know the language.
+    """
+    name = language.lower()
+    dialect = config.talker.spk_is_dialect.get(speaker.lower()) if isinstance(speaker, str) else None
+    if dialect and name in ("auto", "chinese"):
+        name = dialect
+    if name == "auto":
+        return None
+    if name not in config.talker.codec_language_id:
+        raise ValueError(f"the model does not speak {language}; it speaks {', '.join(config.talker.codec_language_id)}")
+    return config.talker.codec_language_id[name]
+
+
+def speaker_codec(config: ModelConfig, speaker: str | Speaker | None) -> tuple[int | Speaker, ...]:
+    """The speaker's position, or none.
+
+    Raises:
+        ValueError: the model does not know the speaker.
+    """
+    if speaker is None:
+        return ()
+    if isinstance(speaker, Speaker):
+        return (speaker,)
+    if speaker.lower() not in config.talker.spk_id:
+        raise ValueError(f"the model has no speaker {speaker}; it has {', '.join(config.talker.spk_id)}")
+    return (config.talker.spk_id[speaker.lower()],)
+
+
+def text_needed(voice: Voice) -> int:
+    """How many tokens of an unfinished text must be known before its prompt can be built."""
+    return max(0, len(voice.reference.frames) - len(voice.reference.text)) if voice.reference else 0
+
+
+def build_prompt(
+    config: ModelConfig,
+    voice: Voice,
+    *,
+    role: Sequence[int],
+    text: Sequence[int],
+    complete: bool = True,
+    streaming: bool = True,
+    language: str = "auto",
+    instruct: Sequence[int] = (),
+) -> Prompt:
+    """Lays out the prompt of one request.
+
+    Args:
+        role: tokens of `<|im_start|>assistant\\n`.
+        text: the tokens of the text that are known so far.
+        complete: that is all of the text.
+        streaming: text beside the speech; False puts the whole text before it.
+        language: a language of the model, or `auto`.
+        instruct: tokens of `<|im_start|>user\\n{instruct}<|im_end|>\\n`, or none. The small model with named speakers
+            was not trained on instructions: there they are left out.
+    Raises:
+        ValueError: unknown speaker or language, or too little of the text is known.
+    """
+    talker = config.talker
+    if not complete and (not streaming or len(text) < text_needed(voice)):
+        raise ValueError("more of the text must be known before this prompt can be built")
+    if config.tts_model_size == "0b6" and config.tts_model_type == "custom_voice":
+        instruct = ()
+
+    language_code = language_id(config, language, voice.speaker)
+    head: list[Codec] = [talker.codec_nothink_id, talker.codec_think_bos_id, talker.codec_think_eos_id]
+    if language_code is not None:
+        head = [talker.codec_think_id, talker.codec_think_bos_id, language_code, talker.codec_think_eos_id]
+    head += [*speaker_codec(config, voice.speaker), talker.codec_pad_id]
+
+    prefix = [Position(token, None) for token in (*instruct, *role)]
+    prefix += [Position(config.tts_pad_token_id, codec) for codec in head[:-1]]
+    prefix += [Position(config.tts_bos_token_id, head[-1])]
+
+    # From here on both sides run on their own: words on the one, what was said so far on the other.
+    words = [*text, config.tts_eos_token_id] if complete else [*text]
+    said: list[Codec] = [talker.codec_bos_id]
+    if voice.reference:
+        words = [*voice.reference.text, *words]
+        said += voice.reference.frames
+
+    *before, start = said
+    if not streaming:
+        prefix += [Position(word, talker.codec_pad_id) for word in words]
+        words = []
+    beside = [*words[: len(before)], *[config.tts_pad_token_id] * (len(before) - len(words))]
+    prefix += [Position(word, codec) for word, codec in zip(beside, before, strict=True)]
+    return Prompt(tuple(prefix), start, tuple(words[len(before) :]), complete)

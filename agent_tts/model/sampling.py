@@ -1,0 +1,168 @@
+"""Drawing a code for every row at once: what each row asks for is a tensor, and nothing waits for the device.
+
+The processors are applied in the order of Hugging Face's `generate`, on float32 logits, and each equals its namesake
+there. The noise is a function of (seed, frame, codebook, code) alone, so a request draws the same codes whatever else
+is in the batch and however often it pauses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agent_tts.model.config import GenerationConfig
+
+NEVER = float("-inf")  # the logit of a code that must not be drawn
+
+# SplitMix64 (Steele, Lea, Flood 2014) in wrapping 64-bit integers.
+_GAMMA = 0x9E3779B97F4A7C15 - 2**64
+_MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
+_MIX_2 = 0x94D049BB133111EB - 2**64
+_FRAME_STRIDE = 64  # counters of a frame: more than it has codebooks
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How one request draws its codes.
+
+    Raises:
+        ValueError: a value is out of its range; the message names it.
+    """
+
+    seed: int = 0  # any integer; its low 64 bits count
+    temperature: float = 0.9  # of the first code; 0 takes the likeliest
+    top_k: int = 50  # 0 is off
+    top_p: float = 1.0  # 1 is off
+    repetition_penalty: float = 1.05  # on first codes the request has already drawn; 1 is off
+    predictor_temperature: float = 0.9  # of the other fifteen codes
+    predictor_top_k: int = 50
+    predictor_top_p: float = 1.0
+    min_frames: int = 2  # the end of speech is not drawn before this many frames
+
+    @classmethod
+    def of(cls, defaults: GenerationConfig, seed: int = 0) -> Sampling:
+        """What a checkpoint asks for where a request asks for nothing."""
+        return cls(
+            seed=seed,
+            temperature=defaults.temperature if defaults.do_sample else 0,
+            top_k=defaults.top_k,
+            top_p=defaults.top_p,
+            repetition_penalty=defaults.repetition_penalty,
+            predictor_temperature=defaults.subtalker_temperature if defaults.subtalker_dosample else 0,
+            predictor_top_k=defaults.subtalker_top_k,
+            predictor_top_p=defaults.subtalker_top_p,
+        )
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "top_k", "predictor_temperature", "predictor_top_k", "min_frames"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative")
+        for name in ("top_p", "predictor_top_p"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be above 0 and at most 1")
+        if not self.repetition_penalty > 0:
+            raise ValueError("repetition_penalty must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Warp:
+    """Temperature, top-k and top-p of every row."""
+
+    temperature: Tensor  # float32[B]
+    top_k: Tensor  # int64[B]
+    top_p: Tensor  # float32[B]
+
+    @staticmethod
+    def empty(rows: int, device: torch.device) -> Warp:
+        return Warp(
+            torch.ones(rows, device=device),
+            torch.zeros(rows, device=device, dtype=torch.int64),
+            torch.ones(rows, device=device),
+        )
+
+    def set(self, row: int, temperature: float, top_k: int, top_p: float) -> None:
+        self.temperature[row], self.top_k[row], self.top_p[row] = temperature, top_k, top_p
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRows:
+    """The `Sampling` of every row."""
+
+    seed: Tensor  # int64[B], the low 64 bits in two's complement
+    repetition_penalty: Tensor  # float32[B]
+    min_frames: Tensor  # int64[B]
+    talker: Warp
+    predictor: Warp
+
+    @staticmethod
+    def empty(rows: int, device: torch.device) -> SamplingRows:
+        return SamplingRows(
+            seed=torch.zeros(rows, device=device, dtype=torch.int64),
+            repetition_penalty=torch.ones(rows, device=device),
+            min_frames=torch.zeros(rows, device=device, dtype=torch.int64),
+            talker=Warp.empty(rows, device),
+            predictor=Warp.empty(rows, device),
+        )
+
+    def set(self, row: int, wish: Sampling) -> None:
+        self.seed[row] = (wish.seed + 2**63) % 2**64 - 2**63
+        self.repetition_penalty[row] = wish.repetition_penalty
+        self.min_frames[row] = wish.min_frames
+        self.talker.set(row, wish.temperature, wish.top_k, wish.top_p)
+        self.predictor.set(row, wish.predictor_temperature, wish.predictor_top_k, wish.predictor_top_p)
+
+
+def penalise(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
+    """Repetition penalty: float32[B, V], bool[B, V] codes already drawn, float32[B]."""
+    penalty = penalty[:, None]
+    return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+
+
+def forbid(logits: Tensor, codes: Tensor) -> Tensor:
+    """Takes codes out of the draw: bool[V] or bool[B, V]."""
+    return logits.masked_fill(codes, NEVER)
+
+
+def warp(logits: Tensor, how: Warp) -> Tensor:
+    """Temperature, then top-k, then top-p; rows at temperature 0 keep their order and lose nothing that matters."""
+    greedy = how.temperature == 0
+    logits = logits / torch.where(greedy, 1.0, how.temperature)[:, None]
+    ordered, order = logits.sort(dim=-1)  # ascending: top-k and top-p both cut the front
+
+    size = logits.shape[-1]
+    kept = torch.where(how.top_k > 0, how.top_k.clamp(max=size), size)
+    threshold = ordered.gather(-1, (size - kept)[:, None])
+    logits, ordered = forbid(logits, logits < threshold), forbid(ordered, ordered < threshold)
+
+    outside = ordered.softmax(dim=-1).cumsum(dim=-1) <= (1 - how.top_p)[:, None]
+    outside &= (how.top_p < 1)[:, None]
+    outside[:, -1] = False  # the likeliest stays, whatever top-p says
+    return forbid(logits, torch.zeros_like(outside).scatter(-1, order, outside))
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _MIX_1
+    x = (x ^ _shift(x, 27)) * _MIX_2
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    return (x >> bits) & ((1 << (64 - bits)) - 1)  # int64 shifts the sign in; this is the shift of unsigned numbers
+
+
+def uniform(seed: Tensor, frame: Tensor, codebook: int, size: int) -> Tensor:
+    """Uniform noise strictly between 0 and 1: int64[B] seeds and frames -> float32[B, size]."""
+    draw = _mix(seed + (frame * _FRAME_STRIDE + codebook + 1) * _GAMMA)
+    code = torch.arange(1, size + 1, device=seed.device)
+    bits = _shift(_mix(draw[:, None] + code * _GAMMA), 41)  # 23 bits: with the half below, exact in float32
+    return (bits.float() + 0.5) / 2**23
+
+
+def draw(logits: Tensor, how: Warp, seed: Tensor, frame: Tensor, codebook: int) -> Tensor:
+    """One code a row: float32[B, V] -> int64[B]. The likeliest at temperature 0, else a draw by the Gumbel-max rule."""
+    warped = warp(logits, how)
+    noise = -torch.log(-torch.log(uniform(seed, frame, codebook, logits.shape[-1])))
+    noise = torch.where((how.temperature == 0)[:, None], 0.0, noise)
+    return (warped + noise).argmax(dim=-1)

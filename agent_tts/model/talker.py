@@ -1,0 +1,61 @@
+"""The talker: one hidden state per 80 ms frame, and from it the first of the frame's 16 codes.
+
+Its input at each position is the sum of a text side (a token of the text) and a codec side (the frame just said).
+Parameters carry the names of the checkpoint less the part that `checkpoint_name` puts back.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from agent_tts.model.config import TalkerConfig
+from agent_tts.model.layers import Cache, Transformer
+
+
+class TextProjection(nn.Module):
+    """From the width of the text embedding to the width of the talker."""
+
+    def __init__(self, text_hidden_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.linear_fc1 = nn.Linear(text_hidden_size, text_hidden_size)
+        self.linear_fc2 = nn.Linear(text_hidden_size, hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear_fc2(F.silu(self.linear_fc1(x)))
+        return out
+
+
+class Talker(Transformer):
+    """The language model over frames, with its two embeddings and its head."""
+
+    def __init__(self, config: TalkerConfig) -> None:
+        super().__init__(config)
+        self.codec_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.text_embedding = nn.Embedding(config.text_vocab_size, config.text_hidden_size)
+        self.text_projection = TextProjection(config.text_hidden_size, config.hidden_size)
+        self.codec_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def embed_text(self, ids: Tensor) -> Tensor:
+        """Text side: int64[...] -> [..., H]."""
+        projected: Tensor = self.text_projection(self.text_embedding(ids))
+        return projected
+
+    def prefill(self, x: Tensor, row: int, cache: Cache) -> None:
+        """Writes a prompt into one row, from position 0: x [T, H], T at most `cache.sink`."""
+        device = x.device
+        positions = torch.arange(len(x), device=device)[None]
+        rows = torch.full((1,), row, device=device)
+        self.run(x[None], cache, self.window(positions, len(x), x.dtype, rows))
+
+    def step(self, x: Tensor, positions: Tensor, cache: Cache) -> Tensor:
+        """One position for every row: x [B, H], int64[B] positions (the sink for a row that pauses) -> [B, H]."""
+        span = cache.sink  # a position that is used is below the sink
+        return self.run(x[:, None], cache, self.window(positions[:, None], span, x.dtype))[:, 0]
+
+    @staticmethod
+    def checkpoint_name(name: str) -> str:
+        """The name of a parameter in the checkpoint."""
+        outer = name.startswith(("text_projection.", "codec_head."))
+        return f"talker.{name}" if outer else f"talker.model.{name}"

@@ -1,0 +1,115 @@
+"""From a safetensors file into a module, one tensor at a time.
+
+A module is built without memory, compared with the file's header, and only then filled: what does not fit is known, and
+how much memory will be taken, before any is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from agent_tts.model.entries import CheckpointError
+
+P = ParamSpec("P")
+M = TypeVar("M", bound=nn.Module)
+
+_SHOWN = 5  # names in an error message
+
+
+class Loadable(Protocol):
+    """A module that knows its parameters' names in a checkpoint."""
+
+    def checkpoint_names(self) -> dict[str, str]: ...  # our name -> the file's
+    def get_parameter(self, target: str) -> nn.Parameter: ...
+    def get_submodule(self, target: str) -> nn.Module: ...
+    def to(self, device: torch.device | str) -> Any: ...
+
+
+def build(module: Callable[P, M], *args: P.args, **kwargs: P.kwargs) -> M:
+    """A module whose large parameters take no memory until they are loaded; its buffers are real at once."""
+    with _NoMemory():
+        return module(*args, **kwargs).eval()
+
+
+class _NoMemory(TorchFunctionMode):
+    """`torch.empty`, which torch's layers make their parameters with, gives tensors with a shape and nothing else."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = dict(kwargs or {})
+        if func is torch.empty:
+            options["device"] = "meta"
+        return func(*args, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A module and the file that fits it."""
+
+    module: Loadable
+    path: Path
+    names: Mapping[str, str]  # our name of each parameter -> its name in the file
+    dtype: torch.dtype
+    nbytes: int  # memory that `load` takes on its device
+
+    def load(self, device: torch.device | str) -> None:
+        """Fills the module, and moves its buffers to the device too. Parameters are frozen."""
+        with safe_open(self.path, "pt") as file:
+            for ours, theirs in self.names.items():
+                owner, _, name = ours.rpartition(".")
+                # A copy, even where nothing is converted: what the file maps would change with the file.
+                tensor = file.get_tensor(theirs).to(device, self.dtype, copy=True)
+                setattr(self.module.get_submodule(owner), name, nn.Parameter(tensor, requires_grad=False))
+        self.module.to(device)
+
+
+def plan(module: Loadable, path: Path, dtype: torch.dtype, unused: tuple[str, ...] = ()) -> Plan:
+    """Compares a module, best one from `build`, with a file, by the file's header alone.
+
+    Args:
+        dtype: what all parameters are converted to.
+        unused: what the names of tensors that belong to nobody here begin with.
+    Raises:
+        CheckpointError: the file is not there or not safetensors, or a tensor is missing, unknown, or of another shape.
+    """
+    names = module.checkpoint_names()
+    shapes = _header(path)
+    expected = {theirs: tuple(module.get_parameter(ours).shape) for ours, theirs in names.items()}
+    wrong = {
+        "missing": [name for name in expected if name not in shapes],
+        "not known here": [name for name in shapes if name not in expected and not name.startswith(unused)],
+        "of another shape": [
+            f"{name} {shapes[name]} instead of {shape}"
+            for name, shape in expected.items()
+            if shapes.get(name, shape) != shape
+        ],
+    }
+    complaints = [f"{_listed(found)} {what}" for what, found in wrong.items() if found]
+    if complaints:
+        raise CheckpointError(f"{path.name}: {'; '.join(complaints)}")
+    elements = sum(math.prod(shape) for shape in expected.values())
+    return Plan(module, path, names, dtype, elements * dtype.itemsize)
+
+
+def _header(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor of a file."""
+    if not path.is_file():
+        raise CheckpointError(f"{path.name}: missing from the checkpoint; only safetensors are read")
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise CheckpointError(f"{path.name}: not a safetensors file: {error}") from error
+
+
+def _listed(names: list[str]) -> str:
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,174 @@
+"""A synthetic checkpoint is, for the reference implementation, a checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+
+from agent_tts.bench.checkpoint import codec_shapes, model_shapes, write
+from agent_tts.bench.checkpoint_config import SIZES, write_configuration
+from agent_tts.errors import SettingsError
+from agent_tts.model.config import ModelType
+from tests.model import oracle
+from tests.model.conftest import Checkpoint, checkpoint, one_thread
+
+__all__ = ["checkpoint", "one_thread"]  # fixtures
+
+PROMPT = "<|im_start|>assistant\n{}<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("model_type", get_args(ModelType))
+@pytest.mark.parametrize("size", SIZES)
+def test_names_and_shapes_are_the_references(size: str, model_type: ModelType, tmp_path: Path) -> None:
+    config = write_configuration(tmp_path, SIZES[size], model_type)
+    core = oracle.qwen_tts.core
+    whole = core.models.Qwen3TTSConfig(**json.loads((tmp_path / "config.json").read_text()))
+    codec = core.Qwen3TTSTokenizerV2Config(**json.loads((tmp_path / "speech_tokenizer/config.json").read_text()))
+    with torch.device("meta"):
+        reference = core.models.Qwen3TTSForConditionalGeneration(whole)
+        tokenizer = core.Qwen3TTSTokenizerV2Model(codec)
+    assert model_shapes(config, SIZES[size]) == shapes(reference)
+    assert codec_shapes(config, SIZES[size]) == shapes(tokenizer)
+
+
+def shapes(module: Any) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+
+
+@pytest.mark.parametrize(("size", "millions"), [("0.6B", 906), ("1.7B", 1917)])
+def test_released_sizes_have_the_released_number_of_parameters(size: str, millions: int, tmp_path: Path) -> None:
+    config = write_configuration(tmp_path, SIZES[size], "custom_voice")
+    total = sum(int(np.prod(shape)) for shape in model_shapes(config, SIZES[size]).values())
+    assert round(total / 1e6) == millions
+    decoder = [shape for name, shape in codec_shapes(config, SIZES[size]).items() if name.startswith("decoder.")]
+    assert round(sum(int(np.prod(shape)) for shape in decoder) / 1e6) == 114
+
+
+@pytest.mark.parametrize("size", ["tiny", "tiny-0.6B"])
+def test_the_reference_speaks_with_a_named_voice(size: str, checkpoint: Checkpoint) -> None:
+    model = oracle.load(checkpoint("custom_voice", size))
+    waves, rate = model.generate_custom_voice(
+        "Hello you", language="auto", speaker="eric", instruct="Be nice.", max_new_tokens=6
+    )
+    assert_spoken(waves, rate)
+
+
+def test_the_reference_speaks_with_a_designed_voice(checkpoint: Checkpoint) -> None:
+    model = oracle.load(checkpoint("voice_design"))
+    waves, rate = model.generate_voice_design("Hello", instruct="A calm man.", language="english", max_new_tokens=6)
+    assert_spoken(waves, rate)
+
+
+@pytest.mark.parametrize("x_vector_only", [False, True])
+def test_the_reference_clones_a_voice(x_vector_only: bool, checkpoint: Checkpoint) -> None:
+    model = oracle.load(checkpoint("base"))
+    clip = np.random.default_rng(0).standard_normal(24_000).astype(np.float32) / 10
+    (prompt,) = model.create_voice_clone_prompt(
+        ref_audio=(clip, 24_000), ref_text="A clip.", x_vector_only_mode=x_vector_only
+    )
+    assert prompt.ref_spk_embedding.shape == (SIZES["tiny"].talker.hidden_size,)
+    if not x_vector_only:
+        assert prompt.ref_code.shape == (13, 16)
+        assert len(prompt.ref_code.unique()) > 50
+    waves, rate = model.generate_voice_clone("Hello", language="english", voice_clone_prompt=[prompt], max_new_tokens=6)
+    assert_spoken(waves, rate)
+
+
+def assert_spoken(waves: list[Any], rate: int) -> None:
+    assert rate == 24_000
+    assert len(waves[0]) % 1_920 == 0
+    assert len(waves[0]) > 0
+    assert np.sqrt(np.mean(waves[0] ** 2)) > 0.01
+
+
+def test_the_waveform_is_loud_not_clamped_and_depends_on_every_code(checkpoint: Checkpoint) -> None:
+    decoder = oracle.load(checkpoint("custom_voice")).model.speech_tokenizer.model.decoder
+    codes = torch.randint(2048, (1, 16, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wave = decoder(codes)
+        assert 0.05 < wave.square().mean().sqrt() < 0.5
+        assert (wave.abs() >= 1).float().mean() < 0.01
+        for codebook in range(16):
+            changed = codes.clone()
+            changed[0, codebook, 10] = (changed[0, codebook, 10] + 1) % 2048
+            difference = (decoder(changed) - wave)[0, 0].view(20, 1_920).abs().amax(1)
+            assert difference[:10].max() == 0  # causal
+            assert difference[10] > 1e-3
+
+
+def test_greedy_speech_is_not_one_code(checkpoint: Checkpoint) -> None:
+    """Logits differ enough between frames and codes that equal codes mean equal models."""
+    model = oracle.load(checkpoint("custom_voice"))
+    greedy = {"do_sample": False, "subtalker_dosample": False, "max_new_tokens": 12}
+    spoken: list[Any] = []
+
+    def decode(items: list[dict[str, Any]]) -> tuple[list[Any], int]:
+        spoken.extend(item["audio_codes"] for item in items)
+        return [], 24_000
+
+    model.model.speech_tokenizer.decode = decode
+    model.generate_custom_voice("Hello you", language="english", speaker="ryan", **greedy)
+    (codes,) = spoken
+    assert codes.shape == (11, 16)
+    frames = codes.tolist()
+    assert len({frame[0] for frame in frames}) > 4
+    assert len({tuple(frame) for frame in frames}) > 8
+
+
+def test_the_prompt_has_the_tokens_that_its_slices_count_on(checkpoint: Checkpoint) -> None:
+    tokenizer = oracle.tokenizer(checkpoint("custom_voice"))
+    ids = tokenizer(PROMPT.format("Hi"))["input_ids"]
+    assert ids[:3] == [151644, 77091, 198]
+    assert ids[-5:] == [151645, 198, 151644, 77091, 198]
+    assert tokenizer("<|im_start|>user\n")["input_ids"] == [151644, 872, 198]
+    assert tokenizer("<tts_pad><tts_text_bos><tts_text_eod>")["input_ids"] == [151671, 151672, 151673]
+
+
+@pytest.mark.parametrize("text", ["Hello the world, you're 42!", "你好，世界。", "éß 👋🏽 \n\n  x", "filler300"])
+def test_text_survives_the_tokenizer(text: str, checkpoint: Checkpoint) -> None:
+    tokenizer = oracle.tokenizer(checkpoint("custom_voice"))
+    ids = tokenizer(text)["input_ids"]
+    assert tokenizer.decode(ids) == text
+    assert max(ids) < 1_000
+
+
+def test_the_tokenizer_merges(checkpoint: Checkpoint) -> None:
+    tokenizer = oracle.tokenizer(checkpoint("custom_voice"))
+    for word in (" the", " you", "hello", "你好", "👋"):
+        assert len(tokenizer(word)["input_ids"]) == 1
+
+
+def test_equal_arguments_give_equal_bytes(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    write(tmp_path / "same", size="tiny", model_type="custom_voice")
+    write(tmp_path / "other", size="tiny", model_type="custom_voice", seed=1)
+    assert digests(tmp_path / "same") == digests(checkpoint("custom_voice"))
+    differing = {
+        name for name, digest in digests(tmp_path / "other").items() if digests(tmp_path / "same")[name] != digest
+    }
+    assert differing == {"model.safetensors", "speech_tokenizer/model.safetensors"}
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("x")
+    with pytest.raises(SettingsError, match="empty folder"):
+        write(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_unknown_sizes_and_types_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"unknown size '3B'; known are tiny, tiny-0.6B, 0.6B, 1.7B"):
+        write(tmp_path / "a", size="3B")
+    with pytest.raises(SettingsError, match="unknown type 'dialogue'; known are custom_voice, voice_design, base"):
+        write(tmp_path / "b", model_type="dialogue")  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())

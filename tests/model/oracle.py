@@ -1,0 +1,53 @@
+"""The reference implementation, imported in one place.
+
+Its 25 Hz tokenizer, which is not used here, imports three packages at import time that may be absent or broken beside a
+CPU build of torch. While the reference is imported, empty modules stand in their place.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import transformers
+
+_UNUSED = ("torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi", "sox", "onnxruntime")
+
+
+def _import_reference() -> ModuleType:
+    stand_ins = {name: module_from_spec(ModuleSpec(name, None)) for name in _UNUSED if name not in sys.modules}
+    for name, module in stand_ins.items():
+        outer, _, inner = name.rpartition(".")
+        if outer in stand_ins:
+            setattr(stand_ins[outer], inner, module)
+    sys.modules.update(stand_ins)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the reference and what it imports
+            return import_module("qwen_tts")
+    finally:
+        for name in stand_ins:
+            del sys.modules[name]
+
+
+qwen_tts: Any = _import_reference()
+transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+
+
+def load(checkpoint: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """The reference's `Qwen3TTSModel` of a checkpoint folder, on the CPU."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return qwen_tts.Qwen3TTSModel.from_pretrained(str(checkpoint), dtype=dtype, attn_implementation="eager")
+
+
+def tokenizer(checkpoint: Path) -> Any:
+    """The text tokenizer of a checkpoint folder."""
+    return transformers.AutoTokenizer.from_pretrained(checkpoint)  # type: ignore[no-untyped-call]

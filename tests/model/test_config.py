@@ -1,0 +1,166 @@
+"""What a checkpoint says is read as it stands, or refused by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from agent_tts.bench.checkpoint_config import SIZES, write_configuration
+from agent_tts.model.config import ModelConfig, ModelType
+from agent_tts.model.entries import CheckpointError
+from tests.model.conftest import Checkpoint
+
+Edit = Callable[..., Path]
+
+
+@pytest.fixture
+def edited(checkpoint: Checkpoint, tmp_path: Path) -> Edit:
+    """A checkpoint's JSON files with one entry changed: `edited("config.json", "talker_config.hidden_size", 3)`."""
+
+    def edit(file: str, entry: str, value: Any = ..., model_type: ModelType = "custom_voice") -> Path:
+        shutil.copytree(checkpoint(model_type), tmp_path, ignore=_all_but_json, dirs_exist_ok=True)
+        entries = json.loads((tmp_path / file).read_text())
+        *outer, last = entry.split(".")
+        table = entries
+        for name in outer:
+            table = table[name]
+        if value is ...:
+            del table[last]
+        else:
+            table[last] = value
+        (tmp_path / file).write_text(json.dumps(entries))
+        return tmp_path
+
+    return edit
+
+
+def _all_but_json(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if not name.endswith("config.json") and name != "speech_tokenizer"]
+
+
+@pytest.mark.parametrize("model_type", get_args(ModelType))
+def test_each_type_has_its_own_voices(model_type: ModelType, checkpoint: Checkpoint) -> None:
+    config = ModelConfig.read(checkpoint(model_type))
+    assert config.tts_model_type == model_type
+    assert (config.speaker_encoder is not None) == (model_type == "base")
+    assert ("ryan" in config.talker.spk_id) == (model_type == "custom_voice")
+
+
+def test_ids_and_dialects_are_those_of_the_file(checkpoint: Checkpoint) -> None:
+    config = ModelConfig.read(checkpoint("custom_voice"))
+    talker = config.talker
+    assert (talker.codec_pad_id, talker.codec_bos_id, talker.codec_eos_token_id) == (2148, 2149, 2150)
+    assert talker.codec_language_id["english"] == 2050
+    assert talker.spk_id["eric"] == 2875
+    assert talker.spk_is_dialect["eric"] == "sichuan_dialect"
+    assert talker.spk_is_dialect["ryan"] is False
+    assert (config.tts_pad_token_id, config.tts_bos_token_id, config.tts_eos_token_id) == (151671, 151672, 151673)
+    assert config.generation.max_new_tokens == 8192
+
+
+@pytest.mark.parametrize(("size", "hidden", "label"), [("0.6B", 1024, "0b6"), ("1.7B", 2048, "1b7")])
+def test_released_sizes(size: str, hidden: int, label: str, tmp_path: Path) -> None:
+    config = write_configuration(tmp_path, SIZES[size], "base")
+    talker, predictor, codec = config.talker, config.talker.code_predictor, config.codec
+    assert config.tts_model_size == label
+    assert (talker.hidden_size, talker.intermediate_size, talker.num_hidden_layers) == (hidden, 3 * hidden, 28)
+    assert (talker.num_attention_heads, talker.num_key_value_heads, talker.head_dim) == (16, 8, 128)
+    assert (talker.rope_theta, talker.rms_norm_eps, talker.text_hidden_size) == (1e6, 1e-6, 2048)
+    assert (predictor.hidden_size, predictor.num_hidden_layers, predictor.vocab_size) == (1024, 5, 2048)
+    assert (codec.hidden_size, codec.num_hidden_layers, codec.sliding_window) == (512, 8, 72)
+    assert (codec.upsample_rates, codec.upsampling_ratios) == ((8, 5, 4, 3), (2, 2))
+    assert config.speaker_encoder is not None
+    assert config.speaker_encoder.enc_dim == hidden
+
+
+@pytest.mark.parametrize(
+    ("file", "entry", "value"),
+    [
+        ("config.json", "tokenizer_type", "qwen3_tts_tokenizer_25hz"),
+        ("speech_tokenizer/config.json", "model_type", "qwen3_tts_tokenizer_25hz"),
+    ],
+)
+def test_a_25_hz_checkpoint_is_refused(file: str, entry: str, value: str, edited: Edit) -> None:
+    with pytest.raises(CheckpointError, match=r"25 Hz checkpoint; only 12\.5 Hz"):
+        ModelConfig.read(edited(file, entry, value))
+
+
+@pytest.mark.parametrize(
+    ("file", "entry", "value", "message"),
+    [
+        ("config.json", "model_type", "qwen3_omni", "config.json: model_type is 'qwen3_omni'; only 'qwen3_tts'"),
+        ("config.json", "tts_model_type", "dialogue", "config.json: tts_model_type: 'dialogue' is not"),
+        ("config.json", "tts_pad_token_id", ..., "config.json: missing tts_pad_token_id"),
+        ("config.json", "talker_config", ..., "config.json: talker_config: has to be an object"),
+        ("config.json", "talker_config.hidden_size", ..., "config.json: talker_config: missing hidden_size"),
+        ("config.json", "talker_config.hidden_size", "64", "config.json: talker_config: hidden_size: '64' is not int"),
+        ("config.json", "talker_config.hidden_size", True, "config.json: talker_config: hidden_size: True is not int"),
+        ("config.json", "talker_config.rope_theta", None, "config.json: talker_config: rope_theta: None is not float"),
+        (
+            "config.json",
+            "talker_config.spk_id",
+            {"ryan": "x"},
+            "config.json: talker_config: spk_id: ryan: 'x' is not int",
+        ),
+        ("config.json", "talker_config.spk_id", {"ryan": 3072}, "not within the talker's vocabulary of 3072"),
+        ("config.json", "talker_config.spk_is_dialect", {"eric": True}, "spk_is_dialect: eric: True is not"),
+        ("config.json", "talker_config.spk_is_dialect", {"eric": "hakka"}, "spk_is_dialect names hakka"),
+        ("config.json", "talker_config.text_vocab_size", 151_673, "not within the text vocabulary of 151673"),
+        ("config.json", "talker_config.spk_id", {"ryan": -1}, "not within the talker's vocabulary of 3072"),
+        ("config.json", "talker_config.hidden_act", "gelu", "talker_config: hidden_act is 'gelu'; only 'silu'"),
+        ("config.json", "talker_config.attention_bias", True, "attention_bias is True; only False"),
+        ("config.json", "talker_config.use_sliding_window", True, "use_sliding_window is True; only False"),
+        ("config.json", "talker_config.rope_scaling", {"rope_type": "yarn"}, "rope_scaling of type 'yarn'"),
+        ("config.json", "talker_config.num_code_groups", 8, "the talker says 8 codes a frame, the code predictor 16"),
+        ("config.json", "talker_config.code_predictor_config.vocab_size", 1024, "the predictor has 1024 codes"),
+        ("speech_tokenizer/config.json", "output_sample_rate", 48_000, "output_sample_rate is 48000; only 24000"),
+        ("speech_tokenizer/config.json", "decoder_config.latent_dim", ..., "decoder_config: missing latent_dim"),
+        ("speech_tokenizer/config.json", "decoder_config.upsample_rates", 8, "upsample_rates: 8 is not"),
+        ("speech_tokenizer/config.json", "decoder_config.upsample_rates", [8.5], "upsample_rates: 8.5 is not int"),
+        ("speech_tokenizer/config.json", "decoder_config.upsample_rates", [8, 5, 4], "the codec makes 640 samples"),
+        ("speech_tokenizer/config.json", "decoder_config.num_quantizers", 32, "16 codes a frame, the codec reads 32"),
+        ("speech_tokenizer/config.json", "decoder_config.num_key_value_heads", 2, "2 key heads for 4 query heads"),
+        ("generation_config.json", "top_k", "many", "generation_config.json: top_k: 'many' is not int"),
+    ],
+)
+def test_what_is_not_supported_is_named(file: str, entry: str, value: Any, message: str, edited: Edit) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        ModelConfig.read(edited(file, entry, value))
+    assert message in str(caught.value)
+
+
+def test_speaker_vectors_have_the_width_of_the_talker(edited: Edit) -> None:
+    folder = edited("config.json", "speaker_encoder_config.enc_dim", 192, model_type="base")
+    with pytest.raises(CheckpointError, match="speaker vectors of 192 for a talker of 64"):
+        ModelConfig.read(folder)
+
+
+def test_a_base_checkpoint_needs_its_speaker_encoder(edited: Edit) -> None:
+    folder = edited("config.json", "speaker_encoder_config", model_type="base")
+    with pytest.raises(CheckpointError, match="speaker_encoder_config: has to be an object"):
+        ModelConfig.read(folder)
+
+
+def test_sampling_defaults_that_are_left_out_are_the_references(edited: Edit) -> None:
+    assert ModelConfig.read(edited("generation_config.json", "max_new_tokens")).generation.max_new_tokens == 2048
+
+
+def test_entries_of_others_do_not_concern_us(edited: Edit) -> None:
+    assert ModelConfig.read(edited("config.json", "talker_config.something_new", {"a": 1}))
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json", "speech_tokenizer/config.json"])
+def test_a_missing_or_broken_file_is_named(file: str, edited: Edit) -> None:
+    folder = edited("config.json", "transformers_version")
+    for content, complaint in ((b"{", "not valid JSON"), (b"\xff\xfe\x00", "not valid JSON"), (b"[]", "an object")):
+        (folder / file).write_bytes(content)
+        with pytest.raises(CheckpointError, match=f"{file}: .*{complaint}"):
+            ModelConfig.read(folder)
+    (folder / file).unlink()
+    with pytest.raises(CheckpointError, match=f"{file}: missing from the checkpoint"):
+        ModelConfig.read(folder)

@@ -1,0 +1,361 @@
+"""A frame step says what upstream says, for every kind of model and prompt, whatever the other rows do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from agent_tts.model.frame import Frame, FrameModel, FrameState
+from agent_tts.model.prompt import Prompt, Reference, Speaker, Voice, build_prompt
+from agent_tts.model.sampling import Sampling
+from tests.model import tiny
+
+GREEDY = Sampling(temperature=0, predictor_temperature=0)
+TTS_EOS = 151673
+FRAMES = 10
+RYAN = Voice("ryan")
+
+
+def upstream_codes(upstream: Any, frames: int = FRAMES, **request: Any) -> Tensor:
+    """Greedy codes of upstream's own generate(): int64[<= frames, 16]."""
+    text = [*tiny.ROLE, *request.pop("text", tiny.TEXT), 151645, 198, *tiny.ROLE]
+    codes, _ = upstream.generate(
+        input_ids=[torch.tensor([text])],
+        do_sample=False,
+        subtalker_dosample=False,
+        max_new_tokens=frames + 1,  # the last one's codes are never completed
+        **request,
+    )
+    found: Tensor = codes[0]
+    return found
+
+
+def prompt_of(model: FrameModel, voice: Voice = RYAN, **options: Any) -> Prompt:
+    return build_prompt(model.config, voice, **{"role": tiny.ROLE, "text": tiny.TEXT, **options})
+
+
+def step(model: FrameModel, state: FrameState, *rows: int) -> Frame:
+    run = torch.zeros(len(state.ended), dtype=torch.bool)
+    run[list(rows)] = True
+    return model.step(state, run)
+
+
+def said(frames: list[Frame], row: int = 0) -> Tensor:
+    """Codes of one row: int64[frames, 16]."""
+    codes = [frame.codes[row] for frame in frames if frame.spoke[row]]
+    return torch.stack(codes) if codes else torch.empty(0, 16, dtype=torch.int64)
+
+
+def speak(
+    model: FrameModel, prompt: Prompt, sampling: Sampling = GREEDY, vector: Tensor | None = None, frames: int = FRAMES
+) -> Tensor:
+    """Codes of one request alone: int64[<= frames, 16]."""
+    state = model.init_state(rows=1, positions=64)
+    model.join(state, 0, prompt, sampling, vector)
+    return said([step(model, state, 0) for _ in range(frames)])
+
+
+@contextmanager
+def end_of_speech_at(frame: int, upstream: Any, ours: FrameModel, **request: Any) -> Iterator[None]:
+    """Makes the end of speech the likeliest first code of one frame of a request and of no other, in both models."""
+    heads = [upstream.talker.codec_head.weight, ours.talker.codec_head.weight]
+    before = heads[0][2150].clone()
+    hidden = upstream.generate(
+        input_ids=[torch.tensor([[*tiny.ROLE, *tiny.TEXT, 151645, 198, *tiny.ROLE]])],
+        do_sample=False,
+        subtalker_dosample=False,
+        max_new_tokens=FRAMES + 1,
+        **request,
+    )[1][0]
+    wanted = torch.full((len(hidden),), -9.0)
+    wanted[frame] = 9
+    try:
+        for head in heads:
+            head.data[2150] = torch.linalg.lstsq(hidden, wanted[:, None], driver="gelsd").solution[:, 0]
+        yield
+    finally:
+        for head in heads:
+            head.data[2150] = before
+
+
+MODES = pytest.mark.parametrize("streaming", [True, False], ids=["streaming", "whole-text"])
+
+
+class TestSaysWhatUpstreamSays:
+    @MODES
+    @pytest.mark.parametrize(
+        ("size", "instruct"),
+        [(tiny.PROJECTED, ()), (tiny.PROJECTED, tiny.INSTRUCT), (tiny.SAME_WIDTH, ())],
+        ids=["1.7B", "1.7B-instruct", "0.6B"],
+    )
+    def test_with_a_named_speaker(self, streaming: bool, size: str, instruct: tuple[int, ...]) -> None:
+        upstream, ours = tiny.models("custom_voice", size)
+        theirs = upstream_codes(
+            upstream,
+            languages=["English"],
+            speakers=["Ryan"],
+            instruct_ids=[torch.tensor([instruct])] if instruct else None,
+            non_streaming_mode=not streaming,
+        )
+        prompt = prompt_of(ours, Voice("Ryan"), language="English", instruct=instruct, streaming=streaming)
+        assert torch.equal(speak(ours, prompt), theirs)
+        assert len(theirs) == FRAMES
+        assert len(set(theirs[:, 0].tolist())) > FRAMES // 2  # a model that says one thing proves nothing
+
+    @pytest.mark.parametrize(
+        ("speaker", "language"),
+        [("serena", "auto"), ("serena", "Chinese"), ("eric", "Auto"), ("Eric", "chinese"), ("eric", "german")],
+    )
+    def test_in_every_kind_of_language(self, speaker: str, language: str) -> None:
+        upstream, ours = tiny.models("custom_voice")
+        theirs = upstream_codes(upstream, 4, languages=[language], speakers=[speaker])
+        assert torch.equal(speak(ours, prompt_of(ours, Voice(speaker), language=language), frames=4), theirs)
+
+    @MODES
+    @pytest.mark.parametrize("language", ["auto", "German"])
+    def test_with_a_designed_voice(self, streaming: bool, language: str) -> None:
+        upstream, ours = tiny.models("voice_design")
+        theirs = upstream_codes(
+            upstream,
+            languages=[language],
+            instruct_ids=[torch.tensor([tiny.INSTRUCT])],
+            non_streaming_mode=not streaming,
+        )
+        prompt = prompt_of(ours, Voice(), language=language, instruct=tiny.INSTRUCT, streaming=streaming)
+        assert torch.equal(speak(ours, prompt), theirs)
+
+    @MODES
+    @pytest.mark.parametrize("size", [tiny.PROJECTED, tiny.SAME_WIDTH], ids=["1.7B", "0.6B"])
+    def test_with_a_speaker_vector(self, streaming: bool, size: str) -> None:
+        upstream, ours = tiny.models("base", size)
+        vector = tiny.speaker_vector()
+        clone = {"ref_code": [None], "ref_spk_embedding": [vector], "x_vector_only_mode": [True], "icl_mode": [False]}
+        theirs = upstream_codes(
+            upstream, languages=["english"], voice_clone_prompt=clone, non_streaming_mode=not streaming
+        )
+        prompt = prompt_of(ours, Voice(Speaker.VECTOR), language="english", streaming=streaming)
+        assert torch.equal(speak(ours, prompt, vector=vector), theirs)
+
+    @MODES
+    @pytest.mark.parametrize("length", [4, 8, 9, 14], ids=["short", "as-long-as-the-text", "one-more", "long"])
+    def test_with_a_reference(self, streaming: bool, length: int) -> None:
+        upstream, ours = tiny.models("base")
+        vector, frames = tiny.speaker_vector(), tiny.reference_frames(length)
+        clone = {
+            "ref_code": [frames],
+            "ref_spk_embedding": [vector],
+            "x_vector_only_mode": [False],
+            "icl_mode": [True],
+        }
+        theirs = upstream_codes(
+            upstream,
+            languages=["auto"],
+            voice_clone_prompt=clone,
+            ref_ids=[torch.tensor([[*tiny.ROLE, *tiny.REF_TEXT, 151645, 198]])],
+            non_streaming_mode=not streaming,
+        )
+        reference = Reference(tiny.REF_TEXT, tuple(map(tuple, frames.tolist())))
+        prompt = prompt_of(ours, Voice(Speaker.VECTOR, reference), streaming=streaming)
+        assert torch.equal(speak(ours, prompt, vector=vector), theirs)
+
+    @pytest.mark.parametrize("penalty", [0.5, 2.0])
+    def test_with_a_repetition_penalty(self, penalty: float) -> None:
+        upstream, ours = tiny.models("custom_voice")
+        theirs = upstream_codes(upstream, languages=["auto"], speakers=["ryan"], repetition_penalty=penalty)
+        found = speak(ours, prompt_of(ours), replace(GREEDY, repetition_penalty=penalty))
+        assert torch.equal(found, theirs)
+        repeated = len(theirs) - len(set(theirs[:, 0].tolist()))
+        assert repeated > 3 if penalty < 1 else repeated == 0
+
+    @MODES
+    def test_and_stops_where_upstream_stops(self, streaming: bool) -> None:
+        upstream, ours = tiny.models("custom_voice")
+        request: dict[str, Any] = {"languages": ["auto"], "speakers": ["ryan"], "non_streaming_mode": not streaming}
+        with end_of_speech_at(8, upstream, ours, **request):
+            theirs = upstream_codes(upstream, **request)
+            assert torch.equal(speak(ours, prompt_of(ours, streaming=streaming)), theirs)
+        assert len(theirs) == 8
+
+    def test_and_not_before_two_frames(self) -> None:
+        upstream, ours = tiny.models("custom_voice")
+        request: dict[str, Any] = {"languages": ["auto"], "speakers": ["ryan"], "non_streaming_mode": True}
+        prompt = prompt_of(ours, streaming=False)
+        with end_of_speech_at(0, upstream, ours, **request):
+            assert torch.equal(speak(ours, prompt), upstream_codes(upstream, **request))
+            assert len(speak(ours, prompt, replace(GREEDY, min_frames=0))) == 0
+
+
+class TestEndOfSpeech:
+    def test_is_reported_once_and_is_no_frame(self) -> None:
+        upstream, ours = tiny.models("custom_voice")
+        state = ours.init_state(rows=1, positions=64)
+        ours.join(state, 0, prompt_of(ours), GREEDY)
+        with end_of_speech_at(8, upstream, ours, languages=["auto"], speakers=["ryan"]):
+            frames = [step(ours, state, 0) for _ in range(FRAMES)]
+        assert [frame.spoke.item() for frame in frames] == [True] * 8 + [False] * 2
+        assert [frame.ended.item() for frame in frames] == [False] * 8 + [True, False]
+
+    def test_is_not_drawn_before_all_text_is_read(self) -> None:
+        upstream, ours = tiny.models("custom_voice")
+        request: dict[str, Any] = {"languages": ["auto"], "speakers": ["ryan"]}
+        for early in (2, len(tiny.TEXT) - 1):
+            with end_of_speech_at(early, upstream, ours, **request):
+                assert len(upstream_codes(upstream, **request)) == early  # where nothing masks it, it is drawn
+                assert len(speak(ours, prompt_of(ours))) > early
+
+
+class TestText:
+    @settings(max_examples=8, deadline=None)
+    @given(cuts=st.lists(st.integers(0, len(tiny.TEXT)), max_size=4).map(sorted), late=st.integers(1, 3))
+    def test_word_by_word_is_the_whole_text(self, cuts: list[int], late: int) -> None:
+        """Tokens in any pieces, each after the row has waited for it: the same codes, and nothing read in between."""
+        _, ours = tiny.models("custom_voice")
+        state = ours.init_state(rows=1, positions=64)
+        first, *bounds = [*cuts, len(tiny.TEXT)]
+        ours.join(state, 0, prompt_of(ours, text=tiny.TEXT[:first], complete=False), GREEDY)
+        frames = [step(ours, state, 0) for _ in range(first)]
+        for begin, end in zip([first, *bounds], bounds, strict=False):
+            waiting = [step(ours, state, 0) for _ in range(late)]
+            assert all(frame.starved.item() and not frame.spoke.item() for frame in waiting)
+            ours.add_text(state, 0, tiny.TEXT[begin:end], complete=False)
+            frames += [step(ours, state, 0) for _ in range(end - begin)]
+        ours.add_text(state, 0, [TTS_EOS], complete=True)
+        frames += [step(ours, state, 0) for _ in range(FRAMES - len(tiny.TEXT))]
+        assert torch.equal(said(frames), speak(ours, prompt_of(ours)))
+
+    def test_longer_than_the_cache_is_refused(self) -> None:
+        _, ours = tiny.models("custom_voice")
+        state = ours.init_state(rows=1, positions=20)
+        with pytest.raises(ValueError, match="20 positions"):
+            ours.join(state, 0, prompt_of(ours, text=[5] * 20), GREEDY)
+        ours.join(state, 0, prompt_of(ours, complete=False), GREEDY)
+        with pytest.raises(ValueError, match="20 tokens"):
+            ours.add_text(state, 0, [5] * 16, complete=True)
+
+
+def requests(model: FrameModel) -> list[tuple[Prompt, Sampling]]:
+    """Three requests that differ in everything, drawn with noise."""
+    return [
+        (prompt_of(model, Voice("ryan"), language="english"), Sampling(seed=1)),
+        (prompt_of(model, Voice("eric"), text=tiny.TEXT[:3], instruct=tiny.INSTRUCT), Sampling(seed=-2, top_k=5)),
+        (prompt_of(model, Voice("serena"), streaming=False), Sampling(seed=2**64 - 3, top_p=0.8, temperature=1.3)),
+    ]
+
+
+class TestRows:
+    @settings(max_examples=5, deadline=None)
+    @given(data=st.data())
+    def test_say_the_same_in_any_company(self, data: st.DataObject) -> None:
+        """Rows join at any time, in any row, pause at any time; each says what it says alone."""
+        _, ours = tiny.models("custom_voice")
+        wanted = requests(ours)
+        alone = [speak(ours, prompt, sampling, frames=6) for prompt, sampling in wanted]
+        state = ours.init_state(rows=4, positions=48)
+        places = data.draw(st.permutations(range(4)))[:3]
+        arrivals = data.draw(st.tuples(*[st.integers(0, 4)] * 3))
+        heard: list[list[Frame]] = [[], [], []]
+        for now in range(22):
+            for request, (prompt, sampling) in enumerate(wanted):
+                if arrivals[request] == now:
+                    ours.join(state, places[request], prompt, sampling)
+            running = [r for r in range(3) if arrivals[r] <= now and len(heard[r]) < len(alone[r])]
+            chosen = [r for r in running if now > 14 or data.draw(st.booleans())]
+            frame = step(ours, state, *(places[r] for r in chosen))
+            for r in chosen:
+                heard[r].append(frame)
+        for r in range(3):
+            assert torch.equal(said(heard[r], places[r]), alone[r])
+
+    def test_that_pause_advance_nothing(self) -> None:
+        _, ours = tiny.models("custom_voice")
+        state = ours.init_state(rows=2, positions=48)
+        for row in (0, 1):
+            ours.join(state, row, *requests(ours)[row])
+        step(ours, state, 0, 1)
+        before = {name: tensor.clone() for name, tensor in row_tensors(state, 1).items()}
+        moving = row_tensors(state, 0)["position"].clone()
+        frames = [step(ours, state, 0) for _ in range(3)]
+        assert not any(frame.spoke[1] or frame.ended[1] or frame.starved[1] for frame in frames)
+        for name, tensor in row_tensors(state, 1).items():
+            assert torch.equal(tensor, before[name]), name
+        assert row_tensors(state, 0)["position"] == moving + 3
+
+    def test_that_are_reused_start_clean(self) -> None:
+        _, ours = tiny.models("custom_voice")
+        prompt, sampling = prompt_of(ours), replace(GREEDY, repetition_penalty=4.0)
+        state = ours.init_state(rows=2, positions=48)
+        for tensor in row_tensors(state, 1).values():
+            tensor.fill_(True if tensor.dtype == torch.bool else 7)
+        state.seen[1, ::2] = False  # a penalty on all codes alike would change little
+        ours.join(state, 1, prompt, sampling)
+        assert torch.equal(said([step(ours, state, 1) for _ in range(8)], 1), speak(ours, prompt, sampling, frames=8))
+
+    def test_that_were_reset_say_nothing(self) -> None:
+        _, ours = tiny.models("custom_voice")
+        state = ours.init_state(rows=2, positions=48)
+        for row in (0, 1):
+            ours.join(state, row, *requests(ours)[row])
+        step(ours, state, 0, 1)
+        ours.reset(state, torch.tensor([False, True]))
+        frame = step(ours, state, 0, 1)
+        assert frame.spoke.tolist() == [True, False]
+        assert not frame.starved.any()  # nor wait for text: nobody is there
+
+    def test_that_are_full_stop_and_say_so(self) -> None:
+        _, ours = tiny.models("custom_voice")
+        prompt = prompt_of(ours)
+        state = ours.init_state(rows=1, positions=len(prompt.prefix) + 9)
+        ours.join(state, 0, prompt, GREEDY)
+        frames = [step(ours, state, 0) for _ in range(11)]
+        assert torch.equal(said(frames), speak(ours, prompt, frames=9))
+        assert [frame.full.item() for frame in frames] == [False] * 9 + [True] * 2
+
+    def test_need_the_vector_of_their_voice(self) -> None:
+        _, ours = tiny.models("base")
+        state = ours.init_state(rows=1, positions=48)
+        for vector in (None, torch.zeros(3)):
+            with pytest.raises(ValueError, match="vector of 64"):
+                ours.join(state, 0, prompt_of(ours, Voice(Speaker.VECTOR)), GREEDY, vector)
+
+
+def row_tensors(state: FrameState, row: int) -> dict[str, Tensor]:
+    """Everything that a row keeps between steps, as views. The cache's sink keeps nothing."""
+    kept = {name: getattr(state, name)[row] for name in ("position", "feedback", "text", "text_length")}
+    kept |= {name: getattr(state, name)[row] for name in ("text_complete", "text_read", "frame", "seen", "ended")}
+    kept |= {"keys": state.cache.keys[:, row, :-1], "values": state.cache.values[:, row, :-1]}
+    return kept
+
+
+class TestStep:
+    def test_asks_the_host_nothing(self) -> None:
+        """On tensors without data, whatever needs a value on the host raises."""
+        model = FrameModel(tiny.models("custom_voice")[1].config).to("meta")
+        frame = model.step(model.init_state(rows=3, positions=48), torch.ones(3, dtype=torch.bool, device="meta"))
+        assert frame.codes.shape == (3, 16)
+
+    def test_keeps_every_tensor_in_place(self) -> None:
+        """What a captured step reads and writes stays where it was captured."""
+        _, ours = tiny.models("custom_voice")
+        state = ours.init_state(rows=2, positions=48)
+        places = {name: tensor.data_ptr() for name, tensor in row_tensors(state, 0).items()}
+        ours.join(state, 0, *requests(ours)[0])
+        step(ours, state, 0)
+        ours.reset(state, torch.tensor([True, False]))
+        assert {name: tensor.data_ptr() for name, tensor in row_tensors(state, 0).items()} == places
+
+
+def test_every_parameter_has_its_place_in_the_checkpoint() -> None:
+    for size in (tiny.PROJECTED, tiny.SAME_WIDTH):
+        upstream, ours = tiny.models("custom_voice", size)
+        names = ours.checkpoint_names()
+        assert set(names) == set(ours.state_dict())
+        talker = {name for name in upstream.state_dict() if name.startswith("talker.")}
+        assert sorted(names.values()) == sorted(talker)

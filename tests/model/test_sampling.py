@@ -1,0 +1,198 @@
+"""Every processor equals its namesake in Hugging Face's generate; the draw has the right frequencies and no memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import (
+    LogitsProcessorList,
+    RepetitionPenaltyLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from agent_tts.model.config import GenerationConfig
+from agent_tts.model.sampling import Sampling, SamplingRows, Warp, draw, forbid, penalise, uniform, warp
+
+SIZE = 3072
+CPU = torch.device("cpu")
+NO_IDS = torch.empty(1, 0, dtype=torch.int64)
+
+
+def logits(seed: int, size: int = SIZE, rows: int = 1) -> Tensor:
+    return 4 * torch.randn(rows, size, generator=torch.Generator().manual_seed(seed))
+
+
+def rows_of(*wishes: Sampling) -> SamplingRows:
+    rows = SamplingRows.empty(len(wishes), CPU)
+    for row, wish in enumerate(wishes):
+        rows.set(row, wish)
+    return rows
+
+
+def talker_warp(*wishes: Sampling) -> Warp:
+    return rows_of(*wishes).talker
+
+
+class TestProcessors:
+    @given(seed=st.integers(0, 99), penalty=st.sampled_from([0.5, 1.0, 1.05, 2.0]), seen=st.sets(st.integers(0, 3071)))
+    def test_repetition_penalty(self, seed: int, penalty: float, seen: set[int]) -> None:
+        x, ids = logits(seed), torch.tensor([sorted(seen)], dtype=torch.int64)
+        mask = torch.zeros(1, SIZE, dtype=torch.bool)
+        mask[0, ids[0]] = True
+        theirs = RepetitionPenaltyLogitsProcessor(penalty)(ids, x.clone())
+        assert torch.equal(penalise(x, mask, torch.tensor([penalty])), theirs)
+
+    def test_suppressed_codes(self) -> None:
+        x, codes = logits(1), [2048, 2149, 3071]
+        mask = torch.zeros(SIZE, dtype=torch.bool)
+        mask[codes] = True
+        assert torch.equal(forbid(x, mask), SuppressTokensLogitsProcessor(codes)(NO_IDS, x.clone()))
+
+    @settings(max_examples=40, deadline=None)
+    @given(
+        seed=st.integers(0, 99),
+        temperature=st.sampled_from([0.1, 0.9, 1.0, 2.0]),
+        top_k=st.sampled_from([0, 1, 2, 50, 3071, 3072, 9999]),
+        top_p=st.sampled_from([0.01, 0.5, 0.8, 0.95, 1.0]),
+        ties=st.booleans(),
+    )
+    def test_temperature_then_top_k_then_top_p(
+        self, seed: int, temperature: float, top_k: int, top_p: float, ties: bool
+    ) -> None:
+        x = logits(seed)
+        if ties and top_p == 1:  # which of two equal codes top-p keeps is not defined
+            x = x.round()
+        theirs = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
+        if top_k:
+            theirs.append(TopKLogitsWarper(top_k))
+        if top_p < 1:
+            theirs.append(TopPLogitsWarper(top_p))
+        wish = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+        expected = theirs(cast(torch.LongTensor, NO_IDS), cast(torch.FloatTensor, x.clone()))
+        assert torch.equal(warp(x, talker_warp(wish)), expected)
+
+    def test_each_row_has_its_own(self) -> None:
+        wishes = [Sampling(), Sampling(temperature=2, top_k=3), Sampling(top_p=0.5, top_k=0), Sampling(temperature=0)]
+        x = logits(2, rows=4)
+        together = warp(x, talker_warp(*wishes))
+        for row, wish in enumerate(wishes):
+            assert torch.equal(together[row], warp(x[row : row + 1], talker_warp(wish))[0])
+
+
+class TestNoise:
+    def test_is_splitmix64(self) -> None:
+        """The generator itself in plain integers, over the counter of (frame, codebook) and then over the codes."""
+
+        def mix(z: int) -> int:
+            z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+            z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+            return z ^ z >> 31
+
+        gamma = 0x9E3779B97F4A7C15
+        assert mix(gamma) == 0xE220A8397B1DCDAF  # the published first output for seed 0
+        for seed, frame, codebook in [(0, 0, 0), (-1, 3, 15), (2**63 - 1, 4095, 7)]:
+            start = mix((seed + (frame * 64 + codebook + 1) * gamma) % 2**64)
+            expected = [((mix((start + code * gamma) % 2**64) >> 41) + 0.5) / 2**23 for code in range(1, 101)]
+            found = uniform(torch.tensor([seed]), torch.tensor([frame]), codebook, 100)
+            assert found[0].double().tolist() == expected
+
+    def test_depends_on_nothing_but_seed_frame_and_codebook(self) -> None:
+        seeds, frames = torch.tensor([5, 6, 5, 5]), torch.tensor([0, 0, 1, 0])
+        noise = uniform(seeds, frames, 0, SIZE)
+        assert torch.equal(noise[0], noise[3])
+        others = [noise[0], noise[1], noise[2], uniform(seeds[:1], frames[:1], 1, SIZE)[0]]
+        for i, one in enumerate(others):
+            for other in others[:i]:
+                assert abs(torch.corrcoef(torch.stack((one, other)))[0, 1]) < 0.1
+
+    def test_is_never_zero_or_one(self) -> None:
+        noise = uniform(torch.arange(500), torch.zeros(500, dtype=torch.int64), 0, SIZE)
+        assert noise.min() > 0
+        assert noise.max() < 1
+        assert abs(noise.mean() - 0.5) < 0.002
+
+
+class TestDraw:
+    @pytest.mark.parametrize("along", ["frames", "seeds"])
+    @pytest.mark.parametrize(
+        "wish",
+        [Sampling(), Sampling(temperature=1.7, top_k=0), Sampling(top_p=0.7, top_k=0), Sampling(top_k=4)],
+        ids=["default", "hot", "top-p", "top-k"],
+    )
+    def test_has_the_frequencies_of_the_softmax(self, wish: Sampling, along: str) -> None:
+        count, size = 20_000, 64
+        x = logits(11, size).expand(count, size)
+        one = talker_warp(wish)
+        how = Warp(one.temperature.expand(count), one.top_k.expand(count), one.top_p.expand(count))
+        counter, still = torch.arange(count), torch.full((count,), 42)
+        seed, frame = (still, counter) if along == "frames" else (counter, still)
+        drawn = draw(x, how, seed, frame, codebook=3).bincount(minlength=size)
+        expected = warp(x[:1], one)[0].softmax(-1) * count
+        assert drawn[expected == 0].sum() == 0
+        assert chi_square_p(drawn, expected) > 0.001
+
+    def test_at_temperature_zero_is_the_likeliest(self) -> None:
+        x = logits(3, rows=8)
+        greedy = talker_warp(*[Sampling(temperature=0, top_k=50, top_p=0.5)] * 8)
+        assert torch.equal(draw(x, greedy, torch.arange(8), torch.arange(8), 0), x.argmax(-1))
+
+    def test_of_a_row_does_not_depend_on_the_others(self) -> None:
+        x = logits(4, rows=16)
+        wishes = [Sampling(seed=row, top_k=row, temperature=row / 4) for row in range(16)]
+        rows, frames = rows_of(*wishes), torch.arange(16)
+        together = draw(x, rows.talker, rows.seed, frames, 2)
+        for row, wish in enumerate(wishes):
+            alone = rows_of(wish)
+            assert draw(x[row : row + 1], alone.talker, alone.seed, frames[row : row + 1], 2) == together[row]
+
+
+def chi_square_p(drawn: Tensor, expected: Tensor) -> float:
+    """How likely counts at least this far from the expected are; codes expected less than five times go together."""
+    rare = expected < 5
+    drawn = torch.cat((drawn[~rare], drawn[rare].sum()[None])).double()
+    expected = torch.cat((expected[~rare], expected[rare].sum()[None])).double()
+    drawn, expected = drawn[expected > 0], expected[expected > 0]
+    statistic = ((drawn - expected) ** 2 / expected).sum()
+    return float(torch.special.gammaincc(torch.tensor((len(expected) - 1) / 2).double(), statistic / 2))
+
+
+class TestSampling:
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("temperature", -0.1),
+            ("temperature", float("nan")),
+            ("top_k", -1),
+            ("top_p", 0.0),
+            ("top_p", 1.1),
+            ("repetition_penalty", 0.0),
+            ("predictor_temperature", -1.0),
+            ("predictor_top_k", -1),
+            ("predictor_top_p", 2.0),
+            ("min_frames", -1),
+        ],
+    )
+    def test_out_of_range_is_an_error_that_names_it(self, name: str, value: Any) -> None:
+        with pytest.raises(ValueError, match=f"^{name} "):
+            replace(Sampling(), **{name: value})
+
+    def test_is_what_the_checkpoint_asks_for(self) -> None:
+        assert Sampling.of(GenerationConfig()) == Sampling()
+        asked = GenerationConfig(temperature=0.5, top_k=9, top_p=0.8, repetition_penalty=1.2)
+        found = Sampling.of(replace(asked, subtalker_temperature=0.4, subtalker_top_k=8, subtalker_top_p=0.7), seed=3)
+        assert found == Sampling(3, 0.5, 9, 0.8, 1.2, 0.4, 8, 0.7)
+        greedy = Sampling.of(replace(asked, do_sample=False, subtalker_dosample=False))
+        assert (greedy.temperature, greedy.predictor_temperature) == (0, 0)
+
+    @pytest.mark.parametrize("seed", [0, -1, 2**63, 2**64 - 1, 2**64, 2**200 + 1])
+    def test_any_integer_is_a_seed(self, seed: int) -> None:
+        assert int(rows_of(Sampling(seed=seed)).seed[0]) % 2**64 == seed % 2**64

@@ -1,0 +1,52 @@
+"""The talker's hidden states and logits equal upstream's, teacher-forced, in a prompt and step by step."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from agent_tts.model.layers import Cache
+from tests.model import tiny
+
+LENGTH = 12
+
+
+def test_a_prompt_and_its_steps_are_upstreams_forward() -> None:
+    upstream, ours = tiny.models("custom_voice")
+    talker = ours.talker
+    x = torch.randn(LENGTH, tiny.HIDDEN, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        theirs = upstream.talker.model(inputs_embeds=x[None]).last_hidden_state[0]
+        cache = Cache.empty(ours.config.talker, 2, 32, x.device, x.dtype)
+        talker.prefill(x[:7], 1, cache)
+        for position in range(7, LENGTH):
+            positions = torch.tensor([cache.sink, position])  # row 0 pauses
+            hidden = talker.step(torch.stack((-x[position], x[position])), positions, cache)[1]
+            torch.testing.assert_close(hidden, theirs[position], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(
+                talker.codec_head(hidden), upstream.talker.codec_head(theirs[position]), rtol=1e-5, atol=1e-5
+            )
+    assert not cache.keys[:, 0, : cache.sink].any()
+
+
+def test_bfloat16_is_as_near_to_float32_as_upstreams() -> None:
+    """Rounding elsewhere than upstream does costs quality long before it changes a greedy code."""
+    upstream, ours = tiny.models("custom_voice")
+    theirs, mine = (copy.deepcopy(model).to(torch.bfloat16) for model in (upstream.talker.model, ours.talker))
+    x = torch.randn(64, tiny.HIDDEN, generator=torch.Generator().manual_seed(1))
+    cache = Cache.empty(ours.config.talker, 1, 65, x.device, torch.bfloat16)
+    window = mine.window(torch.arange(64)[None], 64, torch.bfloat16)
+    with torch.no_grad():
+        exact = upstream.talker.model(inputs_embeds=x[None]).last_hidden_state
+        their_error = theirs(inputs_embeds=x[None].bfloat16()).last_hidden_state - exact
+        error = mine.run(x[None].bfloat16(), cache, window) - exact
+    assert error.norm() < 1.1 * their_error.norm()
+
+
+def test_the_text_side_is_upstreams() -> None:
+    upstream, ours = tiny.models("custom_voice")
+    ids = torch.tensor([0, 9707, 151671, 151935])
+    with torch.no_grad():
+        theirs = upstream.talker.text_projection(upstream.talker.get_text_embeddings()(ids))
+        torch.testing.assert_close(ours.talker.embed_text(ids), theirs, rtol=1e-6, atol=1e-6)

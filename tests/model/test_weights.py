@@ -1,0 +1,147 @@
+"""A file fills a module exactly, or is refused before any memory is taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from agent_tts.model.codec import ENCODING, Codec
+from agent_tts.model.config import ModelConfig
+from agent_tts.model.entries import CheckpointError
+from agent_tts.model.frame import FrameModel
+from agent_tts.model.weights import build, plan
+from tests.model import oracle
+from tests.model.conftest import Checkpoint
+
+
+class Toy(nn.Module):
+    """Two layers and a buffer; in the file the first is called `input`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.second = nn.Linear(4, 2, bias=False)
+        self.mask: Tensor
+        self.register_buffer("mask", torch.arange(4) > 1, persistent=False)
+
+    def checkpoint_names(self) -> dict[str, str]:
+        return {name: name.replace("first", "input") for name, _ in self.named_parameters()}
+
+
+@pytest.fixture
+def tensors() -> dict[str, Tensor]:
+    noise = torch.Generator().manual_seed(1)
+    shapes = {"input.weight": (4, 3), "input.bias": (4,), "second.weight": (2, 4)}
+    return {name: torch.randn(shape, generator=noise) for name, shape in shapes.items()}
+
+
+def saved(folder: Path, tensors: dict[str, Tensor]) -> Path:
+    save_file(tensors, folder / "model.safetensors")
+    return folder / "model.safetensors"
+
+
+def test_a_built_module_takes_no_memory_but_has_its_buffers() -> None:
+    toy = build(Toy)
+    assert all(parameter.is_meta for parameter in toy.parameters())
+    assert toy.mask.tolist() == [False, False, True, True]
+    assert not toy.training
+    assert not torch.empty(1).is_meta
+
+
+def test_every_parameter_is_the_files(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+    toy = build(Toy)
+    plan(toy, saved(tmp_path, tensors), torch.float32).load("cpu")
+    for name, parameter in toy.named_parameters():
+        assert torch.equal(parameter, tensors[name.replace("first", "input")])
+        assert not parameter.requires_grad
+    assert toy.first(torch.ones(1, 3)).shape == (1, 4)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.bfloat16, 2)])
+def test_memory_is_known_before_it_is_taken(
+    dtype: torch.dtype, size: int, tensors: dict[str, Tensor], tmp_path: Path
+) -> None:
+    toy = build(Toy)
+    ready = plan(toy, saved(tmp_path, tensors), dtype)
+    assert ready.nbytes == (12 + 4 + 8) * size
+    assert all(parameter.is_meta for parameter in toy.parameters())
+    ready.load("cpu")
+    assert {parameter.dtype for parameter in toy.parameters()} == {dtype}
+    assert sum(parameter.nbytes for parameter in toy.parameters()) == ready.nbytes
+
+
+def test_loaded_parameters_do_not_change_with_the_file(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+    toy, path = build(Toy), saved(tmp_path, tensors)
+    plan(toy, path, torch.float32).load("cpu")
+    with path.open("r+b") as file:
+        file.seek(-32, 2)  # the last tensor, second.weight
+        file.write(bytes(32))
+    assert torch.equal(toy.second.weight, tensors["second.weight"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"second.weight": None}, "model.safetensors: second.weight missing"),
+        ({"second.bias": torch.zeros(2)}, "model.safetensors: second.bias not known here"),
+        ({"second.weight": torch.zeros(4, 2)}, r"second.weight (4, 2) instead of (2, 4) of another shape"),
+        ({"input.bias": None, "first.bias": torch.zeros(4)}, "input.bias missing; first.bias not known here"),
+        ({f"odd.{index}": torch.zeros(1) for index in range(8)}, "odd.4 and 3 more not known here"),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    change: dict[str, Tensor | None], message: str, tensors: dict[str, Tensor], tmp_path: Path
+) -> None:
+    changed: dict[str, Any] = {**tensors, **change}
+    path = saved(tmp_path, {name: tensor for name, tensor in changed.items() if tensor is not None})
+    with pytest.raises(CheckpointError) as caught:
+        plan(build(Toy), path, torch.float32)
+    assert message in str(caught.value)
+
+
+def test_tensors_of_others_are_let_pass_by_prefix_only(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+    path = saved(tmp_path, {**tensors, "encoder.weight": torch.zeros(1), "odd": torch.zeros(1)})
+    with pytest.raises(CheckpointError, match="safetensors: odd not known here"):
+        plan(build(Toy), path, torch.float32, unused=("encoder.",))
+    assert plan(build(Toy), path, torch.float32, unused=("encoder.", "odd"))
+
+
+def test_only_safetensors_are_read(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"model.safetensors: missing from the checkpoint; only safetensors"):
+        plan(build(Toy), tmp_path / "model.safetensors", torch.float32)
+    (tmp_path / "model.safetensors").write_bytes(b"\x80\x04" + bytes(30))
+    with pytest.raises(CheckpointError, match=r"model.safetensors: not a safetensors file"):
+        plan(build(Toy), tmp_path / "model.safetensors", torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "size"),
+    [("custom_voice", "tiny"), ("custom_voice", "tiny-0.6B"), ("voice_design", "tiny"), ("base", "tiny")],
+)
+def test_a_checkpoint_gives_us_and_the_reference_the_same_weights(
+    model_type: str, size: str, checkpoint: Checkpoint
+) -> None:
+    folder = checkpoint(model_type, size)
+    config = ModelConfig.read(folder)
+    model, codec = build(FrameModel, config), build(Codec, config.codec)
+    plan(model, folder / "model.safetensors", torch.float32, unused=("speaker_encoder.",)).load("cpu")
+    plan(codec, folder / "speech_tokenizer/model.safetensors", torch.float32, unused=ENCODING).load("cpu")
+    reference = oracle.load(folder).model
+    for ours, theirs in ((model, reference), (codec, reference.speech_tokenizer.model)):
+        expected = theirs.state_dict()
+        for name, their_name in ours.checkpoint_names().items():
+            assert torch.equal(ours.get_parameter(name), expected[their_name]), name
+
+
+def test_codec_weights_of_a_checkpoint_are_file_contents(checkpoint: Checkpoint) -> None:
+    """The reference converts nothing on its way, so the comparison above is with the file itself."""
+    path = checkpoint("base") / "speech_tokenizer/model.safetensors"
+    expected = oracle.load(checkpoint("base")).model.speech_tokenizer.model.state_dict()
+    contents = load_file(path)
+    assert set(contents) == set(expected)
+    assert all(torch.equal(contents[name], expected[name]) for name in contents)

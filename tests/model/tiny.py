@@ -1,0 +1,54 @@
+"""Upstream's model and ours from the same tiny checkpoint, and texts in tokens."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agent_tts.bench.checkpoint import write
+from agent_tts.bench.checkpoint_config import SIZES, write_configuration
+from agent_tts.model import weights
+from agent_tts.model.config import ModelConfig, ModelType
+from agent_tts.model.frame import FrameModel
+from tests.model import oracle
+
+# Two sizes: with the projection into the predictor, as 1.7B, and without it, as 0.6B.
+PROJECTED, SAME_WIDTH = "tiny", "tiny-0.6B"
+HIDDEN = SIZES[PROJECTED].talker.hidden_size
+
+ROLE = (151644, 77091, 198)  # <|im_start|>assistant\n
+INSTRUCT = (151644, 872, 198, 31115, 9906, 151645, 198)  # <|im_start|>user\n...<|im_end|>\n
+TEXT = (9707, 11, 1879, 0, 1096)
+REF_TEXT = (785, 3974, 13876)
+
+
+@cache
+def config(model_type: ModelType, size: str = PROJECTED) -> ModelConfig:
+    """What a checkpoint says about itself."""
+    with TemporaryDirectory() as folder:
+        return write_configuration(Path(folder), SIZES[size], model_type)
+
+
+@cache
+def models(model_type: ModelType, size: str = PROJECTED) -> tuple[Any, FrameModel]:
+    """Upstream's model and ours, float32 on the CPU. Both are shared: a test puts back what it changes."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        ours = weights.build(FrameModel, write(folder, size=size, model_type=model_type))
+        plan = weights.plan(ours, folder / "model.safetensors", torch.float32, unused=("speaker_encoder.",))
+        plan.load("cpu")
+        return oracle.load(folder).model, ours
+
+
+def reference_frames(count: int) -> Tensor:
+    """Codes of a clip: int64[count, 16]."""
+    return torch.randint(2048, (count, 16), generator=torch.Generator().manual_seed(3))
+
+
+def speaker_vector() -> Tensor:
+    return torch.randn(HIDDEN, generator=torch.Generator().manual_seed(5))
