@@ -182,7 +182,12 @@ def languages() -> tuple[Language, ...]:
 
 def has_variant(name: str) -> bool:
     """Whether there is a variant of this name."""
-    return (_data() / "voices" / "!v" / name).is_file()
+    return name in _variants()
+
+
+@lru_cache(maxsize=1)
+def _variants() -> frozenset[str]:
+    return frozenset(path.name for path in (_data() / "voices" / "!v").iterdir() if path.is_file())
 
 
 def _language(path: Path) -> Language | None:
