@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -30,6 +31,8 @@ _DONT_EXIT = 0x8000  # an error is a return value, not the end of the process
 _CHARS_UTF8, _ENDPAUSE = 1, 0x1000
 _PARAM_RATE, _PARAM_VOLUME, _PARAM_PITCH, _PARAM_RANGE = 1, 2, 3, 4
 _EVENT_LIST_END, _EVENT_WORD, _EVENT_CLAUSE_END = 0, 1, 5
+# NUL ends the text, U+0001 starts a command that outlasts the synthesis, and a lone surrogate has no UTF-8.
+_UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _STEADY = "\nflutter 0\nroughness 9\n"  # roughness above 7 is none at all
 
 
@@ -108,7 +111,7 @@ class Espeak:
         pitch_range: int,
         pause: bool,
     ) -> Clause:
-        """Speak `text`, which has no NUL, literally: no SSML, no phonemes.
+        """Speak `text` literally: no SSML, no phonemes, no commands; control characters and lone surrogates are spaces.
 
         Args:
             rate: words a minute, RATE_MIN .. RATE_MAX.
@@ -136,7 +139,7 @@ class Espeak:
 
         callback = _SynthCallback(collect)
         self._lib.espeak_SetSynthCallback(callback)
-        raw = text.encode() + b"\0"
+        raw = _UNSPEAKABLE.sub(" ", text).encode() + b"\0"
         flags = _CHARS_UTF8 | (_ENDPAUSE if pause else 0)
         _check(self._lib.espeak_Synth(raw, ctypes.c_size_t(len(raw)), 0, 0, 0, flags, None, None))
         samples = np.frombuffer(b"".join(pieces), np.int16)

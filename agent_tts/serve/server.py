@@ -27,6 +27,7 @@ SEND_BUFFER = 65_536
 MAX_HEADER_BYTES = 65_536
 MAX_HEADERS = 100
 CONNECTION_BACKLOG = 1_024
+DRAIN_LOOK_S = 0.05
 SHUTDOWN_S = 2  # for responses that are still being sent after the drain
 
 
@@ -192,6 +193,18 @@ class NodeServer(uvicorn.Server):
         self._node.service.draining = True
         for session in list(self._node.sessions):
             session.drain()
-        if not await self._node.service.drain(timeout_s):
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._node.service.drain(timeout_s)
+                while self._is_sending():
+                    await asyncio.sleep(DRAIN_LOOK_S)
+        except TimeoutError:
             logger.warning("drain: speech still running after {:g} s is cut", timeout_s)
         self.should_exit = True
+
+    def _is_sending(self) -> bool:
+        """Whether what was spoken is still on its way: in a session, a response, or a connection's buffer."""
+        state = self.server_state
+        return bool(self._node.sessions or state.tasks) or any(
+            connection.transport.get_write_buffer_size() for connection in state.connections
+        )

@@ -47,6 +47,17 @@ def test_audio_depends_on_the_arguments_alone(espeak: Espeak, variant: str | Non
         assert np.array_equal(say(espeak, text, variant=variant, pitch=pitch).samples, first)
 
 
+# espeak-ng's embedded commands: speed, amplitude, reverberation and more, each to an extreme.
+COMMANDS = "\x01+90S\x01-9A\x0199R\x0199H\x0199T\x013I\x0110F\x012U hi"
+
+
+@pytest.mark.parametrize("text", [*(f"{chr(code)}90S {chr(code)}0A hi" for code in range(1, 0xA0)), COMMANDS, "\ud800a"])
+def test_nothing_in_a_text_changes_later_audio(espeak: Espeak, text: str) -> None:
+    first = say(espeak, "one two").samples
+    assert np.abs(say(espeak, text).samples).max() > 1_000
+    assert np.array_equal(say(espeak, "one two").samples, first)
+
+
 def test_every_language_speaks_and_leaves_nothing_behind(espeak: Espeak) -> None:
     first = say(espeak, "one two").samples
     for language in languages():
