@@ -60,6 +60,10 @@ class EspeakError(RuntimeError):
     """espeak-ng refused a call."""
 
 
+class TooLong(EspeakError):
+    """The audio would be longer than was allowed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Language:
     """A language file of espeak-ng."""
@@ -110,6 +114,7 @@ class Espeak:
         pitch: int,
         pitch_range: int,
         pause: bool,
+        max_samples: int | None = None,
     ) -> Clause:
         """Speak `text` literally: no SSML, no phonemes, no commands; control characters and lone surrogates are spaces.
 
@@ -118,8 +123,10 @@ class Espeak:
             pitch: of the lowest tones, 0 .. PITCH_MAX; PITCH_NORMAL is the voice's own, PITCH_MAX an octave higher.
             pitch_range: from the lowest tones to the highest, 0 .. PITCH_MAX; linear, PITCH_NORMAL is the voice's own.
             pause: whether the pause after the last clause is part of the audio.
+            max_samples: when there would be more of them, the work stops there; None is no limit.
 
         Raises:
+            TooLong: there would be more than `max_samples`.
             EspeakError: the library refused the voice or the text.
         """
         self._select(language, variant)
@@ -130,18 +137,26 @@ class Espeak:
 
         pieces: list[bytes] = []
         marks: list[tuple[int, int, int, int]] = []  # type, character, length, sample
+        total = 0
 
         def collect(samples: ctypes._Pointer[ctypes.c_short], count: int, events: ctypes._Pointer[_Event]) -> int:
+            nonlocal total
             marks.extend((each.type, each.text_position - 1, each.length, each.sample) for each in _events(events))
             if samples and count > 0:
                 pieces.append(ctypes.string_at(samples, 2 * count))
-            return 0
+                total += count
+            return int(too_long())
+
+        def too_long() -> bool:
+            return max_samples is not None and total > max_samples
 
         callback = _SynthCallback(collect)
         self._lib.espeak_SetSynthCallback(callback)
         raw = _UNSPEAKABLE.sub(" ", text).encode() + b"\0"
         flags = _CHARS_UTF8 | (_ENDPAUSE if pause else 0)
         _check(self._lib.espeak_Synth(raw, ctypes.c_size_t(len(raw)), 0, 0, 0, flags, None, None))
+        if too_long():
+            raise TooLong(f"the audio is longer than {max_samples} samples")
         samples = np.frombuffer(b"".join(pieces), np.int16)
         return Clause(samples, tuple(_words(text, marks, samples)))
 

@@ -14,12 +14,11 @@ from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
-from agent_tts.errors import AtCapacity, Unauthorized
+from agent_tts.errors import RETRY_MS, AtCapacity, Unauthorized
 from agent_tts.serve.metrics import Metrics
 from agent_tts.settings import Settings, is_loopback
 
 MAX_TOKENS = 10_000  # unused tokens at once; each lives for a minute
-RETRY_MS = 500
 
 
 @dataclass(frozen=True, slots=True)

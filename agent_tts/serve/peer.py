@@ -20,7 +20,7 @@ from aiortc import (
 )
 from loguru import logger
 
-from agent_tts.errors import SlowConsumer, SpeechError
+from agent_tts.errors import SlowConsumer, SpeechError, at_capacity
 from agent_tts.serve import protocol
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
@@ -28,7 +28,6 @@ from agent_tts.serve.sdp import DEFAULT_MAX_MESSAGE, Offer
 from agent_tts.serve.session import AudioChunk, Session
 from agent_tts.serve.track import SpeechTrack
 from agent_tts.settings import Settings
-from agent_tts.speech.service import at_capacity
 
 GATHER_S = 1  # for answers of STUN and TURN servers; aioice's own 5 s are longer than anybody waits for an answer
 CLOSE_S = 1.0  # for aiortc to take a connection down
