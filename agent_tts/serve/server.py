@@ -340,7 +340,7 @@ class NodeServer(uvicorn.Server):
         try:
             async with asyncio.timeout(timeout_s):
                 await self._node.service.drain(timeout_s)
-                while self._is_sending():
+                while self._is_sending():  # noqa: ASYNC110 - buffers of the kernel have no event
                     await asyncio.sleep(DRAIN_LOOK_S)
         except TimeoutError:
             logger.warning("drain: speech still running after {:g} s is cut", timeout_s)

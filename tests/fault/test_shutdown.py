@@ -105,7 +105,7 @@ async def test_f13_running_speech_finishes_and_the_exit_code_is_0(engine: str) -
 
 
 async def test_f13_what_is_made_but_not_yet_taken_is_sent_before_the_end() -> None:
-    """Guards `NodeServer._is_sending`: the engine is long done when a client that reads on still waits for its audio."""
+    """Guards `NodeServer._is_sending`: the engine is done long before a client that reads on has its audio."""
     async with node_process("--engine", "tone") as node:
         await node.wait_ready()
         async with wire(node.ws_url, rcvbuf=4_096, max_queue=1) as peer:
