@@ -32,9 +32,9 @@ from websockets.asyncio.client import connect as websocket_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
-from agent_tts.errors import ContextExists, SettingsError, SpeechError, from_code
+from agent_tts.errors import BadMessage, ContextExists, SettingsError, SpeechError, from_code
 from agent_tts.remote import Audio, Cancelled, Done, Flushed, RemoteSpeech, Word, Words
-from agent_tts.serve.protocol import FLAG_FLUSH, FLAG_LAST, HEADER, KIND_AUDIO, SUBPROTOCOL, VERSION
+from agent_tts.serve.protocol import FLAG_FLUSH, FLAG_LAST, HEADER, KIND_AUDIO, MAX_ID, SUBPROTOCOL, VERSION
 from agent_tts.settings import is_loopback
 
 DEFAULT_URL = "ws://127.0.0.1:8100"
@@ -111,7 +111,7 @@ class NodeConnection:
         """Start a context and wait for its slot, so that the first word is spoken at once.
 
         Args:
-            context_id: chosen by the connection when None.
+            context_id: 1 to 128 characters, not "*"; chosen by the connection when None.
             session: what shall differ from the connection's: `voice`, `language`, `speed`, `pitch`, `seed`, `lead_ms`,
                 `timestamps`, `output={"encoding": ..., "sample_rate": ...}` and the others of protocol.md.
 
@@ -126,7 +126,10 @@ class NodeConnection:
         """
         if self.lost is not None:
             raise self.lost
-        context_id = context_id or f"c{next(self._ids)}"
+        if context_id is None:
+            context_id = f"c{next(self._ids)}"
+        elif not 1 <= len(context_id) <= MAX_ID or context_id == "*":
+            raise BadMessage(f"a context_id has 1 to {MAX_ID} characters, and is not *")
         if context_id in self._speeches:
             raise ContextExists("this context is open: choose another context_id")
         limit = int(self.info.limits["text_message_chars"])
@@ -360,12 +363,26 @@ def stream_url(url: str) -> str:
     Raises:
         SettingsError: it names none.
     """
-    scheme, host, path, query, _ = urlsplit(url if "://" in url else f"ws://{url}")
     schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
-    if scheme not in schemes or not host:
+    try:
+        parts = urlsplit(url if "://" in url else f"ws://{url}")
+        good = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that are no address, or a port that is none
+        good = False
+    if not good:
         raise SettingsError(f"a node's url is {', '.join(f'{name}://host:port' for name in schemes)} or host:port")
-    path = path.rstrip("/")
-    return urlunsplit((schemes[scheme], host, path if path.endswith(PATH) else path + PATH, query, ""))
+    path = parts.path.rstrip("/").removesuffix(PATH) + PATH
+    return urlunsplit((schemes[parts.scheme], parts.netloc, path, parts.query, ""))
+
+
+def http_url(url: str) -> str:
+    """The address of the node that `url` names, for HTTP; without a slash at its end.
+
+    Raises:
+        SettingsError: it names none.
+    """
+    scheme, host, path, query, _ = urlsplit(stream_url(url))
+    return urlunsplit((scheme.replace("ws", "http", 1), host, path.removesuffix(PATH), query, ""))
 
 
 async def _dial(url: str, api_key: str | None) -> ClientConnection:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from agent_tts.errors import SpeechError
+from agent_tts.errors import SettingsError, SpeechError
 
 MIN_FILES = 2_048  # 512 connections, WebRTC's sockets, pipes
 ENCODERS = {"mp3": "libmp3lame", "opus": "libopus", "aac": "aac", "flac": "flac"}
@@ -111,8 +111,8 @@ def _espeak() -> Finding:
     """Speak: an engine process is started, and its first audio is timed."""
     try:
         voices, ttfa_ms = asyncio.run(_speak())
-    except SpeechError as error:
-        return Finding("espeak", Verdict.BAD, error.message, "pip install --force-reinstall espeakng-loader")
+    except (SpeechError, SettingsError) as error:
+        return Finding("espeak", Verdict.BAD, str(error), "pip install --force-reinstall espeakng-loader")
     return Finding("espeak", Verdict.GOOD, f"{voices} voices, first audio after {ttfa_ms:.1f} ms")
 
 

@@ -1,4 +1,4 @@
-"""Every error a caller can meet: one small hierarchy, each class with its wire code and HTTP status.
+"""Every error that a node answers with: one small hierarchy, each class with its wire code and HTTP status.
 
 Messages say what was wrong and what is allowed. They never carry text content, paths or tracebacks, because they
 leave the node.
@@ -7,6 +7,8 @@ leave the node.
 from __future__ import annotations
 
 from typing import ClassVar
+
+RETRY_MS = 500  # when to try again what is refused for now
 
 
 class SpeechError(Exception):
@@ -34,6 +36,14 @@ class BadMessage(SpeechError):
     code, status = "bad_message", 400
 
 
+class InvalidRequest(BadMessage):
+    """A field of an HTTP request that is missing, unknown or not allowed."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
 class UnknownType(SpeechError):
     code, status = "unknown_type", 400
 
@@ -54,6 +64,10 @@ class TextTooLong(SpeechError):
     code, status = "text_too_long", 413
 
 
+class UnknownModel(SpeechError):
+    code, status = "model_not_found", 404
+
+
 class UnknownVoice(SpeechError):
     code, status = "unknown_voice", 400
 
@@ -66,12 +80,21 @@ class UnsupportedFormat(SpeechError):
     code, status = "unsupported_format", 400
 
 
+class Unsupported(SpeechError):
+    # Not 501: OpenAI's client would try again.
+    code, status = "unsupported", 400
+
+
 class AtCapacity(SpeechError):
     code, status = "at_capacity", 503
 
 
 class Starved(SpeechError):
     code, status = "starved", 408
+
+
+class RequestTimeout(SpeechError):
+    code, status = "timeout", 408
 
 
 class SlowConsumer(SpeechError):
@@ -88,6 +111,11 @@ class Unauthorized(SpeechError):
 
 class Draining(SpeechError):
     code, status = "draining", 503
+
+
+def at_capacity(what: str, limit: int) -> AtCapacity:
+    """The refusal of one more of something that is limited."""
+    return AtCapacity(f"this node takes {limit} {what} at once: try again", retry_after_ms=RETRY_MS)
 
 
 def _subclasses(cls: type[SpeechError]) -> list[type[SpeechError]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 ENV_PREFIX = "AGENT_TTS_"  # AGENT_TTS_LIMITS__CONNECTIONS=64 is limits.connections
 
@@ -32,7 +32,7 @@ class Limits(Section):
     max_frames: int = Field(3_000, ge=1, description="80 ms frames in one context, whatever its text")
     context_s: float = Field(600.0, gt=0, description="longest life of a context in a slot, ended with `length`")
     window_frames: int = Field(50, ge=2, description="frames made that the listener's side has not taken yet")
-    max_lead_ms: int = Field(60_000, ge=80, description="largest lead_ms that a client may ask for")
+    max_lead_ms: int = Field(60_000, ge=120, description="largest lead_ms that a client may ask for")
 
 
 class Timeouts(Section):
@@ -54,6 +54,16 @@ class Auth(Section):
     api_keys: tuple[SecretStr, ...] = Field((), description="accepted keys; empty turns authentication off")
     allowed_origins: tuple[str, ...] = Field((), description="browser origins besides the node's own page")
     token_ttl_s: float = Field(60.0, gt=0, description="life of a one-time browser token")
+
+    @field_validator("api_keys")
+    @classmethod
+    def _usable(cls, keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        """Refuse a key that would let anybody in, or nobody: an HTTP header carries visible ASCII alone."""
+        for key in keys:
+            text = key.get_secret_value()
+            if not text or not all("!" <= character <= "~" for character in text):
+                raise ValueError("a key is at least one visible ASCII character, without spaces")
+        return keys
 
 
 class IceServer(Section):
@@ -86,7 +96,7 @@ class Settings(Section):
     engine: Literal["auto", "espeak", "tone"] = Field("auto", description="auto takes the best this machine can run")
     slots: int | None = Field(None, ge=1, le=65_535, description="streams speaking at once; default: the engine's")
     queue: int | None = Field(None, ge=0, description="streams waiting for a slot; default: 2 x slots")
-    lead_ms: int = Field(1_000, ge=80, description="default of a session's lead_ms")
+    lead_ms: int = Field(1_000, ge=120, description="default of a session's lead_ms")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severity of a log line")
     web: bool = Field(True, description="serve the page at /")
     auth: Auth = Auth()

@@ -13,7 +13,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
 from agent_tts import client
-from agent_tts.client import ConnectionLost, NodeConnection, connect, stream_url
+from agent_tts.client import ConnectionLost, NodeConnection, connect, http_url, stream_url
 from agent_tts.errors import (
     AtCapacity,
     BadMessage,
@@ -509,7 +509,23 @@ def test_a_node_may_be_named_in_many_ways(url: str, expected: str) -> None:
     assert stream_url(url) == expected
 
 
-@pytest.mark.parametrize("url", ["ftp://h", "http://", ""])
+@pytest.mark.parametrize(
+    "url", ["ftp://h", "http://", "", "http://[", "http://h:99999", "http://h:abc", "h:0", "http://:8100"]
+)
 def test_what_names_no_node_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match="host:port"):
         stream_url(url)
+
+
+def test_the_address_for_http_keeps_a_path_and_drops_the_protocols_own() -> None:
+    assert http_url("localhost:8100") == "http://localhost:8100"
+    assert http_url("wss://h/node/v1/tts/stream") == "https://h/node"
+
+
+@pytest.mark.parametrize("context_id", ["", "*", "c" * 129])
+async def test_an_id_that_no_context_can_have_is_refused_at_once(node: RunningNode, context_id: str) -> None:
+    """The node cannot say which context it refuses, so nobody would ever be answered."""
+    async with connect(node.url) as connection:
+        with pytest.raises(BadMessage, match="1 to 128 characters"):
+            await connection.open(context_id=context_id)
+        await connection.open(context_id="c" * 128)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -18,6 +19,8 @@ from agent_tts.errors import SettingsError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+
 
 def document(kind: str, node: dict[str, Any], runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Everything that is needed to measure the same again."""
@@ -29,6 +32,18 @@ def document(kind: str, node: dict[str, Any], runs: Sequence[dict[str, Any]]) ->
         "node": node,
         "runs": list(runs),
     }
+
+
+def check_output(option: str, path: Path) -> None:
+    """Tell before a long measurement what would go wrong after it.
+
+    Raises:
+        SettingsError: the file cannot be written.
+    """
+    if not path.parent.is_dir():
+        raise SettingsError(f"{option} {path.name}: there is no such folder")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise SettingsError(f"{option} {path.name}: cannot be written")
 
 
 def write_json(path: Path, found: dict[str, Any]) -> None:
@@ -59,13 +74,16 @@ def counted(counts: dict[str, int]) -> str:
 
 
 class Plot:
-    """A figure in a file; made before the measurement, so that a missing library is told before it.
+    """A figure in a file; made before the measurement, so that what is wrong with it is told before, too.
 
     Raises:
-        SettingsError: matplotlib is missing.
+        SettingsError: matplotlib is missing, or there can be no such file.
     """
 
     def __init__(self, path: Path) -> None:
+        if path.suffix.lower() not in PLOT_SUFFIXES:
+            raise SettingsError(f"--plot {path.name}: the name ends in one of {', '.join(PLOT_SUFFIXES)}")
+        check_output("--plot", path)
         try:
             import matplotlib
 
@@ -102,9 +120,9 @@ class Plot:
         """Write the file.
 
         Raises:
-            SettingsError: it cannot be written, or its name is of no known format.
+            SettingsError: it cannot be written.
         """
         try:
             self._figure.savefig(self._path, dpi=150)
-        except (OSError, ValueError) as error:
-            raise SettingsError(f"--plot {self._path.name}: {getattr(error, 'strerror', None) or error}") from None
+        except OSError as error:
+            raise SettingsError(f"--plot {self._path.name}: {error.strerror}") from None

@@ -66,7 +66,9 @@ def say(
     language: Annotated[str, typer.Option(help="A code (de, en-gb) or an English name; auto is the voice's.")] = "auto",
     speed: Annotated[float, typer.Option(min=0.25, max=4.0, help="2 speaks twice as fast.")] = 1.0,
     pitch: Annotated[float, typer.Option(min=0.5, max=2.0, help="1 is the voice's own.")] = 1.0,
-    seed: Annotated[int | None, typer.Option(min=0, help="The same seed and text is the same audio.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="The same seed and text is the same audio.")
+    ] = None,
     clean: Annotated[bool, typer.Option(help="Make markdown, links and emoji speakable.")] = True,
     url: Url = None,
     key: Key = None,
@@ -98,7 +100,9 @@ def voices(
 
 
 @app.command()
-def doctor(port: Annotated[int, typer.Option(help="The port that the node is going to use.")] = 8100) -> None:
+def doctor(
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="The port that the node is going to use.")] = 8100,
+) -> None:
     """What was found on this machine, what is missing, and what to do. Exit code 1: a node cannot run here."""
     from agent_tts.cli.doctor import doctor as examine
 

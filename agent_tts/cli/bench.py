@@ -28,9 +28,11 @@ def serve(
     engine: OwnEngine = "espeak",
     rate: Annotated[str | None, typer.Option(help="Requests per second at random times: 1,10,20.")] = None,
     concurrency: Annotated[str | None, typer.Option(help="Instead: requests at once, 1,64.")] = None,
-    duration: Annotated[float, typer.Option(min=1, help="Seconds that are measured, for each load.")] = 60,
-    warmup: Annotated[float, typer.Option(min=0, help="Seconds before, that are not.")] = 10,
-    words_every_ms: Annotated[float, typer.Option(min=0, help="How fast text comes; 0 is all at once.")] = 10,
+    duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds that are measured, for each load.")] = 60,
+    warmup: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds before, that are not.")] = 10,
+    words_every_ms: Annotated[
+        float, typer.Option(min=0, max=60_000, help="How fast text comes; 0 is all at once.")
+    ] = 10,
     lead_ms: LeadMs = 1_000,
     voice: Voice = None,
     json: Json = None,
@@ -42,12 +44,12 @@ def serve(
     chunk that came after its play time, for a player that starts on the first chunk.
     """
     from agent_tts.bench.serve import Load
-    from agent_tts.cli.bench_runs import run_serve
+    from agent_tts.cli.bench_runs import Outputs, Source, run_serve
 
     session = {"voice": voice, "lead_ms": lead_ms}
     load = Load(warmup_s=warmup, duration_s=duration, words_every_ms=words_every_ms, session=session)
     with reported():
-        run_serve(url, key, engine, load, rate, concurrency, json, plot)
+        run_serve(Source(url, key, engine), load, rate, concurrency, Outputs(json, plot))
 
 
 @bench.command()
@@ -56,8 +58,8 @@ def streams(
     key: Key = None,
     engine: OwnEngine = "tone",
     streams: Annotated[str, typer.Option(help="How many at once, one run for each.")] = "64,128,256,500",
-    seconds: Annotated[float, typer.Option(min=1, help="Measured, for each run.")] = 30,
-    ramp: Annotated[float, typer.Option(min=0, help="Seconds in which the streams begin.")] = 2,
+    seconds: Annotated[float, typer.Option(min=1, max=86_400, help="Measured, for each run.")] = 30,
+    ramp: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds in which the streams begin.")] = 2,
     per_connection: Annotated[int, typer.Option(min=1, help="Contexts on one connection.")] = 16,
     lead_ms: LeadMs = 1_000,
     voice: Voice = None,
@@ -66,10 +68,11 @@ def streams(
 ) -> None:
     """The largest number of paced streams without a gap at their listeners', and what it costs."""
     from agent_tts.bench.streams import Plan
-    from agent_tts.cli.bench_runs import run_streams
+    from agent_tts.cli.bench_runs import Outputs, Source, run_streams
 
+    plan = Plan(seconds, ramp, per_connection, lead_ms, voice)
     with reported():
-        run_streams(url, key, engine, streams, Plan(seconds, ramp, per_connection, lead_ms, voice), json, plot)
+        run_streams(Source(url, key, engine), streams, plan, Outputs(json, plot))
 
 
 @bench.command()
@@ -78,13 +81,13 @@ def rtc(
     key: Key = None,
     engine: OwnEngine = "tone",
     peers: Annotated[str, typer.Option(help="How many at once, one run for each.")] = "1,16,32,48",
-    seconds: Annotated[float, typer.Option(min=1, help="Measured, for each run.")] = 20,
+    seconds: Annotated[float, typer.Option(min=1, max=86_400, help="Measured, for each run.")] = 20,
     voice: Voice = None,
     json: Json = None,
     plot: PlotFile = None,
 ) -> None:
     """How late WebRTC packets come, against the 20 ms grid of their timestamps."""
-    from agent_tts.cli.bench_runs import run_rtc
+    from agent_tts.cli.bench_runs import Outputs, Source, run_rtc
 
     with reported():
-        run_rtc(url, key, engine, peers, seconds, voice, json, plot)
+        run_rtc(Source(url, key, engine), peers, seconds, voice, Outputs(json, plot))

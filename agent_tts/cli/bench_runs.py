@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from agent_tts.bench.node import own_node
 from agent_tts.bench.rtc import listen
 from agent_tts.bench.serve import Load, measure
 from agent_tts.bench.streams import Plan, hold, is_clean
-from agent_tts.client import stream_url
+from agent_tts.client import http_url, stream_url
 from agent_tts.errors import SettingsError
 from agent_tts.serve.run import event_loop_factory
 
@@ -29,25 +30,40 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """Which node is to be measured."""
+
+    url: str | None  # a running one; None is one of our own
+    key: str | None
+    engine: str  # of our own
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """The node that is measured."""
 
     url: str  # of its WebSocket
     http_url: str
+    key: str | None
     pids: dict[str, int | None]  # of its processes by name, where they are ours
     info: dict[str, Any]  # what it says of itself
 
 
-def run_serve(
-    url: str | None,
-    key: str | None,
-    engine: str,
-    load: Load,
-    rates: str | None,
-    concurrencies: str | None,
-    json: Path | None,
-    plot: Path | None,
-) -> None:
+class Outputs:
+    """Files that the figures go to, besides the table; made before the measurement.
+
+    Raises:
+        SettingsError: one of them cannot be written.
+    """
+
+    def __init__(self, json: Path | None, plot: Path | None) -> None:
+        if json is not None:
+            report.check_output("--json", json)
+        self.json = json
+        self.picture = None if plot is None else report.Plot(plot)
+
+
+def run_serve(source: Source, load: Load, rates: str | None, concurrencies: str | None, outputs: Outputs) -> None:
     """`agent-tts bench serve`: `load` at each of the rates, or of the concurrencies.
 
     Raises:
@@ -57,15 +73,14 @@ def run_serve(
     if rates is not None and concurrencies is not None:
         raise SettingsError("--rate and --concurrency are two ways to load a node: choose one")
     if concurrencies is not None:
-        loads = [replace(load, concurrency=round(value)) for value in numbers("--concurrency", concurrencies)]
+        loads = [replace(load, concurrency=count) for count in counts("--concurrency", concurrencies)]
     else:
         loads = [replace(load, rate=value) for value in numbers("--rate", rates or DEFAULT_RATES)]
-    picture = report.Plot(plot) if plot else None
 
     async def main() -> tuple[dict[str, Any], list[tuple[dict[str, Any], list[float]]]]:
-        async with target(url, key, engine=engine) as node:
+        async with target(source) as node:
             with Bar(len(loads) * (load.warmup_s + load.duration_s)) as bar:
-                return node.info, [await bar.during(each.name, measure(node.url, key, each)) for each in loads]
+                return node.info, [await bar.during(each.name, measure(node.url, node.key, each)) for each in loads]
 
     info, found = run(main())
     rows = [
@@ -79,24 +94,21 @@ def run_serve(
     title = f"{info['engine']}: time to first audio in ms, a word every {load.words_every_ms:g} ms"
     columns = ("load", "requests", "p50", "p95", "p99", "underruns", "audio s/s", "peak", "client lag p99", "errors")
     report.table(title, columns, rows)
-    if json:
-        report.write_json(json, report.document("serve", info, [figures for figures, _ in found]))
-    if picture:
+
+    def draw(picture: report.Plot) -> None:
         picture.ttfa(f"{info['engine']} engine", [(figures["load"], ttfa) for figures, ttfa in found if ttfa])
-        picture.save()
+
+    _write("serve", info, [figures for figures, _ in found], outputs, draw)
 
 
-def run_streams(
-    url: str | None, key: str | None, engine: str, counts: str, plan: Plan, json: Path | None, plot: Path | None
-) -> None:
+def run_streams(source: Source, streams: str, plan: Plan, outputs: Outputs) -> None:
     """`agent-tts bench streams`.
 
     Raises:
         SettingsError: the options make no sense.
         SpeechError: the node cannot be measured.
     """
-    sizes = [round(value) for value in numbers("--streams", counts)]
-    picture = report.Plot(plot) if plot else None
+    sizes = counts("--streams", streams)
     settings = {
         "slots": max(sizes),
         "limits__connections": max(sizes) + 16,
@@ -104,10 +116,11 @@ def run_streams(
     }
 
     async def main() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        async with target(url, key, engine=engine, **settings) as node:
+        async with target(source, **settings) as node:
             with Bar(len(sizes) * (plan.seconds + plan.ramp_s)) as bar:
                 return node.info, [
-                    await bar.during(f"{size} streams", hold(node.url, key, size, plan, node.pids)) for size in sizes
+                    await bar.during(f"{size} streams", hold(node.url, node.key, size, plan, node.pids))
+                    for size in sizes
                 ]
 
     info, runs = run(main())
@@ -130,38 +143,28 @@ def run_streams(
     report.table(title, columns, rows)
     clean = max((run["streams"] for run in runs if is_clean(run)), default=0)
     print(f"largest number without a gap: {clean}")
-    if json:
-        report.write_json(json, report.document("streams", info, runs))
-    if picture:
+
+    def draw(picture: report.Plot) -> None:
         series: dict[str, Sequence[float]] = {name: [run["cpu_percent"][name] for run in runs] for name in processes}
         picture.lines(f"{info['engine']} engine, {clean} streams without a gap", sizes, series, ("streams", "CPU, %"))
-        picture.save()
+
+    _write("streams", info, runs, outputs, draw)
 
 
-def run_rtc(
-    url: str | None,
-    key: str | None,
-    engine: str,
-    counts: str,
-    seconds: float,
-    voice: str | None,
-    json: Path | None,
-    plot: Path | None,
-) -> None:
+def run_rtc(source: Source, peers: str, seconds: float, voice: str | None, outputs: Outputs) -> None:
     """`agent-tts bench rtc`.
 
     Raises:
         SettingsError: the options make no sense.
         SpeechError: the node cannot be measured.
     """
-    sizes = [round(value) for value in numbers("--peers", counts)]
-    picture = report.Plot(plot) if plot else None
+    sizes = counts("--peers", peers)
 
     async def main() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        async with target(url, key, engine=engine, slots=max(sizes), limits__rtc_peers=2 * max(sizes)) as node:
+        async with target(source, slots=max(sizes), limits__rtc_peers=2 * max(sizes)) as node:
             with Bar(len(sizes) * seconds) as bar:
                 return node.info, [
-                    await bar.during(f"{size} peers", listen(node.http_url, key, size, seconds, voice, node.pids))
+                    await bar.during(f"{size} peers", listen(node.http_url, node.key, size, seconds, voice, node.pids))
                     for size in sizes
                 ]
 
@@ -181,15 +184,14 @@ def run_rtc(
         "errors",
     )
     report.table(f"{info['engine']}: WebRTC packets against their 20 ms grid", columns, rows)
-    if json:
-        report.write_json(json, report.document("rtc", info, runs))
-    if picture:
+
+    def draw(picture: report.Plot) -> None:
         series: dict[str, Sequence[float]] = {
-            "p50": [run["lateness_ms"]["p50"] for run in runs],
-            "p99": [run["lateness_ms"]["p99"] for run in runs],
+            name: [run["lateness_ms"][name] for run in runs] for name in ("p50", "p99")
         }
         picture.lines(f"{info['engine']} engine", sizes, series, ("WebRTC peers", "lateness of packets, ms"))
-        picture.save()
+
+    _write("rtc", info, runs, outputs, draw)
 
 
 # ---------------------------------------------------------------- shared
@@ -205,8 +207,23 @@ def numbers(option: str, text: str) -> list[float]:
         values = [float(part) for part in text.split(",")]
     except ValueError:
         values = []
-    if not values or min(values) <= 0:
-        raise SettingsError(f"{option} {text}: must be positive numbers with commas between them, like 1,10,20")
+    if not values or not all(math.isfinite(value) and value > 0 for value in values):
+        raise SettingsError(f"{option} {text}: must be positive numbers with commas between them, like 0.5,1,10")
+    return values
+
+
+def counts(option: str, text: str) -> list[int]:
+    """Whole numbers from 1, separated by commas.
+
+    Raises:
+        SettingsError: they are not.
+    """
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or min(values) < 1:
+        raise SettingsError(f"{option} {text}: must be whole numbers from 1 with commas between them, like 1,10,20")
     return values
 
 
@@ -217,26 +234,40 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 @asynccontextmanager
-async def target(url: str | None, key: str | None, **settings: object) -> AsyncIterator[Target]:
-    """The node at `url`, or one of our own with these settings.
+async def target(source: Source, **settings: object) -> AsyncIterator[Target]:
+    """The node at the source's url, or one of our own with these settings.
 
     Raises:
+        SettingsError: the url names no node.
         SpeechError: it cannot be reached, or does not come up.
     """
-    if url is not None:
-        address = stream_url(url)
-        yield Target(address, url, {}, await _info(address, key))
+    key = source.key
+    if source.url is not None:
+        address = stream_url(source.url)
+        yield Target(address, http_url(source.url), key, {}, await _info(address, key))
         return
+    settings = {"engine": source.engine} | settings
     async with own_node(**settings) as node:
         address = stream_url(node.url)
         pids = {"front": node.front_pid, "engine": node.engine_pid}
-        yield Target(address, node.url, pids, {**await _info(address, key), "settings": settings})
+        yield Target(address, node.url, key, pids, {**await _info(address, key), "settings": settings})
 
 
 async def _info(url: str, key: str | None) -> dict[str, Any]:
     connection, greeting = await dial(url, key)
     await connection.close()
     return {name: greeting[name] for name in ("engine", "model", "limits")}
+
+
+def _write(
+    kind: str, info: dict[str, Any], runs: list[dict[str, Any]], outputs: Outputs, draw: Callable[[report.Plot], None]
+) -> None:
+    """The files that were asked for."""
+    if outputs.json is not None:
+        report.write_json(outputs.json, report.document(kind, info, runs))
+    if outputs.picture is not None:
+        draw(outputs.picture)
+        outputs.picture.save()
 
 
 class Bar:

@@ -92,6 +92,7 @@ async def engine(settings: Settings) -> AsyncIterator[tuple[SpeechService, Engin
     """An engine process of our own, which ends with the block. Its log is not shown: what matters is in the errors.
 
     Raises:
+        SettingsError: it cannot be set up like that.
         EngineLost: it does not start; the message says why.
     """
     logger.disable("agent_tts")

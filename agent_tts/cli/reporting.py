@@ -18,7 +18,7 @@ BROKEN_PIPE = 141  # as a shell has it for SIGPIPE
 @contextmanager
 def reported() -> Iterator[None]:
     """Turn what a person can do something about into a message and an exit code."""
-    from agent_tts.errors import SettingsError, SpeechError
+    from agent_tts.errors import SettingsError, SpeechError, UnknownVoice
 
     try:
         yield
@@ -27,6 +27,8 @@ def reported() -> Iterator[None]:
     except BrokenPipeError:  # the reader of our output has had enough
         raise typer.Exit(BROKEN_PIPE) from None
     except SpeechError as error:
+        if isinstance(error, UnknownVoice):
+            raise complain(f"{error.message}\n`agent-tts voices` lists all voices", 1) from None
         again = "" if error.retry_after_ms is None else f" (try again in {error.retry_after_ms} ms)"
         raise complain(f"{error.message}{again}", 1) from None
     except TimeoutError:

@@ -20,6 +20,7 @@ from agent_tts.events import SpeechOptions
 SEGMENT_CHARS = 1_000  # about a minute of speech
 OPEN_AHEAD = 2  # contexts open at once: while one is heard, the next is made
 SLOTS = 4  # of an engine of our own
+NOTHING = "there is nothing to speak"
 
 
 def say(
@@ -36,11 +37,13 @@ def say(
     """Speak `text`, or stdin if it is "-", until all is written or heard.
 
     Raises:
-        SettingsError: there is nowhere to put the audio.
+        SettingsError: there is nothing to speak, or nowhere to put the audio.
         SpeechError: it cannot be spoken.
         BrokenPipeError: whoever reads standard output has left.
         KeyboardInterrupt: all is stopped and cleaned up.
     """
+    if not text.strip():
+        raise SettingsError(NOTHING)
     speaker = remote(url, key, options) if url else _own_engine(engine, options)
     asyncio.run(_say(text, options.speed, speaker, output, play, quiet))
 
@@ -124,6 +127,7 @@ async def _write(
     progress: Progress,
 ) -> None:
     current: Utterance | None = None
+    opened = False
     async for text in source:
         if text is None:
             segmenter.cut()
@@ -139,8 +143,11 @@ async def _write(
                     continue
                 await room.acquire()
                 current = await speaker.open()
+                opened = True
                 utterances.put_nowait(current)
             progress.text()
             current.write(piece)
     if current is not None:
         current.end()
+    if not opened:
+        raise SettingsError(NOTHING)

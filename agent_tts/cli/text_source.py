@@ -14,8 +14,8 @@ READ_AHEAD = 8  # chunks that may wait
 # Silence after which what has come is spoken to its end: well before a node calls an open context starved (15 s).
 IDLE_S = 5.0
 
-SENTENCE_ENDS = ".!?…"
-WIDE_SENTENCE_ENDS = "。！？"  # no space follows these
+SENTENCE_ENDS = frozenset(".!?…")
+WIDE_SENTENCE_ENDS = frozenset("。！？")  # no space follows these
 
 
 async def once(text: str) -> AsyncIterator[str | None]:
@@ -90,7 +90,7 @@ class Segmenter:
         start = 0
         for index, char in enumerate(text):
             self._length += 1
-            sentence = char in WIDE_SENTENCE_ENDS or (char.isspace() and self._last in SENTENCE_ENDS and self._last)
+            sentence = char in WIDE_SENTENCE_ENDS or (char.isspace() and self._last in SENTENCE_ENDS)
             self._last = char
             if (
                 (self._length >= self._limit and sentence)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.table import Table
 
 from agent_tts.cli.link import engine as engine_process
-from agent_tts.client import PATH, ConnectionLost, stream_url
+from agent_tts.client import ConnectionLost, http_url
 from agent_tts.configuration import load_settings
-from agent_tts.errors import Unauthorized
+from agent_tts.errors import Unauthorized, UnsupportedLanguage
 from agent_tts.serve.openai import VoiceList, voice_list
 
 ANSWER_S = 10.0
@@ -21,11 +21,13 @@ def voices(language: str | None, *, as_json: bool, url: str | None, key: str | N
     """Print the voices of a node, or of an engine of our own.
 
     Raises:
-        SpeechError: the node cannot be reached, or the engine does not start.
+        SpeechError: the node cannot be reached, the engine does not start, or no voice speaks the language.
     """
     found = _of_node(url, key) if url else asyncio.run(_of_engine(engine))
     if language is not None:
         spoken = [voice for voice in found.voices if any(_speaks(code, language) for code in voice.languages)]
+        if not spoken:
+            raise UnsupportedLanguage(f"no voice speaks {language!r}: without --language, all are listed")
         found = found.model_copy(update={"voices": spoken})
     if as_json:
         print(found.model_dump_json(indent=2))
@@ -52,14 +54,14 @@ async def _of_engine(engine: str | None) -> VoiceList:
 def _of_node(url: str, key: str | None) -> VoiceList:
     import httpx
 
-    scheme, host, path, query, _ = urlsplit(stream_url(url))
-    base = urlunsplit((scheme.replace("ws", "http", 1), host, path.removesuffix(PATH), query, ""))
+    base = http_url(url)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         answer = httpx.get(f"{base}/v1/audio/voices", headers=headers, timeout=ANSWER_S)
         if answer.status_code == Unauthorized.status:
-            raise Unauthorized("an API key is needed: set AGENT_TTS_KEY")
+            asked = "the node does not take this API key" if key else "an API key is needed"
+            raise Unauthorized(f"{asked}: set AGENT_TTS_KEY")
         answer.raise_for_status()
         return VoiceList.model_validate_json(answer.content)
-    except (httpx.HTTPError, ValueError) as error:
-        raise ConnectionLost(f"no node answers at {host}: {type(error).__name__}") from error
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise ConnectionLost(f"no node answers at {urlsplit(base).netloc}: {type(error).__name__}") from error

@@ -11,7 +11,16 @@ from functools import partial
 import numpy as np
 
 from agent_tts.engine.base import Aligned, Input, Open, Output
-from agent_tts.engine.espeak_lib import PITCH_MAX, PITCH_NORMAL, RATE_MAX, RATE_MIN, RATE_NORMAL, Espeak, Language
+from agent_tts.engine.espeak_lib import (
+    PITCH_MAX,
+    PITCH_NORMAL,
+    RATE_MAX,
+    RATE_MIN,
+    RATE_NORMAL,
+    Espeak,
+    Language,
+    TooLong,
+)
 from agent_tts.engine.espeak_voices import EspeakVoices
 from agent_tts.engine.resample import Resampler
 from agent_tts.engine.slots import Mark, Slots, Track
@@ -21,6 +30,10 @@ from agent_tts.text.feed import Unit
 
 # Synthesis in one step, in seconds: a slot whose turn does not come is spoken in the next step.
 STEP_BUDGET_S = 0.005
+
+# Longest audio of a unit, in seconds: about 10 ms of work. The engine speaks a longer one in halves, however few its
+# characters are: "999 999 999" is a long story, and so is a script that the language spells out.
+MAX_UNIT_S = 10.0
 
 # What a pause follows, and what may stand between.
 CLAUSE_ENDS = tuple(".!?;:,…—–。！？，、；：।؟؛،")
@@ -52,7 +65,11 @@ class EspeakEngine:
         self._slots = Slots(slots, self._make)
 
     def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
-        """See `Engine.step`. A slot whose clause did not fit into the step's budget yields nothing this time."""
+        """See `Engine.step`. A slot whose clause did not fit into the step's budget yields nothing this time.
+
+        The step takes about the budget and one clause more at the longest. Paced streams come first: what they may
+        speak is bounded by real time, so that they leave room for the others, who would not leave any for them.
+        """
         outputs = self._slots.apply(inputs)
         deadline = time.perf_counter() + STEP_BUDGET_S
         for owner in sorted(self._slots.owners(run), key=_Owner.urgency):
@@ -68,7 +85,8 @@ class EspeakEngine:
 
     def _make(self, opened: Open) -> _Owner:
         language, variant = self._voices.resolve(opened.options.voice, opened.options.language)
-        return _Owner(self._espeak, Track(opened, self._first_words), Delivery.of(language, variant, opened.options))
+        delivery = Delivery.of(language, variant, opened.options)
+        return _Owner(self._espeak, Track(opened, self._first_words), delivery, unpaced=opened.options.lead_ms is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +119,14 @@ def _clamp(pitch: int) -> int:
 class _Owner:
     """Who has a slot: its text, its voice and its resampler."""
 
-    def __init__(self, espeak: Espeak, track: Track, delivery: Delivery) -> None:
+    def __init__(self, espeak: Espeak, track: Track, delivery: Delivery, *, unpaced: bool) -> None:
         self.track = track
         self._espeak = espeak
         self._delivery = delivery
+        # Whether it speaks as fast as it can.
+        self._unpaced = unpaced
+        # Samples of espeak-ng that a unit may have, so that neither they nor what they are stretched to are too many.
+        self._max_samples = round(MAX_UNIT_S * espeak.sample_rate * min(1.0, delivery.stretch))
         # One resampler for the whole stream, so that clauses join without a seam; a flush ends it and starts another.
         self._resampler = self._new_resampler()
         # Where the resampler started, in output samples, and what it has been fed, in samples of espeak-ng.
@@ -113,16 +135,17 @@ class _Owner:
         # Whether anything but silence has been spoken.
         self._audible = False
 
-    def urgency(self) -> tuple[int, bool]:
-        """Sorts: who has no frame left before who has, and among these new streams first."""
-        return self.track.ready, self.track.frames > 0
+    def urgency(self) -> tuple[bool, int, bool]:
+        """Sorts: paced streams first; then who has no frame left before who has, and among these new streams first."""
+        return self._unpaced, self.track.ready, self.track.frames > 0
 
     def prepare(self, deadline: float) -> list[Output]:
         """Speak what the next frame needs, and the one after it while there is time."""
         outputs: list[Output] = []
-        while self.track.ready < 2 and self.track.pending and time.perf_counter() < deadline:
-            item = self.track.pending.popleft()
-            outputs += self._speak(item) if isinstance(item, Unit) else self._pass(item)
+        while self.track.ready < 2 and not self.track.dry and time.perf_counter() < deadline:
+            if self.track.pending:
+                item = self.track.pending.popleft()
+                outputs += self._speak(item) if isinstance(item, Unit) else self._pass(item)
         return outputs
 
     def _pass(self, mark: Mark) -> list[Output]:
@@ -137,9 +160,21 @@ class _Owner:
         ends = text.endswith(CLAUSE_ENDS)
         if not ends:
             text += ","  # cut in mid-sentence: spoken as if it went on, and without a pause
-        clause = self._espeak.synthesize(
-            text, d.language, d.variant, rate=d.rate, pitch=d.pitch, pitch_range=d.pitch_range, pause=ends
-        )
+        halves = unit.halves()
+        try:
+            clause = self._espeak.synthesize(
+                text,
+                d.language,
+                d.variant,
+                rate=d.rate,
+                pitch=d.pitch,
+                pitch_range=d.pitch_range,
+                pause=ends,
+                max_samples=halves and self._max_samples,
+            )
+        except TooLong:
+            self.track.pending.extendleft(reversed(halves or ()))  # without halves there is no limit
+            return []
         samples = clause.samples if d.stretch == 1.0 else self._espeak.stretch(clause.samples, d.stretch)
         scale = len(samples) / max(1, len(clause.samples))
         lead = 0

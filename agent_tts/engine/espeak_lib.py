@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -30,6 +31,8 @@ _DONT_EXIT = 0x8000  # an error is a return value, not the end of the process
 _CHARS_UTF8, _ENDPAUSE = 1, 0x1000
 _PARAM_RATE, _PARAM_VOLUME, _PARAM_PITCH, _PARAM_RANGE = 1, 2, 3, 4
 _EVENT_LIST_END, _EVENT_WORD, _EVENT_CLAUSE_END = 0, 1, 5
+# NUL ends the text, U+0001 starts a command that outlasts the synthesis, and a lone surrogate has no UTF-8.
+_UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _STEADY = "\nflutter 0\nroughness 9\n"  # roughness above 7 is none at all
 
 
@@ -55,6 +58,10 @@ _SynthCallback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), 
 
 class EspeakError(RuntimeError):
     """espeak-ng refused a call."""
+
+
+class TooLong(EspeakError):
+    """The audio would be longer than was allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +114,19 @@ class Espeak:
         pitch: int,
         pitch_range: int,
         pause: bool,
+        max_samples: int | None = None,
     ) -> Clause:
-        """Speak `text`, which has no NUL, literally: no SSML, no phonemes.
+        """Speak `text` literally: no SSML, no phonemes, no commands; control characters and lone surrogates are spaces.
 
         Args:
             rate: words a minute, RATE_MIN .. RATE_MAX.
             pitch: of the lowest tones, 0 .. PITCH_MAX; PITCH_NORMAL is the voice's own, PITCH_MAX an octave higher.
             pitch_range: from the lowest tones to the highest, 0 .. PITCH_MAX; linear, PITCH_NORMAL is the voice's own.
             pause: whether the pause after the last clause is part of the audio.
+            max_samples: when there would be more of them, the work stops there; None is no limit.
 
         Raises:
+            TooLong: there would be more than `max_samples`.
             EspeakError: the library refused the voice or the text.
         """
         self._select(language, variant)
@@ -127,18 +137,26 @@ class Espeak:
 
         pieces: list[bytes] = []
         marks: list[tuple[int, int, int, int]] = []  # type, character, length, sample
+        total = 0
 
         def collect(samples: ctypes._Pointer[ctypes.c_short], count: int, events: ctypes._Pointer[_Event]) -> int:
+            nonlocal total
             marks.extend((each.type, each.text_position - 1, each.length, each.sample) for each in _events(events))
             if samples and count > 0:
                 pieces.append(ctypes.string_at(samples, 2 * count))
-            return 0
+                total += count
+            return int(too_long())
+
+        def too_long() -> bool:
+            return max_samples is not None and total > max_samples
 
         callback = _SynthCallback(collect)
         self._lib.espeak_SetSynthCallback(callback)
-        raw = text.encode() + b"\0"
+        raw = _UNSPEAKABLE.sub(" ", text).encode() + b"\0"
         flags = _CHARS_UTF8 | (_ENDPAUSE if pause else 0)
         _check(self._lib.espeak_Synth(raw, ctypes.c_size_t(len(raw)), 0, 0, 0, flags, None, None))
+        if too_long():
+            raise TooLong(f"the audio is longer than {max_samples} samples")
         samples = np.frombuffer(b"".join(pieces), np.int16)
         return Clause(samples, tuple(_words(text, marks, samples)))
 
@@ -182,7 +200,12 @@ def languages() -> tuple[Language, ...]:
 
 def has_variant(name: str) -> bool:
     """Whether there is a variant of this name."""
-    return (_data() / "voices" / "!v" / name).is_file()
+    return name in _variants()
+
+
+@lru_cache(maxsize=1)
+def _variants() -> frozenset[str]:
+    return frozenset(path.name for path in (_data() / "voices" / "!v").iterdir() if path.is_file())
 
 
 def _language(path: Path) -> Language | None:

@@ -114,7 +114,7 @@ class Scheduler:
         stream = Stream(stream_id, options, opened_at=now, credit=self.policy.window_frames)
         self._streams[stream_id] = stream
         if len(self._waiting) >= len(self._free) + self.policy.queue:
-            self._refuse(stream)
+            self._refuse(stream, f"all {self.policy.slots} slots are speaking and the queue is full")
         else:
             self._waiting.append(stream)
 
@@ -207,7 +207,7 @@ class Scheduler:
 
     def _expire(self, now: float) -> None:
         while self._waiting and now >= self._waiting[0].opened_at + self.policy.queue_s and not self._free:
-            self._refuse(self._waiting.popleft())
+            self._refuse(self._waiting.popleft(), f"no slot came free within {self.policy.queue_s:g} s")
         for stream in self._owners:
             if stream is None:
                 continue
@@ -237,9 +237,8 @@ class Scheduler:
             case base.Failed(code=code, message=message):
                 self._finish(stream, "error", code, message)
 
-    def _refuse(self, stream: Stream) -> None:
-        message = f"all {self.policy.slots} slots are speaking and the queue is full: try again"
-        self._finish(stream, "error", "at_capacity", message, retry_after_ms=500)
+    def _refuse(self, stream: Stream, why: str) -> None:
+        self._finish(stream, "error", "at_capacity", f"{why}: try again", retry_after_ms=500)
 
     def _finish(
         self,

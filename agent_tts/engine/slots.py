@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Generic, Protocol, TypeVar
@@ -15,6 +16,8 @@ from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Input, Op
 from agent_tts.errors import SpeechError
 from agent_tts.events import FRAME_BYTES
 from agent_tts.text.feed import TextFeed, Unit
+
+READ_CHARS = 500  # of text in one go: half a millisecond
 
 
 class Mark(Enum):
@@ -30,8 +33,11 @@ class Track:
     def __init__(self, opened: Open, first_words: int = 2) -> None:
         self.slot = opened.slot
         self.epoch = opened.epoch
-        # What the engine has to speak next, in order. Bounded by the text that the front lets in.
-        self.pending: deque[Unit | Mark] = deque()
+        # Text to be cut into units, in pieces. Bounded by what the front lets in: characters of a context, and flushes
+        # that are not answered yet.
+        self._unread: deque[Text] = deque()
+        # What the engine has to speak next, in order, as far as the text is read.
+        self._pending: deque[Unit | Mark] = deque()
         # Frames handed out.
         self.frames = 0
         # Cuts the text into units that later text cannot change.
@@ -53,13 +59,34 @@ class Track:
         """Whole frames that wait to be handed out."""
         return len(self._pcm) // FRAME_BYTES
 
+    @property
+    def pending(self) -> deque[Unit | Mark]:
+        """What the engine has to speak next, in order.
+
+        Where nothing waits, one piece of the text is read for it, so that no step has to read a long text at once;
+        that may be nothing to speak yet.
+        """
+        if not self._pending and self._unread:
+            self._read(self._unread.popleft())
+        return self._pending
+
+    @property
+    def dry(self) -> bool:
+        """Whether there is nothing to speak, and no text that is not read yet."""
+        return not (self._pending or self._unread)
+
     def take_text(self, text: Text) -> None:
         """More text, with its flush and its end."""
-        self.pending += self._feed.append(text.text)
+        *before, last = range(0, len(text.text), READ_CHARS) or (0,)
+        self._unread.extend(Text(text.slot, text.text[start : start + READ_CHARS]) for start in before)
+        self._unread.append(replace(text, text=text.text[last:]))
+
+    def _read(self, text: Text) -> None:
+        self._pending += self._feed.append(text.text)
         if text.flush:
-            self.pending += [*self._feed.flush(), Mark.FLUSH]
+            self._pending += [*self._feed.flush(), Mark.FLUSH]
         if text.last:
-            self.pending += [*self._feed.end(), Mark.END]
+            self._pending += [*self._feed.end(), Mark.END]
 
     def write(self, pcm: bytes) -> None:
         """Append audio of what was taken from `pending`: pcm_s16le of any length."""
@@ -80,7 +107,7 @@ class Track:
             outputs.append(Frame(self.slot, self.epoch, bytes(self._pcm[:FRAME_BYTES])))
             del self._pcm[:FRAME_BYTES]
             self.frames += 1
-        dry = not (outputs or self.pending)
+        dry = self.dry and not outputs
         while self._flushes and self._flushes[0] <= self.frames:
             self._flushes.popleft()
             outputs.append(Flushed(self.slot, self.epoch))

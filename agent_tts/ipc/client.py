@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from loguru import logger
 
-from agent_tts.errors import EngineLost
+from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.events import Command, Event
 from agent_tts.ipc.process import ChildProcess
 from agent_tts.settings import Settings
@@ -52,6 +52,7 @@ class EngineProcess:
         """Spawn the engine process; its `Hello` has been handed out when this returns. Cancelling it ends the process.
 
         Raises:
+            SettingsError: the engine cannot be set up like that.
             EngineLost: it did not come up within `timeouts.engine_start_s`, or died; the message says why.
         """
         child = self._child = self._new_child()
@@ -112,5 +113,5 @@ class EngineProcess:
                 return
             await asyncio.sleep(BACKOFF_S[len(deaths) - 1])
             child = self._child = self._new_child()
-            with contextlib.suppress(EngineLost):  # its `gone` says the same
+            with contextlib.suppress(EngineLost, SettingsError):  # its `gone` says the same
                 await child.start()

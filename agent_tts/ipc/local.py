@@ -1,4 +1,4 @@
-"""An engine loop inside this event loop: the link of tests in virtual time and of one-off synthesis."""
+"""An engine loop inside this event loop: the link of tests in virtual time."""
 
 from __future__ import annotations
 

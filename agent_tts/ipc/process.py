@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,13 +14,19 @@ from typing import Any, cast
 
 from loguru import logger
 
-from agent_tts.errors import EngineLost
+from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.events import Command, Event, Hello, Ping, Pong, Stop
 from agent_tts.ipc.wire import TO_FRONT, Decoder, Setup, WireError, encode
-from agent_tts.settings import ENV_PREFIX, Settings
+from agent_tts.settings import Settings
 
 # What the engine process is told. API keys and TURN credentials are none of its business.
 ENGINE_SETTINGS = {"engine", "slots", "queue", "limits", "timeouts", "espeak", "tone"}
+
+# The variables that it gets: those of the system, of Python and of numeric libraries. Any other may hold a secret.
+ENVIRONMENT = re.compile(
+    r"(PATH|HOME|LANG|TEMP|LD_LIBRARY_PATH|VIRTUAL_ENV|SYSTEMROOT)\Z"
+    r"|(LC_|TMP|DYLD_|PYTHON|OMP_|OPENBLAS_|MKL_|CUDA_|NVIDIA_|HF_|TORCH_|TRITON_|XDG_|COVERAGE_)"
+)
 
 MAX_UNREAD_BYTES = 8 << 20  # commands that the engine process does not read, then it counts as hung
 TAIL_BYTES = 4_096  # of its stderr, kept for the log
@@ -91,6 +98,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         """Spawn it and wait for its `Hello`. On failure, and when this is cancelled, nothing is left of it.
 
         Raises:
+            SettingsError: the engine cannot be set up like that.
             EngineLost: it did not come up; the message holds the last line that it printed.
         """
         try:
@@ -100,7 +108,10 @@ class ChildProcess(asyncio.SubprocessProtocol):
             raise
         if not self._greeted:
             await self.end()
-            raise EngineLost(f"the engine did not start ({self.gone.result()}): {self._last_line()}")
+            line, refusal = self._last_line(), f"{SettingsError.__name__}: "
+            if line.startswith(refusal):
+                raise SettingsError(line.removeprefix(refusal))
+            raise EngineLost(f"the engine did not start ({self.gone.result()}): {line}")
 
     async def _come_up(self, limit_s: float) -> None:
         try:
@@ -120,7 +131,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
             options["start_new_session"] = True  # Ctrl-C is for the front alone
         # -P: no module of the current directory may take the place of one of ours.
         command = (sys.executable, "-P", "-m", "agent_tts.ipc.child", str(os.getpid()))
-        env = {name: value for name, value in os.environ.items() if not name.upper().startswith(ENV_PREFIX)}
+        env = {name: value for name, value in os.environ.items() if ENVIRONMENT.match(name.upper())}
         transport, _ = await self._loop.subprocess_exec(lambda: self, *command, env=env, **options)
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         self._write(encode(Setup(self._settings.model_dump_json(include=ENGINE_SETTINGS))))

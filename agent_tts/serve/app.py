@@ -15,6 +15,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
 import agent_tts
+from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.events import Event
 from agent_tts.ipc.client import EngineProcess
 from agent_tts.serve import http, rtc
@@ -44,6 +45,8 @@ PAGE_HEADERS = {
 def create_app(settings: Settings, make_link: LinkFactory | None = None) -> FastAPI:
     """A node, ready to be served; its engine comes up with the application's lifespan.
 
+    When it does not, the lifespan fails, and the reason is `app.state.start_error`; servers tell only that it failed.
+
     Args:
         make_link: the way to an engine; an engine process of its own when None.
     """
@@ -58,7 +61,11 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None) -> Fast
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await service.start()
+        try:
+            await service.start()
+        except (EngineLost, SettingsError) as error:
+            app.state.start_error = error
+            raise
         probe = asyncio.create_task(_probe_lag(node), name="loop lag probe")
         try:
             yield
@@ -70,6 +77,7 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None) -> Fast
 
     app = FastAPI(title="agent_tts", version=agent_tts.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.node = node
+    app.state.start_error = None
     app.include_router(http.router())
     app.include_router(rtc.router())
     app.router.routes.append(WebSocketRoute("/v1/tts/stream", StreamEndpoint(node)))

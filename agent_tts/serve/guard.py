@@ -14,12 +14,11 @@ from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
-from agent_tts.errors import AtCapacity, Unauthorized
+from agent_tts.errors import RETRY_MS, AtCapacity, Unauthorized
 from agent_tts.serve.metrics import Metrics
 from agent_tts.settings import Settings, is_loopback
 
 MAX_TOKENS = 10_000  # unused tokens at once; each lives for a minute
-RETRY_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class Guard:
         Raises:
             Unauthorized: the origin is foreign, or the key or token is missing or wrong.
         """
-        self._check_origin(headers)
+        self._check_host_and_origin(headers)
         if not self._keys:
             return Client(None)
         token = query.get("token")
@@ -88,11 +87,13 @@ class Guard:
         given = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         # Every key is compared, so that the time taken tells nothing of which one was nearly right.
         right = [hmac.compare_digest(key, given.encode(errors="replace")) for key in self._keys]
-        if not any(right):
+        if not given:
             raise Unauthorized("an API key is needed: Authorization: Bearer KEY, or X-API-Key")
+        if not any(right):
+            raise Unauthorized("the API key is wrong")
         return Client(_digest(given).hex()[:16])
 
-    def _check_origin(self, headers: Mapping[str, str]) -> None:
+    def _check_host_and_origin(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "").lower()
         if not self._keys and not self._is_known_host(host):
             # A foreign name that points at loopback (DNS rebinding) makes any web page "the same origin".
@@ -101,12 +102,15 @@ class Guard:
         if origin is None:
             return
         origin = origin.lower()
-        if urlsplit(origin).netloc != host and origin not in self._origins:
+        if _netloc(origin) != host and origin not in self._origins:
             raise Unauthorized("this origin is not allowed: add it to auth.allowed_origins")
 
     def _is_known_host(self, host: str) -> bool:
-        name = urlsplit(f"//{host}").hostname or ""
-        return is_loopback(name) or any(urlsplit(origin).netloc == host for origin in self._origins)
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return is_loopback(name) or any(_netloc(origin) == host for origin in self._origins)
 
     # ------------------------------------------------------------ how much
 
@@ -141,6 +145,14 @@ async def authorized(connection: HTTPConnection) -> Client:
     """
     guard: Guard = connection.app.state.node.guard
     return guard.authorize(connection.headers, connection.query_params)
+
+
+def _netloc(origin: str) -> str | None:
+    """Host and port of an origin; None when it has none."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None
 
 
 def _digest(secret: str) -> bytes:

@@ -16,7 +16,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from agent_tts.errors import BadMessage, EngineLost, Internal, SpeechError, TextTooLong
+from agent_tts.errors import (
+    RETRY_MS,
+    BadMessage,
+    EngineLost,
+    Internal,
+    InvalidRequest,
+    RequestTimeout,
+    SpeechError,
+    TextTooLong,
+    Unsupported,
+)
 from agent_tts.events import EngineInfo
 from agent_tts.serve import openai
 from agent_tts.serve.encode import CONTENT_TYPES
@@ -24,17 +34,6 @@ from agent_tts.serve.guard import Client, authorized
 from agent_tts.serve.node import Node
 from agent_tts.serve.speech_response import SpeechResponse
 from agent_tts.settings import Settings
-
-RETRY_MS = 500
-
-
-class RequestTimeout(SpeechError):
-    code, status = "timeout", 408
-
-
-class Unsupported(SpeechError):
-    # Not 501: OpenAI's client would try again.
-    code, status = "unsupported", 400
 
 
 class Token(BaseModel):
@@ -222,7 +221,7 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     param = str(first["loc"][-1])
-    return await _on_speech_error(request, openai.InvalidRequest(f"{param}: {first['msg']}", param))
+    return await _on_speech_error(request, InvalidRequest(f"{param}: {first['msg']}", param))
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:

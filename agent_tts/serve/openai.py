@@ -8,9 +8,10 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent_tts.errors import (
-    BadMessage,
+    InvalidRequest,
     SpeechError,
     TextTooLong,
+    UnknownModel,
     UnknownVoice,
     UnsupportedFormat,
     UnsupportedLanguage,
@@ -21,18 +22,6 @@ from agent_tts.serve.protocol import SamplingFields
 
 # Accepted beside the engine's own names; each may carry a language, as `tts-1-de` does.
 MODELS = ("gpt-4o-mini-tts", "tts-1", "tts-1-hd")
-
-
-class UnknownModel(SpeechError):
-    code, status = "model_not_found", 404
-
-
-class InvalidRequest(BadMessage):
-    """A field of a request that is missing, unknown or not allowed."""
-
-    def __init__(self, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.param = param
 
 
 # ---------------------------------------------------------------- requests

@@ -20,7 +20,7 @@ from aiortc import (
 )
 from loguru import logger
 
-from agent_tts.errors import SpeechError
+from agent_tts.errors import SlowConsumer, SpeechError, at_capacity
 from agent_tts.serve import protocol
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
@@ -28,7 +28,6 @@ from agent_tts.serve.sdp import DEFAULT_MAX_MESSAGE, Offer
 from agent_tts.serve.session import AudioChunk, Session
 from agent_tts.serve.track import SpeechTrack
 from agent_tts.settings import Settings
-from agent_tts.speech.service import at_capacity
 
 GATHER_S = 1  # for answers of STUN and TURN servers; aioice's own 5 s are longer than anybody waits for an answer
 CLOSE_S = 1.0  # for aiortc to take a connection down
@@ -210,11 +209,16 @@ class RtcPeer:
 
     def _on_message(self, data: str | bytes) -> None:
         self._alive_at = time.monotonic()
-        if len(data) > self._node.settings.limits.message_bytes:
+        size = len(data if isinstance(data, bytes) else data.encode())
+        if size > self._node.settings.limits.message_bytes:
             self.hang_up("a message is too long")
             return
         self._pings = self._pings or _is_ping(data)
-        self._session.receive(data)
+        try:
+            self._session.receive(data)
+        except SlowConsumer as error:
+            self._node.metrics.refused.labels(error.code).inc()
+            self.hang_up(error.message)
 
     async def _pump(self) -> None:
         """Move what the session has to say: messages to the data channel, audio to the track."""
@@ -256,7 +260,7 @@ class RtcPeer:
 
 def _is_ping(data: str | bytes) -> bool:
     try:
-        return isinstance(protocol.parse(data), protocol.Ping)
+        return isinstance(protocol.check(protocol.load(data)), protocol.Ping)
     except SpeechError:
         return False
 

@@ -6,10 +6,10 @@ import json
 import struct
 from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFormat
-from agent_tts.events import FRAME_MS, Sampling, SpeechOptions
+from agent_tts.events import Sampling, SpeechOptions
 
 SUBPROTOCOL = "agent_tts.v1"
 
@@ -20,7 +20,13 @@ KIND_AUDIO = 1
 FLAG_LAST = 1  # last frame of the context
 FLAG_FLUSH = 2  # all audio before a flush point has been sent with this frame
 
-Id = Annotated[str, Field(min_length=1, max_length=128)]
+MAX_ID = 128
+
+# A frame, and what the scheduler takes to wake for several streams at once. With less ahead there would be gaps; more
+# than the node's limit would be work thrown away by a cancel.
+MIN_LEAD_MS = 120
+
+Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
 Milliseconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 # ---------------------------------------------------------------- client -> server
@@ -92,8 +98,7 @@ class SessionConfig(_Strict):
             _refuse(error, "session")
         if merged.lead_ms is None:
             return merged
-        # Less than a frame ahead cannot play without gaps; more than the limit is the engine's time wasted on a cancel.
-        return merged.model_copy(update={"lead_ms": min(max(merged.lead_ms, FRAME_MS), max_lead_ms)})
+        return merged.model_copy(update={"lead_ms": min(max(merged.lead_ms, MIN_LEAD_MS), max_lead_ms)})
 
     def options(self) -> SpeechOptions:
         """What of it concerns the engine."""
@@ -110,6 +115,15 @@ class SessionConfig(_Strict):
         )
 
 
+def _not_star(context_id: str) -> str:
+    if context_id == "*":
+        raise ValueError("should not be '*', which stands for every context")
+    return context_id
+
+
+NewId = Annotated[Id, AfterValidator(_not_star)]
+
+
 class SessionUpdate(_Message):
     type: Literal["session.update"]
     session: dict[str, Any]
@@ -120,7 +134,7 @@ class ContextOpen(_Message):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
     type: Literal["context.open"]
-    context_id: Id
+    context_id: NewId
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -129,7 +143,7 @@ class ContextOpen(_Message):
 
 class TextAppend(_Message):
     type: Literal["text.append"]
-    context_id: Id
+    context_id: NewId
     text: str
 
 
@@ -158,7 +172,7 @@ class PlaybackAck(_Message):
 
 class Ping(_Message):
     type: Literal["ping"]
-    t: int | float | Annotated[str, Field(max_length=128)] | None = None
+    t: int | Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, Field(max_length=128)] | None = None
 
 
 class SessionClose(_Message):
@@ -180,11 +194,11 @@ _ADAPTER: TypeAdapter[ClientMessage] = TypeAdapter(Annotated[ClientMessage, Fiel
 TYPES = [cls.model_fields["type"].annotation.__args__[0] for cls in ClientMessage.__args__]
 
 
-def parse(data: str | bytes) -> ClientMessage:
-    """One message from a client.
+def load(data: str | bytes) -> dict[str, Any]:
+    """One message from a client as JSON.
 
     Raises:
-        BadMessage, UnknownType: what was wrong and what is allowed, without a word of the content.
+        BadMessage: it is none.
     """
     if isinstance(data, bytes):
         raise BadMessage("binary messages have no meaning here: send JSON text")
@@ -194,6 +208,21 @@ def parse(data: str | bytes) -> ClientMessage:
         raise BadMessage("a message is one JSON object as text") from None
     if not isinstance(message, dict):
         raise BadMessage("a message is one JSON object with a type")
+    return message
+
+
+def context_of(message: dict[str, Any]) -> str | None:
+    """The context that a message names, whatever else is wrong with it."""
+    context_id = message.get("context_id")
+    return context_id if isinstance(context_id, str) and 0 < len(context_id) <= MAX_ID else None
+
+
+def check(message: dict[str, Any]) -> ClientMessage:
+    """One message from a client as a command.
+
+    Raises:
+        BadMessage, UnknownType: what was wrong and what is allowed, without a word of the content.
+    """
     if message.get("type") not in TYPES:
         raise UnknownType(f"type is one of {', '.join(TYPES)}")
     try:
@@ -224,7 +253,7 @@ def _refuse(error: ValidationError, what: str, skip: int = 0) -> NoReturn:
 
 def build(type_: str, **fields: Any) -> str:
     """A message to a client as JSON text. Lone surrogates of its text come back escaped, as they came."""
-    return json.dumps({"type": type_, **fields}, separators=(",", ":"))
+    return json.dumps({"type": type_, **fields}, separators=(",", ":"), allow_nan=False)
 
 
 def build_error(error: SpeechError, *, context_id: str | None = None, fatal: bool = False) -> str:

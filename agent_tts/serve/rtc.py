@@ -6,15 +6,14 @@ import asyncio
 import contextlib
 from typing import Any, Literal
 
-from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent_tts.errors import BadMessage, Draining, Internal
 from agent_tts.serve import sdp
-from agent_tts.serve.guard import Client, authorized
+from agent_tts.serve.http import Authorized, read_body
 from agent_tts.serve.node import Node
 from agent_tts.serve.peer import RtcPeer
-from agent_tts.settings import Settings
 
 __all__ = ["RtcPeer", "close_all", "router"]
 
@@ -53,7 +52,7 @@ async def _offer(request: Request) -> dict[str, str]:
     """Open a peer: an answer with the node's candidates, and the session's id."""
     node: Node = request.app.state.node
     client = node.guard.authorize(request.headers, request.query_params, token_ok=True)
-    offer = sdp.read_offer((await _body(request, node.settings)).sdp)
+    offer = sdp.read_offer(_parse(await read_body(request, node.settings)).sdp)
     if not node.settings.limits.rtc_peers:
         raise HTTPException(404, "WebRTC is turned off on this node (limits.rtc_peers)")
     if node.service.draining:
@@ -71,24 +70,14 @@ async def _offer(request: Request) -> dict[str, str]:
     return {"sdp": answer, "type": "answer", "session_id": peer.id}
 
 
-async def _body(request: Request, settings: Settings) -> OfferBody:
-    limit = settings.limits.message_bytes
-    body = b""
-    try:
-        async with asyncio.timeout(settings.timeouts.handshake_s):
-            async for piece in request.stream():
-                body += piece
-                if len(body) > limit:
-                    raise HTTPException(413, f"an offer has at most {limit} bytes")
-    except TimeoutError:
-        raise HTTPException(408, "the offer did not arrive in time") from None
+def _parse(body: bytes) -> OfferBody:
     try:
         return OfferBody.model_validate_json(body)
     except ValidationError:
         raise BadMessage('an offer is JSON: {"type": "offer", "sdp": "v=0..."}') from None
 
 
-async def _ice(request: Request, client: Client = Depends(authorized)) -> dict[str, list[dict[str, Any]]]:  # noqa: B008
+async def _ice(request: Request, client: Authorized) -> dict[str, list[dict[str, Any]]]:
     """The STUN and TURN servers to give to `RTCPeerConnection`, as `iceServers`."""
     node: Node = request.app.state.node
     servers = [
@@ -102,7 +91,7 @@ async def _ice(request: Request, client: Client = Depends(authorized)) -> dict[s
     return {"iceServers": [{name: value for name, value in server.items() if value} for server in servers]}
 
 
-async def _delete(session_id: str, request: Request, client: Client = Depends(authorized)) -> Response:  # noqa: B008
+async def _delete(session_id: str, request: Request, client: Authorized) -> Response:
     """Close a peer of the same client, and wait until it is."""
     node: Node = request.app.state.node
     peer = node.peers.get(session_id)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from loguru import logger
 
-from agent_tts.errors import EngineLost
+from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.serve.app import create_app
 from agent_tts.serve.server import NodeServer, listen
 from agent_tts.settings import Settings
@@ -25,15 +25,22 @@ def run(settings: Settings, on_ready: Callable[[str], None] | None = None) -> in
         on_ready: called once with the node's URL when it takes requests.
 
     Raises:
-        SettingsError: the node cannot be set up like that.
+        SettingsError: the node, or its engine, cannot be set up like that.
     """
     log_to_stderr(settings.log_level)
     with contextlib.closing(listen(settings)) as listener:
-        server = NodeServer(create_app(settings), settings, on_ready)
+        app = create_app(settings)
+        server = NodeServer(app, settings, on_ready)
+        # uvicorn would show the whole traceback of an engine that does not start; its message follows here.
+        logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.start_error is None)
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
             try:
                 runner.run(server.serve(sockets=[listener]))
-            except EngineLost:
+            except EngineLost as error:
+                reason: EngineLost | SettingsError = app.state.start_error or error
+                if isinstance(reason, SettingsError):
+                    raise reason from None
+                logger.error("{}", reason)
                 return 1
         return server.exit_code
 

@@ -8,68 +8,211 @@ import socket
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
 from loguru import logger
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+from websockets.frames import Frame
 
 from agent_tts.errors import EngineLost, SettingsError
+from agent_tts.serve.limits import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.writer import TRANSPORT
 from agent_tts.settings import Settings
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIReceiveEvent
 
 # Kernel buffer of a client connection, in bytes, as asked for; Linux doubles it. Without it a client that never reads
 # takes 84 s of audio before anybody notices.
 SEND_BUFFER = 65_536
 
+# Kernel buffer of what a client sends, doubled likewise. Clients send text: more would only be read all at once.
+RECEIVE_BUFFER = 32_768
+
 MAX_HEADER_BYTES = 65_536
 MAX_HEADERS = 100
+MAX_URL_BYTES = 8_000  # with method and version it has to fit into a line of `websockets`: 8192 bytes
+MAX_PIPELINED = 16  # requests of one connection that wait for their turn
+SPARE_CONNECTIONS = 256  # for pages, metrics and strangers, beyond those that may speak
+
+# Limits are looked at between slices: a parser is never given more at once than it may waste.
+HTTP_SLICE = 8_192
+WEBSOCKET_SLICE = 1_024
+
+# Pings, pongs and continuation frames: each costs as much as a message and says nothing. The burst is a message of
+# 64 kB in pieces of a few words.
+IDLE_FRAMES_PER_S = 200
+IDLE_FRAMES_BURST = 1_000
+MAX_FRAGMENTS = 1_000
+MAX_PONG_BACKLOG = 65_536  # bytes; pongs are written without waiting for room
+
 CONNECTION_BACKLOG = 1_024
+DRAIN_LOOK_S = 0.05
 SHUTDOWN_S = 2  # for responses that are still being sent after the drain
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """HTTP with a deadline for strangers and a limit on headers; endpoints can see and cut their connection."""
+    """HTTP that counts before it parses: every head has a size and a deadline, and few requests wait in line.
 
-    # Cuts the connection when the headers of its first request are late; None once they are there.
-    _stranger: asyncio.TimerHandle | None = None
+    Endpoints can see and cut their connection.
+    """
+
+    # Cuts the connection when a head, or the rest of a body whose request is answered, is late; None while neither is
+    # due.
+    _deadline: asyncio.TimerHandle | None = None
+    # Whether the parser is between requests or in the head of one.
+    _in_head = True
+    # Bytes fed since the parser last made anything of them: a head, or the framing and trailers of a chunked body.
+    _unparsed = 0
+    # Bytes of the request's complete headers and trailers.
     _header_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        assert isinstance(self.config, NodeConfig)
-        self._stranger = self.loop.call_later(self.config.settings.timeouts.handshake_s, transport.abort)
+        self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._welcome()
+        self._clear_deadline()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        for start in range(0, len(data), HTTP_SLICE):
+            if self.transport.is_closing():
+                return
+            if self.transport.get_protocol() is not self:  # upgraded: a client has to wait for the answer
+                self.transport.abort()
+                return
+            piece = data[start : start + HTTP_SLICE]
+            self._unparsed += len(piece)
+            if self._unparsed > MAX_HEADER_BYTES:
+                self.send_400_response("The head of the request is too long.")
+                return
+            if self._in_head and self._deadline is None:
+                self._set_deadline()
+            super().data_received(piece)
+
+    def handle_websocket_upgrade(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:  # that answer would end up in the WebSocket
+            self.transport.abort()
+            return
+        super().handle_websocket_upgrade()
+
+    # What the parser found. A ValueError is answered with 400 and the end of the connection.
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._header_bytes = 0
         extensions: dict[str, object] = {TRANSPORT: self.transport}
         self.scope["extensions"] = extensions  # type: ignore[typeddict-item]
+
+    def on_url(self, url: bytes) -> None:
+        if len(self.url) + len(url) > MAX_URL_BYTES:
+            raise ValueError("the URL is too long")
+        super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > MAX_HEADER_BYTES or len(self.headers) >= MAX_HEADERS:
-            raise ValueError("too many headers")  # answered with 400 and the end of the connection
+            raise ValueError("too many headers")
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._welcome()
-        self._header_bytes = 0
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise ValueError("too many requests at once")
+        self._in_head = False
+        self._unparsed = 0
+        self._clear_deadline()
         super().on_headers_complete()
 
-    def _welcome(self) -> None:
-        if self._stranger is not None:
-            self._stranger.cancel()
-            self._stranger = None
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_head = True
+        self._unparsed = 0
+        self._clear_deadline()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._in_head and self.cycle.response_complete:  # nobody waits for the rest of the body any more
+            self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        assert isinstance(self.config, NodeConfig)
+        self._clear_deadline()
+        self._deadline = self.loop.call_later(self.config.settings.timeouts.handshake_s, self.transport.abort)
+
+    def _clear_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket whose endpoint can see and cut its TCP connection."""
+    """A WebSocket that takes frames no faster than they are worth. Its endpoint can see and cut its TCP connection."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._idle_frames = TokenBucket(IDLE_FRAMES_PER_S, IDLE_FRAMES_BURST, self.loop.time())
+        # Read, but not parsed yet: what follows a message that the endpoint has not taken. Reading is paused meanwhile.
+        self._unparsed = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._unparsed += data
+        self._parse()
+        # The first data is a whole head, from `HttpProtocol`. Where it was none, uvicorn would leave it at that.
+        if not self.handshake_initiated:
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.transport.close()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        message = await super().receive()
+        self._parse()
+        return message
+
+    def _parse(self) -> None:
+        """Parse until there is a message for the endpoint, which keeps the queue as short as one slice.
+
+        After the close frame nobody takes messages any more, and uvicorn drops them.
+        """
+        while self._unparsed and (self.close_sent or self.queue.empty()) and not self.transport.is_closing():
+            piece, self._unparsed = self._unparsed[:WEBSOCKET_SLICE], self._unparsed[WEBSOCKET_SLICE:]
+            super().data_received(piece)
+
+    def handle_ping(self) -> None:
+        if self._may_send_idle_frame():
+            super().handle_ping()
+            if self.transport.get_write_buffer_size() > MAX_PONG_BACKLOG:
+                self.transport.abort()
+
+    def handle_pong(self, event: Frame) -> None:
+        if self._may_send_idle_frame():
+            super().handle_pong(event)
+
+    def handle_cont(self, event: Frame) -> None:
+        if self._may_send_idle_frame() and len(self.frames) < MAX_FRAGMENTS:
+            super().handle_cont(event)
+        else:
+            self.transport.abort()
+
+    def _may_send_idle_frame(self) -> bool:
+        """Count one; a client that sends too many is cut."""
+        if self._idle_frames.take(self.loop.time()):
+            self.transport.abort()
+        return not self.transport.is_closing()
 
     async def run_asgi(self) -> None:
         extensions: dict[str, object] = self.scope["extensions"]  # type: ignore[assignment]
@@ -93,6 +236,7 @@ def listen(settings: Settings) -> socket.socket:
         if sys.platform != "win32":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             milliseconds = round(settings.timeouts.tcp_user_s * 1_000)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
@@ -117,6 +261,7 @@ class NodeConfig(uvicorn.Config):
             ws_per_message_deflate=False,
             ws_ping_interval=settings.timeouts.ping_s,
             ws_ping_timeout=settings.timeouts.ping_s,
+            limit_concurrency=settings.limits.connections + SPARE_CONNECTIONS,
             timeout_graceful_shutdown=SHUTDOWN_S,
             access_log=False,
             log_config=None,
@@ -192,6 +337,18 @@ class NodeServer(uvicorn.Server):
         self._node.service.draining = True
         for session in list(self._node.sessions):
             session.drain()
-        if not await self._node.service.drain(timeout_s):
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._node.service.drain(timeout_s)
+                while self._is_sending():  # noqa: ASYNC110 - buffers of the kernel have no event
+                    await asyncio.sleep(DRAIN_LOOK_S)
+        except TimeoutError:
             logger.warning("drain: speech still running after {:g} s is cut", timeout_s)
         self.should_exit = True
+
+    def _is_sending(self) -> bool:
+        """Whether what was spoken is still on its way: in a session, a response, or a connection's buffer."""
+        state = self.server_state
+        return bool(self._node.sessions or state.tasks) or any(
+            connection.transport.get_write_buffer_size() for connection in state.connections
+        )

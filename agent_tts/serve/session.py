@@ -34,7 +34,13 @@ from agent_tts.speech.session import Speech, SpeechEvent
 from agent_tts.speech.words import Word, WordTimeline
 
 # Ids of contexts that were refused or died, remembered so that a client's text in flight does not open them anew.
-MAX_DEAD = 64
+MAX_REMEMBERED = 64
+
+# Flushes of a context that may wait for their audio: each costs the engine memory.
+MAX_FLUSHES = 1_000
+
+# Words in one message: some 80 bytes each, within what any data channel takes.
+MAX_WORDS = 200
 
 # Answers that a client may leave unread while it goes on asking.
 MAX_REPLIES = 1_000
@@ -97,6 +103,7 @@ class Context:
     encoder: Encoder | None  # None where audio leaves as it is
     started: bool = False  # context.started was sent
     chars: int = 0  # text so far
+    flushes: int = 0  # not answered yet
     first_sample: int = 0  # of the next chunk
     samples: int = 0  # handed out, at 24 kHz
     closed: bool = False  # its last frame was handed out as such
@@ -129,6 +136,8 @@ class Session:
         self._contexts: dict[str, Context] = {}
         # Ids of contexts that were refused or ended without the client's doing; text for them is refused. Oldest first.
         self._dead: OrderedDict[str, None] = OrderedDict()
+        # Ids of contexts that are done, newest last.
+        self._done: OrderedDict[str, None] = OrderedDict()
         # Number of the last context.
         self._context_no = 0
         # Messages that wait for no audio.
@@ -159,9 +168,9 @@ class Session:
         self._active_at = self._clock()
         context_id = None
         try:
-            message = protocol.parse(data)
-            context_id = getattr(message, "context_id", None)
-            self._obey(message)
+            message = protocol.load(data)
+            context_id = protocol.context_of(message)
+            self._obey(protocol.check(message))
         except SpeechError as error:
             if error.code in ("at_capacity", "engine_lost", "draining", "context_limit"):
                 self._node.metrics.refused.labels(error.code).inc()
@@ -169,19 +178,13 @@ class Session:
         if len(self._replies) > MAX_REPLIES:
             raise SlowConsumer("the client does not read the answers")
 
-    def poll(self, audio: bool = True) -> str | AudioChunk | None:
-        """What to send next, or None when there is nothing now.
-
-        Args:
-            audio: False gives only messages that do not stand behind audio.
-        """
+    def poll(self) -> str | AudioChunk | None:
+        """What to send next, or None when there is nothing now."""
         while True:
-            if self._replies:
-                return self._replies.popleft()
-            if not audio:
-                return None
             if self._outbox:
                 return self._outbox.popleft()
+            if self._replies:  # none may overtake the end of an earlier context of the same id
+                return self._replies.popleft()
             context = self._next_ready()
             if context is None:
                 break
@@ -224,16 +227,14 @@ class Session:
             case protocol.TextAppend(context_id=context_id, text=text):
                 self._append(context_id, text)
             case protocol.PlaybackAck(context_id=context_id, played_ms=played_ms):
-                self._context(context_id).acked = (played_ms, self._clock())
+                self._ack(context_id, played_ms)
             case protocol.ContextOpen(context_id=context_id):
                 self._bury(context_id)
                 if context_id in self._contexts:
                     raise ContextExists("this context is open: choose another context_id, or end it first")
                 self._open(context_id, message.overrides)
             case protocol.ContextFlush(context_id=context_id, flush_id=flush_id):
-                context = self._context(context_id)
-                context.speech.flush(flush_id)
-                self._tell_words(context, context.timeline.complete(), "estimated")
+                self._flush(context_id, flush_id)
             case protocol.ContextEnd(context_id=context_id):
                 self._end(context_id)
             case protocol.ContextCancel(context_id="*", played_ms=played_ms):
@@ -265,7 +266,7 @@ class Session:
             config = self._config.merged(overrides, self._limits.max_lead_ms)
             return self._admit(context_id, config)
         except SpeechError:
-            self._mark_dead(context_id)
+            self._mark(self._dead, context_id)
             raise
 
     def _admit(self, context_id: str, config: protocol.SessionConfig) -> Context:
@@ -293,13 +294,14 @@ class Session:
         return context
 
     def _append(self, context_id: str, text: str) -> None:
-        if len(text) > self._limits.text_message_chars:
-            raise TextTooLong(f"text of one message is at most {self._limits.text_message_chars} characters")
         if context_id in self._dead:
             raise UnknownContext("this context has ended: end it, or open it anew")
+        if len(text) > self._limits.text_message_chars:
+            if context_id not in self._contexts:
+                self._mark(self._dead, context_id)  # or it would be spoken without its beginning
+            raise TextTooLong(f"text of one message is at most {self._limits.text_message_chars} characters")
         context = self._contexts.get(context_id) or self._open(context_id, {})
-        if context.speech.ended:
-            raise BadMessage("this context was ended: no more text")
+        self._check_writable(context)
         if context.chars + len(text) > self._limits.text_context_chars:
             raise TextTooLong(f"text of one context is at most {self._limits.text_context_chars} characters")
         if not text:
@@ -308,6 +310,25 @@ class Session:
         context.meter.text()
         context.speech.write(text)
         self._tell_words(context, context.timeline.append(text), "estimated")
+
+    def _flush(self, context_id: str, flush_id: str) -> None:
+        context = self._context(context_id)
+        self._check_writable(context)
+        if context.flushes >= MAX_FLUSHES:
+            raise BadMessage(f"{MAX_FLUSHES} flushes of this context wait for their audio")
+        context.flushes += 1
+        context.speech.flush(flush_id)
+        self._tell_words(context, context.timeline.complete(), "estimated")
+
+    def _check_writable(self, context: Context) -> None:
+        if context.speech.stopped:
+            raise UnknownContext("this context was cancelled: no more text")
+        if context.speech.ended:
+            raise BadMessage("this context was ended: no more text")
+
+    def _ack(self, context_id: str, played_ms: float) -> None:
+        if context_id not in self._done:  # its listener may still be playing
+            self._context(context_id).acked = (played_ms, self._clock())
 
     def _end(self, context_id: str) -> None:
         if self._bury(context_id):
@@ -353,10 +374,11 @@ class Session:
         acked_ms, at = context.acked
         return min(acked_ms + (self._clock() - at) * 1_000, context.audio_ms)
 
-    def _mark_dead(self, context_id: str) -> None:
-        self._dead[context_id] = None
-        if len(self._dead) > MAX_DEAD:
-            self._dead.popitem(last=False)
+    def _mark(self, ids: OrderedDict[str, None], context_id: str) -> None:
+        """Remember an id, and forget the oldest."""
+        ids[context_id] = None
+        if len(ids) > MAX_REMEMBERED:
+            ids.popitem(last=False)
 
     def _bury(self, context_id: str) -> bool:
         """The client has seen that a context died; whether it was one of those. Its id may be used again."""
@@ -409,6 +431,7 @@ class Session:
                 held, context.words = context.words, []
                 self._tell_words(context, held, "estimated")
             case Flushed(flush_id=flush_id):
+                context.flushes -= 1
                 flushed = {"context_id": context.id, "flush_id": flush_id, "audio_ms": context.audio_ms}
                 self._outbox.append(protocol.build("context.flushed", **flushed))
             case Finished():
@@ -441,7 +464,7 @@ class Session:
             self._outbox.append(chunk)
 
     def _tell_words(self, context: Context, words: list[Word], kind: str) -> None:
-        if not words or context.config.timestamps == "none":
+        if context.config.timestamps == "none":
             return
         if not context.started:
             context.words += words
@@ -456,11 +479,14 @@ class Session:
             }
             for word in words
         ]
-        message = protocol.build("words", context_id=context.id, kind=kind, words=told)
-        (self._outbox.append if kind == "aligned" else self._reply)(message)
+        for first in range(0, len(told), MAX_WORDS):
+            part = told[first : first + MAX_WORDS]
+            message = protocol.build("words", context_id=context.id, kind=kind, words=part)
+            (self._outbox.append if kind == "aligned" else self._reply)(message)
 
     def _tell_finished(self, context: Context, event: Finished) -> None:
         del self._contexts[context.id]
+        self._mark(self._done, context.id)
         self._active_at = self._clock()
         if self._playout is not None:
             self._playout.end(context.no)
@@ -468,12 +494,14 @@ class Session:
             if context.samples and not context.closed:
                 tail = [] if context.encoder is None else context.encoder.flush()
                 self._chunks(context, tail, protocol.FLAG_LAST)
-            self._tell_words(context, context.timeline.finish(context.audio_ms), "aligned")
+            info = self._node.service.info
+            kind = "aligned" if info is not None and info.aligns_words else "estimated"
+            self._tell_words(context, context.timeline.finish(context.audio_ms), kind)
         if event.code is not None:
             error = from_code(event.code, event.message, event.retry_after_ms)
             self._outbox.append(protocol.build_error(error, context_id=context.id))
         if event.reason in ("length", "error") and not context.speech.ended:
-            self._mark_dead(context.id)
+            self._mark(self._dead, context.id)
         summary = context.meter.finished(event)
         self._outbox.append(
             protocol.build(

@@ -11,12 +11,18 @@ from starlette.websockets import WebSocket
 
 from agent_tts.errors import Draining, SlowConsumer, SpeechError
 from agent_tts.serve import protocol
+from agent_tts.serve.limits import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import AudioChunk, Session
-from agent_tts.serve.writer import Writer
+from agent_tts.serve.writer import TRANSPORT, Writer
 
 # Close codes of errors that refuse a connection as a whole.
 CLOSE_CODES = {"unauthorized": 1008, "at_capacity": 1013, "draining": 1012}
+
+# Messages of one connection; faster ones wait, in the end in the client. An agent sends a hundred tokens a second; what
+# the buffers hold, about 2000 messages, has to pass within `ping_s` or the pong behind it comes too late.
+MESSAGES_PER_S = 1_000
+MESSAGES_BURST = 2_000
 
 
 class StreamEndpoint:
@@ -41,8 +47,10 @@ class StreamEndpoint:
             await self._refuse(websocket, error)
 
     async def _refuse(self, websocket: WebSocket, error: SpeechError) -> None:
+        write_s = self._node.settings.timeouts.write_s
+        asyncio.get_running_loop().call_later(write_s, websocket.scope["extensions"][TRANSPORT].abort)
         with contextlib.suppress(Exception):  # the client may be gone: it was to be refused anyway
-            async with asyncio.timeout(self._node.settings.timeouts.write_s):
+            async with asyncio.timeout(write_s):
                 await websocket.send_text(protocol.build_error(error, fatal=True))
                 await websocket.close(CLOSE_CODES.get(error.code, 1011), error.message)
 
@@ -73,10 +81,13 @@ class Connection:
             await asyncio.gather(writing, return_exceptions=True)
 
     async def _read(self) -> None:
+        clock = asyncio.get_running_loop().time
+        allowed = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, clock())
         while True:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
                 return
+            await asyncio.sleep(allowed.take(clock()))  # if only to let others have their turn
             text = message.get("text")
             self._session.receive(message["bytes"] if text is None else text)
 

@@ -10,11 +10,9 @@ from typing import Protocol
 
 from loguru import logger
 
-from agent_tts.errors import AtCapacity, Draining, EngineLost, UnknownVoice, UnsupportedLanguage
+from agent_tts.errors import RETRY_MS, Draining, EngineLost, UnknownVoice, UnsupportedLanguage
 from agent_tts.events import Command, EngineInfo, Event, Finished, Hello, Open, Pong, SpeechOptions
 from agent_tts.speech.session import Speech
-
-RETRY_MS = 500
 
 
 class Link(Protocol):
@@ -216,8 +214,3 @@ class SpeechService:
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name[:64], list(known), n=1)
     return f": did you mean {near[0]!r}?" if near else ""
-
-
-def at_capacity(what: str, limit: int) -> AtCapacity:
-    """The refusal of one more of something that is limited."""
-    return AtCapacity(f"this node takes {limit} {what} at once: try again", retry_after_ms=RETRY_MS)

@@ -134,6 +134,8 @@ class Speech:
         if isinstance(event, Audio):
             self.samples += len(event.pcm) // 2
         if isinstance(event, Finished):
+            if self.stopped:  # whatever became of the engine meanwhile
+                event = dataclasses.replace(event, reason="cancelled", code=None)
             self.finished = event
             self._closed.set()
         elif self.stopped:

@@ -94,8 +94,8 @@ class WordTimeline:
 
     def finish(self, audio_ms: int) -> list[Word]:
         """All audio is there: the words that are left. Estimated times are stretched to fit what was really spoken."""
-        self.complete()
-        left = [self._word(token, start) for token, start in self._pending]
+        told = self.complete()
+        left = told + [self._word(token, start) for token, start in self._pending]
         self._pending.clear()
         if not self._aligned and self._marks and audio_ms > 0:
             scale = audio_ms / max(1, self._marks[-1].end_ms)

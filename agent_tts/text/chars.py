@@ -21,6 +21,7 @@ NOT_FIRST = CLAUSE_MARKS | WIDE_CLAUSE_MARKS | CLOSERS | _SMALL_KANA  # CJK text
 
 _SILENT_CATEGORIES = frozenset(("Ps", "Pe", "Pi", "Pf", "Pd", "Mn", "Mc", "Me", "Cc", "Cf", "Zs", "Zl", "Zp"))
 _SILENT = CLAUSE_MARKS | WIDE_CLAUSE_MARKS | frozenset("'\"·・¿¡")
+_UNSPEAKABLE_CATEGORIES = frozenset(("Cc", "Cs"))
 _DROPPED_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Co"))
 _PICTOGRAPH_CATEGORIES = frozenset(("So", "Sk", "Cn"))  # keeps circled digits, brackets and sharps of the same blocks
 _COMBINING_KEYCAP = "\u20e3"
@@ -51,8 +52,8 @@ def is_silent(ch: str) -> bool:
 
 
 def is_unspeakable(ch: str) -> bool:
-    """No engine takes it: NUL ends a C string, and a lone surrogate has no UTF-8."""
-    return ch == "\0" or "\ud800" <= ch <= "\udfff"
+    """No engine takes it: a control character may be a command to it, and a lone surrogate has no UTF-8."""
+    return unicodedata.category(ch) in _UNSPEAKABLE_CATEGORIES and not ch.isspace()
 
 
 def extends(ch: str, before: str, length: int) -> bool:

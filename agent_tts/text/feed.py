@@ -16,8 +16,8 @@ class TextFeed:
     text. Time is linear and memory constant: `clean.py` and `units.py` say how much each of them holds back.
 
     Args:
-        clean: make markdown, links and emoji speakable. Otherwise the text is cut as it is, without the NULs and
-            lone surrogates that no engine takes.
+        clean: make markdown, links and emoji speakable. Otherwise the text is cut as it is, without the control
+            characters and lone surrogates that no engine takes.
         first_words: the first unit ends after as many words at the latest, so that speech starts early; each unit
             may have twice the words of the one before, up to `units.MAX_WORDS`.
     """

@@ -5,7 +5,8 @@ A unit ends at the first of
 * white space after clause punctuation ("3.14", "10:30", "e.g." and "Dr. Smith" stay whole), or a CJK clause mark,
 * white space after as many words as a unit may have, or after `MAX_CHARS` characters,
 * the next CJK character, where CJK text without punctuation is as long as those words,
-* the next character, where `MAX_RUN` of them came without white space.
+* the next character, where `MAX_RUN` of them came without white space,
+* the next digit, where `MAX_DIGITS` of them came in a row.
 
 So at most `MAX_CHARS + MAX_RUN + MAX_CLUSTER` characters are ever held back.
 """
@@ -31,6 +32,7 @@ from agent_tts.text.chars import (
 MAX_WORDS = 16  # of a unit, once they have grown
 MAX_CHARS = 160  # of a unit, at white space
 MAX_RUN = 80  # characters without white space
+MAX_DIGITS = 24  # in a row; espeak-ng leaves out what comes after the 31st
 MAX_CLUSTER = 32  # characters that are seen as one; Unicode's stream-safe format allows 30 marks
 CJK_PER_WORD = 4  # characters of CJK text that count as one word
 
@@ -66,6 +68,22 @@ class Unit:
     text: str
     offsets: tuple[int, ...]
 
+    def halves(self) -> tuple[Unit, Unit] | None:
+        """This unit as two, cut near its middle: after white space if there is any, else between characters.
+
+        None: it is one character. Nobody says that both halves have something to say in them.
+        """
+        end = len(self.text.rstrip())
+        if end < 2:
+            return None
+
+        def harm(place: int) -> tuple[bool, bool, int]:
+            before, after = self.text[place - 1], self.text[place]
+            return before != " ", extends(after, before, 1), abs(2 * place - end)
+
+        place = min(range(1, end), key=harm)
+        return Unit(self.text[:place], self.offsets[:place]), Unit(self.text[place:], self.offsets[place:])
+
 
 class Cutter:
     """Characters in, units out; a pure function of the characters, however they are bunched."""
@@ -81,6 +99,7 @@ class Cutter:
         self._word = 0  # where in the unit its last word starts
         self._in_word = False  # no white space after it yet
         self._cluster = 0  # length of the last character, in code points
+        self._digits = 0  # in a row, up to the last character
         self._quotes = 0  # CJK quotes and brackets that are open
         self._wide_end = False  # a CJK clause mark came, and the next character may still belong to the clause
 
@@ -103,10 +122,11 @@ class Cutter:
             self._limit = min(2 * self._limit, self._max_limit)
         self._chars.clear()
         self._offsets.clear()
-        self._said = self._word = self._cluster = 0
+        self._said = self._word = self._cluster = self._digits = 0
         self._speakable = self._in_word = self._wide_end = False
 
     def _push_space(self, ch: str, offset: int) -> None:
+        self._digits = 0
         if self._chars[-1] != " ":
             self._keep(" ", offset)
         if ch in NO_BREAK_SPACES:
@@ -135,6 +155,7 @@ class Cutter:
             if self._chars and self._ends_before(ch):
                 self.cut()
             self._cluster = 1
+            self._digits = self._digits + 1 if ch.isdigit() else 0
         if not self._in_word:
             self._in_word = True
             self._word = len(self._chars)
@@ -152,7 +173,7 @@ class Cutter:
 
     def _ends_before(self, ch: str) -> bool:
         """Whether the unit ends before a visible character that starts a new cluster."""
-        if len(self._chars) - self._word >= MAX_RUN:
+        if len(self._chars) - self._word >= MAX_RUN or (self._digits >= MAX_DIGITS and ch.isdigit()):
             return True
         if self._wide_end:
             if ch in CLOSERS or ch in WIDE_CLAUSE_MARKS:

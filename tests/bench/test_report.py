@@ -49,21 +49,37 @@ def fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.mark.usefixtures("fonts")
-@pytest.mark.parametrize("name", ["out.png", "out.svg"])
+@pytest.mark.parametrize("name", ["out.png", "out.svg", "out.pdf"])
 def test_plots_are_drawn(tmp_path: Path, name: str) -> None:
     files = draw(tmp_path, name)
     assert len(files) == 2
     assert all(file.stat().st_size > 1_000 for file in files)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("out.gif", "ends in one of .png"), ("no/out.png", "no such folder"), (".", "the name ends")]
+)
+def test_a_plot_that_cannot_be_is_refused_before_it_is_drawn(tmp_path: Path, name: str, said: str) -> None:
+    with pytest.raises(SettingsError, match=f"--plot .*{said}"):
+        report.Plot(tmp_path / name)
+
+
+@pytest.mark.parametrize(("name", "said"), [("no/out.json", "no such folder"), ("folder", "cannot be written")])
+def test_an_output_that_cannot_be_is_told_before_anything_is_measured(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(SettingsError, match=f"--json .*{said}"):
+        report.check_output("--json", tmp_path / name)
+
+
 @pytest.mark.usefixtures("fonts")
-@pytest.mark.parametrize("name", ["out.what", "no/out.png"])
-def test_a_plot_that_cannot_be_written_is_a_message(tmp_path: Path, name: str) -> None:
-    picture = report.Plot(tmp_path / name)
+def test_a_folder_that_goes_away_meanwhile_is_a_message(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    picture = report.Plot(tmp_path / "gone/out.png")
+    (tmp_path / "gone").rmdir()
     with pytest.raises(SettingsError, match="--plot out"):
         picture.save()
     with pytest.raises(SettingsError, match="--json out"):
-        report.write_json(tmp_path / "no/out.json", {})
+        report.write_json(tmp_path / "gone/out.json", {})
 
 
 def test_a_missing_library_is_told_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

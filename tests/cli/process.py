@@ -33,9 +33,10 @@ def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
 def children_of(pid: int) -> list[int]:
     """Processes that it has started and that have not ended."""
     found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # a thread that has just ended
-            found += map(int, task.read_text().split())
+    with suppress(FileNotFoundError):  # the process has just ended
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            with suppress(OSError):  # a thread that has just ended
+                found += map(int, task.read_text().split())
     return found
 
 

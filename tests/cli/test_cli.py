@@ -37,6 +37,10 @@ def test_every_command_explains_itself(arguments: list[str]) -> None:
         (["serve", "--prot", "1"], "--port"),
         (["serve", "--port", "70000"], "less than or equal to 65535"),
         (["say"], "Missing argument"),
+        (["say", "x", "--speed", "nan"], "less than or equal to 4"),
+        (["say", "x", "--seed", str(2**63)], "9223372036854775807"),
+        (["doctor", "--port", "999999"], "less than or equal to 65535"),
+        (["doctor", "--port", "-1"], "greater than or equal to 0"),
         (["say", "x", "--speed", "9"], "less than or equal to 4"),
     ],
 )

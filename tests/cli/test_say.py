@@ -171,7 +171,9 @@ def test_a_player_that_leaves_is_named(tmp_path: Path) -> None:
         (("-o", "/nowhere/a.wav"), 2, b"-o a.wav: No such file or directory"),
         (("-o", "-", "--engine", "tone", "--voice", "tone-44O"), 1, b"did you mean 'tone-440'?"),
         (("-o", "-", "--url", "127.0.0.1:9"), 1, b"no node answers at 127.0.0.1:9"),
+        (("-o", "-", "--engine", "tone", "--voice", "q"), 1, b"`agent-tts voices` lists all voices"),
         (("-o", "-", "--url", "ftp://x"), 2, b"host:port"),
+        (("-o", "-", "--url", "http://h:99999"), 2, b"host:port"),
     ],
 )
 def test_what_cannot_work_is_a_message_and_an_exit_code(arguments: tuple[str, ...], code: int, said: bytes) -> None:
@@ -179,6 +181,15 @@ def test_what_cannot_work_is_a_message_and_an_exit_code(arguments: tuple[str, ..
     assert said in result.stderr
     assert result.returncode == code
     assert b"Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("text", ["", " \n", "-"])
+def test_no_text_is_a_mistake(tmp_path: Path, text: str) -> None:
+    """Standard input is empty, too. A file that is there is not overwritten for nothing."""
+    result = run("say", text, "--engine", "tone", "-o", str(tmp_path / "a.wav"))
+    assert result.returncode == 2
+    assert b"there is nothing to speak" in result.stderr
+    assert text == "-" or not list(tmp_path.iterdir())
 
 
 def test_a_terminal_gets_no_raw_audio() -> None:

@@ -40,6 +40,7 @@ def test_print_config_shows_flags_over_environment_over_file_and_no_secret(tmp_p
         (("--engine", "expeak"), b"'auto', 'espeak' or 'tone', not 'expeak'"),
         (("--host", "0.0.0.0"), b"needs auth.api_keys"),
         (("--config", "nowhere.yaml"), b"nowhere.yaml: no such file"),
+        (("--port", "0", "--engine", "espeak", "--set", "espeak.voice=zz"), b"agent-tts: espeak.voice: no voice 'zz'"),
     ],
 )
 def test_a_wrong_setting_is_a_message_and_exit_code_2(arguments: tuple[str, ...], said: bytes) -> None:
@@ -47,6 +48,14 @@ def test_a_wrong_setting_is_a_message_and_exit_code_2(arguments: tuple[str, ...]
     assert result.returncode == 2
     assert said in result.stderr
     assert b"Traceback" not in result.stderr
+
+
+def test_an_engine_that_does_not_start_is_one_line_and_exit_code_1() -> None:
+    """The reason, and nothing of the way that it came."""
+    result = run("serve", "--port", "0", "--engine", "tone", "--set", "timeouts.engine_start_s=0.001")
+    assert result.returncode == 1
+    [line] = result.stderr.decode().splitlines()
+    assert "the engine did not start (not ready within 0.001 s)" in line
 
 
 def test_a_node_says_where_it_is_serves_and_leaves_on_sigterm() -> None:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agent_tts.engine.base import Aligned, Close, Done, Failed, Frame, Input, Open, Starved, Text
-from agent_tts.engine.espeak import EspeakEngine
+from agent_tts.engine.base import Aligned, Close, Done, Failed, Frame, Input, Open, Output, Starved, Text
+from agent_tts.engine.espeak import MAX_UNIT_S, EspeakEngine
 from agent_tts.errors import SettingsError
 from agent_tts.events import FRAME_BYTES, FRAME_MS, SAMPLE_RATE, SpeechOptions
 from agent_tts.settings import Espeak, Settings
@@ -223,6 +223,43 @@ def test_a_long_text_is_spoken_to_its_end(engine: EspeakEngine) -> None:
     assert spoken.words[-1].char_end > 19_900
 
 
+LENGTHY = {
+    "digits": ("999999999999 " * 12, "en-us"),
+    "one number": ("9" * 160, "en-us"),
+    "spelled out": ("internationalization " * 8, "ja"),
+    "braille": ("⠿" * 100, "en-us"),
+}
+
+
+@pytest.mark.parametrize("speed", [0.25, 1.0, 4.0])
+@pytest.mark.parametrize("name", LENGTHY)
+def test_no_text_makes_a_step_long(engine: EspeakEngine, name: str, speed: float) -> None:
+    """What a step adds to a stream is one unit at the most, after less than two frames; nothing of it is left out."""
+    text, voice = LENGTHY[name]
+    options = SpeechOptions(voice=voice, speed=speed)
+    engine.step([Open(0, 1, options), Text(0, text, last=True)], ())
+    (owner,) = engine._slots.owners({0})
+    samples, said = 0, list[Output]()
+    while not said or not isinstance(said[-1], Done):
+        said += engine.step([], {0})
+        assert owner.track.samples - samples <= (MAX_UNIT_S + 0.3) * SAMPLE_RATE
+        samples = owner.track.samples
+    told = [word for output in said if isinstance(output, Aligned) for word in output.words]
+    assert told[0].char_start == 0
+    assert told[-1].char_end >= len(text.rstrip()) - 1
+    assert all(earlier.char_end <= later.char_start for earlier, later in pairwise(told))
+
+
+def test_audio_of_a_lengthy_text_does_not_depend_on_the_split_or_on_the_others(engine: EspeakEngine) -> None:
+    options = SpeechOptions(speed=0.25)
+    text = "999,999 " * 12
+    whole = speak(engine, text, options=options)
+    scripts = {slot: Script([text], SpeechOptions(voice=voice)) for slot, voice in enumerate(("ja", "de", "cmn"))}
+    together = speak_all(engine, {**scripts, 9: Script(list(text), options)})
+    assert together[9].frames == whole.frames
+    assert together[9].words == whole.words
+
+
 def test_a_slot_closed_in_mid_clause_starts_anew_for_its_next_owner(engine: EspeakEngine) -> None:
     fresh = speak(engine, "next owner")
     engine.step([Open(0, 1, SpeechOptions(voice="onyx")), Text(0, LONG, flush=True)], {0})
@@ -283,6 +320,23 @@ def test_a_new_stream_comes_before_those_who_have_begun(engine: EspeakEngine) ->
     said = engine.step(inputs, {*old, 63})
     assert {output.slot for output in said} >= {63}
     assert len({output.slot for output in said}) < 64
+
+
+def test_a_paced_stream_comes_before_all_that_are_not(engine: EspeakEngine) -> None:
+    """Even when it has begun and they have not; and it does not starve them."""
+    engine.step([Open(63, 63, SpeechOptions()), Text(63, "Hi there ")], ())
+    while Starved(63, 63) not in engine.step([], {63}):
+        pass
+    others = range(63)
+    fast = SpeechOptions(lead_ms=None, speed=0.25)
+    inputs: list[Input] = [each for s in others for each in (Open(s, s, fast), Text(s, "999999999999 " * 9, last=True))]
+    said = engine.step([*inputs, Text(63, LONG, last=True)], {*others, 63})
+    assert any(isinstance(output, Frame) and output.slot == 63 for output in said)
+    assert len({output.slot for output in said}) < 64
+    spoke = {output.slot for output in said if isinstance(output, Frame)}
+    for _ in range(500):
+        spoke |= {output.slot for output in engine.step([], set(others)) if isinstance(output, Frame)}
+    assert spoke == {*others, 63}
 
 
 def test_what_the_engine_says_of_itself(engine: EspeakEngine) -> None:

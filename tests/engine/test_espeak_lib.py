@@ -5,7 +5,16 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from agent_tts.engine.espeak_lib import PITCH_NORMAL, RATE_NORMAL, Clause, Espeak, Language, has_variant, languages
+from agent_tts.engine.espeak_lib import (
+    PITCH_NORMAL,
+    RATE_NORMAL,
+    Clause,
+    Espeak,
+    Language,
+    TooLong,
+    has_variant,
+    languages,
+)
 from agent_tts.engine.espeak_voices import VARIANTS
 
 BY_CODE = {language.code: language for language in reversed(languages())}
@@ -27,8 +36,12 @@ def say(
     rate: int = RATE_NORMAL,
     pitch: int = PITCH_NORMAL,
     pause: bool = False,
+    max_samples: int | None = None,
 ) -> Clause:
-    return espeak.synthesize(text, BY_CODE[code], variant, rate=rate, pitch=pitch, pitch_range=pitch, pause=pause)
+    language = BY_CODE[code]
+    return espeak.synthesize(
+        text, language, variant, rate=rate, pitch=pitch, pitch_range=pitch, pause=pause, max_samples=max_samples
+    )
 
 
 def words(text: str, clause: Clause) -> list[str]:
@@ -45,6 +58,18 @@ def test_audio_depends_on_the_arguments_alone(espeak: Espeak, variant: str | Non
     for code, other, rate in ("jbo", None, 300), ("cmn", "whisper", 80), ("de", "f1", 450), ("ru", "croak", 175):
         say(espeak, "Something quite different 123, 你好, привет!", code, other, rate=rate, pitch=10, pause=True)
         assert np.array_equal(say(espeak, text, variant=variant, pitch=pitch).samples, first)
+
+
+# espeak-ng's embedded commands: speed, amplitude, reverberation and more, each to an extreme.
+COMMANDS = "\x01+90S\x01-9A\x0199R\x0199H\x0199T\x013I\x0110F\x012U hi"
+CONTROLLED = [f"{chr(code)}90S {chr(code)}0A hi" for code in (*range(0x20), *range(0x7F, 0xA0))]
+
+
+@pytest.mark.parametrize("text", [*CONTROLLED, COMMANDS, "\ud800a"])
+def test_nothing_in_a_text_changes_later_audio(espeak: Espeak, text: str) -> None:
+    first = say(espeak, "one two").samples
+    assert np.abs(say(espeak, text).samples).max() > 1_000
+    assert np.array_equal(say(espeak, "one two").samples, first)
 
 
 def test_every_language_speaks_and_leaves_nothing_behind(espeak: Espeak) -> None:
@@ -95,6 +120,16 @@ def test_the_pause_is_left_out_on_demand_and_no_part_of_the_last_word(espeak: Es
     short, long = say(espeak, "The end."), say(espeak, "The end.", pause=True)
     assert 0.2 * espeak.sample_rate < len(long.samples) - len(short.samples) < 0.5 * espeak.sample_rate
     assert long.words[-1].end <= len(short.samples)
+
+
+def test_work_stops_where_the_audio_gets_too_long_and_leaves_nothing_behind(espeak: Espeak) -> None:
+    first = say(espeak, "one two").samples
+    assert np.array_equal(say(espeak, "one two", max_samples=len(first)).samples, first)
+    for most in 0, 1_000, len(first) - 1:
+        for text in "one two", "999999999999 " * 16, "One. Two? Three!":
+            with pytest.raises(TooLong):
+                say(espeak, text, max_samples=most)
+            assert np.array_equal(say(espeak, "one two").samples, first)
 
 
 @pytest.mark.parametrize("text", ["[[h@l'oU]]", "<speak><break time='9s'/>a</speak>", "\x01+50S a", "&lt;"])

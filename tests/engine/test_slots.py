@@ -4,7 +4,7 @@ import pytest
 from loguru import logger
 
 from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Open, Starved, Text
-from agent_tts.engine.slots import Mark, Slots, Track
+from agent_tts.engine.slots import READ_CHARS, Mark, Slots, Track
 from agent_tts.errors import UnknownVoice
 from agent_tts.events import FRAME_BYTES, SpeechOptions
 from agent_tts.text.feed import Unit
@@ -24,11 +24,38 @@ def track() -> Track:
     return Track(OPEN)
 
 
+def taken(track: Track) -> list[Unit | Mark]:
+    """All that is to be spoken, as an engine takes it."""
+    items: list[Unit | Mark] = []
+    while not track.dry:
+        items += track.pending
+        track.pending.clear()
+    return items
+
+
 def test_text_becomes_units_with_its_flush_and_its_end(track: Track) -> None:
     track.take_text(Text(0, "one two three", flush=True))
     track.take_text(Text(0, "four", last=True))
-    marks = [item.text.strip() if isinstance(item, Unit) else item for item in track.pending]
+    marks = [item.text.strip() if isinstance(item, Unit) else item for item in taken(track)]
     assert marks == ["one two", "three", Mark.FLUSH, "four", Mark.END]
+
+
+def test_a_long_text_is_read_in_pieces_and_is_the_same_text(track: Track) -> None:
+    text = "one two three, " * 1_000
+    track.take_text(Text(0, text, last=True))
+    assert 0 < sum(len(unit.text) for unit in track.pending if isinstance(unit, Unit)) <= READ_CHARS
+    items = taken(track)
+    assert "".join(item.text for item in items if isinstance(item, Unit)) == text
+    assert items[-1] is Mark.END
+    assert track.dry
+
+
+def test_a_slot_with_unread_text_is_not_starved(track: Track) -> None:
+    track.take_text(Text(0, "\0" * 2 * READ_CHARS))
+    assert not track.pending
+    assert track.hand_out() == []
+    assert not track.pending
+    assert track.hand_out() == [Starved(0, 9)]
 
 
 def test_a_piece_of_a_frame_waits_for_the_rest(track: Track) -> None:

@@ -104,6 +104,24 @@ async def test_f13_running_speech_finishes_and_the_exit_code_is_0(engine: str) -
         await until(lambda: not is_running(engine_pid), 2.0)
 
 
+async def test_f13_what_is_made_but_not_yet_taken_is_sent_before_the_end() -> None:
+    """Guards `NodeServer._is_sending`: the engine is done long before a client that reads on has its audio."""
+    async with node_process("--engine", "tone") as node:
+        await node.wait_ready()
+        async with wire(node.ws_url, rcvbuf=4_096, max_queue=1) as peer:
+            await peer.say("t", "word " * 45, lead_ms=None)
+            await peer.until_audio("t")
+            node.process.send_signal(signal.SIGTERM)
+            done = None
+            while done is None:
+                message = await peer.receive()
+                done = message if message and message["type"] == "context.done" else None
+                await asyncio.sleep(0.02)  # four times real time
+            assert done["reason"] == "end"
+            assert len(peer.pcm("t")) == 45 * 4 * 60 * 48
+        assert await node.exit_code(5.0) == 0
+
+
 async def refused(node: NodeProcess) -> None:
     """A new connection is told that the node drains."""
     async with wire(node.ws_url) as late:

@@ -183,4 +183,4 @@ def test_the_machine_s_events_are_all_of_the_engine_s() -> None:
 
 
 TestSessionMachine = SessionMachine.TestCase
-TestSessionMachine.settings = settings(max_examples=100 * FACTOR, stateful_step_count=60, deadline=None)
+TestSessionMachine.settings = settings(max_examples=400 * FACTOR, stateful_step_count=60, deadline=None)

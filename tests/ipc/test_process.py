@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from loguru import logger
 
-from agent_tts.errors import EngineLost
+from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.events import Append, Audio, Hello, Ping, Pong
 from agent_tts.ipc.client import EngineProcess
 from agent_tts.ipc.process import MAX_UNREAD_BYTES, ChildProcess
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, encode
-from agent_tts.settings import ENV_PREFIX
+from agent_tts.settings import ENV_PREFIX, Settings
 from tests.ipc.listener import WAIT_S, Listener, engine_process, shadow_numpy, speak, tone_settings
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and scripts of POSIX")
@@ -107,6 +107,9 @@ def _proc(link: EngineProcess, file: str) -> bytes:
 async def test_secrets_do_not_reach_the_engine_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither by its environment, nor by its arguments, nor by its settings."""
     monkeypatch.setenv(f"{ENV_PREFIX}AUTH__API_KEYS", '["hush-key"]')
+    monkeypatch.setenv("DATABASE_URL", "hush-elsewhere")
+    monkeypatch.setenv("HOMELESS", "hush-prefix")  # names are compared whole
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("AgEnT_tTs_ICE_SERVERS", '[{"urls": ["turn:x"], "credential": "hush-word"}]')
     setups = record_writes(monkeypatch)
     settings = tone_settings(
@@ -115,6 +118,7 @@ async def test_secrets_do_not_reach_the_engine_process(monkeypatch: pytest.Monke
     async with engine_process(settings) as (link, _):
         seen = [_proc(link, file) for file in ("environ", "cmdline")]
     assert b"PATH=" in seen[0]
+    assert b"OMP_NUM_THREADS=1" in seen[0]
     for data in (*seen, *setups):
         assert b"hush" not in data
         assert b"AGENT_TTS_" not in data.upper()
@@ -136,6 +140,13 @@ async def test_an_engine_that_cannot_be_loaded_says_why(tmp_path: Path, monkeypa
     monkeypatch.setenv("PYTHONPATH", shadow_numpy(tmp_path, "raise ImportError('no such library')"))
     with pytest.raises(EngineLost, match="ImportError: no such library"):
         await EngineProcess(tone_settings(), lambda _: None, lambda _: None).start()
+
+
+async def test_an_engine_that_cannot_be_set_up_is_a_settings_error() -> None:
+    """Whose message is what the engine said, so that a command can leave as for any other wrong setting."""
+    settings = Settings.model_validate({"engine": "espeak", "espeak": {"voice": "zz"}})
+    with pytest.raises(SettingsError, match=r"^espeak\.voice: no voice 'zz'"):
+        await EngineProcess(settings, lambda _: None, lambda _: None).start()
 
 
 async def test_an_interpreter_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
 import json
 import struct
@@ -266,12 +267,16 @@ def test_numbers_outside_their_range_are_not_sent(message: Command | Event) -> N
 def _seconds(pieces: list[bytes]) -> float:
     def once() -> float:
         decoder = Decoder(TO_FRONT)
-        start = time.perf_counter()
+        start = time.thread_time()
         for piece in pieces:
             decoder.feed(piece)
-        return time.perf_counter() - start
+        return time.thread_time() - start
 
-    return min(once() for _ in range(3))
+    gc.disable()  # its passes over so many messages are none of the decoder's work
+    try:
+        return min(once() for _ in range(5))
+    finally:
+        gc.enable()
 
 
 def test_tiny_pieces_cost_linear_time() -> None:
@@ -284,4 +289,4 @@ def test_tiny_pieces_cost_linear_time() -> None:
 def test_many_frames_in_one_piece_cost_linear_time() -> None:
     """The buffer is cut once for a piece, not once for a frame."""
     tick = encode(Audio(1, b""))
-    assert _seconds([tick * 200_000]) < 9 * _seconds([tick * 50_000])
+    assert _seconds([tick * 80_000]) < 9 * _seconds([tick * 20_000])

@@ -15,7 +15,7 @@ from agent_tts.settings import Settings
 from tests.support import RunningNode, running_node
 from tests.wire import wire
 
-KEY = "correct horse battery staple"
+KEY = "correct-horse-battery-staple"
 AUTH = {"api_keys": [KEY], "allowed_origins": ["https://app.example"]}
 RIGHT = {"Authorization": f"Bearer {KEY}"}
 WRONG = {"Authorization": "Bearer wrong"}

@@ -60,6 +60,13 @@ def test_a_missing_or_wrong_key_is_unauthorized(headers: dict[str, str]) -> None
         locked().authorize({**HOST, **headers}, {})
 
 
+@pytest.mark.parametrize("key", ["", " ", "two words", "ключ", "a\n"])
+def test_a_key_that_nobody_or_anybody_could_send_is_no_key(key: str) -> None:
+    """An empty one would be matched by a request without any."""
+    with pytest.raises(ValueError, match="visible ASCII"):
+        Settings(host="0.0.0.0", auth={"api_keys": [key]})
+
+
 def test_keys_are_told_apart_and_not_shown() -> None:
     guard = locked()
     one = guard.authorize({**HOST, "x-api-key": KEY}, {})
@@ -131,6 +138,10 @@ def test_unused_tokens_are_bounded_and_expired_ones_make_room() -> None:
         ("localhost:8100", "HTTPS://APP.example", True),
         ("localhost:8100", "https://app.example.evil", False),
         ("", None, False),
+        ("[", None, False),
+        ("]:8100", None, False),
+        ("localhost:8100", "http://[::1", False),
+        ("localhost:8100", "[", False),
     ],
 )
 def test_origin_and_host_without_keys(host: str, origin: str | None, allowed: bool) -> None:

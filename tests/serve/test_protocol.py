@@ -12,7 +12,12 @@ from hypothesis import example, given, settings
 
 from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFormat
 from agent_tts.serve import protocol
-from agent_tts.serve.protocol import SessionConfig, parse
+from agent_tts.serve.protocol import SessionConfig
+
+
+def parse(data: str | bytes) -> protocol.ClientMessage:
+    return protocol.check(protocol.load(data))
+
 
 MESSAGES: list[dict[str, Any]] = [
     {"type": "session.update", "session": {"voice": "vivian", "output": {"encoding": "opus"}}},
@@ -64,6 +69,9 @@ def test_unknown_fields_of_a_message_are_ignored(message: dict[str, Any]) -> Non
         '{"type":"session.update"}',
         '{"type":"session.update","session":[]}',
         '{"type":"ping","t":' + "9" * 5_000 + "}",
+        '{"type":"ping","t":1e999}',
+        '{"type":"context.open","context_id":"*"}',
+        '{"type":"text.append","context_id":"*","text":"x"}',
     ],
     ids=lambda data: repr(data[:70]),
 )
@@ -146,7 +154,7 @@ def test_null_is_the_default_language_and_an_unpaced_lead() -> None:
     assert (config.language, config.lead_ms) == ("auto", None)
 
 
-@pytest.mark.parametrize(("asked", "given_"), [(0, 80), (80, 80), (500, 500), (10**7, 60_000)])
+@pytest.mark.parametrize(("asked", "given_"), [(0, 120), (80, 120), (500, 500), (10**7, 60_000)])
 def test_lead_is_at_least_a_frame_and_at_most_the_limit(asked: int, given_: int) -> None:
     assert SessionConfig().merged({"lead_ms": asked}, 60_000).lead_ms == given_
 

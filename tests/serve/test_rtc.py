@@ -301,7 +301,20 @@ async def test_a_body_that_is_no_offer_is_400(body: bytes) -> None:
 async def test_a_body_too_long_is_413_before_it_is_read() -> None:
     async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
         body = json.dumps({"type": "offer", "sdp": "v=0\r\n" + "a=x\r\n" * 200_000})
-        assert (await client.post("/v1/rtc/offer", content=body)).status_code == 413
+        reply = await client.post("/v1/rtc/offer", content=body)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (413, "text_too_long")
+
+
+async def test_an_offer_that_does_not_arrive_is_408() -> None:
+    async with running_node(timeouts={"handshake_s": 0.2}) as node:
+        reader, writer = await asyncio.open_connection(*node.url.removeprefix("http://").split(":"))
+        writer.write(b"POST /v1/rtc/offer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60\r\n\r\n{")
+        async with asyncio.timeout(5):
+            answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"timeout"' in answer
 
 
 async def test_a_stun_server_that_does_not_answer_delays_nobody_for_long() -> None:

@@ -14,6 +14,7 @@ import pytest
 from agent_tts.engine.factory import create_loop
 from agent_tts.events import FRAME_SAMPLES
 from agent_tts.ipc.local import LocalEngine
+from agent_tts.serve import session as session_module
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.metrics import Metrics
 from agent_tts.serve.node import Node
@@ -292,9 +293,13 @@ async def test_wrong_choices_are_refused_for_session_and_context(fields: dict[st
 async def test_limits_on_text_and_contexts() -> None:
     limits = {"text_message_chars": 10, "text_context_chars": 15, "contexts_per_session": 2}
     async with running(limits=limits) as peer:
+        peer.send("text.append", context_id="t0", text="x" * 11)
+        assert (await peer.until("error"))["code"] == "text_too_long"
+        peer.send("text.append", context_id="t0", text="the rest")  # it must not be spoken without its beginning
+        assert (await peer.until("error"))["code"] == "unknown_context"
+        peer.send("text.append", context_id="t1", text="x" * 10)
         peer.send("text.append", context_id="t1", text="x" * 11)
         assert (await peer.until("error"))["code"] == "text_too_long"
-        peer.send("text.append", context_id="t1", text="x" * 10)
         peer.send("text.append", context_id="t1", text="x" * 6)
         assert (await peer.until("error"))["code"] == "text_too_long"
         peer.send("context.open", context_id="t2")
@@ -403,6 +408,76 @@ async def test_framing_is_a_header_or_base64() -> None:
         assert json.loads(text)["context_id"] == "t2"
 
 
+async def test_a_flush_after_the_end_or_a_cancel_is_refused() -> None:
+    """A client that waits for its flush_id must not wait for ever."""
+    async with running() as peer:
+        peer.send("text.append", context_id="t1", text="word " * 50)
+        peer.send("context.end", context_id="t1")
+        peer.send("context.flush", context_id="t1", flush_id="late")
+        assert (await peer.until("error", "t1"))["code"] == "bad_message"
+        peer.send("context.cancel", context_id="t1")
+        peer.send("context.flush", context_id="t1", flush_id="later")
+        peer.send("text.append", context_id="t1", text="more")
+        assert (await peer.until("error", "t1"))["code"] == "unknown_context"
+        assert (await peer.until("error", "t1"))["code"] == "unknown_context"
+        await peer.until("context.done", "t1")
+
+
+async def test_flushes_that_wait_for_audio_are_bounded() -> None:
+    """Guards MAX_FLUSHES: each costs the engine memory."""
+    async with running() as peer:
+        peer.send("context.open", context_id="t1")
+        for number in range(session_module.MAX_FLUSHES + 1):
+            peer.send("context.flush", context_id="t1", flush_id=str(number))
+        assert (await peer.until("error", "t1"))["code"] == "bad_message"
+        flushed = [await peer.until("context.flushed") for _ in range(session_module.MAX_FLUSHES)]
+        assert [message["flush_id"] for message in flushed] == [str(n) for n in range(session_module.MAX_FLUSHES)]
+        peer.send("context.flush", context_id="t1", flush_id="again")
+        assert (await peer.until("context.flushed"))["flush_id"] == "again"
+
+
+async def test_an_ack_of_a_context_that_is_done_is_no_mistake() -> None:
+    async with running() as peer:
+        await say(peer, "t1", "Hello")
+        peer.messages.clear()
+        peer.send("playback.ack", context_id="t1", played_ms=300)
+        peer.take()
+        assert peer.messages == []
+
+
+async def test_a_mistake_names_its_context() -> None:
+    async with running() as peer:
+        peer.send("text.append", context_id="t1", text=5)
+        assert (await peer.until("error"))["context_id"] == "t1"
+
+
+async def test_many_words_come_in_messages_of_a_bounded_size() -> None:
+    async with running() as peer:
+        peer.send("text.append", context_id="t1", text="word " * 500)
+        await peer.until("context.started")
+        peer.take()
+        sizes = [len(message["words"]) for message in peer.of("words")]
+        assert sum(sizes) == 500
+        assert max(sizes) <= 200
+
+
+@pytest.mark.parametrize("lead_ms", [0, 120, 200])
+async def test_the_smallest_lead_still_plays_without_gaps(lead_ms: int) -> None:
+    """Guards MIN_LEAD_MS: with a lead of one frame every frame comes 20 ms late."""
+    async with running() as peer:
+        peer.send("context.open", context_id="t1", lead_ms=lead_ms)
+        peer.send("text.append", context_id="t1", text="word " * 40)
+        loop = asyncio.get_running_loop()
+        while not peer.audio.get("t1"):
+            await asyncio.sleep(0.001)
+            peer.take()
+        begun, count = loop.time(), 1
+        while (count := len(peer.audio["t1"])) < 26:
+            await asyncio.sleep(0.001)
+            peer.take()
+        assert (loop.time() - begun) / (count - 1) < 0.088
+
+
 async def test_ping_and_nonsense_are_answered() -> None:
     async with running() as peer:
         peer.send("ping", t=5)
@@ -453,18 +528,6 @@ async def test_audio_that_is_not_taken_stays_in_the_engine() -> None:
         assert context.speech.samples == 5 * FRAME_SAMPLES
         peer.take()
         await until(lambda: context.speech.samples == 10 * FRAME_SAMPLES)
-
-
-async def test_only_messages_come_while_audio_has_to_wait() -> None:
-    async with running() as peer:
-        peer.send("text.append", context_id="t1", text="word " * 10)
-        await until(lambda: peer.session._contexts["t1"].speech.samples > 0)
-        peer.send("ping", t=1)
-        got = []
-        while (item := peer.session.poll(audio=False)) is not None:
-            got.append(item)
-        assert all(isinstance(item, str) for item in got)
-        assert any("pong" in item for item in got if isinstance(item, str))
 
 
 async def test_the_server_s_own_playout_is_asked_and_cleared() -> None:

@@ -113,7 +113,7 @@ async def test_a_flood_of_messages_ends_the_session_that_sends_it() -> None:
 
 
 async def test_strangers_who_never_speak_are_gone_and_disturb_nobody() -> None:
-    """L5 in small. Guards `HttpProtocol._stranger`."""
+    """L5 in small. Guards `_set_deadline` in `HttpProtocol.connection_made`."""
     async with running_node(timeouts={"handshake_s": 0.5}) as running:
         host, port = running.url.removeprefix("http://").split(":")
         writers = [(await asyncio.open_connection(host, int(port)))[1] for _ in range(200)]

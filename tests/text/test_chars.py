@@ -111,6 +111,13 @@ def test_joiners_stay_where_they_spell() -> None:
     assert chars.normal("\u200c", "") == ""
 
 
+def test_controls_and_lone_surrogates_are_unspeakable() -> None:
+    """But not the controls that are white space."""
+    found = {code for code in range(sys.maxunicode + 1) if chars.is_unspeakable(chr(code))}
+    controls = {*range(0x20), *range(0x7F, 0xA0)} - {*range(0x09, 0x0E), *range(0x1C, 0x20), 0x85}
+    assert found == controls | {*range(0xD800, 0xE000)}
+
+
 def test_every_code_point_has_a_class() -> None:
     """No letter or digit of any script is lost, and no surrogate gets through."""
     for code in range(sys.maxunicode + 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_RUN, Cutter, Unit
+from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_DIGITS, MAX_RUN, Cutter, Unit
 
 
 def cut(text: str, first_words: int = 2) -> list[Unit]:
@@ -138,6 +138,13 @@ def test_a_run_without_white_space_is_cut() -> None:
     assert "".join(texts("a." * 500)) == "a." * 500
 
 
+def test_a_run_of_digits_is_cut() -> None:
+    """A separator, a space or a letter starts a new run."""
+    assert [len(unit) for unit in texts("9" * 60)] == [MAX_DIGITS, MAX_DIGITS, 12]
+    assert texts("9" * 24 + "," + "9" * 24) == ["9" * 24 + "," + "9" * 24]
+    assert texts("9" * 24 + "\u00a0" + "9" * 24 + "a") == ["9" * 24 + " " + "9" * 24 + "a"]
+
+
 @pytest.mark.parametrize("cluster", ["e\u0301\u0323", "👩🏽\u200d💻\ufe0f", "🇩🇪", "🏴\U000e0067\U000e0062\U000e007f"])
 def test_what_is_seen_as_one_is_never_cut(cluster: str) -> None:
     """At whatever place the limit falls."""
@@ -165,6 +172,31 @@ def test_a_unit_has_something_to_say() -> None:
     assert texts("... — !\n\n  \u0301 “”") == []
     assert texts("Hello you !\nYes") == ["Hello you ", "Yes"]
     assert texts("100 % & @") == ["100 % ", "& @"]
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("one two three ", "one two "),
+        ("a 99999999 ", "a "),
+        ("9999", "99"),
+        ("9 ", None),
+        ("9", None),
+        ("e\u0301" * 3, "e\u0301"),
+        ("e\u0301\u0302", "e"),
+        ("字" * 5, "字字"),
+        ("- - 9", "- "),
+    ],
+)
+def test_halves_are_cut_after_white_space_or_at_least_between_characters(text: str, first: str | None) -> None:
+    """At the nearest such place to the middle; only one character alone has none."""
+    halves = Unit(text, tuple(range(7, 7 + len(text)))).halves()
+    if first is None:
+        assert halves is None
+    else:
+        assert halves is not None
+        assert [half.text for half in halves] == [first, text.removeprefix(first)]
+        assert halves[0].offsets + halves[1].offsets == tuple(range(7, 7 + len(text)))
 
 
 def test_opening_marks_wait_for_their_word() -> None:

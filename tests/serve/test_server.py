@@ -1,0 +1,301 @@
+"""What strangers may cost: each attack on the connection itself is cut in time, and nobody else notices.
+
+Every test names what it guards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import httpx
+import pytest
+
+from agent_tts.serve.server import MAX_FRAGMENTS, MAX_HEADER_BYTES, MAX_URL_BYTES, WebSocketProtocol
+from tests.support import RunningNode, running_node, until
+from tests.wire import speak, wire
+
+TEXT = "Meanwhile somebody else speaks."
+HANDSHAKE_S = 0.5
+WRITE_S = 0.5
+FAST = {"handshake_s": HANDSHAKE_S, "write_s": WRITE_S, "tcp_user_s": 1.0}
+LATE_S = 0.5  # of a frame, after its time to be heard
+GROWTH = 48 << 20  # bytes of this process, client included
+HEAD = b"Host: localhost\r\n"
+UPGRADE = HEAD + (
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
+    + base64.b64encode(bytes(16))
+    + b"\r\n"
+)
+HELLO = b"GET /v1/tts/stream HTTP/1.1\r\n" + UPGRADE + b"\r\n"
+
+
+def frame(opcode: int, payload: bytes = b"", *, fin: bool = True) -> bytes:
+    """A WebSocket frame of a client, masked with zeros."""
+    assert len(payload) < 126
+    return bytes([opcode | (0x80 if fin else 0), 0x80 | len(payload)]) + bytes(4) + payload
+
+
+TEXT_FRAME, CONTINUATION, PING, PONG = 1, 0, 9, 10
+
+
+@asynccontextmanager
+async def raw(running: RunningNode, rcvbuf: int = 4_096) -> AsyncIterator[socket.socket]:
+    host, port = running.url.removeprefix("http://").split(":")
+    with closing(socket.socket()) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+        yield sock
+
+
+async def read_until(sock: socket.socket, end: bytes = b"\r\n\r\n") -> bytes:
+    """What comes, up to `end` or the end of the connection."""
+    answer = b""
+    async with asyncio.timeout(5):
+        while end not in answer and (piece := await asyncio.get_running_loop().sock_recv(sock, 65_536)):
+            answer += piece
+    return answer
+
+
+async def read_all(sock: socket.socket) -> bytes:
+    return await read_until(sock, b"no such end")
+
+
+async def flood(sock: socket.socket, again: bytes, every_s: float = 0.0) -> None:
+    """Send the same for ever, and never read. Returns when the connection is cut."""
+    loop = asyncio.get_running_loop()
+    try:
+        while True:
+            await loop.sock_sendall(sock, again)
+            await asyncio.sleep(every_s)
+    except OSError:
+        return
+
+
+def resident_bytes() -> int:
+    """Of this process; 0 where the system does not tell."""
+    if sys.platform != "linux":
+        return 0
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@asynccontextmanager
+async def harmless(running: RunningNode, within_s: float) -> AsyncIterator[None]:
+    """The body ends in time and takes little memory; a paced context beside it is bit-equal and never late."""
+    expected = await speak(running.ws_url, TEXT, seed=1, lead_ms=None)
+    loop = asyncio.get_running_loop()
+    async with wire(running.ws_url) as peer:
+        await peer.say("witness", TEXT, seed=1, lead_ms=200)
+        await peer.until_audio("witness")
+        begun, most, size = loop.time(), -1.0, resident_bytes()
+
+        async def listen() -> None:
+            nonlocal most
+            while (message := await peer.receive()) is None or message["type"] != "context.done":
+                if message is None:
+                    first_sample, _, _ = peer.frames[peer.numbers["witness"]][-1]
+                    most = max(most, loop.time() - begun - first_sample / 24_000)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(listen())
+            async with asyncio.timeout(within_s):
+                yield
+            grown = resident_bytes() - size
+        assert peer.pcm("witness") == expected
+        assert most < LATE_S
+        assert grown < GROWTH
+        await until(lambda: len(running.server.server_state.connections) == 1)
+
+
+HEALTH = b"GET /health HTTP/1.1\r\n" + HEAD
+CHUNKED = b"POST /v1/audio/speech HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + HEAD + b"\r\n"
+HTTP_FLOODS = {
+    "endless URL": (b"GET /", b"a" * 65_536),
+    "endless header": (HEALTH + b"X: ", b"a" * 65_536),
+    "endless header of the second request": (HEALTH + b"\r\n" + HEALTH + b"X: ", b"a" * 65_536),
+    "endless trailer": (CHUNKED + b"0\r\nX: ", b"a" * 65_536),
+    "endless chunk extension": (CHUNKED + b"1;", b"a" * 65_536),
+    "pipelined requests": (b"", (HEALTH + b"\r\n") * 1_000),
+    "pipelined large answers": (b"", (b"GET /openapi.json HTTP/1.1\r\n" + HEAD + b"\r\n") * 1_000),
+    "frames before the WebSocket": (HELLO, frame(PING) * 4_000),
+}
+
+
+@pytest.mark.parametrize("attack", HTTP_FLOODS)
+async def test_a_flood_over_http_is_cut(attack: str) -> None:
+    """Guards `HttpProtocol.data_received` and MAX_PIPELINED; no deadline comes to their help."""
+    opening, again = HTTP_FLOODS[attack]
+    async with running_node() as running, harmless(running, within_s=2.0):
+        async with raw(running) as sock:
+            await asyncio.get_running_loop().sock_sendall(sock, opening)
+            await flood(sock, again)
+
+
+DRIBBLES = {
+    "first head": HEALTH + b"X: ",
+    "second head": HEALTH + b"\r\n" + HEALTH + b"X: ",
+    "empty lines": HEALTH + b"\r\n",
+    "a body after its answer": HEALTH + b"Content-Length: 9999\r\n\r\n",
+    "a body": b"POST /v1/audio/speech HTTP/1.1\r\nContent-Length: 9999\r\n" + HEAD + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("what", DRIBBLES)
+async def test_a_dribble_does_not_hold_a_connection(what: str) -> None:
+    """Guards `HttpProtocol._set_deadline` in each of its places."""
+    async with running_node(timeouts=FAST) as running, asyncio.timeout(4 * HANDSHAKE_S + 1):
+        async with raw(running) as sock:
+            await asyncio.get_running_loop().sock_sendall(sock, DRIBBLES[what])
+            await flood(sock, b"\r\n" if what == "empty lines" else b"x", every_s=0.05)
+        await until(lambda: not running.server.server_state.connections)
+
+
+async def test_an_upgrade_that_websockets_cannot_take_is_answered() -> None:
+    """Guards the end of `WebSocketProtocol.data_received`."""
+    async with running_node() as running:
+        for head, status in [
+            (b"GET /v1/tts/stream?" + b"a" * MAX_URL_BYTES + b" HTTP/1.1\r\n" + UPGRADE, b"400"),
+            (b"GET /v1/tts/stream HTTP/1.1\r\nX: " + b"a" * 9_000 + b"\r\n" + UPGRADE, b"431"),
+        ]:
+            async with raw(running) as sock:
+                await asyncio.get_running_loop().sock_sendall(sock, head + b"\r\n")
+                assert (await read_all(sock)).split()[1] == status
+        await until(lambda: not running.server.server_state.connections)
+
+
+async def test_an_upgrade_behind_an_unanswered_request_is_cut() -> None:
+    """Guards `HttpProtocol.handle_websocket_upgrade`."""
+    async with running_node() as running, raw(running) as sock:
+        await asyncio.get_running_loop().sock_sendall(sock, HEALTH + b"\r\n" + HELLO)
+        with contextlib.suppress(ConnectionResetError):
+            assert await read_all(sock) == b""
+        await until(lambda: not running.server.server_state.connections)
+
+
+WEBSOCKET_FLOODS = {
+    "pings": (b"", frame(PING, b"p" * 125) * 500),
+    "pongs": (b"", frame(PONG) * 5_000),
+    "empty continuations": (frame(TEXT_FRAME, fin=False), frame(CONTINUATION, fin=False) * 5_000),
+}
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["session", "refused"])
+@pytest.mark.parametrize("attack", WEBSOCKET_FLOODS)
+async def test_a_flood_of_frames_that_say_nothing_is_cut(attack: str, refused: bool) -> None:
+    """Guards `WebSocketProtocol._may_send_idle_frame`."""
+    opening, again = WEBSOCKET_FLOODS[attack]
+    limits = {"connections": 1} if refused else {}
+    async with running_node(timeouts=FAST | {"write_s": 5.0}, limits=limits) as running, harmless(running, 2.0):
+        async with raw(running) as sock:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(sock, HELLO)
+            assert b" 101 " in await read_until(sock)
+            await loop.sock_sendall(sock, opening)
+            await flood(sock, again)
+
+
+async def test_slow_fragments_do_not_pile_up() -> None:
+    """Guards MAX_FRAGMENTS, with the rate out of its way."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agent_tts.serve.server.IDLE_FRAMES_BURST", 1_000_000)
+        async with running_node() as running, raw(running) as sock:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(sock, HELLO)
+            await read_until(sock)
+            await loop.sock_sendall(sock, frame(TEXT_FRAME, fin=False))
+            async with asyncio.timeout(2):
+                await flood(sock, frame(CONTINUATION, fin=False) * MAX_FRAGMENTS)
+
+
+async def test_a_refused_client_that_stays_is_cut() -> None:
+    """Guards the deadline in `StreamEndpoint._refuse`; uvicorn's own is 10 s."""
+    keys = ["k" * 32]
+    async with running_node(timeouts=FAST, auth={"api_keys": keys}) as running, asyncio.timeout(WRITE_S * 4):
+        async with raw(running) as sock:
+            await asyncio.get_running_loop().sock_sendall(sock, HELLO)
+            assert b" 101 " in await read_until(sock)
+            await flood(sock, frame(PONG), every_s=0.05)
+        await until(lambda: not running.server.server_state.connections)
+
+
+async def test_tiny_messages_wait_their_turn() -> None:
+    """Guards `WebSocketProtocol._parse` and the bucket in `Connection._read`: nothing piles up, all of it is heard."""
+    message = frame(TEXT_FRAME, b'{"type":"context.cancel","context_id":"*"}')
+    async with running_node() as running, harmless(running, 10.0), raw(running, 1 << 20) as sock:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(sock, HELLO)
+        await read_until(sock)
+        begun = loop.time()
+        connections = running.server.server_state.connections
+        (queue,) = [
+            connection.queue
+            for connection in connections
+            if isinstance(connection, WebSocketProtocol) and connection.client == sock.getsockname()
+        ]
+        longest = 0
+
+        async def watch() -> None:
+            nonlocal longest
+            while True:
+                longest = max(longest, queue.qsize())
+                await asyncio.sleep(0.005)
+
+        watching = asyncio.create_task(watch())
+        await loop.sock_sendall(sock, message * 4_000 + frame(TEXT_FRAME, b'{"type":"session.close"}'))
+        await read_until(sock, b"closed by the client")
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        assert 1.5 < loop.time() - begun < 8
+        assert longest < 200
+
+
+# ---------------------------------------------------------------- what still works
+
+
+async def test_ordinary_http_is_not_disturbed() -> None:
+    async with running_node(timeouts=FAST) as running, httpx.AsyncClient(base_url=running.url) as http:
+        body = b'{"model":"tts-1","input":"a","response_format":"pcm"}' + b" " * 60_000
+        for _ in range(3):
+            assert (await http.get("/health")).status_code == 200
+            assert (await http.post("/v1/audio/speech", content=body)).status_code == 200
+            await asyncio.sleep(HANDSHAKE_S * 1.2)  # no deadline runs between requests
+        assert len(running.server.server_state.connections) == 1
+
+
+async def test_two_pipelined_requests_are_both_answered() -> None:
+    async with running_node() as running, raw(running) as sock:
+        last = HEALTH + b"Connection: close\r\n\r\n"
+        await asyncio.get_running_loop().sock_sendall(sock, HEALTH + b"\r\n" + last)
+        assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 2
+
+
+async def test_a_chunked_body_in_small_pieces_is_read() -> None:
+    body = b'{"model":"tts-1","input":"one","response_format":"pcm"}' + b" " * 60_000
+    chunks = b"".join(b"3;x=y\r\n" + body[at : at + 3] + b"\r\n" for at in range(0, len(body) - len(body) % 3, 3))
+    head = b"POST /v1/audio/speech HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n" + HEAD
+    assert len(chunks) > 2 * MAX_HEADER_BYTES
+    async with running_node() as running, raw(running, 1 << 16) as sock:
+        await asyncio.get_running_loop().sock_sendall(sock, head + b"\r\n" + chunks + b"0\r\nTrailer: yes\r\n\r\n")
+        assert (await read_all(sock)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_fragments_pings_and_many_tokens_at_once_are_legal() -> None:
+    async with running_node() as running, wire(running.ws_url) as peer:
+        expected = await speak(running.ws_url, "word " * 20, lead_ms=None)
+        message = '{"type":"context.open","context_id":"t","lead_ms":null}'
+        await peer.socket.send([*message, *(" " * 800)])
+        for _ in range(50):
+            await (await peer.socket.ping(b"p" * 125))
+        for character in "word " * 20:
+            await peer.send("text.append", context_id="t", text=character)
+        await peer.send("context.end", context_id="t")
+        assert (await peer.until("context.done"))["reason"] == "end"
+        assert peer.pcm("t") == expected
