@@ -290,12 +290,12 @@ async def test_an_idle_session_rests_until_it_is_needed(browser: DevTools) -> No
 
 async def test_a_locked_node_asks_for_its_key(browser: DevTools) -> None:
     """A wrong key is told so, the right one opens both transports; the key is not in any address."""
-    async with open_page(browser, auth={"api_keys": ["open sesame"]}, expected="401 (Unauthorized)") as (page, _):
+    async with open_page(browser, auth={"api_keys": ["open-sesame"]}, expected="401 (Unauthorized)") as (page, _):
         await page.until("agentTts.state === 'locked' && document.activeElement.id === 'key'")
         await page.type("wrong")
         await page.press("Enter")
         await page.until("agentTts.notices.includes('wrong_key')")
-        await page.type("open sesame")
+        await page.type("open-sesame")
         await page.press("Enter")
         await ready(page)
         await speak(page)
