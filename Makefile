@@ -42,4 +42,5 @@ $(VENV)/base: pyproject.toml configs/constraints.txt | $(BIN)/python
 
 $(VENV)/dev: pyproject.toml configs/constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev]'
+	$(PIP) --no-deps qwen-tts==0.1.1  # the reference of the model's tests; see pyproject.toml
 	@touch $@ $(VENV)/base

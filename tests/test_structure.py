@@ -18,11 +18,12 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = {
     "text": set(),
     "voices": set(),
+    "model": set(),
     "engine": {"text", "voices", "model"},
     "ipc": {"engine"},  # the child runs the engine's loop
     "speech": set(),
     "serve": {"speech", "ipc"},
-    "bench": {"speech", "ipc", "serve"},
+    "bench": {"speech", "ipc", "serve", "model"},
 }
 
 BANNED_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "requests", "urllib.request"}

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from agent_tts.cli.options import Key, Url
 from agent_tts.cli.reporting import reported
+from agent_tts.errors import SettingsError
+
+if TYPE_CHECKING:
+    from agent_tts.model.config import ModelType
 
 bench = typer.Typer(
     help="Measure a node from outside: a running one (--url), or one of our own on a free port.", no_args_is_help=True
@@ -18,7 +22,7 @@ OwnEngine = Annotated[str, typer.Option("--engine", help="Of a node of our own: 
 Voice = Annotated[str | None, typer.Option(help="The voice that is asked for.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
 PlotFile = Annotated[Path | None, typer.Option("--plot", help="Draw them: png, svg or pdf (needs matplotlib).")]
-LeadMs = Annotated[int, typer.Option(min=80, help="How far audio may run ahead of its playback.")]
+LeadMs = Annotated[int, typer.Option(min=120, help="How far audio may run ahead of its playback.")]
 
 
 @bench.command()
@@ -91,3 +95,20 @@ def rtc(
 
     with reported():
         run_rtc(Source(url, key, engine), peers, seconds, voice, Outputs(json, plot))
+
+
+@bench.command()
+def checkpoint(
+    out: Annotated[Path, typer.Option(help="A new or empty folder.")],
+    size: Annotated[str, typer.Option(help="tiny, tiny-0.6B, 0.6B or 1.7B.")] = "tiny",
+    model_type: Annotated[str, typer.Option("--type", help="custom_voice, voice_design or base.")] = "custom_voice",
+    seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
+) -> None:
+    """Write a Qwen3-TTS checkpoint with random weights, in the released layout and sizes (needs agent-tts[qwen])."""
+    with reported():
+        try:
+            from agent_tts.bench.checkpoint import write
+        except ImportError as error:
+            raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'") from error
+        write(out, size=size, model_type=cast("ModelType", model_type), seed=seed)  # it checks them
+    typer.echo(f"{out}: a {size} {model_type} checkpoint, random weights, seed {seed}", err=True)

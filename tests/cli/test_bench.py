@@ -87,3 +87,12 @@ def test_what_cannot_be_measured_is_a_message(arguments: tuple[str, ...], code: 
     assert said in result.stderr
     assert result.returncode == code
     assert b"Traceback" not in result.stderr
+
+
+def test_checkpoint_writes_one_and_says_what_sizes_there_are(tmp_path: Path) -> None:
+    done = run("bench", "checkpoint", "--out", str(tmp_path / "new"), "--type", "base")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "new/model.safetensors").stat().st_size > 100_000
+    done = run("bench", "checkpoint", "--out", str(tmp_path / "other"), "--size", "huge")
+    assert done.returncode == 2
+    assert b"1.7B" in done.stderr
