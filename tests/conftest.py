@@ -6,6 +6,7 @@ import asyncio
 import gc
 import inspect
 import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -17,6 +18,12 @@ import pytest
 
 # What may take its time to go: executor threads, sockets in their closing handshake.
 GRACE_S = 2.0
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the processes that tests start: a shell's background job hands down that it is ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -106,7 +106,7 @@ async def test_a_lost_connection_is_told_to_every_context() -> None:
 
 async def test_a_node_that_refuses_is_a_lost_connection() -> None:
     async with running_node(auth={"api_keys": ["sesame"]}) as node:
-        with pytest.raises(ConnectionLost, match="an API key is needed"):
+        with pytest.raises(ConnectionLost, match="the API key is wrong"):
             await dial(node.ws_url, "wrong")
         connection, _ = await dial(node.ws_url, "sesame")
         await connection.close()
