@@ -23,8 +23,8 @@ FRAME_S = FRAME_MS / 1_000
 # near: one step for many instead of a step for each.
 PACING_SLACK_S = 0.020
 
-# Runaway guard: no text needs more than this. Ten frames (0.8 s) a character is twice the slowest speech measured
-# (spelled-out symbols); the constant covers leading and trailing silence.
+# Runaway guard: ten frames (0.8 s) a character, some ten times ordinary speech, which leaves room for digits and
+# symbols that are spelled out; the constant covers leading and trailing silence.
 CAP_FRAMES = 50
 CAP_FRAMES_PER_CHAR = 10
 
