@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from agent_tts import events
 from agent_tts.engine import base
+from agent_tts.errors import RETRY_MS
 from agent_tts.events import FRAME_MS, Event, Finished, Reason, SpeechOptions
 
 FRAME_S = FRAME_MS / 1_000
@@ -238,7 +239,7 @@ class Scheduler:
                 self._finish(stream, "error", code, message)
 
     def _refuse(self, stream: Stream, why: str) -> None:
-        self._finish(stream, "error", "at_capacity", f"{why}: try again", retry_after_ms=500)
+        self._finish(stream, "error", "at_capacity", f"{why}: try again", retry_after_ms=RETRY_MS)
 
     def _finish(
         self,

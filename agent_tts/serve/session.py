@@ -494,9 +494,7 @@ class Session:
             if context.samples and not context.closed:
                 tail = [] if context.encoder is None else context.encoder.flush()
                 self._chunks(context, tail, protocol.FLAG_LAST)
-            info = self._node.service.info
-            kind = "aligned" if info is not None and info.aligns_words else "estimated"
-            self._tell_words(context, context.timeline.finish(context.audio_ms), kind)
+            self._tell_words(context, context.timeline.finish(context.audio_ms), context.timeline.kind)
         if event.code is not None:
             error = from_code(event.code, event.message, event.retry_after_ms)
             self._outbox.append(protocol.build_error(error, context_id=context.id))

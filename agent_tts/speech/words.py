@@ -10,6 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from agent_tts.events import WordTime
 
@@ -56,6 +57,11 @@ class WordTimeline:
         self._pending: list[tuple[str, int]] = []
         # Times, in the order of the text.
         self._marks: list[WordTime] = []
+
+    @property
+    def kind(self) -> Literal["aligned", "estimated"]:
+        """Where its times come from."""
+        return "aligned" if self._aligned else "estimated"
 
     # ------------------------------------------------------------ text in, words out
 
