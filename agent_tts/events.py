@@ -38,6 +38,21 @@ class SpeechOptions:
     clean: bool = True  # make LLM output speakable (markdown, links, emoji); False speaks it as it is
     sampling: Sampling = field(default_factory=Sampling)
     lead_ms: int | None = 1_000  # how far audio may run ahead of real time; None is unpaced
+    model: str | None = None  # a name of `EngineInfo.models`; None is whichever speaks the voice
+    speaker_embedding: tuple[float, ...] | None = None  # the speaker's vector itself, in place of a voice
+
+
+VoiceKind = Literal["named", "designed", "cloned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model of an engine, and which voices it speaks."""
+
+    name: str  # what a client passes as `model`
+    kind: VoiceKind
+    source: str  # the folder of its checkpoint; for this machine alone, never for a client
+    vector_size: int | None = None  # values of a speaker vector; None unless it speaks cloned voices
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +78,7 @@ class EngineInfo:
     aligns_words: bool = False  # whether it tells when words are spoken; otherwise their times are estimated
     sample_rate: int = SAMPLE_RATE
     frame_ms: int = FRAME_MS
+    models: tuple[Model, ...] = ()  # of an engine that speaks with several; empty when there is no choice
 
 
 # ---------------------------------------------------------------- front -> engine

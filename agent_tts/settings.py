@@ -88,12 +88,49 @@ class Tone(Section):
     scripted_faults: bool = Field(False, description="obey `fault:` instructions; never on a reachable node")
 
 
+class Checkpoint(Section):
+    """A Qwen3-TTS model; in short `SOURCE` or `SOURCE@REVISION`."""
+
+    source: str = Field(min_length=1, description="a folder, or a hub id: Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice")
+    revision: str | None = Field(None, min_length=1, description="commit, tag or branch of a hub id")
+    load: Literal["start", "first_use"] = Field("start", description="when it takes its memory")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        source, at, revision = value.rpartition("@")
+        return {"source": source, "revision": revision} if at and source else {"source": value}
+
+
+class Qwen3(Section):
+    """The neural engine."""
+
+    models: tuple[Checkpoint, ...] = Field((), description="one for each kind of voice that is to be spoken")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto is bfloat16 on a GPU")
+    positions: int = Field(2_048, ge=64, le=32_768, description="prompt and 80 ms frames of one piece of speech")
+    cached_voices: int = Field(64, ge=1, description="prompts of cloned voices kept ready")
+
+
+class Voices(Section):
+    """The library of cloned and designed voices."""
+
+    folder: str | None = Field(
+        None, description="where it is kept; default: agent-tts/voices in the user's data folder"
+    )
+    limit: int = Field(1_000, ge=0, description="voices in the library; 0 takes none")
+    clip_bytes: int = Field(10 << 20, ge=1_024, description="an uploaded clip")
+    clip_s: float = Field(60.0, ge=1, le=600, description="longest clip, in seconds")
+
+
 class Settings(Section):
     """All settings of a node."""
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8100, ge=0, le=65_535, description="port of everything; 0 picks a free one")
-    engine: Literal["auto", "espeak", "tone"] = Field("auto", description="auto takes the best this machine can run")
+    engine: Literal["auto", "qwen3", "espeak", "tone"] = Field("auto", description="auto: qwen3 if it has a model")
     slots: int | None = Field(None, ge=1, le=65_535, description="streams speaking at once; default: the engine's")
     queue: int | None = Field(None, ge=0, description="streams waiting for a slot; default: 2 x slots")
     lead_ms: int = Field(1_000, ge=120, description="default of a session's lead_ms")
@@ -105,6 +142,8 @@ class Settings(Section):
     ice_servers: tuple[IceServer, ...] = Field((), description="STUN and TURN servers told to WebRTC peers")
     espeak: Espeak = Espeak()
     tone: Tone = Tone()
+    qwen3: Qwen3 = Qwen3()
+    voices: Voices = Voices()
 
     @model_validator(mode="after")
     def _locked_unless_loopback(self) -> Settings:

@@ -103,7 +103,7 @@ def test_every_wrong_value_gets_a_line_with_what_is_allowed() -> None:
     lines = str(caught.value).splitlines()
     assert len(lines) == 3
     assert "greater than or equal to 1, not 0" in str(caught.value)
-    assert "'auto', 'espeak' or 'tone', not 'tune'" in str(caught.value)
+    assert "'auto', 'qwen3', 'espeak' or 'tone', not 'tune'" in str(caught.value)
     assert any(line.startswith("port on the command line: input should be a valid integer") for line in lines)
 
 
@@ -156,7 +156,7 @@ def test_printed_settings_are_a_file_with_the_same_settings(tmp_path: Path, conf
 
 
 def test_every_setting_has_a_meaning() -> None:
-    sections = {"auth", "limits", "timeouts", "espeak", "tone"}
+    sections = {"auth", "limits", "timeouts", "espeak", "tone", "qwen3", "voices"}
     assert [key for key, field in FIELDS.items() if key not in sections and not field.description] == []
 
 

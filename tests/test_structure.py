@@ -17,12 +17,12 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Who may import whom, by sub-package; modules at the top (events, errors, settings) are everybody's.
 LAYERS = {
     "text": set(),
-    "voices": set(),
+    "voices": {"model"},  # in a process of its own: the front has no torch
     "model": set(),
     "engine": {"text", "voices", "model"},
     "ipc": {"engine"},  # the child runs the engine's loop
-    "speech": set(),
-    "serve": {"speech", "ipc"},
+    "speech": {"voices"},
+    "serve": {"speech", "ipc", "voices"},
     "bench": {"speech", "ipc", "serve", "model"},
 }
 

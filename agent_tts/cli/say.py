@@ -12,10 +12,11 @@ from pathlib import Path
 from agent_tts.cli.link import Speaker, Utterance, local, remote
 from agent_tts.cli.progress import Progress
 from agent_tts.cli.sinks import FileSink, PlayerSink, Sink, StdoutSink, find_player
-from agent_tts.cli.text_source import Segmenter, arriving, once
+from agent_tts.cli.text_source import arriving, once
 from agent_tts.configuration import load_settings
 from agent_tts.errors import SettingsError
 from agent_tts.events import SpeechOptions
+from agent_tts.text.segments import Segmenter
 
 SEGMENT_CHARS = 1_000  # about a minute of speech
 OPEN_AHEAD = 2  # contexts open at once: while one is heard, the next is made

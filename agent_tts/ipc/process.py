@@ -20,7 +20,7 @@ from agent_tts.ipc.wire import TO_FRONT, Decoder, Setup, WireError, encode
 from agent_tts.settings import Settings
 
 # What the engine process is told. API keys and TURN credentials are none of its business.
-ENGINE_SETTINGS = {"engine", "slots", "queue", "limits", "timeouts", "espeak", "tone"}
+ENGINE_SETTINGS = {"engine", "slots", "queue", "limits", "timeouts", "espeak", "tone", "qwen3", "voices"}
 
 # The variables that it gets: those of the system, of Python and of numeric libraries. Any other may hold a secret.
 ENVIRONMENT = re.compile(

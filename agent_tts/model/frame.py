@@ -6,8 +6,9 @@ fixed shape, and a step asks the host nothing, so it can be captured once and re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,9 @@ from agent_tts.model.predictor import Predictor, PredictorState
 from agent_tts.model.prompt import Position, Prompt, Speaker
 from agent_tts.model.sampling import Sampling, SamplingRows, draw, forbid, penalise
 from agent_tts.model.talker import Talker
+
+# What chooses a code of every row: (float32 logits [B, V], codebook from 0) -> int64[B].
+Choose = Callable[[Tensor, int], Tensor]
 
 CONTROL_CODES = 1024  # the end of the talker's vocabulary: no speech, so never drawn, except for the end of speech
 
@@ -183,8 +187,10 @@ class FrameModel(nn.Module):
         return torch.stack([first, *others], dim=1).sum(1)
 
     @torch.inference_mode()
-    def step(self, state: FrameState, run: Tensor) -> Frame:
+    def step(self, state: FrameState, run: Tensor, choose: Choose | None = None) -> Frame:
         """One frame for the rows of a mask bool[B]; nothing of any other row changes.
+
+        `choose` takes the place of drawing: for a comparison that hears the logits and forces the codes.
 
         A row that is to run but has no text, or no room, or has ended, does not run. No row reads tts_pad, or draws the
         end of speech, before it has read the whole of its text.
@@ -202,13 +208,11 @@ class FrameModel(nn.Module):
 
         text_read = state.text_read + has_text
         may_end = state.text_complete & (text_read >= state.text_length) & (state.frame >= state.sampling.min_frames)
-        first = self._draw_first(state, hidden, may_end)
-        others, embedded = self.predictor(
-            state.scratch,
-            hidden,
-            self.talker.codec_embedding(first),
-            lambda logits, codebook: draw(logits, state.sampling.predictor, state.sampling.seed, state.frame, codebook),
-        )
+        logits = self._mask_first(state, self.talker.codec_head(hidden).float(), may_end)
+        if choose is None:
+            choose = partial(self._draw, state)
+        first = choose(logits, 0)
+        others, embedded = self.predictor(state.scratch, hidden, self.talker.codec_embedding(first), choose)
 
         ended = run & (first == self.config.talker.codec_eos_token_id)
         state.feedback.copy_(torch.where(run[:, None], embedded.sum(1), state.feedback))
@@ -220,13 +224,16 @@ class FrameModel(nn.Module):
         state.ended.logical_or_(ended)
         return Frame(torch.cat((first[:, None], others), dim=1), run & ~ended, ended, starved, full)
 
-    def _draw_first(self, state: FrameState, hidden: Tensor, may_end: Tensor) -> Tensor:
-        """The first code of every row: [B, H], bool[B] -> int64[B]."""
-        logits = self.talker.codec_head(hidden).float()
+    def _mask_first(self, state: FrameState, logits: Tensor, may_end: Tensor) -> Tensor:
+        """What of the first code's logits may be drawn: float32[B, V], bool[B] -> float32[B, V]."""
         logits = penalise(logits, state.seen, state.sampling.repetition_penalty)
         logits = forbid(logits, self.end_of_speech & ~may_end[:, None])
-        logits = forbid(logits, self.control)
-        return draw(logits, state.sampling.talker, state.sampling.seed, state.frame, codebook=0)
+        return forbid(logits, self.control)
+
+    def _draw(self, state: FrameState, logits: Tensor, codebook: int) -> Tensor:
+        """The code of every row: float32[B, V] -> int64[B]."""
+        how = state.sampling.predictor if codebook else state.sampling.talker
+        return draw(logits, how, state.sampling.seed, state.frame, codebook)
 
     def checkpoint_names(self) -> dict[str, str]:
         """Our name of each parameter -> its name in the checkpoint."""

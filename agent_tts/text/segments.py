@@ -1,0 +1,46 @@
+"""Where a long text is cut into pieces that are spoken one by one."""
+
+from __future__ import annotations
+
+SENTENCE_ENDS = frozenset(".!?…")
+WIDE_SENTENCE_ENDS = frozenset("。！？")  # no space follows these
+
+
+class Segmenter:
+    """Cuts an endless text into contexts, which nodes limit in text and time: at the end of a sentence if there is one.
+
+    Args:
+        limit: characters after which a context ends with its sentence; twice that many end it with a word, and three
+            times as many end it anywhere.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        # Characters of the current context.
+        self._length = 0
+        # The last of them.
+        self._last = ""
+
+    def feed(self, text: str) -> list[str | None]:
+        """Pieces of the text in order, with None where a context ends."""
+        pieces: list[str | None] = []
+        start = 0
+        for index, char in enumerate(text):
+            self._length += 1
+            sentence = char in WIDE_SENTENCE_ENDS or (char.isspace() and self._last in SENTENCE_ENDS)
+            self._last = char
+            if (
+                (self._length >= self._limit and sentence)
+                or (self._length >= 2 * self._limit and char.isspace())
+                or self._length >= 3 * self._limit
+            ):
+                pieces += [text[start : index + 1], None]
+                start = index + 1
+                self._length = 0
+        if start < len(text):
+            pieces.append(text[start:])
+        return pieces
+
+    def cut(self) -> None:
+        """The current context was ended for another reason."""
+        self._length, self._last = 0, ""
