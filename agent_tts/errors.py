@@ -72,6 +72,15 @@ class UnknownVoice(SpeechError):
     code, status = "unknown_voice", 400
 
 
+class VoiceExists(SpeechError):
+    code, status = "voice_exists", 409
+
+
+class VoiceLimit(SpeechError):
+    # Not 429: trying again does not help.
+    code, status = "voice_limit", 409
+
+
 class UnsupportedLanguage(SpeechError):
     code, status = "unsupported_language", 400
 

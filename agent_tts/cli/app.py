@@ -8,8 +8,9 @@ import typer
 
 from agent_tts import __version__
 from agent_tts.cli.bench import bench
-from agent_tts.cli.options import Config, Engine, Key, Port, Set, Slots, Url
+from agent_tts.cli.options import Config, Device, Dtype, Engine, Key, Models, Port, Set, Slots, Url, engine_flags
 from agent_tts.cli.reporting import reported
+from agent_tts.cli.voices import voices
 
 app = typer.Typer(
     name="agent-tts",
@@ -19,6 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(bench, name="bench")
+app.add_typer(voices, name="voices")
 
 
 @app.callback(invoke_without_command=True)
@@ -35,6 +37,9 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; beyond 127.0.0.1 needs a key.")] = None,
     port: Port = None,
     engine: Engine = None,
+    model: Models = None,
+    device: Device = None,
+    dtype: Dtype = None,
     slots: Slots = None,
     api_key: Annotated[list[str] | None, typer.Option(help="Accept this key; may be repeated.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
@@ -48,9 +53,9 @@ def serve(
     """
     from agent_tts.cli.serve import serve as run
 
-    flags = {"host": host, "port": port, "engine": engine, "slots": slots, "log_level": log_level}
+    flags = {"host": host, "port": port, "slots": slots, "log_level": log_level, "auth.api_keys": api_key or None}
     with reported():
-        code = run(config, flags | {"auth.api_keys": api_key or None}, set_ or [], print_config)
+        code = run(config, flags | engine_flags(engine, model, device, dtype), set_ or [], print_config)
     raise typer.Exit(code)
 
 
@@ -70,33 +75,51 @@ def say(
         int | None, typer.Option(min=0, max=2**63 - 1, help="The same seed and text is the same audio.")
     ] = None,
     clean: Annotated[bool, typer.Option(help="Make markdown, links and emoji speakable.")] = True,
+    instructions: Annotated[str | None, typer.Option(help="How to speak; of a designed voice, who speaks.")] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, max=5.0, help="Of qwen3; 0 is greedy.")] = 0.9,
+    top_k: Annotated[int, typer.Option(min=0, max=100_000, help="Of qwen3; 0 keeps all.")] = 50,
+    top_p: Annotated[float, typer.Option(min=0.01, max=1.0, help="Of qwen3; 1 keeps all.")] = 1.0,
     url: Url = None,
     key: Key = None,
     engine: Engine = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="Of qwen3: a folder or hub id. With --url: a model's name.")
+    ] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    max_frames: Annotated[
+        int | None, typer.Option(min=1, help="Of an engine of its own: end each piece after so many times 80 ms.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
     """Speak a text: on a running node (--url), or on an engine of its own."""
     from agent_tts.cli.say import say as speak
-    from agent_tts.events import SpeechOptions
+    from agent_tts.events import Sampling, SpeechOptions
 
-    options = SpeechOptions(voice, language, None, seed, speed, pitch, clean, lead_ms=None)
+    options = SpeechOptions(
+        voice,
+        language,
+        instructions,
+        seed,
+        speed,
+        pitch,
+        clean,
+        Sampling(temperature, top_k, top_p),
+        lead_ms=None,
+        model=model if url else None,
+    )
+    flags = engine_flags(engine, [model] if model and not url else None, device, dtype)
     with reported():
-        speak(text, options, output=output, play=play, url=url, key=key, engine=engine, quiet=quiet)
-
-
-@app.command()
-def voices(
-    language: Annotated[str | None, typer.Option(help="Only voices that speak it: de, en, zh.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="As /v1/audio/voices has it.")] = False,
-    url: Url = None,
-    key: Key = None,
-    engine: Engine = None,
-) -> None:
-    """List the voices of a running node (--url), or of the engine of this machine."""
-    from agent_tts.cli.voices import voices as show
-
-    with reported():
-        show(language, as_json=json, url=url, key=key, engine=engine)
+        speak(
+            text,
+            options,
+            output=output,
+            play=play,
+            url=url,
+            key=key,
+            flags=flags | {"limits.max_frames": max_frames},
+            quiet=quiet,
+        )
 
 
 @app.command()

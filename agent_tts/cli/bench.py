@@ -112,3 +112,26 @@ def checkpoint(
             raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'") from error
         write(out, size=size, model_type=cast("ModelType", model_type), seed=seed)  # it checks them
     typer.echo(f"{out}: a {size} {model_type} checkpoint, random weights, seed {seed}", err=True)
+
+
+@bench.command()
+def parity(
+    model: Annotated[str, typer.Option(help="A checkpoint folder or a hub id.")],
+    device: Annotated[str, typer.Option(help="Of the model that is tested: cpu, cuda or cuda:1.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="Of the model that is tested: float32 or bfloat16.")] = "bfloat16",
+    frames: Annotated[int, typer.Option(min=1, max=1_000, help="80 ms frames that are compared.")] = 32,
+    reference: Annotated[
+        str, typer.Option(help="float32: our own model on the CPU; upstream: the package qwen-tts.")
+    ] = "float32",
+    json: Json = None,
+) -> None:
+    """How far a computation of the model is from a reference: logits and sound under forced codes.
+
+    Beside the tested one stands the yardstick: what rounding to bfloat16 alone does, in upstream's order of operations.
+    """
+    with reported():
+        try:
+            from agent_tts.cli.bench_parity import run_parity
+        except ImportError as error:
+            raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'") from error
+        run_parity(model, device, dtype, frames, reference, json)

@@ -5,17 +5,29 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from loguru import logger
 
+from agent_tts.configuration import load_settings
+from agent_tts.errors import SettingsError
 from agent_tts.events import EngineInfo, SpeechOptions
+from agent_tts.hub import with_local_models
 from agent_tts.ipc.client import EngineProcess
 from agent_tts.settings import Settings
 from agent_tts.speech.service import SpeechService
+from agent_tts.voices.library import VoiceLibrary
 
 # Audio that waits for a slow output. It takes the longest context that a node speaks, so that none is ever cut off.
 BUFFER_BYTES = 16 << 20
+
+# Settings that a running node has made for itself, as the command line has them.
+ENGINE_FLAGS = {
+    "qwen3.models": "--model",
+    "qwen3.device": "--device",
+    "qwen3.dtype": "--dtype",
+    "limits.max_frames": "--max-frames",
+}
 
 
 class Utterance(Protocol):
@@ -43,6 +55,25 @@ class Speaker:
     end_of: Callable[[Utterance], End]  # of one that was read to its end
 
 
+def own_settings(flags: dict[str, Any]) -> Settings:
+    """Settings of an engine of our own; its models are on this disk when it returns, which may take a download.
+
+    Args:
+        flags: settings by keys with dots, None where one was not given.
+
+    Raises:
+        SettingsError: one cannot be used, or a model cannot be had.
+    """
+    return with_local_models(load_settings(overrides={key: value for key, value in flags.items() if value is not None}))
+
+
+def refuse_engine_flags(flags: dict[str, Any]) -> None:
+    """Raise `SettingsError` if there is a flag that only an engine of our own can obey."""
+    given = [flag for key, flag in ENGINE_FLAGS.items() if flags.get(key) is not None]
+    if given:
+        raise SettingsError(f"{', '.join(given)}: a running node (--url, AGENT_TTS_URL) has its own: leave it out")
+
+
 @asynccontextmanager
 async def remote(url: str, key: str | None, options: SpeechOptions) -> AsyncIterator[Speaker]:
     """A running node.
@@ -58,8 +89,8 @@ async def remote(url: str, key: str | None, options: SpeechOptions) -> AsyncIter
         assert speech.done is not None
         return End((speech.done.rtf or 0.0) * speech.done.audio_ms, speech.done.reason == "length")
 
-    names = ("voice", "language", "seed", "speed", "pitch", "clean", "lead_ms")
-    session = {name: getattr(options, name) for name in names}
+    names = ("model", "voice", "language", "instructions", "seed", "speed", "pitch", "clean", "lead_ms")
+    session = {name: getattr(options, name) for name in names} | {"sampling": dataclasses.asdict(options.sampling)}
     async with connect(url, api_key=key, buffer_bytes=BUFFER_BYTES, timestamps="none", **session) as node:
         yield Speaker(node.open, end_of)
 
@@ -96,7 +127,8 @@ async def engine(settings: Settings) -> AsyncIterator[tuple[SpeechService, Engin
         EngineLost: it does not start; the message says why.
     """
     logger.disable("agent_tts")
-    service = SpeechService(lambda on_events, on_lost: EngineProcess(settings, on_events, on_lost))
+    library = VoiceLibrary.of(settings.voices)
+    service = SpeechService(lambda on_events, on_lost: EngineProcess(settings, on_events, on_lost), library)
     try:
         await service.start()
         assert service.info is not None

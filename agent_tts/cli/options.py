@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +17,19 @@ Key = Annotated[
 ]
 Config = Annotated[str | None, typer.Option(help="A YAML file, or one of the package by name: cpu.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting: limits.rtc_peers=8.")]
-Engine = Annotated[str | None, typer.Option(help="auto, espeak or tone.")]
+Engine = Annotated[str | None, typer.Option(help="auto, qwen3, espeak or tone.")]
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", metavar="SOURCE", help="Of qwen3: a folder or hub id; once for each kind of voice."),
+]
+Device = Annotated[str | None, typer.Option(help="Of qwen3: auto, cpu, cuda or cuda:N.")]
+Dtype = Annotated[str | None, typer.Option(help="Of qwen3: auto, float32 or bfloat16.")]
 Port = Annotated[int | None, typer.Option(min=0, max=65_535, help="0 picks a free one.")]
 Slots = Annotated[int | None, typer.Option(min=1, help="Contexts that may speak at once.")]
+
+
+def engine_flags(
+    engine: str | None, models: Sequence[str] | None, device: str | None, dtype: str | None
+) -> dict[str, Any]:
+    """The settings that these options are, by keys with dots; None where one was not given."""
+    return {"engine": engine, "qwen3.models": models or None, "qwen3.device": device, "qwen3.dtype": dtype}

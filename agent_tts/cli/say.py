@@ -8,12 +8,12 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
+from typing import Any
 
-from agent_tts.cli.link import Speaker, Utterance, local, remote
+from agent_tts.cli.link import Speaker, Utterance, local, own_settings, refuse_engine_flags, remote
 from agent_tts.cli.progress import Progress
 from agent_tts.cli.sinks import FileSink, PlayerSink, Sink, StdoutSink, find_player
 from agent_tts.cli.text_source import arriving, once
-from agent_tts.configuration import load_settings
 from agent_tts.errors import SettingsError
 from agent_tts.events import SpeechOptions
 from agent_tts.text.segments import Segmenter
@@ -32,26 +32,29 @@ def say(
     play: bool,
     url: str | None,
     key: str | None,
-    engine: str | None,
+    flags: dict[str, Any],
     quiet: bool,
 ) -> None:
     """Speak `text`, or stdin if it is "-", until all is written or heard.
 
+    Args:
+        url: of a running node; None is an engine of our own.
+        flags: settings of an engine of our own, None where one was not given.
+
     Raises:
-        SettingsError: there is nothing to speak, or nowhere to put the audio.
+        SettingsError: there is nothing to speak, nowhere to put the audio, or a setting that cannot be had.
         SpeechError: it cannot be spoken.
         BrokenPipeError: whoever reads standard output has left.
         KeyboardInterrupt: all is stopped and cleaned up.
     """
     if not text.strip():
         raise SettingsError(NOTHING)
-    speaker = remote(url, key, options) if url else _own_engine(engine, options)
+    if url:
+        refuse_engine_flags(flags)
+        speaker = remote(url, key, options)
+    else:
+        speaker = local(own_settings(flags | {"slots": SLOTS}), options)
     asyncio.run(_say(text, options.speed, speaker, output, play, quiet))
-
-
-def _own_engine(engine: str | None, options: SpeechOptions) -> AbstractAsyncContextManager[Speaker]:
-    flags = {"slots": SLOTS} | ({"engine": engine} if engine else {})
-    return local(load_settings(overrides=flags), options)
 
 
 async def _say(

@@ -2,66 +2,88 @@
 
 from __future__ import annotations
 
-import asyncio
-from urllib.parse import urlsplit
+from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from agent_tts.cli.link import engine as engine_process
-from agent_tts.client import ConnectionLost, http_url
-from agent_tts.configuration import load_settings
-from agent_tts.errors import Unauthorized, UnsupportedLanguage
-from agent_tts.serve.openai import VoiceList, voice_list
+from agent_tts.cli.options import Device, Dtype, Engine, Key, Models, Url, engine_flags
+from agent_tts.cli.reporting import reported
 
-ANSWER_S = 10.0
+voices = typer.Typer(invoke_without_command=True)
+
+Language = Annotated[str | None, typer.Option(help="Only voices that speak it: de, en, zh.")]
+Json = Annotated[bool, typer.Option("--json", help="As /v1/audio/voices has it.")]
+Name = Annotated[str, typer.Argument(help="Of the voice: a-z, 0-9, _ and -.")]
 
 
-def voices(language: str | None, *, as_json: bool, url: str | None, key: str | None, engine: str | None) -> None:
-    """Print the voices of a node, or of an engine of our own.
+@voices.callback()
+def bare(
+    context: typer.Context,
+    language: Language = None,
+    json: Json = False,
+    url: Url = None,
+    key: Key = None,
+    engine: Engine = None,
+    model: Models = None,
+    device: Device = None,
+    dtype: Dtype = None,
+) -> None:
+    """List voices, add voices of your own, delete them. Without a command: list."""
+    if context.invoked_subcommand is None:
+        list_(language, json, url, key, engine, model, device, dtype)
 
-    Raises:
-        SpeechError: the node cannot be reached, the engine does not start, or no voice speaks the language.
+
+@voices.command("list")
+def list_(
+    language: Language = None,
+    json: Json = False,
+    url: Url = None,
+    key: Key = None,
+    engine: Engine = None,
+    model: Models = None,
+    device: Device = None,
+    dtype: Dtype = None,
+) -> None:
+    """List the voices of a running node (--url), or of the engine of this machine."""
+    from agent_tts.cli.voices_list import show
+
+    with reported():
+        show(language, as_json=json, url=url, key=key, flags=engine_flags(engine, model, device, dtype))
+
+
+@voices.command()
+def add(
+    name: Name,
+    audio: Annotated[Path | None, typer.Option(help="Clone who speaks in this file: 3 to 30 s, one speaker.")] = None,
+    text: Annotated[str | None, typer.Option(help="What is said there, word for word: a closer likeness.")] = None,
+    consent: Annotated[str | None, typer.Option(help="How the speaker agreed; kept with the voice.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Instead: design a voice like this: a calm old man.")] = None,
+    description: Annotated[str, typer.Option(help="For the list of voices.")] = "",
+    url: Url = None,
+    key: Key = None,
+    model: Models = None,
+) -> None:
+    """Add a voice of your own to a running node (--url), or to the library of this machine.
+
+    A clone needs a Base model: --model, or qwen3.models of the settings.
     """
-    found = _of_node(url, key) if url else asyncio.run(_of_engine(engine))
-    if language is not None:
-        spoken = [voice for voice in found.voices if any(_speaks(code, language) for code in voice.languages)]
-        if not spoken:
-            raise UnsupportedLanguage(f"no voice speaks {language!r}: without --language, all are listed")
-        found = found.model_copy(update={"voices": spoken})
-    if as_json:
-        print(found.model_dump_json(indent=2))
-        return
-    table = Table("voice", "languages", "", "also called", box=None, header_style="bold", pad_edge=False)
-    for voice in found.voices:
-        name = f"{voice.name} *" if voice.name == found.default else voice.name
-        table.add_row(name, ", ".join(voice.languages), voice.description, ", ".join(voice.aliases))
-    console = Console(highlight=False)
-    console.print(table)
-    console.print("[dim]* speaks when none is asked for")
+    from agent_tts.cli.voices_change import clone, design
+    from agent_tts.errors import SettingsError
+
+    with reported():
+        if (audio is None) == (prompt is None):
+            raise SettingsError("give either --audio FILE, to clone who speaks there, or --prompt, to design a voice")
+        if audio is not None:
+            clone(name, audio, text=text, consent=consent, description=description, url=url, key=key, models=model)
+        elif prompt is not None:
+            design(name, prompt, description=description, url=url, key=key)
 
 
-def _speaks(code: str, language: str) -> bool:
-    code, language = code.lower(), language.lower()
-    return code == language or code.startswith(f"{language}-")
+@voices.command()
+def delete(name: Name, url: Url = None, key: Key = None) -> None:
+    """Delete a voice of your own from a running node (--url), or from the library of this machine."""
+    from agent_tts.cli.voices_change import delete as delete_voice
 
-
-async def _of_engine(engine: str | None) -> VoiceList:
-    async with engine_process(load_settings(overrides={"engine": engine} if engine else {})) as (_, info):
-        return voice_list(info)
-
-
-def _of_node(url: str, key: str | None) -> VoiceList:
-    import httpx
-
-    base = http_url(url)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    try:
-        answer = httpx.get(f"{base}/v1/audio/voices", headers=headers, timeout=ANSWER_S)
-        if answer.status_code == Unauthorized.status:
-            asked = "the node does not take this API key" if key else "an API key is needed"
-            raise Unauthorized(f"{asked}: set AGENT_TTS_KEY")
-        answer.raise_for_status()
-        return VoiceList.model_validate_json(answer.content)
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise ConnectionLost(f"no node answers at {urlsplit(base).netloc}: {type(error).__name__}") from error
+    with reported():
+        delete_voice(name, url, key)

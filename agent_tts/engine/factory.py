@@ -11,12 +11,15 @@ from agent_tts.engine.scheduler import Scheduler
 from agent_tts.errors import SettingsError
 from agent_tts.settings import Settings
 
-DEFAULT_SLOTS = {"espeak": 64, "tone": 64}
+DEFAULT_SLOTS = {"espeak": 64, "tone": 64, "qwen3": 64}
+CPU_SLOTS = 4  # of a neural engine without a GPU
 
 
 def chosen_engine(settings: Settings) -> str:
     """The engine's name: the one asked for, or the best that this machine can run."""
-    return "espeak" if settings.engine == "auto" else settings.engine
+    if settings.engine != "auto":
+        return settings.engine
+    return "qwen3" if settings.qwen3.models else "espeak"
 
 
 def create_engine(settings: Settings) -> Engine:
@@ -31,6 +34,8 @@ def create_engine(settings: Settings) -> Engine:
         from agent_tts.engine.tone import ToneEngine
 
         return ToneEngine(settings, slots)
+    if name == "qwen3":
+        return _qwen3(settings)
     try:
         from agent_tts.engine.espeak import EspeakEngine
         from agent_tts.engine.espeak_lib import EspeakError
@@ -40,6 +45,17 @@ def create_engine(settings: Settings) -> Engine:
         return EspeakEngine(settings, slots)
     except (EspeakError, OSError) as error:
         raise SettingsError(f"espeak-ng cannot be loaded ({error}): install espeakng-loader anew") from error
+
+
+def _qwen3(settings: Settings) -> Engine:
+    try:
+        import torch
+
+        from agent_tts.engine.qwen3 import Qwen3Engine
+    except ImportError as error:
+        raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'") from error
+    on_gpu = settings.qwen3.device != "cpu" and torch.cuda.is_available()
+    return Qwen3Engine(settings, settings.slots or (DEFAULT_SLOTS["qwen3"] if on_gpu else CPU_SLOTS))
 
 
 def create_loop(settings: Settings, clock: Callable[[], float] = time.monotonic) -> EngineLoop:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -18,6 +18,14 @@ from agent_tts.events import FRAME_BYTES
 from agent_tts.text.feed import TextFeed, Unit
 
 READ_CHARS = 500  # of text in one go: half a millisecond
+
+
+def in_chunks(text: Text) -> Iterator[Text]:
+    """The same in chunks of `READ_CHARS`, so that no step has to read a long text at once."""
+    *before, last = range(0, len(text.text), READ_CHARS) or (0,)
+    for start in before:
+        yield Text(text.slot, text.text[start : start + READ_CHARS])
+    yield replace(text, text=text.text[last:])
 
 
 class Mark(Enum):
@@ -77,9 +85,7 @@ class Track:
 
     def take_text(self, text: Text) -> None:
         """More text, with its flush and its end."""
-        *before, last = range(0, len(text.text), READ_CHARS) or (0,)
-        self._unread.extend(Text(text.slot, text.text[start : start + READ_CHARS]) for start in before)
-        self._unread.append(replace(text, text=text.text[last:]))
+        self._unread.extend(in_chunks(text))
 
     def _read(self, text: Text) -> None:
         self._pending += self._feed.append(text.text)
@@ -118,11 +124,21 @@ class Track:
         return outputs
 
 
+class TextTrack(Protocol):
+    """Where the text of an owner goes."""
+
+    @property
+    def slot(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    def take_text(self, text: Text) -> None: ...
+
+
 class HasTrack(Protocol):
     """An owner as `Slots` knows it."""
 
     @property
-    def track(self) -> Track: ...
+    def track(self) -> TextTrack: ...
 
 
 OwnerT = TypeVar("OwnerT", bound=HasTrack)

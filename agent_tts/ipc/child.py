@@ -173,8 +173,13 @@ def main() -> None:
     sys.excepthook = leave
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
+    from loguru import logger
+
     from agent_tts.engine.factory import create_loop
     from agent_tts.settings import Settings
+
+    logger.remove()
+    logger.add(sys.stderr, format="{message}", diagnose=False)  # the front's log gives it a time
 
     inbox = Inbox(commands)
     inbox.start()

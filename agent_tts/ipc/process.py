@@ -271,7 +271,8 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._tail = (self._tail + data)[-TAIL_BYTES:]
         *lines, rest = (self._line + data).split(b"\n")
         for line in lines:
-            logger.debug("engine: {}", line.decode("utf-8", "replace"))
+            # Until it is ready, it says what it loads and how much memory that takes.
+            logger.log("DEBUG" if self._greeted else "INFO", "engine: {}", line.decode("utf-8", "replace"))
         self._line = rest[-TAIL_BYTES:]
 
     def last_words(self) -> str:

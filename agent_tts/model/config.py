@@ -92,10 +92,19 @@ class CodecConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeakerConfig:
-    """The speaker encoder's output; `base` checkpoints only."""
+    """The speaker encoder; `base` checkpoints only. What one leaves out is as in the reference implementation.
 
-    enc_dim: int
-    sample_rate: int
+    Channels, kernel sizes and dilations are those of the first convolution, the blocks, and the layer that joins them.
+    """
+
+    enc_dim: int  # of the speaker vector
+    mel_dim: int = 128
+    enc_channels: tuple[int, ...] = (512, 512, 512, 512, 1536)
+    enc_kernel_sizes: tuple[int, ...] = (5, 3, 3, 3, 1)
+    enc_dilations: tuple[int, ...] = (1, 2, 3, 4, 1)
+    enc_attention_channels: int = 128
+    enc_res2net_scale: int = 8
+    enc_se_channels: int = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +158,7 @@ class ModelConfig:
             cls,
             talker=talker.typed(TalkerConfig, code_predictor=predictor.typed(PredictorConfig)),
             codec=decoder.typed(CodecConfig),
-            speaker_encoder=top.table("speaker_encoder_config").typed(SpeakerConfig) if clones else None,
+            speaker_encoder=_speaker_encoder(top.table("speaker_encoder_config")) if clones else None,
             generation=Table.load(folder, "generation_config.json").typed(GenerationConfig),
         )
         config._check()
@@ -190,12 +199,25 @@ class ModelConfig:
             ),
             f"spk_is_dialect names {', '.join(sorted(unknown))}, which codec_language_id does not have": not unknown,
         }
-        if self.speaker_encoder:
-            vector = self.speaker_encoder.enc_dim
-            rules[f"speaker vectors of {vector} for a talker of {talker.hidden_size}"] = vector == talker.hidden_size
+        if speaker := self.speaker_encoder:
+            rules[f"speaker vectors of {speaker.enc_dim} for a talker of {talker.hidden_size}"] = (
+                speaker.enc_dim == talker.hidden_size
+            )
+            widths = speaker.enc_channels
+            rules[f"a speaker encoder of {widths} channels; the last has to join blocks of equal width"] = (
+                len(set(widths[:-1])) == 1 and sum(widths[1:-1]) == widths[-1]
+            )
+            rules["enc_channels, enc_kernel_sizes and enc_dilations have to be equally many"] = (
+                len(widths) == len(speaker.enc_kernel_sizes) == len(speaker.enc_dilations)
+            )
         for complaint, holds in rules.items():
             if not holds:
                 raise CheckpointError(f"config.json: {complaint}")
+
+
+def _speaker_encoder(table: Table) -> SpeakerConfig:
+    table.require("sample_rate", SAMPLE_RATE, default=SAMPLE_RATE)
+    return table.typed(SpeakerConfig)
 
 
 def _refuse_25_hz(top: Table, tokenizer: Table) -> None:

@@ -1,13 +1,14 @@
-"""From a safetensors file into a module, one tensor at a time.
+"""From safetensors into a module, one tensor at a time.
 
-A module is built without memory, compared with the file's header, and only then filled: what does not fit is known, and
-how much memory will be taken, before any is.
+A module is built without memory, compared with the headers of the files, and only then filled: what does not fit is
+known, and how much memory will be taken, before any is.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -18,6 +19,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from agent_tts.model.entries import CheckpointError
+from agent_tts.model.shards import index_of, read_index
 
 P = ParamSpec("P")
 M = TypeVar("M", bound=nn.Module)
@@ -26,11 +28,11 @@ _SHOWN = 5  # names in an error message
 
 
 class Loadable(Protocol):
-    """A module that knows its parameters' names in a checkpoint."""
+    """A module that knows its tensors' names in a checkpoint: its parameters, or buffers, which become such."""
 
     def checkpoint_names(self) -> dict[str, str]: ...  # our name -> the file's
-    def get_parameter(self, target: str) -> nn.Parameter: ...
     def get_submodule(self, target: str) -> nn.Module: ...
+    def state_dict(self) -> dict[str, Any]: ...
     def to(self, device: torch.device | str) -> Any: ...
 
 
@@ -52,21 +54,22 @@ class _NoMemory(TorchFunctionMode):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A module and the file that fits it."""
+    """A module and the files that fit it."""
 
     module: Loadable
-    path: Path
-    names: Mapping[str, str]  # our name of each parameter -> its name in the file
+    names: Mapping[str, str]  # our name of each parameter -> its name in the files
+    files: Mapping[str, Path]  # name in the files -> the file it is in
     dtype: torch.dtype
     nbytes: int  # memory that `load` takes on its device
 
     def load(self, device: torch.device | str) -> None:
         """Fills the module, and moves its buffers to the device too. Parameters are frozen."""
-        with safe_open(self.path, "pt") as file:
+        with ExitStack() as stack:
+            files = {path: stack.enter_context(safe_open(path, "pt")) for path in set(self.files.values())}
             for ours, theirs in self.names.items():
                 owner, _, name = ours.rpartition(".")
                 # A copy, even where nothing is converted: what the file maps would change with the file.
-                tensor = file.get_tensor(theirs).to(device, self.dtype, copy=True)
+                tensor = files[self.files[theirs]].get_tensor(theirs).to(device, self.dtype, copy=True)
                 setattr(self.module.get_submodule(owner), name, nn.Parameter(tensor, requires_grad=False))
         self.module.to(device)
 
@@ -75,14 +78,18 @@ def plan(module: Loadable, path: Path, dtype: torch.dtype, unused: tuple[str, ..
     """Compares a module, best one from `build`, with a file, by the file's header alone.
 
     Args:
+        path: where the file is not there but its index is (path.index.json), the shards that it names are the file.
         dtype: what all parameters are converted to.
         unused: what the names of tensors that belong to nobody here begin with.
     Raises:
-        CheckpointError: the file is not there or not safetensors, or a tensor is missing, unknown, or of another shape.
+        CheckpointError: the file is not there or not safetensors, its index is not true of the shards, or a tensor is
+            missing, unknown, or of another shape.
     """
     names = module.checkpoint_names()
-    shapes = _header(path)
-    expected = {theirs: tuple(module.get_parameter(ours).shape) for ours, theirs in names.items()}
+    contents = _contents(path)
+    shapes = {name: shape for name, (_, shape) in contents.items()}
+    state = module.state_dict()
+    expected = {theirs: tuple(state[ours].shape) for ours, theirs in names.items()}
     wrong = {
         "missing": [name for name in expected if name not in shapes],
         "not known here": [name for name in shapes if name not in expected and not name.startswith(unused)],
@@ -96,7 +103,26 @@ def plan(module: Loadable, path: Path, dtype: torch.dtype, unused: tuple[str, ..
     if complaints:
         raise CheckpointError(f"{path.name}: {'; '.join(complaints)}")
     elements = sum(math.prod(shape) for shape in expected.values())
-    return Plan(module, path, names, dtype, elements * dtype.itemsize)
+    files = {name: contents[name][0] for name in expected}
+    return Plan(module, names, files, dtype, elements * dtype.itemsize)
+
+
+def _contents(path: Path) -> dict[str, tuple[Path, tuple[int, ...]]]:
+    """Where each tensor of a file or of its shards is, and its shape."""
+    index = index_of(path)
+    if path.exists() or not index.exists():
+        return {name: (path, shape) for name, shape in _header(path).items()}
+    shards = read_index(index)
+    found: dict[str, tuple[Path, tuple[int, ...]]] = {}
+    for shard in sorted(set(shards.values())):
+        for name, shape in _header(path.with_name(shard)).items():
+            if shards.get(name) != shard:
+                said = f"says {shards[name]}" if name in shards else "does not name it"
+                raise CheckpointError(f"{index.name}: {name} is in {shard}; the index {said}")
+            found[name] = path.with_name(shard), shape
+    if absent := [f"{name} in {shard}" for name, shard in shards.items() if name not in found]:
+        raise CheckpointError(f"{index.name}: not there: {_listed(absent)}")
+    return found
 
 
 def _header(path: Path) -> dict[str, tuple[int, ...]]:

@@ -18,13 +18,14 @@ import agent_tts
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.events import Event
 from agent_tts.ipc.client import EngineProcess
-from agent_tts.serve import http, rtc
+from agent_tts.serve import http, rtc, voices_http
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.metrics import Metrics
 from agent_tts.serve.node import Node
 from agent_tts.serve.websocket import StreamEndpoint
 from agent_tts.settings import Settings
 from agent_tts.speech.service import Link, LinkFactory, SpeechService
+from agent_tts.voices.library import VoiceLibrary
 
 LAG_PROBE_S = 0.5
 
@@ -49,13 +50,16 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None) -> Fast
 
     Args:
         make_link: the way to an engine; an engine process of its own when None.
+
+    Raises:
+        SettingsError: there cannot be a library of voices where the settings have it.
     """
 
     def engine_process(on_events: Callable[[list[Event]], None], on_lost: Callable[[str], None]) -> Link:
         return EngineProcess(settings, on_events, on_lost)
 
     metrics = Metrics()
-    service = SpeechService(make_link or engine_process)
+    service = SpeechService(make_link or engine_process, VoiceLibrary.of(settings.voices))
     node = Node(settings, service, Guard(settings, metrics), metrics)
     service.on_start, service.on_pulse = metrics.started, metrics.pulse
 
@@ -79,6 +83,7 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None) -> Fast
     app.state.node = node
     app.state.start_error = None
     app.include_router(http.router())
+    app.include_router(voices_http.router())
     app.include_router(rtc.router())
     app.router.routes.append(WebSocketRoute("/v1/tts/stream", StreamEndpoint(node)))
     http.install_error_handlers(app)

@@ -1,4 +1,4 @@
-"""The HTTP routes: speech in OpenAI's shape, models, voices, tokens, health and metrics.
+"""The HTTP routes: speech in OpenAI's shape, models, tokens, health and metrics; `voices_http` has those of voices.
 
 `/health` and `/ready` answer everybody; all others, `/metrics` too, want a key when keys are configured.
 """
@@ -17,23 +17,20 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from agent_tts.errors import (
-    RETRY_MS,
     BadMessage,
-    EngineLost,
     Internal,
     InvalidRequest,
     RequestTimeout,
     SpeechError,
     TextTooLong,
-    Unsupported,
 )
-from agent_tts.events import EngineInfo
 from agent_tts.serve import openai
 from agent_tts.serve.encode import CONTENT_TYPES
 from agent_tts.serve.guard import Client, authorized
 from agent_tts.serve.node import Node
 from agent_tts.serve.speech_response import SpeechResponse
 from agent_tts.settings import Settings
+from agent_tts.speech.routing import Routing
 
 
 class Token(BaseModel):
@@ -52,11 +49,13 @@ class Status(BaseModel):
 # ---------------------------------------------------------------- routes
 
 
+SLOWEST_UPLOAD = 131_072  # bytes/s of a file: 1 Mbit/s, as a telephone sends at its slowest
+
 Authorized = Annotated[Client, Depends(authorized)]
 
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
 _TEXT = {"schema": {"type": "string"}}
-_ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": openai.ErrorBody}, "5XX": {"model": openai.ErrorBody}}
+ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": openai.ErrorBody}, "5XX": {"model": openai.ErrorBody}}
 _SPEECH: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The audio file, or `speech.audio.delta` events with its bytes, sent while it is made.",
@@ -76,98 +75,87 @@ def router() -> APIRouter:
         create_speech,
         methods=["POST"],
         response_class=Response,
-        responses=_SPEECH | _ERRORS,
+        responses=_SPEECH | ERRORS,
         openapi_extra={"requestBody": body},
     )
-    routes.add_api_route("/v1/models", list_models, responses=_ERRORS)
-    routes.add_api_route("/v1/models/{model:path}", retrieve_model, responses=_ERRORS)
-    routes.add_api_route("/v1/audio/voices", list_voices, responses=_ERRORS)
-    routes.add_api_route("/v1/audio/voices", change_voices, methods=["POST"], status_code=400, responses=_ERRORS)
-    routes.add_api_route("/v1/audio/voices", change_voices, methods=["DELETE"], status_code=400, responses=_ERRORS)
-    routes.add_api_route("/v1/tokens", create_token, methods=["POST"], responses=_ERRORS)
+    routes.add_api_route("/v1/models", list_models, responses=ERRORS)
+    routes.add_api_route("/v1/models/{model:path}", retrieve_model, responses=ERRORS)
+    routes.add_api_route("/v1/tokens", create_token, methods=["POST"], responses=ERRORS)
     routes.add_api_route("/health", health, response_model=Status, responses=_NOT_NOW)
     routes.add_api_route("/ready", ready, response_model=Status, responses=_NOT_NOW)
-    routes.add_api_route("/metrics", metrics, response_class=Response, responses=_METRICS | _ERRORS)
+    routes.add_api_route("/metrics", metrics, response_class=Response, responses=_METRICS | ERRORS)
     return routes
 
 
 async def create_speech(request: Request, client: Authorized) -> Response:
     """Speak a text: the audio file is sent while it is made."""
-    node = _node(request)
+    node = node_of(request)
     wanted = openai.parse(await read_body(request, node.settings), node.settings.limits.text_context_chars)
-    info = _info(node)
-    options = node.service.resolve(wanted.options(info))
+    options = node.service.resolve(wanted.options())
     response = SpeechResponse(node, client, wanted, options)
-    voice = options.voice or info.default_voice
-    response.headers["X-Voice"] = info.aliases.get(voice, voice)
+    if options.voice is not None:
+        response.headers["X-Voice"] = options.voice
     return response
 
 
 async def list_models(request: Request, client: Authorized) -> openai.ModelList:
     """The models that a request may name."""
-    return openai.ModelList(data=[openai.ModelCard(id=name) for name in openai.model_names(_info(_node(request)))])
+    return openai.ModelList(data=[openai.ModelCard(id=name) for name in _routing(request).model_names()])
 
 
 async def retrieve_model(model: str, request: Request, client: Authorized) -> openai.ModelCard:
     """One model."""
-    openai.model_language(model, _info(_node(request)))
+    _routing(request).check_model(model)
     return openai.ModelCard(id=model)
-
-
-async def list_voices(request: Request, client: Authorized) -> openai.VoiceList:
-    """The voices that a request may name."""
-    return openai.voice_list(_info(_node(request)))
-
-
-async def change_voices(request: Request, client: Authorized) -> Response:
-    """Voices of one's own: no engine of this node takes them."""
-    raise Unsupported("this engine has no voice cloning: GET /v1/audio/voices lists its voices")
 
 
 async def create_token(request: Request, client: Authorized) -> Token:
     """A one-time token, for a browser that opens the WebSocket."""
-    token, expires_in = _node(request).guard.issue_token(client)
+    token, expires_in = node_of(request).guard.issue_token(client)
     return Token(token=token, expires_in=expires_in)
 
 
 async def health(request: Request) -> Response:
     """Whether the event loop and the engine are alive."""
-    alive = _node(request).service.alive
+    alive = node_of(request).service.alive
     return JSONResponse({"status": "ok" if alive else "engine_lost"}, 200 if alive else 503)
 
 
 async def ready(request: Request) -> Response:
     """Whether speech may be sent here: the engine has really spoken since it started, and the node is not leaving."""
-    service = _node(request).service
+    service = node_of(request).service
     status = "draining" if service.draining else "ok" if service.ready else "starting"
     return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
 
 async def metrics(request: Request, client: Authorized) -> Response:
     """Prometheus metrics."""
-    return Response(generate_latest(_node(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(node_of(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-def _node(request: Request) -> Node:
+def node_of(request: Request) -> Node:
+    """The node that a request came to."""
     node: Node = request.app.state.node
     return node
 
 
-def _info(node: Node) -> EngineInfo:
-    if node.service.info is None:
-        raise EngineLost("the engine is starting: try again", retry_after_ms=RETRY_MS)
-    return node.service.info
+def _routing(request: Request) -> Routing:
+    return node_of(request).service.routing
 
 
-async def read_body(request: Request, settings: Settings) -> bytes:
+async def read_body(request: Request, settings: Settings, file_bytes: int = 0) -> bytes:
     """The body of a request, within `limits.message_bytes` and `timeouts.handshake_s`. Cancelling it is safe.
+
+    Args:
+        file_bytes: of a file that may be in it, which has a longer time in proportion.
 
     Raises:
         TextTooLong: it is longer; the rest is not read.
         RequestTimeout: it takes longer.
         BadMessage: the client left in the middle of it.
     """
-    limit, timeout_s = settings.limits.message_bytes, settings.timeouts.handshake_s
+    limit = settings.limits.message_bytes + file_bytes
+    timeout_s = settings.timeouts.handshake_s + file_bytes / SLOWEST_UPLOAD
     too_long = TextTooLong(f"the body has more than {limit} bytes")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > limit:

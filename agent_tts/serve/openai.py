@@ -16,13 +16,10 @@ from agent_tts.errors import (
     UnsupportedFormat,
     UnsupportedLanguage,
 )
-from agent_tts.events import EngineInfo, Sampling, SpeechOptions
+from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.serve.encode import FileFormat
-from agent_tts.serve.protocol import SamplingFields
-
-# Accepted beside the engine's own names; each may carry a language, as `tts-1-de` does.
-MODELS = ("gpt-4o-mini-tts", "tts-1", "tts-1-hd")
-
+from agent_tts.serve.protocol import SamplingFields, SpeakerEmbedding
+from agent_tts.speech.routing import Routing
 
 # ---------------------------------------------------------------- requests
 
@@ -41,6 +38,7 @@ class SpeechRequest(SamplingFields):
     input: str = Field(min_length=1, pattern=r"\S", description="text to speak")
     model: str = Field("tts-1", max_length=256, description="one of GET /v1/models, or with a language: tts-1-de")
     voice: str | VoiceRef | None = Field(None, description="a voice of GET /v1/audio/voices; default: the engine's")
+    speaker_embedding: SpeakerEmbedding | None = None
     instructions: str | None = Field(None, max_length=2_000, description="style, for engines that take one")
     response_format: FileFormat = "mp3"
     speed: float = Field(1.0, ge=0.25, le=4)
@@ -59,16 +57,11 @@ class SpeechRequest(SamplingFields):
         voice["anyOf"] = [definitions[VoiceRef.__name__] if "$ref" in kind else kind for kind in voice["anyOf"]]
         return schema
 
-    def options(self, info: EngineInfo) -> SpeechOptions:
-        """What of it concerns the engine; unpaced.
-
-        Raises:
-            UnknownModel: there is no such model.
-        """
-        spoken = model_language(self.model, info)
+    def options(self) -> SpeechOptions:
+        """What of it concerns the engine; unpaced."""
         return SpeechOptions(
             voice=self.voice.id if isinstance(self.voice, VoiceRef) else self.voice,
-            language=self.language or spoken or "auto",
+            language=self.language or "auto",
             instructions=self.instructions,
             seed=self.seed,
             speed=self.speed,
@@ -76,6 +69,8 @@ class SpeechRequest(SamplingFields):
             clean=self.clean,
             sampling=Sampling(**self.model_dump(include=set(SamplingFields.model_fields))),
             lead_ms=None,
+            model=self.model,
+            speaker_embedding=None if self.speaker_embedding is None else tuple(self.speaker_embedding),
         )
 
 
@@ -113,27 +108,6 @@ def _refusal(error: ValidationError) -> SpeechError:
 # ---------------------------------------------------------------- models
 
 
-def model_names(info: EngineInfo) -> list[str]:
-    """Every model name, the engine's own ones first."""
-    return list(dict.fromkeys((info.model, info.engine, *MODELS)))
-
-
-def model_language(model: str, info: EngineInfo) -> str | None:
-    """The language in a model's name, None when it has none.
-
-    Raises:
-        UnknownModel: it is neither a model nor one with a language that the engine speaks.
-    """
-    names = model_names(info)
-    if model in names:
-        return None
-    for name in names:
-        language = model.removeprefix(f"{name}-").lower()
-        if len(language) < len(model) and language in info.languages:
-            return language
-    raise UnknownModel(f"models are {', '.join(names)}, each also with a language: tts-1-de")
-
-
 class ModelCard(BaseModel):
     """A model."""
 
@@ -169,10 +143,10 @@ class VoiceList(BaseModel):
     default: str
 
 
-def voice_list(info: EngineInfo) -> VoiceList:
-    """The engine's voices."""
-    aliases: dict[str, list[str]] = {voice.name: [] for voice in info.voices}
-    for alias, name in info.aliases.items():
+def voice_list(routing: Routing) -> VoiceList:
+    """Every voice that can be spoken."""
+    aliases: dict[str, list[str]] = {}
+    for alias, name in routing.info.aliases.items():
         aliases.setdefault(name, []).append(alias)
     return VoiceList(
         voices=[
@@ -180,11 +154,11 @@ def voice_list(info: EngineInfo) -> VoiceList:
                 name=voice.name,
                 languages=list(voice.languages),
                 description=voice.description,
-                aliases=aliases[voice.name],
+                aliases=aliases.get(voice.name, []),
             )
-            for voice in info.voices
+            for voice in routing.voices()
         ],
-        default=info.default_voice,
+        default=routing.info.default_voice,
     )
 
 

@@ -29,6 +29,13 @@ MIN_LEAD_MS = 120
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
 Milliseconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
+# A speaker's vector. Those of the released models have 1024 or 2048 values, which fit into `limits.message_bytes` at
+# full precision.
+SpeakerEmbedding = Annotated[
+    list[Annotated[float, Field(allow_inf_nan=False)]],
+    Field(min_length=1, max_length=8_192, description="a speaker's vector, in place of a voice"),
+]
+
 # ---------------------------------------------------------------- client -> server
 
 
@@ -66,6 +73,7 @@ class SessionConfig(_Strict):
 
     model: str | None = Field(None, max_length=256)
     voice: str | None = Field(None, max_length=256)
+    speaker_embedding: SpeakerEmbedding | None = None
     language: str = Field("auto", max_length=64)
     instructions: str | None = Field(None, max_length=2_000)
     timestamps: Literal["word", "none"] = "word"
@@ -85,6 +93,8 @@ class SessionConfig(_Strict):
     def merged(self, fields: dict[str, Any], max_lead_ms: int) -> SessionConfig:
         """This configuration with `fields` laid over it; `output` and `sampling` are merged field by field.
 
+        A voice takes the place of an earlier speaker embedding, and the other way round.
+
         Raises:
             BadMessage, UnsupportedFormat: a field is unknown or not allowed; nothing has changed.
         """
@@ -92,6 +102,9 @@ class SessionConfig(_Strict):
         for name, value in fields.items():
             nested = new.get(name)
             new[name] = {**nested, **value} if isinstance(nested, dict) and isinstance(value, dict) else value
+        for name, other in (("voice", "speaker_embedding"), ("speaker_embedding", "voice")):
+            if fields.get(name) is not None and other not in fields:
+                new[other] = None
         try:
             merged = SessionConfig.model_validate(new)
         except ValidationError as error:
@@ -112,6 +125,8 @@ class SessionConfig(_Strict):
             clean=self.clean,
             sampling=Sampling(**self.sampling.model_dump()),
             lead_ms=self.lead_ms,
+            model=self.model,
+            speaker_embedding=None if self.speaker_embedding is None else tuple(self.speaker_embedding),
         )
 
 

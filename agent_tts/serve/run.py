@@ -11,6 +11,7 @@ from collections.abc import Callable
 from loguru import logger
 
 from agent_tts.errors import EngineLost, SettingsError
+from agent_tts.hub import with_local_models
 from agent_tts.serve.app import create_app
 from agent_tts.serve.server import NodeServer, listen
 from agent_tts.settings import Settings
@@ -25,9 +26,10 @@ def run(settings: Settings, on_ready: Callable[[str], None] | None = None) -> in
         on_ready: called once with the node's URL when it takes requests.
 
     Raises:
-        SettingsError: the node, or its engine, cannot be set up like that.
+        SettingsError: the node, or its engine, cannot be set up like that, or a model cannot be had.
     """
     log_to_stderr(settings.log_level)
+    settings = with_local_models(settings)
     with contextlib.closing(listen(settings)) as listener:
         app = create_app(settings)
         server = NodeServer(app, settings, on_ready)

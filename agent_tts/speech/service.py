@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 from loguru import logger
 
-from agent_tts.errors import RETRY_MS, Draining, EngineLost, UnknownVoice, UnsupportedLanguage
+from agent_tts.errors import RETRY_MS, Draining, EngineLost
 from agent_tts.events import Command, EngineInfo, Event, Finished, Hello, Open, Pong, SpeechOptions
+from agent_tts.speech.routing import Routing
 from agent_tts.speech.session import Speech
+from agent_tts.voices.library import VoiceLibrary
 
 
 class Link(Protocol):
@@ -47,14 +47,18 @@ LinkFactory = Callable[[Callable[[list[Event]], None], Callable[[str], None]], L
 class SpeechService:
     """Owns the link to the engine and every open `Speech`."""
 
-    def __init__(self, make_link: LinkFactory) -> None:
+    def __init__(self, make_link: LinkFactory, library: VoiceLibrary | None = None) -> None:
         self._link = make_link(self._on_events, self._on_lost)
+        # Voices beside the engine's own. None when there are no others.
+        self.library = library
         # Open streams by id.
         self._open: dict[int, Speech] = {}
         # Id of the next stream. A u32, which four billion streams do not exhaust in an engine's life.
         self._next_id = 1
         # What the engine is; kept over a restart, so that requests can be checked meanwhile. None before the first.
         self.info: EngineInfo | None = None
+        # The names of `info` and `library`. None before the first request.
+        self._routing: Routing | None = None
         # Whether a real synthesis has succeeded since the engine started.
         self.ready = False
         # Whether new streams are refused because the node is going away.
@@ -111,7 +115,7 @@ class SpeechService:
         """Start a stream: it takes a slot, or a place in the queue, at once.
 
         Raises:
-            UnknownVoice, UnsupportedLanguage: no such voice or language on this engine.
+            UnknownVoice, UnknownModel, UnsupportedLanguage, Unsupported, InvalidRequest: see `Routing.resolve`.
             Draining: the node is going away.
             EngineLost: the engine is down and comes back by itself.
         """
@@ -122,31 +126,22 @@ class SpeechService:
         return self._begin(self.resolve(options))
 
     def resolve(self, options: SpeechOptions) -> SpeechOptions:
-        """The same options with the voice and the language as the engine names them.
+        """The same options with voice, language and model as `Routing.resolve` names them, and its errors."""
+        return self.routing.resolve(options)
+
+    @property
+    def routing(self) -> Routing:
+        """What a request may name now: voices that were added or deleted since the last one are seen.
 
         Raises:
-            UnknownVoice, UnsupportedLanguage: there is none; the message names the nearest.
+            EngineLost: no engine has been up yet.
         """
-        assert self.info is not None
-        voice = options.voice or self.info.default_voice
-        names = {known.name for known in self.info.voices} | self.info.aliases.keys()
-        if voice not in names:
-            hint = _did_you_mean(voice, names) or ": GET /v1/audio/voices lists them"
-            raise UnknownVoice(f"the {self.info.engine} engine has no such voice{hint}")
-        return dataclasses.replace(options, voice=voice, language=self._language(options.language))
-
-    def _language(self, asked: str) -> str:
-        """The engine's code for a language, or for the same language of another region; "auto" stays."""
-        assert self.info is not None
-        language = asked.lower().replace("_", "-")
-        if language == "auto":
-            return language
-        while language:
-            if (code := self.info.languages.get(language)) is not None:
-                return code
-            language = language.rpartition("-")[0]
-        hint = _did_you_mean(asked.lower(), self.info.languages)
-        raise UnsupportedLanguage(f"the {self.info.engine} engine does not speak this language{hint}")
+        if self.info is None:
+            raise EngineLost("the engine is starting: try again", retry_after_ms=RETRY_MS)
+        stored = self.library.voices() if self.library is not None else ()
+        if self._routing is None or self._routing.info is not self.info or self._routing.stored is not stored:
+            self._routing = Routing(self.info, stored)
+        return self._routing
 
     def _begin(self, options: SpeechOptions) -> Speech:
         speech = Speech(self._next_id, self._link.send)
@@ -174,22 +169,23 @@ class SpeechService:
         self.info = hello.info
         if self.on_start is not None:
             self.on_start(hello.info)
-        self._trial = trial = self._begin(SpeechOptions(voice=hello.info.default_voice, lead_ms=None))
+        self._trial = trial = self._begin(self.resolve(SpeechOptions(lead_ms=None)))
         self._forget_when_heard(trial)
         trial.write("ready")
         trial.end()
 
     def _forget_when_heard(self, trial: Speech) -> None:
-        """Let `trial` take its own audio, and call the node ready when all of it was good."""
+        """Let `trial` take its own audio, and call the node ready when there was some and nothing failed."""
 
         def hear() -> None:
             while trial.poll() is not None:
                 pass
             if trial.finished is not None and trial is self._trial:
                 self._trial = None
-                self.ready = trial.finished.reason == "end"
+                self.ready = trial.finished.reason in ("end", "length") and trial.samples > 0
                 if not self.ready:
-                    logger.error("the engine's first synthesis failed: {}", trial.finished.message)
+                    why = trial.finished.message or "it gave no audio"
+                    logger.error("the engine's first synthesis failed: {}", why)
 
         trial.waker = hear
 
@@ -209,8 +205,3 @@ class SpeechService:
         del self._open[stream]
         if not self._open:
             self._idle.set()
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name[:64], list(known), n=1)
-    return f": did you mean {near[0]!r}?" if near else ""

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 SENTENCE_ENDS = frozenset(".!?…")
 WIDE_SENTENCE_ENDS = frozenset("。！？")  # no space follows these
 
+# What a wide character (of Chinese, Japanese, Korean) counts: it takes as long to say as three letters.
+WIDE_CHARS = 3
+
 
 class Segmenter:
-    """Cuts an endless text into contexts, which nodes limit in text and time: at the end of a sentence if there is one.
+    """Cuts an endless text into pieces of limited length: at the end of a sentence if there is one.
 
     Args:
-        limit: characters after which a context ends with its sentence; twice that many end it with a word, and three
-            times as many end it anywhere.
+        limit: characters after which a piece ends with its sentence; twice that many end it with a word, and three
+            times as many end it anywhere. A wide character counts as `WIDE_CHARS`.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        # Characters of the current context.
+        # Characters of the current piece.
         self._length = 0
         # The last of them.
         self._last = ""
 
     def feed(self, text: str) -> list[str | None]:
-        """Pieces of the text in order, with None where a context ends."""
+        """Pieces of the text in order, with None where a piece ends."""
         pieces: list[str | None] = []
         start = 0
         for index, char in enumerate(text):
-            self._length += 1
+            self._length += WIDE_CHARS if unicodedata.east_asian_width(char) in "WF" else 1
             sentence = char in WIDE_SENTENCE_ENDS or (char.isspace() and self._last in SENTENCE_ENDS)
             self._last = char
             if (
@@ -42,5 +47,5 @@ class Segmenter:
         return pieces
 
     def cut(self) -> None:
-        """The current context was ended for another reason."""
+        """The current piece was ended for another reason."""
         self._length, self._last = 0, ""

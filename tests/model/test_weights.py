@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,22 @@ def tensors() -> dict[str, Tensor]:
 def saved(folder: Path, tensors: dict[str, Tensor]) -> Path:
     save_file(tensors, folder / "model.safetensors")
     return folder / "model.safetensors"
+
+
+INDEX = "model.safetensors.index.json"
+SHARDS = {"input.weight": "a.safetensors", "input.bias": "b.safetensors", "second.weight": "a.safetensors"}
+
+
+def sharded(folder: Path, tensors: dict[str, Tensor], shards: dict[str, str]) -> Path:
+    """Writes shards and their index; the name of the file that they stand for."""
+    for shard in set(shards.values()):
+        save_file({name: tensors[name] for name in tensors if shards[name] == shard}, folder / shard, {"format": "pt"})
+    write_index(folder, shards)
+    return folder / "model.safetensors"
+
+
+def write_index(folder: Path, weight_map: object) -> None:
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
 def test_a_built_module_takes_no_memory_but_has_its_buffers() -> None:
@@ -111,6 +129,73 @@ def test_tensors_of_others_are_let_pass_by_prefix_only(tensors: dict[str, Tensor
     assert plan(build(Toy), path, torch.float32, unused=("encoder.", "odd"))
 
 
+def test_shards_are_one_file(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+    toy = build(Toy)
+    ready = plan(toy, sharded(tmp_path, tensors, SHARDS), torch.float32)
+    assert ready.nbytes == (12 + 4 + 8) * 4
+    ready.load("cpu")
+    for name, parameter in toy.named_parameters():
+        assert torch.equal(parameter, tensors[name.replace("first", "input")])
+
+
+def test_what_does_not_fit_in_shards_is_named(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+    path = sharded(tmp_path, {**tensors, "odd": torch.zeros(1)}, {**SHARDS, "odd": "b.safetensors"})
+    with pytest.raises(CheckpointError, match="safetensors: odd not known here"):
+        plan(build(Toy), path, torch.float32)
+    assert plan(build(Toy), path, torch.float32, unused=("odd",))
+
+
+@pytest.mark.parametrize(
+    ("weight_map", "message"),
+    [
+        ({**SHARDS, "input.bias": "a.safetensors"}, "index.json: not there: input.bias in a.safetensors"),
+        ({**SHARDS, "second.bias": "b.safetensors"}, "index.json: not there: second.bias in b.safetensors"),
+        ({"input.bias": "b.safetensors", "second.weight": "a.safetensors"}, "is in a.safetensors; the index does not"),
+        ({**SHARDS, "input.bias": "c.safetensors"}, "c.safetensors: missing from the checkpoint"),
+        (
+            {**SHARDS, "input.bias": "../b.safetensors"},
+            "input.bias is in '../b.safetensors', not in a .safetensors file",
+        ),
+        ({**SHARDS, "input.bias": "/b.safetensors"}, "input.bias is in '/b.safetensors', not in a .safetensors file"),
+        ({**SHARDS, "input.bias": "..\\b.safetensors"}, "not in a .safetensors file"),
+        ({**SHARDS, "input.bias": "b.bin"}, "input.bias is in 'b.bin', not in a .safetensors file"),
+        ({**SHARDS, "input.bias": 2}, "input.bias is in 2, not in a .safetensors file"),
+        ({}, "index.json: weight_map names no tensors"),
+        ([], "index.json: weight_map: has to be an object"),
+    ],
+)
+def test_an_index_that_is_not_true_of_its_shards_is_refused(
+    weight_map: object, message: str, tensors: dict[str, Tensor], tmp_path: Path
+) -> None:
+    (tmp_path / "folder").mkdir()
+    path = sharded(tmp_path / "folder", tensors, SHARDS)
+    shutil.copy(path.with_name("b.safetensors"), tmp_path)  # what an index could lead out to
+    write_index(path.parent, weight_map)
+    with pytest.raises(CheckpointError) as caught:
+        plan(build(Toy), path, torch.float32)
+    assert message in str(caught.value)
+
+
+def test_a_tensor_in_two_shards_is_refused(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+    path = sharded(tmp_path, tensors, SHARDS)
+    save_file({name: tensors[name] for name in ("input.bias", "second.weight")}, tmp_path / "b.safetensors")
+    with pytest.raises(CheckpointError, match=r"second.weight is in b.safetensors; the index says a.safetensors"):
+        plan(build(Toy), path, torch.float32)
+
+
+def test_the_reference_reads_shards_as_we_do(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # its bar over the shards would leave a thread behind
+    folder = tmp_path / "sharded"
+    shutil.copytree(checkpoint("custom_voice"), folder)
+    for path in (folder / "model.safetensors", folder / "speech_tokenizer/model.safetensors"):
+        tensors = load_file(path)
+        path.unlink()
+        sharded(path.parent, tensors, {name: f"model-{len(name) % 3}.safetensors" for name in tensors})
+    assert_weights_are_the_references(folder)
+
+
 def test_only_safetensors_are_read(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"model.safetensors: missing from the checkpoint; only safetensors"):
         plan(build(Toy), tmp_path / "model.safetensors", torch.float32)
@@ -126,7 +211,10 @@ def test_only_safetensors_are_read(tmp_path: Path) -> None:
 def test_a_checkpoint_gives_us_and_the_reference_the_same_weights(
     model_type: str, size: str, checkpoint: Checkpoint
 ) -> None:
-    folder = checkpoint(model_type, size)
+    assert_weights_are_the_references(checkpoint(model_type, size))
+
+
+def assert_weights_are_the_references(folder: Path) -> None:
     config = ModelConfig.read(folder)
     model, codec = build(FrameModel, config), build(Codec, config.codec)
     plan(model, folder / "model.safetensors", torch.float32, unused=("speaker_encoder.",)).load("cpu")

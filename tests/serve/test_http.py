@@ -182,7 +182,9 @@ async def test_other_errors_have_the_same_shape(node: RunningNode) -> None:
             ("GET", "/v1/audio/speech", 405, "method_not_allowed"),
             ("GET", "/v1/models/whisper-1", 404, "model_not_found"),
             ("POST", "/v1/audio/voices", 400, "unsupported"),
-            ("DELETE", "/v1/audio/voices", 400, "unsupported"),
+            ("DELETE", "/v1/audio/voices", 400, "bad_message"),
+            ("DELETE", "/v1/audio/voices/alloy", 400, "bad_message"),
+            ("DELETE", "/v1/audio/voices/nobody", 404, "not_found"),
         ):
             response = await http.request(method, path)
             assert (response.status_code, error_of(response)["code"]) == (status, code)
@@ -468,6 +470,7 @@ ROUTES = [
     ("GET", "/v1/audio/voices", True),
     ("POST", "/v1/audio/voices", True),
     ("DELETE", "/v1/audio/voices", True),
+    ("DELETE", "/v1/audio/voices/bob", True),
     ("POST", "/v1/tokens", True),
     ("GET", "/metrics", True),
     ("GET", "/health", False),

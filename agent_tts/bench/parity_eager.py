@@ -1,0 +1,83 @@
+"""Our own model, step by step as PyTorch runs it, in any precision on any device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from agent_tts.bench.parity import Logits
+from agent_tts.bench.parity_request import Request
+from agent_tts.model.codec import ENCODING, Codec
+from agent_tts.model.config import ModelConfig
+from agent_tts.model.frame import CONTROL_CODES, Choose, FrameModel
+from agent_tts.model.sampling import Sampling
+from agent_tts.model.weights import build, plan
+
+# Nothing that depends on what was drawn before.
+PLAIN = Sampling(temperature=0, predictor_temperature=0, repetition_penalty=1, min_frames=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Eager:
+    """`FrameModel` and `Codec`, one row, a frame at a time."""
+
+    model: FrameModel
+    codec: Codec
+
+    @classmethod
+    def load(cls, folder: Path, device: str, dtype: torch.dtype) -> Eager:
+        """Raises:
+        CheckpointError: the checkpoint cannot be used.
+        """
+        config = ModelConfig.read(folder)
+        model, codec = build(FrameModel, config), build(Codec, config.codec)
+        plans = (
+            plan(model, folder / "model.safetensors", dtype, unused=("speaker_encoder.",)),
+            plan(codec, folder / "speech_tokenizer/model.safetensors", dtype, unused=ENCODING),
+        )
+        for each in plans:
+            each.load(device)
+        return cls(model, codec)
+
+    def draw(self, request: Request, frames: int) -> Tensor:
+        """The likeliest codes, int64[F, 16] on the CPU; never the end of speech."""
+        drawn: list[Tensor] = []
+
+        def choose(logits: Tensor, codebook: int) -> Tensor:
+            speech = logits if codebook else logits[:, :-CONTROL_CODES]
+            code = speech.argmax(-1)
+            drawn.append(code.cpu())
+            return code
+
+        self._run(request, frames, choose)
+        return torch.cat(drawn).view(frames, -1)
+
+    def speak(self, request: Request, codes: Tensor) -> Logits:
+        heard: list[list[Tensor]] = [[] for _ in range(codes.shape[1])]
+
+        def choose(logits: Tensor, codebook: int) -> Tensor:
+            frame = len(heard[codebook])
+            heard[codebook].append(logits[0].cpu())
+            return codes[frame, codebook : codebook + 1].to(logits.device)
+
+        self._run(request, len(codes), choose)
+        first, *others = (torch.stack(logits) for logits in heard)
+        return Logits(first, torch.stack(others, dim=1))
+
+    def decode(self, codes: Tensor) -> Tensor:
+        weight = self.codec.quantizer.rvq_first.output_proj.weight
+        state = self.codec.init_state(1, weight.device, weight.dtype)
+        run = torch.ones(1, dtype=torch.bool, device=weight.device)
+        pcm = [self.codec.step(state, frame[None].to(weight.device), run)[0].cpu() for frame in codes]
+        return torch.cat(pcm)
+
+    def _run(self, request: Request, frames: int, choose: Choose) -> None:
+        prompt = request.prompt
+        positions = len(prompt.prefix) + max(frames, len(prompt.text))
+        state = self.model.init_state(1, positions)
+        self.model.join(state, 0, prompt, PLAIN, request.vector)
+        for _ in range(frames):
+            self.model.step(state, torch.ones_like(state.ended), choose)

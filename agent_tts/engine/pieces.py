@@ -1,0 +1,104 @@
+"""The text of one stream as tokens of a model, in pieces that are spoken one after the other, each by a prompt."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from agent_tts.engine.base import Open, Text
+from agent_tts.engine.slots import in_chunks
+from agent_tts.text.chars import is_unspeakable
+from agent_tts.text.clean import Cleaner
+from agent_tts.text.segments import Segmenter
+from agent_tts.text.tokens import TokenFeed
+
+# A piece ends with the sentence in which it has so many characters: a minute of speech. Two minutes, at the end of a
+# sentence that long, are still within the model's training and a cache of 2 048 positions.
+PIECE_CHARS = 1_000
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """Text that is spoken by one prompt."""
+
+    tokens: list[int] = field(default_factory=list)  # known, and not taken by the model
+    speakable: bool = False  # there is more than white space in it
+    complete: bool = False  # no more tokens will come
+    flushes: int = 0  # flush points right after it
+
+
+class PieceFeed:
+    """Text in by any split, tokens out as early as they are certain; equal texts with equal flushes give equal pieces.
+
+    A flush ends a piece: all of its text has to be heard, and a model speaks its last words only when it knows that
+    they are the last.
+    """
+
+    def __init__(self, opened: Open, tokens: TokenFeed) -> None:
+        self.slot = opened.slot
+        self.epoch = opened.epoch
+        # Text that is not read yet, in chunks. Bounded by what the front lets in.
+        self._unread: deque[Text] = deque()
+        # Characters read so far, and those of the chunk that are to be spoken.
+        self._offset = 0
+        self._chars: list[str] = []
+        self._cleaner = Cleaner(lambda char, _: self._chars.append(char)) if opened.options.clean else None
+        self._segmenter = Segmenter(PIECE_CHARS)
+        self._tokens = tokens
+        # Pieces that are not spoken yet, the one that grows included; never empty while `ended` is False.
+        self.pieces: deque[Piece] = deque([Piece()])
+        # Whether the last of `pieces` is the last of the stream.
+        self.ended = False
+
+    def take_text(self, text: Text) -> None:
+        """More text, with its flush and its end."""
+        self._unread.extend(in_chunks(text))
+
+    def read(self) -> None:
+        """Read the text until there is something for the model, one chunk at the most."""
+        if self._unread and not self.pieces[0].tokens and not self.pieces[0].complete:
+            self._read(self._unread.popleft())
+
+    @property
+    def dry(self) -> bool:
+        """Whether all text that came is in the pieces."""
+        return not self._unread
+
+    def _read(self, text: Text) -> None:
+        for char in text.text:
+            if self._cleaner:
+                self._cleaner.push(char, self._offset)
+            elif not is_unspeakable(char):
+                self._chars.append(char)
+            self._offset += 1
+        if self._cleaner and (text.flush or text.last):
+            self._cleaner.flush(self._offset)
+        chars, self._chars = "".join(self._chars), []
+        for part in self._segmenter.feed(chars):
+            if part is None:
+                self._end_piece()
+            else:
+                self._grow(part)
+        if text.flush:
+            self._segmenter.cut()
+            self._flush()
+        if text.last:
+            self._end_piece()
+            self.pieces.pop()  # the new one
+            self.ended = True
+
+    def _grow(self, text: str) -> None:
+        piece = self.pieces[-1]
+        piece.tokens += self._tokens.append(text)
+        piece.speakable = piece.speakable or not text.isspace()
+
+    def _end_piece(self) -> None:
+        piece = self.pieces[-1]
+        piece.tokens += self._tokens.flush()
+        piece.complete = True
+        self.pieces.append(Piece())
+
+    def _flush(self) -> None:
+        if self.pieces[-1].speakable or len(self.pieces) == 1:
+            self._end_piece()
+        self.pieces[-2].flushes += 1

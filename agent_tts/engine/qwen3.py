@@ -1,0 +1,131 @@
+"""Qwen3Engine: Qwen3-TTS for many callers at once; a slot is a row of its model's batch.
+
+A step reads what text has come, gives rows to new prompts, and has each model compute one frame for the rows that can
+run. Rows join, pause and leave while the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+
+from loguru import logger
+
+from agent_tts.engine.base import Input, Open, Output
+from agent_tts.engine.qwen3_loading import create_models
+from agent_tts.engine.qwen3_model import Qwen3Model
+from agent_tts.engine.qwen3_row import Row
+from agent_tts.engine.qwen3_voices import Qwen3Voices
+from agent_tts.engine.slots import Slots
+from agent_tts.engine.watch import Watch
+from agent_tts.errors import Unsupported
+from agent_tts.events import EngineInfo, Model
+from agent_tts.settings import Settings
+from agent_tts.voices.library import VoiceLibrary
+
+# Prompts computed in one step: each takes about as long as a frame, and everybody waits for it.
+JOINS_PER_STEP = 4
+
+# A step in which nobody can run before a model is loaded lasts so long, instead of being repeated at once.
+LOADING_S = 0.005
+
+
+class Qwen3Engine:
+    """See `Engine`.
+
+    Raises:
+        SettingsError: there is no model, too little memory, or a checkpoint that cannot be used.
+    """
+
+    def __init__(self, settings: Settings, slots: int) -> None:
+        self._models = create_models(settings.qwen3, slots)
+        library = VoiceLibrary.of(settings.voices)
+        self._voices = Qwen3Voices(self._models, library, settings.qwen3.cached_voices)
+        listed = self._voices.listed()
+        self.info = EngineInfo(
+            engine="qwen3",
+            model=self._models[0].name,
+            slots=slots,
+            voices=listed,
+            default_voice=listed[0].name,
+            languages=self._voices.languages(),
+            aliases=self._voices.aliases(),
+            models=tuple(Model(m.name, m.kind, str(m.folder), m.vector_size) for m in self._models),
+        )
+        self._slots = Slots(slots, self._make)
+        # What the row of every slot has said, whichever model's row it is.
+        self._watch = Watch(slots, self._models[0].config.talker.num_code_groups)
+        # Loads models on first use, one after the other, while those that are loaded speak.
+        self._loader = ThreadPoolExecutor(1, "model loader")
+        # Models that are being loaded, and those whose loading has failed and was not told yet.
+        self._loading: dict[Qwen3Model, Future[None]] = {}
+        # Prompts that may still be computed in this step.
+        self._joins = 0
+
+    def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
+        """See `Engine.step`. A slot that waits for its model, or for its turn to join, yields nothing this time."""
+        outputs = self._slots.apply(inputs)
+        self._joins = JOINS_PER_STEP
+        rows = self._slots.owners(run)
+        for row in rows:
+            outputs += self._slots.guard(row, partial(self._prepare, row))
+        for row in self._slots.owners([one.slot for one in inputs if isinstance(one, Open)]):
+            outputs += self._slots.guard(row, partial(self._join, row))  # ahead of its text
+        for model in self._models:
+            if running := [row for row in rows if row.runs and row.model is model]:
+                outputs += self._speak(model, running)
+        if self._loading and not any(row.runs for row in rows):
+            wait(self._loading.values(), LOADING_S)
+        return outputs
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+        self._slots.clear()
+        self._loader.shutdown(wait=True, cancel_futures=True)
+
+    def _make(self, opened: Open) -> Row:
+        if opened.options.speed != 1 or opened.options.pitch != 1:
+            raise Unsupported("this engine has no speed and no pitch: leave both at 1, or ask for them in instructions")
+        return Row(opened, self._voices.cast(opened.options))
+
+    def _prepare(self, row: Row) -> list[Output]:
+        outputs = row.read()
+        self._join(row)
+        return outputs + row.settle()
+
+    def _join(self, row: Row) -> None:
+        """Compute the prompt of a row's next piece, if there is one and its turn has come."""
+        if row.joined or (not row.model.loaded and not self._load(row.model)) or not self._joins:
+            return
+        if row.speaker is None:
+            row.speaker = self._voices.ready(row.cast)
+        if row.join():
+            self._joins -= 1
+            self._watch.reset(row.track.slot)
+
+    def _load(self, model: Qwen3Model) -> bool:
+        """Begin to load a model, or see whether it is loaded.
+
+        Raises:
+            Unsupported: it could not be loaded; the next request tries again.
+        """
+        if model not in self._loading:
+            logger.info("{}: loading on first use", model.name)
+            self._loading[model] = self._loader.submit(model.load)
+        loading = self._loading[model]
+        if not loading.done():
+            return False
+        del self._loading[model]
+        if error := loading.exception():
+            logger.error("{}: {}", model.name, error)
+            raise Unsupported(f"the model {model.name} cannot be loaded: the node's log says why")
+        return True
+
+    def _speak(self, model: Qwen3Model, rows: Sequence[Row]) -> list[Output]:
+        spoken = model.step([row.track.slot for row in rows])
+        away = self._watch.see([row.track.slot for row in rows], spoken.codes, spoken.pcm, [row.given for row in rows])
+        outputs: list[Output] = []
+        for index, row in enumerate(rows):
+            outputs += self._slots.guard(row, partial(row.hear, spoken, index, run_away=bool(away[index])))
+        return outputs

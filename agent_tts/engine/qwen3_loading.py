@@ -1,0 +1,103 @@
+"""Checkpoints of the settings, checked and within the memory that there is, before any of it is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from loguru import logger
+
+from agent_tts.engine.qwen3_model import Qwen3Model
+from agent_tts.errors import SettingsError
+from agent_tts.model.entries import CheckpointError
+from agent_tts.settings import Qwen3
+
+GIB = 1 << 30
+
+
+def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
+    """The models of the settings, in their order; those that are to be there from the start are loaded.
+
+    Raises:
+        SettingsError: none is named, a checkpoint cannot be used, or the device is not there or too small.
+    """
+    if not settings.models:
+        raise SettingsError("qwen3.models: the engine qwen3 needs a model: --model FOLDER, or a hub id")
+    device = _device(settings.device)
+    dtype = _dtype(settings.dtype, device)
+    models: list[Qwen3Model] = []
+    for checkpoint in settings.models:
+        folder = Path(checkpoint.source).expanduser()
+        try:
+            model = Qwen3Model(
+                folder, _name(folder, models), device=device, dtype=dtype, rows=slots, positions=settings.positions
+            )
+        except CheckpointError as error:
+            raise SettingsError(f"qwen3.models: {folder.name}: {error}") from error
+        models.append(model)
+    check_memory(models, device, slots)
+    for checkpoint, model in zip(settings.models, models, strict=True):
+        if checkpoint.load == "start":
+            model.load()
+            logger.info("{}: loaded on {} as {}", model.name, device, str(dtype).removeprefix("torch."))
+    return models
+
+
+def check_memory(models: Iterable[Qwen3Model], device: torch.device, slots: int) -> None:
+    """Say what the models will take, and refuse what cannot be had.
+
+    Raises:
+        SettingsError: it is more than is free; the message says what to change.
+    """
+    needed = 0
+    for model in models:
+        weights, state = model.weight_bytes, model.state_bytes
+        needed += weights + state
+        logger.info(
+            "{}: {:.1f} GiB of weights, {:.1f} GiB of state for {} slots", model.name, weights / GIB, state / GIB, slots
+        )
+    free = free_bytes(device)
+    if free is not None and needed > free:
+        raise SettingsError(
+            f"the models need {needed / GIB:.1f} GiB on {device}, and {free / GIB:.1f} GiB are free: "
+            f"fewer slots (now {slots}), fewer qwen3.positions, fewer qwen3.models or a smaller one"
+        )
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory of a device that can be taken; None where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    available = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+    return int(available) * 1024 if available else None
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise SettingsError(f"qwen3.device: {name} is not there: PyTorch sees no CUDA device; use cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise SettingsError(f"qwen3.device: {name} is not there: this machine has {torch.cuda.device_count()}")
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def _name(folder: Path, taken: Iterable[Qwen3Model]) -> str:
+    """What clients call the model: its folder's name; the name on the hub for a folder of the hub's cache."""
+    repository = next((part for part in folder.parts if part.startswith("models--")), None)
+    name = repository.rpartition("--")[2] if repository else folder.resolve().name
+    names = {model.name for model in taken}
+    number = next(n for n in range(1, 1_000) if (name if n == 1 else f"{name}-{n}") not in names)
+    return name if number == 1 else f"{name}-{number}"

@@ -1,0 +1,180 @@
+"""One request of Qwen3Engine: its text in pieces, and where its row is in the present one."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+
+import numpy as np
+
+from agent_tts.engine.base import Done, Flushed, Frame, NotFinite, Open, Output, Starved
+from agent_tts.engine.pieces import Piece, PieceFeed
+from agent_tts.engine.qwen3_model import Qwen3Model, Speaker, Spoken
+from agent_tts.engine.qwen3_voices import Cast
+from agent_tts.engine.watch import SILENT_PEAK
+from agent_tts.errors import InvalidRequest, Unsupported
+from agent_tts.events import SpeechOptions
+from agent_tts.model.prompt import build_prompt, text_needed
+from agent_tts.model.sampling import Sampling
+from agent_tts.voices import LANGUAGES
+
+LANGUAGE_NAMES = {code: name for name, code in LANGUAGES.items()}
+
+
+class Row:
+    """Every piece of the text is a prompt of its own. In each step that the row takes part in it reads one token.
+
+    Raises:
+        InvalidRequest: the sampling cannot be done.
+    """
+
+    def __init__(self, opened: Open, cast: Cast) -> None:
+        self.track = PieceFeed(opened, cast.model.tokenizer.feed())
+        self.cast = cast
+        # The voice on its model. None until the model is loaded.
+        self.speaker: Speaker | None = None
+        self._language = LANGUAGE_NAMES.get(opened.options.language, opened.options.language)
+        self._sampling = _sampling(opened.options, cast.model)
+        # Whether it can take part in this step.
+        self.runs = False
+        # Whether a frame has been handed out.
+        self._heard = False
+        # Positions of the cache that are in use. 0 while the row has not joined for its present piece.
+        self._used = 0
+        # Tokens of the present piece that are the row's to read, and how many it has read.
+        self.given = 0
+        self._read = 0
+        # Whether these are all tokens of the piece.
+        self._complete = False
+
+    @property
+    def model(self) -> Qwen3Model:
+        """The model that speaks."""
+        return self.cast.model
+
+    @property
+    def joined(self) -> bool:
+        """Whether the prompt of the present piece is in the cache."""
+        return self._used > 0
+
+    def read(self) -> list[Output]:
+        """Read the text, and pass pieces in which there is nothing to speak."""
+        outputs: list[Output] = []
+        self.track.read()
+        while self.track.pieces and self.track.pieces[0].complete and not self.track.pieces[0].speakable:
+            outputs += self._end_piece()
+            self.track.read()
+        return outputs
+
+    def join(self) -> bool:
+        """Compute the prompt, if enough is known for it. The first may come before its text.
+
+        Raises:
+            InvalidRequest, Unsupported: there can be no such prompt.
+        """
+        assert self.speaker is not None
+        if not self.track.pieces:
+            return False
+        piece, needed = self.track.pieces[0], text_needed(self.speaker.voice)
+        if not self._can_join(piece) and (needed or self._heard):
+            return False
+        start = piece.tokens[:needed] if piece.speakable else []
+        self._complete = piece.complete and len(piece.tokens) <= needed
+        config, tokenizer = self.model.config, self.model.tokenizer
+        instruct: tuple[int, ...] = ()
+        if self.cast.instructions:
+            ids = (config.im_start_token_id, config.im_end_token_id)
+            instruct = tokenizer.instruction(self.cast.instructions, *ids)
+        prompt = build_prompt(
+            config,
+            self.speaker.voice,
+            role=tokenizer.role(config.im_start_token_id),
+            text=start,
+            complete=self._complete,
+            language=self._language,
+            instruct=instruct,
+        )
+        if len(prompt.prefix) >= self.model.positions:
+            raise Unsupported("the voice's reference and the instructions leave no room for speech: shorten them")
+        self.model.join(self.track.slot, prompt, self._sampling, self.speaker)
+        del piece.tokens[: len(start)]
+        self._used, self._read, self.given = len(prompt.prefix), 0, len(prompt.text)
+        return True
+
+    def settle(self) -> list[Output]:
+        """Hand the row its text; whether it can run, or why it cannot."""
+        self.runs = False
+        slot, epoch = self.track.slot, self.track.epoch
+        if not self.track.pieces:
+            return [Done(slot, epoch)]
+        piece = self.track.pieces[0]
+        if self.joined and piece.speakable and not self._complete and (piece.tokens or piece.complete):
+            self._give(piece.tokens, complete=piece.complete)
+            piece.tokens.clear()
+        if self.joined and (self._complete or self._read < self.given):
+            if self._used >= self.model.positions:
+                return [Done(slot, epoch, length=True)]
+            self.runs = True
+        elif self.track.dry and not piece.complete and (self.joined or not self._can_join(piece)):
+            return [Starved(slot, epoch)]
+        return []
+
+    def _can_join(self, piece: Piece) -> bool:
+        """Whether enough of a piece is known for its prompt, as far as can be said before the voice is ready."""
+        needed = text_needed(self.speaker.voice) if self.speaker else 0
+        return piece.complete or (piece.speakable and len(piece.tokens) >= needed)
+
+    def _give(self, tokens: list[int], *, complete: bool) -> None:
+        # What the cache has no room for can never be read: the piece is cut where the cache is full.
+        tokens = tokens[: max(0, self.model.positions - self.given - 1)]
+        self.model.add_text(self.track.slot, tokens, complete=complete)
+        self.given += len(tokens) + complete
+        self._complete = complete
+
+    def hear(self, spoken: Spoken, index: int, *, run_away: bool) -> list[Output]:
+        """What the row did in a step: entry `index` of `spoken`."""
+        self._used += 1
+        self._read += 1
+        slot, epoch = self.track.slot, self.track.epoch
+        if spoken.ended[index]:
+            outputs = self._end_piece()
+            return outputs if self.track.pieces else [*outputs, Done(slot, epoch)]
+        if not spoken.finite[index]:
+            raise NotFinite("the model computed a frame that is not finite")
+        outputs = []
+        pcm = spoken.pcm[index]
+        # The first frame of a speaker is usually digital silence, which would be 80 ms of waiting.
+        if self._heard or int(np.abs(pcm.astype(np.int32)).max()) >= SILENT_PEAK:
+            self._heard = True
+            outputs.append(Frame(slot, epoch, pcm.astype("<i2").tobytes()))
+        if run_away:
+            outputs.append(Done(slot, epoch, length=True))
+        return outputs
+
+    def _end_piece(self) -> list[Output]:
+        """The present piece has been spoken."""
+        piece = self.track.pieces.popleft()
+        self._used = self._read = self.given = 0
+        self._complete = False
+        return [Flushed(self.track.slot, self.track.epoch)] * piece.flushes
+
+
+def _sampling(options: SpeechOptions, model: Qwen3Model) -> Sampling:
+    """How a request draws its codes; temperature 0 is greedy for the predictor, too.
+
+    Raises:
+        InvalidRequest: a value is out of its range.
+    """
+    seed = secrets.randbits(63) if options.seed is None else options.seed
+    wish = options.sampling
+    try:
+        sampling = replace(
+            Sampling.of(model.config.generation, seed),
+            temperature=wish.temperature,
+            top_k=wish.top_k,
+            top_p=wish.top_p,
+            repetition_penalty=wish.repetition_penalty,
+        )
+    except ValueError as error:
+        raise InvalidRequest(f"sampling: {error}", "sampling") from None
+    return replace(sampling, predictor_temperature=0) if wish.temperature == 0 else sampling

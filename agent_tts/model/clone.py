@@ -1,0 +1,111 @@
+"""From a clip to what a cloned voice is made of: the vector of its speaker, and its own sound as codes.
+
+Only `base` checkpoints have what it takes. All of it is float32, whatever the checkpoint is spoken with: it runs once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agent_tts.model.config import FRAME_SAMPLES, SAMPLE_RATE, ModelConfig
+from agent_tts.model.entries import CheckpointError, Table
+from agent_tts.model.speaker import SpeakerEncoder
+from agent_tts.model.weights import build, plan
+
+
+class CodecEncoder(nn.Module):
+    """The encoding half of the codec, which is that of a Mimi: waveform float32[N] -> codes int64[ceil(N / 1920), K].
+
+    Args:
+        entries: the Mimi's configuration.
+        codebooks: K, the first of the Mimi's.
+    """
+
+    def __init__(self, entries: Mapping[str, Any], codebooks: int) -> None:
+        from transformers import MimiConfig, MimiModel  # seconds to import
+
+        super().__init__()
+        self.codebooks = codebooks
+        self.encoder = MimiModel(MimiConfig(**entries))  # type: ignore[no-untyped-call]
+        for decoding in ("upsample", "decoder_transformer", "decoder"):
+            setattr(self.encoder, decoding, None)
+
+    def forward(self, waveform: Tensor) -> Tensor:
+        encoded: Any = self.encoder.encode(waveform[None, None], num_quantizers=self.codebooks, return_dict=True)
+        codes: Tensor = encoded.audio_codes[0]
+        return codes.T
+
+    def checkpoint_names(self) -> dict[str, str]:
+        """Our name of each tensor -> its name in the checkpoint, which is the same."""
+        return {name: name for name in self.state_dict()}
+
+
+class Encoder:
+    """Makes voices of clips: 24 kHz, one channel, float32 within -1 and 1, at least 80 ms."""
+
+    def __init__(self, speaker: SpeakerEncoder, codec: CodecEncoder, device: torch.device | str) -> None:
+        self._speaker = speaker
+        self._codec = codec
+        self._device = device
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> Self:
+        """From a checkpoint folder, of which it reads no more than the two encoders.
+
+        Raises:
+            CheckpointError: the checkpoint is not `base`, or incomplete.
+        """
+        config, codec = ModelConfig.read(folder), Table.load(folder, "speech_tokenizer/config.json")
+        if config.speaker_encoder is None:
+            raise CheckpointError(
+                f"config.json: tts_model_type is {config.tts_model_type!r}; only 'base' checkpoints clone voices"
+            )
+        codec.require("input_sample_rate", SAMPLE_RATE)
+        codec.require("encode_downsample_rate", FRAME_SAMPLES)
+        codec.require("encoder_valid_num_quantizers", config.codec.num_quantizers)
+        speaker_encoder = build(SpeakerEncoder, config.speaker_encoder)
+        codec_encoder = build(CodecEncoder, codec.table("encoder_config").entries, config.codec.num_quantizers)
+        codec_file = folder / "speech_tokenizer/model.safetensors"
+        plans = (
+            plan(speaker_encoder, folder / "model.safetensors", torch.float32, unused=("talker.",)),
+            plan(codec_encoder, codec_file, torch.float32, unused=("decoder.",)),
+        )
+        for part in plans:
+            part.load(device)
+        return cls(speaker_encoder, codec_encoder, device)
+
+    @torch.inference_mode()
+    def vector(self, waveform: Tensor) -> Tensor:
+        """Who speaks: float32[N] -> float32[H].
+
+        Raises:
+            ValueError: it is no clip of one channel, or shorter than a frame.
+        """
+        vector: Tensor = self._speaker(self._clip(waveform))
+        return vector
+
+    @torch.inference_mode()
+    def codes(self, waveform: Tensor) -> Tensor:
+        """The clip as the talker would have said it: float32[N] -> int64[ceil(N / 1920), 16].
+
+        Raises:
+            ValueError: it is no clip of one channel, or shorter than a frame.
+        """
+        codes: Tensor = self._codec(self._clip(waveform))
+        return codes
+
+    def _clip(self, waveform: Tensor) -> Tensor:
+        if waveform.ndim != 1 or len(waveform) < FRAME_SAMPLES:
+            raise ValueError(f"a clip is one channel of at least {FRAME_SAMPLES} samples, not {[*waveform.shape]}")
+        return waveform.to(self._device, torch.float32)
+
+
+def add_silence(waveform: Tensor, seconds: float = 0.5) -> Tensor:
+    """[N] -> [N + seconds], for a reference that is spoken on: without it the new text begins in its last phoneme."""
+    return F.pad(waveform, (0, round(seconds * SAMPLE_RATE)))

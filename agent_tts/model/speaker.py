@@ -1,0 +1,122 @@
+"""The speaker encoder: a clip in, the vector of who speaks in it out. ECAPA-TDNN, arXiv:2005.07143.
+
+* waveform -> log mel bands -> convolution -> blocks, each of which widens what a step hears
+* the outputs of all blocks together -> mean and deviation over time, weighted by attention -> vector
+* parameters are named as in the released checkpoints
+
+Shapes: one clip; T steps of 256 samples, C channels.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agent_tts.model.config import SpeakerConfig
+from agent_tts.model.mel import LogMel
+
+
+class TimeDelay(nn.Module):
+    """[C_in, T] -> [C_out, T]: a convolution over the clip, mirrored at its ends."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int = 1, dilation: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(inputs, outputs, kernel, dilation=dilation, padding="same", padding_mode="reflect")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.conv(x))
+
+
+class Res2Net(nn.Module):
+    """[C, T] -> [C, T]: of `scale` groups of channels the first passes, and each other adds the result before it."""
+
+    def __init__(self, channels: int, kernel: int, dilation: int, scale: int) -> None:
+        super().__init__()
+        width = channels // scale
+        self.blocks = nn.ModuleList(TimeDelay(width, width, kernel, dilation) for _ in range(scale - 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, *groups = x.chunk(len(self.blocks) + 1)
+        results = [first, self.blocks[0](second)]
+        for block, group in zip(self.blocks[1:], groups, strict=True):
+            results.append(block(group + results[-1]))
+        return torch.cat(results)
+
+
+class SqueezeExcitation(nn.Module):
+    """[C, T] -> [C, T]: every channel scaled by what the whole clip says about it."""
+
+    def __init__(self, channels: int, squeezed: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv1d(channels, squeezed, 1)
+        self.conv2 = nn.Conv1d(squeezed, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = torch.sigmoid(self.conv2(F.relu(self.conv1(x.mean(1, keepdim=True)))))
+        return x * scale
+
+
+class Block(nn.Module):
+    """[C, T] -> [C, T]."""
+
+    def __init__(self, channels: int, kernel: int, dilation: int, config: SpeakerConfig) -> None:
+        super().__init__()
+        self.tdnn1 = TimeDelay(channels, channels)
+        self.res2net_block = Res2Net(channels, kernel, dilation, config.enc_res2net_scale)
+        self.tdnn2 = TimeDelay(channels, channels)
+        self.se_block = SqueezeExcitation(channels, config.enc_se_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.se_block(self.tdnn2(self.res2net_block(self.tdnn1(x))))
+        return out
+
+
+class AttentiveStatistics(nn.Module):
+    """[C, T] -> [2 C, 1]: mean and deviation over time; a channel chooses the steps that it listens to."""
+
+    def __init__(self, channels: int, attention: int) -> None:
+        super().__init__()
+        self.tdnn = TimeDelay(3 * channels, attention)
+        self.conv = nn.Conv1d(attention, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, deviation = _statistics(x, torch.full_like(x, 1 / x.shape[1]))
+        context = torch.cat((x, mean.expand_as(x), deviation.expand_as(x)))
+        weights = self.conv(torch.tanh(self.tdnn(context))).softmax(1)
+        return torch.cat(_statistics(x, weights))
+
+
+def _statistics(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation over time, each [C, 1]; the weights [C, T] of a channel sum to one."""
+    mean = (weights * x).sum(1, keepdim=True)
+    variance = (weights * (x - mean).square()).sum(1, keepdim=True)
+    return mean, variance.clamp(min=1e-12).sqrt()
+
+
+class SpeakerEncoder(nn.Module):
+    """Waveform float32[N] at 24 kHz -> speaker vector float32[enc_dim]; N is at least a frame of speech, 1920."""
+
+    def __init__(self, config: SpeakerConfig) -> None:
+        super().__init__()
+        first, *blocks, last = zip(config.enc_channels, config.enc_kernel_sizes, config.enc_dilations, strict=True)
+        channels = last[0]
+        self.mel = LogMel(config.mel_dim)
+        self.blocks = nn.ModuleList([TimeDelay(config.mel_dim, *first), *(Block(*shape, config) for shape in blocks)])
+        self.mfa = TimeDelay(channels, *last)
+        self.asp = AttentiveStatistics(channels, config.enc_attention_channels)
+        self.fc = nn.Conv1d(2 * channels, config.enc_dim, 1)
+
+    def forward(self, waveform: Tensor) -> Tensor:
+        first, *blocks = self.blocks
+        x = first(self.mel(waveform))
+        heard = []
+        for block in blocks:
+            x = block(x)
+            heard.append(x)
+        vector: Tensor = self.fc(self.asp(self.mfa(torch.cat(heard))))
+        return vector[:, 0]
+
+    def checkpoint_names(self) -> dict[str, str]:
+        """Our name of each parameter -> its name in the checkpoint."""
+        return {name: f"speaker_encoder.{name}" for name, _ in self.named_parameters()}

@@ -1,0 +1,97 @@
+"""Bodies of `multipart/form-data`. Sans-I/O, and nothing of them is ever written to a file."""
+
+from __future__ import annotations
+
+import logging
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from agent_tts.errors import BadMessage
+
+CONTENT_TYPE = "multipart/form-data"
+MAX_PARTS = 16
+MAX_TEXT_BYTES = 16_384  # of a part that is no file
+
+logging.getLogger("python_multipart").disabled = True  # a client's mistake is answered, and no news to the node
+logging.getLogger("python_multipart.multipart").disabled = True
+
+
+def parse(content_type: str, body: bytes) -> dict[str, str | bytes]:
+    """The parts of a body by name: bytes where a part has a file name, else text.
+
+    Raises:
+        BadMessage: it is broken, has too many parts, a name twice, or a text that is too long or not UTF-8.
+    """
+    form = _Form()
+    _, options = parse_options_header(content_type)
+    try:
+        MultipartParser(options.get(b"boundary", b""), form.callbacks()).write(body)  # type: ignore[arg-type]
+    except FormParserError:
+        raise _broken() from None
+    if not form.ended:
+        raise _broken()
+    return form.fields
+
+
+def _broken() -> BadMessage:
+    return BadMessage(f"the body is not whole {CONTENT_TYPE}: parts with a name between boundaries")
+
+
+class _Form:
+    """Collects the parts of one body."""
+
+    def __init__(self) -> None:
+        # Complete parts.
+        self.fields: dict[str, str | bytes] = {}
+        # The part that is being read: its headers, and its data.
+        self._headers: dict[str, str] = {}
+        self._name = b""
+        self._value = b""
+        self._data = bytearray()
+        # Whether the last boundary has come.
+        self.ended = False
+
+    def callbacks(self) -> dict[str, object]:
+        """What a `MultipartParser` calls."""
+        names = ("part_begin", "header_field", "header_value", "header_end", "part_data", "part_end", "end")
+        return {f"on_{name}": getattr(self, f"_on_{name}") for name in names}
+
+    def _on_part_begin(self) -> None:
+        if len(self.fields) == MAX_PARTS:
+            raise BadMessage(f"a form has at most {MAX_PARTS} parts")
+        self._headers.clear()
+        self._data.clear()
+
+    def _on_header_field(self, data: bytes, start: int, end: int) -> None:
+        self._name += data[start:end]
+
+    def _on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _on_header_end(self) -> None:
+        self._headers[self._name.decode("latin-1").lower()] = self._value.decode("latin-1")
+        self._name = self._value = b""
+
+    def _on_part_data(self, data: bytes, start: int, end: int) -> None:
+        self._data += memoryview(data)[start:end]
+
+    def _on_part_end(self) -> None:
+        _, options = parse_options_header(self._headers.get("content-disposition"))
+        if b"name" not in options:
+            raise _broken()
+        name = options[b"name"].decode("latin-1")
+        if name in self.fields:
+            raise BadMessage("a form has each of its parts once")
+        self.fields[name] = bytes(self._data) if b"filename" in options else self._text()
+
+    def _on_end(self) -> None:
+        self.ended = True
+
+    def _text(self) -> str:
+        if len(self._data) > MAX_TEXT_BYTES:
+            raise BadMessage(f"a part without a file name has at most {MAX_TEXT_BYTES} bytes")
+        try:
+            return self._data.decode()
+        except UnicodeDecodeError:
+            raise BadMessage("a part without a file name is UTF-8 text") from None

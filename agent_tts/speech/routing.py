@@ -1,0 +1,224 @@
+"""Which voice, language and model a request means: an engine's and a library's names in, resolved options out. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from agent_tts.errors import InvalidRequest, UnknownModel, UnknownVoice, Unsupported, UnsupportedLanguage
+from agent_tts.events import EngineInfo, Model, SpeechOptions, Voice, VoiceKind
+from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
+from agent_tts.voices.library import StoredVoice
+from agent_tts.voices.names import Mix, library_name, parse_mix
+
+# Accepted beside the engine's own names: whichever model speaks the voice.
+OPENAI_MODELS = ("gpt-4o-mini-tts", "tts-1", "tts-1-hd")
+
+# Voices of an engine without a speaker: one that `instructions` describe, and another one for each seed.
+PSEUDO_VOICES: dict[str, VoiceKind] = {"design": "designed", "anyone": "cloned"}
+
+# Names that a voice of the library cannot have, whatever engine is running now.
+RESERVED = frozenset({*OPENAI_VOICES, *QWEN_VOICES, *PSEUDO_VOICES})
+
+# The type of checkpoint that speaks each kind of voice.
+CHECKPOINTS: dict[VoiceKind, str] = {"named": "CustomVoice", "designed": "VoiceDesign", "cloned": "Base"}
+HUB = "Qwen/Qwen3-TTS-12Hz-1.7B-"
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be spoken with, and what a model has to be for it."""
+
+    voice: str | None  # as the engine or the library names it; None with a speaker embedding
+    what: str  # the same for a person
+    kind: VoiceKind | None  # None on an engine without a choice of models
+    vector_sizes: frozenset[int] | None = None  # one of them has to be the model's; None when it takes no vector
+
+
+class Routing:
+    """All names that a request may use. Made anew when the engine or the library has changed."""
+
+    def __init__(self, info: EngineInfo, stored: Sequence[StoredVoice] = ()) -> None:
+        self.info = info
+        self.stored = stored
+        # Every name of the engine's voices -> its own name for it. Some of its own are only reached by an alias.
+        own = (info.default_voice, *(voice.name for voice in info.voices), *info.aliases.values())
+        self._own = info.aliases | {name: name for name in own}
+        # Voices of the library, but for those that one of the engine's hides.
+        self._stored = {voice.name: voice for voice in stored if voice.name not in self._own}
+        self._models = {model.name: model for model in info.models}
+
+    # ------------------------------------------------------------ one request
+
+    def resolve(self, options: SpeechOptions) -> SpeechOptions:
+        """The same options with voice, language and model as the engine and the library name them. Idempotent.
+
+        The language that a model's name carries counts where the options have none. The model is None on an engine
+        without a choice of models, and for a named voice, whose model the engine knows; so is the voice with a speaker
+        embedding.
+
+        Raises:
+            UnknownVoice, UnsupportedLanguage, UnknownModel: there is none; the message names the nearest.
+            Unsupported: no model here, or not the one asked for, speaks this voice; the message says which would.
+            InvalidRequest: a speaker embedding or a mix of voices that is not as it has to be.
+        """
+        asked, spoken = self._asked_model(options.model)
+        wanted = self._wanted(options)
+        language = options.language if options.language.lower() != "auto" else spoken or "auto"
+        return dataclasses.replace(
+            options, voice=wanted.voice, language=self._language(language), model=self._choose(wanted, asked)
+        )
+
+    def model_names(self) -> list[str]:
+        """Every model that a request may name, the engine's own ones first."""
+        return list(dict.fromkeys((*self._models, self.info.model, self.info.engine, *OPENAI_MODELS)))
+
+    def check_model(self, name: str) -> None:
+        """Raise `UnknownModel` unless a request may name this model."""
+        self._asked_model(name)
+
+    def _asked_model(self, name: str | None) -> tuple[Model | None, str | None]:
+        """The model that a name stands for, None being any; and the language in the name, None when it has none."""
+        if name is None:
+            return None, None
+        names = self.model_names()
+        for known in names:
+            if name == known:
+                return self._models.get(known), None
+            language = name.removeprefix(f"{known}-").lower()
+            if len(language) < len(name) and language in self.info.languages:
+                return self._models.get(known), language
+        near = _did_you_mean(name, names)
+        raise UnknownModel(f"no such model{near}; models are {', '.join(names)}, each also with a language: tts-1-de")
+
+    def _language(self, asked: str) -> str:
+        """The engine's code for a language, or for the same language of another region; "auto" stays."""
+        language = asked.lower().replace("_", "-")
+        if language == "auto":
+            return language
+        while language:
+            if (code := self.info.languages.get(language)) is not None:
+                return code
+            language = language.rpartition("-")[0]
+        hint = _did_you_mean(asked.lower(), self.info.languages)
+        raise UnsupportedLanguage(f"the {self.info.engine} engine does not speak this language{hint}")
+
+    # ------------------------------------------------------------ voices
+
+    def voices(self) -> tuple[Voice, ...]:
+        """Every voice that can be spoken here: the engine's, then the library's."""
+        languages = tuple(dict.fromkeys(self.info.languages.values()))
+        added = (
+            Voice(voice.name, languages, f"{voice.kind}: {voice.description}" if voice.description else voice.kind)
+            for voice in self._stored.values()
+            if self._able(_wanted_of(voice))
+        )
+        return (*self.info.voices, *added)
+
+    def is_own(self, name: str) -> bool:
+        """Whether a name is one of the engine's own voices."""
+        return name in self._own
+
+    def check_new(self, name: str, kind: VoiceKind) -> None:
+        """Raise an error unless a voice of this kind and name may be added to the library.
+
+        Raises:
+            InvalidRequest: the engine has a voice of this name.
+            Unsupported: no model here would speak it.
+        """
+        check_free(name, self._own)
+        self._require_kind(f"voices that are {kind}", kind)
+
+    def _wanted(self, options: SpeechOptions) -> _Wanted:
+        if options.speaker_embedding is not None:
+            return self._embedding(options.speaker_embedding, options.voice)
+        name = options.voice or self.info.default_voice
+        if (own := self._own.get(name)) is not None:
+            return _Wanted(own, f"the voice {own!r}", PSEUDO_VOICES.get(own, "named") if self._models else None)
+        if (stored := self._stored.get(library_name(name))) is not None:
+            return _wanted_of(stored)
+        if (mix := parse_mix(name)) is not None:
+            return self._mix(mix)
+        if name.lower() in QWEN_VOICES:
+            return _Wanted(name.lower(), f"{name.lower()!r} is a voice of the released models", "named")
+        raise self._unknown(name)
+
+    def _embedding(self, vector: tuple[float, ...], voice: str | None) -> _Wanted:
+        if voice is not None:
+            raise InvalidRequest("speaker_embedding: stands in the place of a voice: give one of them", _EMBEDDING)
+        if not all(map(math.isfinite, vector)):
+            raise InvalidRequest("speaker_embedding: has a value that is not finite", _EMBEDDING)
+        sizes = sorted({model.vector_size for model in self.info.models if model.vector_size is not None})
+        if sizes and len(vector) not in sizes:
+            allowed = " or ".join(map(str, sizes))
+            raise InvalidRequest(f"speaker_embedding: has {len(vector)} values; allowed are {allowed}", _EMBEDDING)
+        return _Wanted(None, "a speaker embedding is a cloned voice", "cloned", frozenset({len(vector)}))
+
+    def _mix(self, mix: Mix) -> _Wanted:
+        """Several cloned voices as one: all of them need a vector of the model's size."""
+        voices = []
+        for name, _ in mix:
+            voice = self._stored.get(name)
+            if voice is None:
+                raise self._unknown(name)
+            if voice.kind != "cloned":
+                raise InvalidRequest(f"only cloned voices can be mixed: {name!r} is {voice.kind}", "voice")
+            voices.append(voice)
+        sizes = frozenset.intersection(*(frozenset(voice.vector_sizes) for voice in voices))
+        normalised = "+".join(f"{name}({weight!r})" for name, weight in mix)
+        return _Wanted(normalised, "a mix of voices is cloned", "cloned", sizes)
+
+    def _unknown(self, name: str) -> UnknownVoice:
+        hint = _did_you_mean(name, [*self._own, *self._stored]) or ": GET /v1/audio/voices lists them"
+        return UnknownVoice(f"this node has no such voice{hint}")
+
+    # ------------------------------------------------------------ models
+
+    def _choose(self, wanted: _Wanted, asked: Model | None) -> str | None:
+        """The name of the model that speaks: the one asked for, or the first that can."""
+        if wanted.kind is None:
+            return None
+        self._require_kind(wanted.what, wanted.kind)
+        able = self._able(wanted)
+        if not able:
+            raise Unsupported(f"{wanted.what}: it has no vector for the models of this node: add its clip again")
+        if asked is not None and asked not in able:
+            names = " and ".join(model.name for model in able)
+            raise Unsupported(f"{wanted.what}: the model {asked.name} does not speak it, but {names} would")
+        if asked is None:
+            return None if wanted.kind == "named" else able[0].name
+        return asked.name
+
+    def _able(self, wanted: _Wanted) -> list[Model]:
+        return [
+            model
+            for model in self.info.models
+            if model.kind == wanted.kind and (wanted.vector_sizes is None or model.vector_size in wanted.vector_sizes)
+        ]
+
+    def _require_kind(self, what: str, kind: VoiceKind) -> None:
+        if not any(model.kind == kind for model in self.info.models):
+            add = f"add a {CHECKPOINTS[kind]} model ({HUB}{CHECKPOINTS[kind]}) to qwen3.models"
+            raise Unsupported(f"{what}: this node has no model that speaks it; {add}")
+
+
+def check_free(name: str, own: Iterable[str] = ()) -> None:
+    """Raise `InvalidRequest` unless a voice may be added under this name, which no voice of an engine's may have."""
+    if name in RESERVED or name in own:
+        raise InvalidRequest(f"name: {name!r} is a voice of the engine: choose another", "name")
+
+
+_EMBEDDING = "speaker_embedding"
+
+
+def _wanted_of(voice: StoredVoice) -> _Wanted:
+    sizes = frozenset(voice.vector_sizes) if voice.kind == "cloned" else None
+    return _Wanted(voice.name, f"the voice {voice.name!r} is {voice.kind}", voice.kind, sizes)
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name[:64], list(known), n=1)
+    return f": did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,75 @@
+"""Where a live text may be cut so that no text after it changes the tokens before it.
+
+Byte-level BPE never merges across pre-tokens, so that is between two pre-tokens which neither the normaliser (NFC) nor
+`PRE_TOKEN` can still make one of. Both look at close neighbours only, and so do the rules here: they read the kinds of
+the characters and need two of them before a boundary and two after it.
+
+The rules may keep silent about a boundary, as inside "'sup" or after a combining mark: its tokens come with the next
+boundary. They never name one that later text could take back.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+from tokenizers import Regex, normalizers
+
+# How the tokenizer of Qwen2, and so of Qwen3-TTS, splits a normalised text.
+PRE_TOKEN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+_NFC = normalizers.NFC()
+# Letter, number, line break, other white space except the space itself, anything else. The regular expressions are the
+# tokenizers library's own, because its Unicode tables decide and Python's may be of another version.
+_CLASS = normalizers.Sequence(
+    [
+        normalizers.Replace(Regex(r"\p{L}"), "a"),
+        normalizers.Replace(Regex(r"\p{N}"), "0"),
+        normalizers.Replace(Regex(r"[\r\n]"), "\n"),
+        normalizers.Replace(Regex(r"[^\S\n ]"), "\t"),
+        normalizers.Replace(Regex(r"[^\sa0]"), "!"),
+    ]
+)
+_LAST_BOUNDARY = re.compile(
+    r"""(?s:.*)(?:
+        (?<=a)(?=[^a?])          # letters end,
+      | (?<=0)(?=[^?])|(?<=.)(?=0)  # every number is a pre-token of its own,
+      | (?<=[!?])(?=[ \t])       # what is neither ends at white space, but takes line breaks along,
+      | (?<=[!\ ]!)(?=a)         # and only a single one without a space before it leads a word;
+      | (?<=\n)(?=[a!])          # line breaks lead nothing,
+      | (?<=\t)(?=!)             # of white space only a space leads what is no word,
+      | (?<=\s)(?=[ \t]\S)       # and only the last of white space leads anything
+    )""",
+    re.VERBOSE,
+)
+
+
+@lru_cache(maxsize=8_192)
+def _kind(ch: str) -> str:
+    joins = unicodedata.category(ch).startswith("M") or "\u1160" <= ch <= "\u11ff"  # combining marks, Hangul jamo
+    return "?" if joins or _NFC.normalize_str(ch) != ch else _CLASS.normalize_str(ch)
+
+
+def kinds(text: str) -> str:
+    """One kind a character: `a` letter, `0` number, `\\n` line break, space, `\\t` other white space, `!` any other.
+
+    `?` is what the normaliser may join to the character before it, reorder, or replace. What it leaves of the others
+    is of the same kind, whatever marks follow them.
+
+    Args:
+        text: without lone surrogates.
+    """
+    return "".join(map(_kind, text))
+
+
+def last_boundary(kinds: str) -> int:
+    """Index of the character after the last boundary that is certain; 0 if there is none.
+
+    Args:
+        kinds: of a text that begins a pre-token, or of the end of such a text.
+    """
+    found = _LAST_BOUNDARY.match(kinds)
+    return found.end() if found else 0

@@ -1,0 +1,127 @@
+"""The tokens of Qwen3-TTS: byte-level BPE of a whole text, or of a text that is still coming."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Self
+
+import tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers.models import BPE, Model
+
+from agent_tts.errors import SettingsError
+from agent_tts.text.boundaries import PRE_TOKEN, kinds, last_boundary
+
+_BYTES = pre_tokenizers.ByteLevel.alphabet()  # the characters that stand for the 256 bytes
+_CONTEXT = 2  # characters before a boundary that decide about it
+_SURROGATE = re.compile("[\ud800-\udfff]")  # in Python's str they are always lone ones
+
+
+class Tokenizer:
+    """The tokenizer of a checkpoint, without its added tokens: no text makes a control token.
+
+    "<|im_start|>" in a text are twelve characters like any others. A lone surrogate, which has no UTF-8, is read as
+    U+FFFD.
+    """
+
+    def __init__(self, model: BPE) -> None:
+        self._pipeline = tokenizers.Tokenizer(model)
+        self._pipeline.normalizer = normalizers.NFC()
+        self._pipeline.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(PRE_TOKEN), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """The tokenizer of a checkpoint's folder: vocab.json with merges.txt, otherwise tokenizer.json.
+
+        Raises:
+            SettingsError: they are missing or broken.
+        """
+        try:
+            model = _read(folder)
+        except OSError as error:
+            wanted = "vocab.json with merges.txt, or tokenizer.json"
+            raise SettingsError(f"{Path(error.filename).name}: {error.strerror}; a checkpoint has {wanted}") from error
+        except Exception as error:  # the library raises nothing narrower
+            raise SettingsError(f"the checkpoint's text tokenizer is broken: {error}") from error
+        if not isinstance(model, BPE) or any(model.token_to_id(byte) is None for byte in _BYTES):
+            raise SettingsError("the checkpoint's text tokenizer is not byte-level BPE: some bytes have no token")
+        return cls(model)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a whole text."""
+        ids: list[int] = self._pipeline.encode(_scalars(text)).ids
+        return ids
+
+    def feed(self) -> TokenFeed:
+        """For a text that comes in pieces."""
+        return TokenFeed(self)
+
+    def role(self, im_start: int) -> tuple[int, ...]:
+        """The ids that stand before every text: `<|im_start|>assistant` and a line break.
+
+        The text's own ids follow. The reference implementation tokenises both as one string, where a line break in the
+        white space that begins a text merges with the one of the role, and its slices then cut into the text.
+        """
+        return (im_start, *self.encode("assistant\n"))
+
+    def instruction(self, text: str, im_start: int, im_end: int) -> tuple[int, ...]:
+        """The ids of an instruction: `<|im_start|>user`, a line break, the text, `<|im_end|>`, a line break."""
+        return (im_start, *self.encode("user\n"), *self.encode(text), im_end, *self.encode("\n"))
+
+
+class TokenFeed:
+    """Text in by any pieces, tokens out as soon as no later text can change them.
+
+    However a text is split into pieces, its tokens are those of the whole. A `flush` is a place of the text: what comes
+    after it is tokenised as a new text. Each character is looked at a constant number of times; all that is held back
+    is the text after the last boundary, which is one word, or one clause of a script without spaces.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        # Pieces of the text that has no tokens yet. They are joined only when a boundary was found.
+        self._held: list[str] = []
+        # Kinds of the last characters held.
+        self._context = ""
+
+    def append(self, text: str) -> list[int]:
+        """More text; returns the ids that it makes certain."""
+        text = _scalars(text)
+        recent = self._context + kinds(text)
+        boundary = last_boundary(recent)
+        self._held.append(text)
+        self._context = recent[boundary:][-_CONTEXT:]
+        if not boundary:
+            return []
+        held = "".join(self._held)
+        end = len(held) - (len(recent) - boundary)
+        self._held = [held[end:]]
+        return self._tokenizer.encode(held[:end])
+
+    def flush(self) -> list[int]:
+        """All text so far is complete: returns the ids of everything that is held back."""
+        held = "".join(self._held)
+        self._held.clear()
+        self._context = ""
+        return self._tokenizer.encode(held)
+
+
+def _scalars(text: str) -> str:
+    return _SURROGATE.sub("\ufffd", text)
+
+
+def _read(folder: Path) -> Model:
+    vocab, merges, whole = (folder / name for name in ("vocab.json", "merges.txt", "tokenizer.json"))
+    if whole.exists() and not vocab.exists():
+        return tokenizers.Tokenizer.from_str(whole.read_text("utf-8")).model
+    ids = json.loads(vocab.read_text("utf-8"))
+    lines = merges.read_text("utf-8").split("\n")
+    pairs = [tuple(line.split()) for line in lines[lines[0].startswith("#version:") :] if line.strip()]
+    return BPE(ids, pairs)

@@ -1,0 +1,166 @@
+"""The process that decodes one clip: `python -m agent_tts.voices.decode_child MAX_SECONDS`; clip in, samples out.
+
+A clip is a stranger's bytes for a large library of C. So it is read only after the process has given up what decoding
+does not need: files, processes, memory and time. What FFmpeg may do with it is named, never guessed from the clip.
+
+On stdout: a byte with the number of channels, 1 or 2, then 24 kHz samples as pcm_f32le, the channels interleaved.
+Exit codes: 0, or a `Refusal`; a limit that is hit ends the process by a signal.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from enum import IntEnum
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from agent_tts.events import SAMPLE_RATE
+
+if TYPE_CHECKING:
+    import av
+    from av.container import InputContainer
+
+MEMORY_BYTES = 512 << 20  # of addresses; Python with FFmpeg takes 130 MiB of them, a clip of 10 MiB twice its size
+CPU_S = 5  # a minute of any format takes less than half a second
+NICE = 10
+
+# FFmpeg's names.
+CODECS = (
+    *("pcm_u8", "pcm_s16le", "pcm_s24le", "pcm_s32le", "pcm_f32le", "pcm_f64le", "pcm_alaw", "pcm_mulaw"),
+    *("flac", "mp3float", "mp3", "opus", "libopus", "vorbis", "aac"),
+)
+MAX_CHANNELS = 2
+MIN_RATE, MAX_RATE = 8_000, 192_000  # Hz
+
+# A WAV file of a sample of silence.
+_FIRST = struct.pack("<4sI8sIHHIIHH4sIh", b"RIFF", 38, b"WAVEfmt ", 16, 1, 1, 8_000, 16_000, 2, 16, b"data", 2, 0)
+
+
+class Refusal(IntEnum):
+    """Why a clip is not decoded, as an exit code. Python itself uses 1 and 2."""
+
+    FORMAT = 3
+    TRACK = 4
+    DAMAGED = 5
+    TOO_LONG = 6
+    LIMITS = 7
+
+
+class Refused(Exception):
+    """This clip is not decoded."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.name)
+        self.refusal = refusal
+
+
+def container_format(clip: bytes) -> str:
+    """FFmpeg's name of the format that the first bytes announce; no other is ever tried.
+
+    Raises:
+        Refused: none that is allowed.
+    """
+    if clip[:4] in (b"RIFF", b"RF64") and clip[8:12] == b"WAVE":
+        return "wav"
+    if clip[4:8] == b"ftyp":
+        return "mp4"
+    for start, name in ((b"fLaC", "flac"), (b"OggS", "ogg"), (b"\x1a\x45\xdf\xa3", "matroska"), (b"ID3", "mp3")):
+        if clip.startswith(start):
+            return name
+    # An MPEG audio frame: eleven bits set, then the version, then a layer that is not 0, which ADTS has.
+    if clip[:1] == b"\xff" and len(clip) > 1 and clip[1] & 0xE0 == 0xE0 and clip[1] & 0x06:
+        return "mp3"
+    raise Refused(Refusal.FORMAT)
+
+
+def samples(clip: bytes, max_s: float) -> Iterator[bytes]:
+    """What goes to stdout, piece by piece.
+
+    Raises:
+        Refused: it is not to be decoded.
+        av.FFmpegError, ValueError: it is damaged.
+    """
+    import av
+
+    allowed = {"protocol_whitelist": "", "codec_whitelist": ",".join(CODECS)}
+    name = container_format(clip)
+    with av.open(io.BytesIO(clip), "r", format=name, container_options=allowed, metadata_errors="ignore") as container:
+        frames = decoded(container)
+        first = next(frames, None)
+        if first is None:
+            raise Refused(Refusal.DAMAGED)
+        channels = first.layout.nb_channels
+        if channels > MAX_CHANNELS or not MIN_RATE <= first.sample_rate <= MAX_RATE:
+            raise Refused(Refusal.TRACK)
+        yield bytes([channels])
+        # It refuses any later frame that has another rate or layout than the first.
+        resampler = av.AudioResampler(format="flt", rate=SAMPLE_RATE)
+        room = round(max_s * SAMPLE_RATE)
+        for frame in chain((first,), frames, (None,)):
+            for piece in resampler.resample(frame):
+                room -= piece.samples
+                if room < 0:
+                    raise Refused(Refusal.TOO_LONG)
+                yield bytes(piece.planes[0])[: piece.samples * channels * 4]
+
+
+def decoded(container: InputContainer) -> Iterator[av.AudioFrame]:
+    """The frames of the first audio track. Packets that do not decode are left out, as players do."""
+    import av
+
+    stream = next(iter(container.streams.audio), None)
+    if stream is None or stream.codec_context.name not in CODECS:
+        raise Refused(Refusal.TRACK)
+    stream.codec_context.thread_count = 1
+    for packet in container.demux(stream):
+        try:
+            yield from packet.decode()
+        except av.InvalidDataError:
+            continue
+
+
+def give_up_powers() -> None:
+    """From here on: no new file, no new process, nothing written but to pipes, little memory, little time."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    os.nice(NICE)
+    for limit, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NOFILE, 3),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_CPU, CPU_S),
+        (resource.RLIMIT_AS, MEMORY_BYTES),
+    ):
+        resource.setrlimit(limit, (value, value))
+
+
+def main() -> int:
+    """The process. A clip of our own goes first, so that all of PyAV is imported before files are given up."""
+    max_s = float(sys.argv[1])
+    for _ in samples(_FIRST, max_s):
+        pass
+    give_up_powers()
+    try:
+        clip = sys.stdin.buffer.read()
+        for piece in samples(clip, max_s):
+            sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+    except Refused as refused:
+        return refused.refusal
+    except MemoryError:
+        return Refusal.LIMITS
+    except Exception as error:  # noqa: BLE001 - whatever a stranger's bytes do to a decoder
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return Refusal.DAMAGED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

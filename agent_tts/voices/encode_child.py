@@ -1,0 +1,68 @@
+"""The process that turns a clip into a voice: `python -m agent_tts.voices.encode_child vector|reference FOLDER...`.
+
+On stdin: 24 kHz mono, pcm_f32le. On stdout: the arrays of a cloned voice, as the library keeps them. It holds what
+the front must not: torch, and the encoders of one checkpoint at a time, only as long as they are needed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+NICE = 10
+THREADS = 2  # speech that is being made goes first
+
+
+def take_stdout() -> int:
+    """Keep stdout for ourselves; whoever else prints gets stderr."""
+    out = os.dup(1)
+    os.dup2(2, 1)
+    return out
+
+
+def encode(samples: bytes, folders: Iterable[Path], *, reference: bool) -> bytes:
+    """What goes to stdout. The codes of all checkpoints are the same, so only the first makes them.
+
+    Raises:
+        SettingsError: a checkpoint cannot be used.
+    """
+    import numpy as np
+    import torch
+    from safetensors.torch import save
+
+    from agent_tts.model.clone import Encoder, add_silence
+
+    torch.set_num_threads(THREADS)
+    waveform = torch.from_numpy(np.frombuffer(samples, "<f4").copy())
+    arrays = {}
+    for folder in folders:
+        encoder = Encoder.load(folder)
+        vector = encoder.vector(waveform)
+        arrays[f"vector_{len(vector)}"] = vector.contiguous()
+        if reference and "codes" not in arrays:
+            arrays["codes"] = encoder.codes(add_silence(waveform)).to(torch.int16).contiguous()
+    return save(arrays)
+
+
+def main() -> int:
+    """The process. stdout is taken before any library is imported: it might print."""
+    out = take_stdout()
+    if sys.platform != "win32":
+        os.nice(NICE)
+    from agent_tts.errors import SettingsError
+
+    what, *folders = sys.argv[1:]
+    try:
+        voice = encode(sys.stdin.buffer.read(), map(Path, folders), reference=what == "reference")
+    except SettingsError as error:
+        print(f"{SettingsError.__name__}: {error}", file=sys.stderr)
+        return 1
+    with open(out, "wb") as stdout:
+        stdout.write(voice)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,403 @@
+"""The user's own voices on disk: the only code that joins a voice's name to a path.
+
+A voice is a folder: NAME/voice.json, what a person would want to know of it, and for a cloned one
+NAME/voice.safetensors, what it sounds like: `vector_{H}` float32[H], the speaker for models of hidden size H, one or
+more of them; and, with a transcript, `codes` int16[T, 16], the frames of the clip.
+
+Folders appear and disappear whole, by a rename, so any number of processes may share a library.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import secrets
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from loguru import logger
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent_tts.errors import Internal, SettingsError, UnknownVoice, VoiceExists, VoiceLimit
+from agent_tts.settings import Voices
+from agent_tts.voices.names import checked_name, is_name, library_name
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[Any]]
+
+CODEBOOKS = 16
+MAX_JSON_BYTES = 65_536
+
+_JSON, _ARRAYS = "voice.json", "voice.safetensors"
+_VECTOR = re.compile(r"vector_([1-9][0-9]{0,4})")
+# Folders on their way in or out. One that is so old is of a process that died.
+_TEMPORARY = ".temporary-"
+_TEMPORARY_S = 3_600
+# A folder that was changed just now may change again without another time of modification.
+_SETTLED_S = 1
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """That the person who is heard agreed."""
+
+    statement: str
+    recorded_at: datetime = field(default_factory=_now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredVoice:
+    """A voice of the library."""
+
+    name: str
+    kind: Literal["designed", "cloned"]
+    description: str = ""
+    prompt: str | None = None  # what a designed voice is to sound like
+    transcript: str | None = None  # what is said in the clip of a cloned voice; None keeps its vector alone
+    consent: Consent | None = None  # of everybody who is cloned
+    created_at: datetime = field(default_factory=_now)
+    version: str = field(default_factory=lambda: secrets.token_hex(16))  # another one when a name is given anew
+    vector_sizes: tuple[int, ...] = ()  # hidden sizes of the models that can speak a cloned voice
+    frames: int = 0  # of the clip, as codes
+
+
+class _Card(BaseModel):
+    """voice.json."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", from_attributes=True)
+
+    kind: Literal["designed", "cloned"]
+    description: str
+    prompt: str | None
+    transcript: str | None
+    consent: Consent | None
+    created_at: datetime
+    version: str = Field(pattern=r"^[0-9a-f]{32}$")
+
+
+class VoiceLibrary:
+    """The voices in a folder, which is made when the first one is added.
+
+    Args:
+        limit: voices that it takes.
+    """
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._folder = folder
+        self._limit = limit
+        # The folder's time of modification when it was last read, ns; None when it has to be read again.
+        self._read_at: int | None = None
+        # Everything in it that is called like a voice: what it was when it was read, and the voice; None if damaged.
+        self._entries: dict[str, tuple[tuple[int, int], StoredVoice | None]] = {}
+        # What `voices` hands out.
+        self._voices: tuple[StoredVoice, ...] = ()
+        self._sweep()
+
+    @classmethod
+    def of(cls, settings: Voices) -> Self:
+        """The library that the settings name.
+
+        Raises:
+            SettingsError: its folder is not absolute, or there is no user whose it could be.
+        """
+        try:
+            folder = Path(settings.folder).expanduser() if settings.folder else default_folder()
+        except RuntimeError as error:
+            raise SettingsError("voices.folder: there is no home folder; give an absolute one") from error
+        if not folder.is_absolute():
+            raise SettingsError("voices.folder: it has to be absolute, or to begin with ~")
+        return cls(folder, settings.limit)
+
+    # ------------------------------------------------------------ reading
+
+    def voices(self) -> tuple[StoredVoice, ...]:
+        """All voices by name; the same object as long as nothing changed, here or in another process.
+
+        A voice that is damaged is left out and logged. Costs two system calls when nothing changed.
+        """
+        try:
+            modified = self._folder.stat().st_mtime_ns
+            if modified != self._read_at:
+                # Read before it settles, it has to be read again.
+                settled = _now().timestamp() - modified / 1e9 > _SETTLED_S
+                self._read_at = modified if settled else None
+                self._scan()
+        except OSError as error:
+            self._read_at, self._entries, self._voices = None, {}, ()
+            if not isinstance(error, FileNotFoundError):
+                logger.error("the library of voices cannot be read: {}", error.strerror)
+        return self._voices
+
+    def get(self, name: str) -> StoredVoice:
+        """The voice of a name, which may carry `clone:`.
+
+        Raises:
+            UnknownVoice: there is none, or it is damaged; the message names the nearest.
+        """
+        name = library_name(name)
+        for voice in self.voices():
+            if voice.name == name:
+                return voice
+        if name in self._entries:
+            raise _damaged(name)
+        raise self._unknown(name)
+
+    def arrays(self, name: str) -> dict[str, NDArray[Any]]:
+        """What a cloned voice sounds like: `vector_{H}` float32[H]; `codes` int64[T, 16], none of them negative.
+
+        Raises:
+            UnknownVoice: there is none, or it is damaged.
+        """
+        import numpy as np
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        voice = self.get(name)
+        if voice.kind == "designed":
+            return {}
+        try:
+            arrays = load_file(_regular(self._path(voice.name) / _ARRAYS))
+            _check(voice, arrays)
+        except (OSError, ValueError, SafetensorError) as error:
+            logger.error("the voice {!r} cannot be read: {}", voice.name, error)
+            raise _damaged(voice.name) from None
+        return arrays | ({"codes": arrays["codes"].astype(np.int64)} if "codes" in arrays else {})
+
+    def _scan(self) -> None:
+        entries = {}
+        with os.scandir(self._folder) as found:
+            for entry in found:
+                if not is_name(entry.name):
+                    continue
+                try:
+                    at = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:  # deleted meanwhile
+                    continue
+                identity = (at.st_ino, at.st_mtime_ns)
+                known = self._entries.get(entry.name)
+                if known is None or known[0] != identity:
+                    known = (identity, self._read(entry.name))
+                entries[entry.name] = known
+        self._entries = entries
+        voices = tuple(voice for _, (_, voice) in sorted(entries.items()) if voice is not None)
+        if voices != self._voices:
+            self._voices = voices
+
+    def _read(self, name: str) -> StoredVoice | None:
+        folder = self._path(name)
+        try:
+            if not stat.S_ISDIR(folder.lstat().st_mode):
+                raise ValueError("it is no folder")
+            with _regular(folder / _JSON).open("rb") as file:
+                card = _Card.model_validate_json(file.read(MAX_JSON_BYTES))
+            voice = StoredVoice(name=name, **dict(card))
+            sizes, frames = _parts(voice, _shapes(folder / _ARRAYS) if card.kind == "cloned" else {})
+        except (OSError, ValueError) as error:
+            # Not the error itself: it may quote what the file holds.
+            logger.warning("the voice {!r} is damaged and left out: {}", name, type(error).__name__)
+            return None
+        return replace(voice, vector_sizes=sizes, frames=frames)
+
+    # ------------------------------------------------------------ writing
+
+    def check_room(self, name: str) -> None:
+        """Raise an error unless a voice of this name can be added.
+
+        Raises:
+            InvalidRequest: no voice may be called so.
+            VoiceExists: there is one.
+            VoiceLimit: the library is full.
+        """
+        checked_name(name)
+        self.voices()
+        if name in self._entries:
+            raise _exists(name)
+        if len(self._entries) >= self._limit:
+            raise VoiceLimit(f"this node keeps {self._limit} voices: delete one first")
+
+    def add(self, voice: StoredVoice, arrays: Arrays) -> StoredVoice:
+        """Keep a voice; its `vector_sizes` and `frames` are those of the arrays. All of it is there, or nothing.
+
+        Raises:
+            InvalidRequest, VoiceExists, VoiceLimit: see `check_room`.
+            ValueError: the arrays are not what such a voice is made of.
+            Internal: the disk does not take it.
+        """
+        self.check_room(voice.name)
+        _check(voice, arrays)
+        try:
+            self._write(voice, arrays)
+        except OSError as error:
+            logger.error("a voice cannot be stored: {}", error.strerror)
+            raise Internal("the voice cannot be stored; the reason is in the node's log") from error
+        finally:
+            self._read_at = None
+        return self.get(voice.name)
+
+    def delete(self, name: str) -> None:
+        """Forget a voice, damaged or not.
+
+        Raises:
+            InvalidRequest, UnknownVoice: there is none of this name.
+            Internal: the disk does not let it go.
+        """
+        path = self._path(library_name(name))
+        doomed = self._folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        try:
+            path.rename(doomed)
+        except FileNotFoundError:
+            raise self._unknown(path.name) from None
+        except OSError as error:
+            logger.error("a voice cannot be deleted: {}", error.strerror)
+            raise Internal("the voice cannot be deleted; the reason is in the node's log") from error
+        finally:
+            self._read_at = None
+        _remove(doomed)
+
+    def _write(self, voice: StoredVoice, arrays: Arrays) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=self._folder))  # for its owner alone
+        try:
+            card = _Card.model_validate(voice)
+            _write_file(temporary / _JSON, card.model_dump_json(indent=2).encode())
+            if arrays:
+                from safetensors.numpy import save
+
+                _write_file(temporary / _ARRAYS, save(dict(arrays)))
+            target = self._path(voice.name)
+            if os.path.lexists(target):  # added meanwhile, by another process; below, only an empty folder is replaced
+                raise _exists(voice.name)
+            temporary.rename(target)
+        except BaseException:
+            _remove(temporary)
+            raise
+
+    def _sweep(self) -> None:
+        """Remove what processes that died have left."""
+        if not self._folder.is_dir():
+            return
+        for left in self._folder.glob(f"{_TEMPORARY}*"):
+            try:
+                age_s = _now().timestamp() - left.lstat().st_mtime
+            except OSError:  # another process was faster
+                continue
+            if age_s > _TEMPORARY_S:
+                _remove(left)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / checked_name(name)
+
+    def _unknown(self, name: str) -> UnknownVoice:
+        return UnknownVoice(f"the library has no such voice{_did_you_mean(name, self._entries)}")
+
+
+def default_folder() -> Path:
+    """`agent-tts/voices` in the user's data folder: $XDG_DATA_HOME or ~/.local/share; %LOCALAPPDATA% on Windows.
+
+    Raises:
+        RuntimeError: there is no home folder.
+    """
+    variable, default = (
+        ("LOCALAPPDATA", "AppData/Local") if sys.platform == "win32" else ("XDG_DATA_HOME", ".local/share")
+    )
+    base = Path(os.environ.get(variable, ""))
+    if not base.is_absolute():  # as the XDG specification wants it
+        base = Path.home() / default
+    return base / "agent-tts" / "voices"
+
+
+def _parts(voice: StoredVoice, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...], int]:
+    """Sizes of the vectors, and frames of codes, of arrays of these shapes.
+
+    Raises:
+        ValueError: such a voice is not made of them.
+    """
+    sizes, frames = [], 0
+    for name, shape in shapes.items():
+        if vector := _VECTOR.fullmatch(name):
+            sizes.append(int(vector[1]))
+            fits = shape == (sizes[-1],)
+        else:
+            frames = shape[0] if shape else 0
+            fits = name == "codes" and shape == (frames, CODEBOOKS) and frames > 0
+        if not fits:
+            raise ValueError(f"an array {name!r} of shape {shape}")
+    if voice.kind == "designed":
+        whole = bool(voice.prompt) and not shapes
+    else:
+        whole = bool(sizes) and voice.consent is not None and (frames > 0) == (voice.transcript is not None)
+    if not whole:
+        raise ValueError(f"not all that a {voice.kind} voice is made of")
+    return tuple(sorted(sizes)), frames
+
+
+def _check(voice: StoredVoice, arrays: Arrays) -> None:
+    """Raise ValueError unless such a voice is made of these arrays."""
+    import numpy as np
+
+    _parts(voice, {name: array.shape for name, array in arrays.items()})
+    for name, array in arrays.items():
+        if name == "codes":
+            good = np.issubdtype(array.dtype, np.integer) and array.min() >= 0
+        else:
+            good = array.dtype == np.float32 and np.isfinite(array).all()
+        if not good:
+            raise ValueError(f"an array {name!r} of {array.dtype} that holds what it cannot hold")
+
+
+def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors in a file, whose header alone is read."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(_regular(path), framework="numpy") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+
+
+def _regular(path: Path) -> Path:
+    """The same path; a link could lead out of the library."""
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise ValueError(f"{path.name} is no regular file")
+    return path
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    """A new file, for its owner alone."""
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(data)
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name[:64], list(known), n=1)
+    return f": did you mean {near[0]!r}?" if near else ""
+
+
+def _exists(name: str) -> VoiceExists:
+    return VoiceExists(f"there is a voice {name!r}: delete it first, or choose another name")
+
+
+def _damaged(name: str) -> UnknownVoice:
+    return UnknownVoice(f"the voice {name!r} is damaged: delete it and add it again")

@@ -1,0 +1,273 @@
+"""Qwen3Engine says what upstream says, whatever else it says at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Open, Output, Starved, Text
+from agent_tts.engine.qwen3 import JOINS_PER_STEP, Qwen3Engine
+from agent_tts.errors import SettingsError
+from agent_tts.events import Sampling, SpeechOptions
+from agent_tts.settings import Checkpoint, Qwen3, Settings, Voices
+from tests.engine.driver import FLUSH, Script, assert_well_formed, speak, speak_all
+from tests.model import oracle
+from tests.model.conftest import Checkpoint as Checkpoints
+from tests.model.conftest import checkpoint, ending, one_thread
+
+__all__ = ["checkpoint", "ending", "one_thread"]  # fixtures
+
+TEXT = "Hello world, how are you? 你好 👋"
+FRAMES = 12
+GREEDY = Sampling(temperature=0)
+RYAN = SpeechOptions(voice="ryan", language="en", seed=0, clean=False, sampling=GREEDY)
+
+
+@contextmanager
+def engine(*folders: Path, slots: int = 4, voices: Path | None = None, **settings: Any) -> Iterator[Qwen3Engine]:
+    """An engine with some checkpoints, on the CPU."""
+    models = tuple(Checkpoint(source=str(folder)) for folder in folders)
+    qwen3 = Qwen3(models=models, device="cpu", **{"positions": 256, **settings})
+    made = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(voices or "/nonexistent"))), slots)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def ryan(ending: Checkpoints) -> Iterator[Qwen3Engine]:
+    with engine(ending("custom_voice")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def upstream(checkpoint: Checkpoints) -> Any:
+    """The reference's model of a type."""
+    return cache(lambda model_type: oracle.load(checkpoint(model_type)))
+
+
+def theirs(model: Any, method: str, **request: Any) -> NDArray[np.float32]:
+    """Greedy audio of upstream's own call, with a streaming prompt."""
+    wavs, rate = getattr(model, method)(
+        text=TEXT,
+        non_streaming_mode=False,
+        do_sample=False,
+        subtalker_dosample=False,
+        max_new_tokens=FRAMES + 1,
+        **request,
+    )
+    assert rate == 24_000
+    wav: NDArray[np.float32] = wavs[0]
+    assert len(wav) == FRAMES * 1_920
+    assert np.abs(wav).max() > 0.01
+    return wav
+
+
+def ours(made: Qwen3Engine, options: SpeechOptions) -> NDArray[np.float32]:
+    """The first `FRAMES` frames of an engine."""
+    outputs = made.step([Open(0, 1, options), Text(0, TEXT, last=True)], [0])
+    while len(outputs) < FRAMES:
+        outputs += made.step([], [0])
+    made.step([Close(0)], [])
+    pcm = b"".join(one.pcm for one in outputs if isinstance(one, Frame))
+    return np.frombuffer(pcm, "<i2").astype(np.float32) / np.float32(32_767)
+
+
+def assert_same(ours: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
+    assert len(ours) == len(expected)
+    assert np.abs(ours - expected).max() < 1e-4  # a step of int16 is 3e-5
+
+
+class TestSaysWhatUpstreamSays:
+    @pytest.mark.parametrize("instructions", [None, "Speak like the world is yours."])
+    def test_with_a_named_speaker(self, checkpoint: Checkpoints, upstream: Any, instructions: str | None) -> None:
+        expected = theirs(
+            upstream("custom_voice"),
+            "generate_custom_voice",
+            speaker="ryan",
+            language="English",
+            instruct=instructions or "",
+        )
+        options = SpeechOptions("ryan", "en", instructions, 0, clean=False, sampling=GREEDY)
+        with engine(checkpoint("custom_voice"), slots=1) as named:
+            assert_same(ours(named, options), expected)
+
+    def test_with_a_described_voice(self, checkpoint: Checkpoints, upstream: Any) -> None:
+        description = "A calm old man."
+        expected = theirs(upstream("voice_design"), "generate_voice_design", instruct=description, language="Auto")
+        with engine(checkpoint("voice_design"), slots=1) as design:
+            options = SpeechOptions("design", "auto", description, 0, clean=False, sampling=GREEDY)
+            assert_same(ours(design, options), expected)
+
+    def test_however_the_text_is_split(self, ryan: Qwen3Engine) -> None:
+        whole = speak(ryan, TEXT, options=RYAN)
+        assert_well_formed(whole)
+        for pieces in (list(TEXT), [TEXT[:7], TEXT[7:8], TEXT[8:]], [*TEXT, ""]):
+            assert np.array_equal(speak(ryan, *pieces, options=RYAN).pcm, whole.pcm)
+
+
+def test_others_that_join_pause_and_leave_change_nothing(ryan: Qwen3Engine) -> None:
+    alone = speak(ryan, TEXT, options=RYAN)
+    sampled = SpeechOptions("serena", seed=7, clean=False)
+    drawn = speak(ryan, TEXT, options=sampled, slot=2)
+    together = speak_all(
+        ryan,
+        {
+            0: Script(list(TEXT), RYAN),
+            1: Script(["Wh", "at", FLUSH, " is it?"], SpeechOptions("aiden", "de", seed=3)),
+            2: Script([TEXT[:9], TEXT[9:]], sampled),
+            3: Script(["a"], SpeechOptions("eric", "zh", seed=4)),
+        },
+    )
+    assert np.array_equal(together[0].pcm, alone.pcm)
+    assert np.array_equal(together[2].pcm, drawn.pcm)
+
+
+def test_a_slot_that_is_given_to_another_starts_clean(ryan: Qwen3Engine) -> None:
+    before = speak(ryan, TEXT, options=RYAN)
+    ryan.step([Open(0, 1, SpeechOptions("sohee", seed=1)), Text(0, "Something else entirely.")], [0])
+    for _ in range(5):
+        ryan.step([], [0])
+    ryan.step([Close(0)], [])
+    assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, before.pcm)
+
+
+def test_the_same_seed_says_the_same_and_another_does_not(ryan: Qwen3Engine) -> None:
+    options = [SpeechOptions("ryan", seed=seed) for seed in (5, 5, 6, None, None)]
+    spoken = [speak(ryan, "Hello.", options=one).pcm for one in options]
+    assert np.array_equal(spoken[0], spoken[1])
+    assert not any(np.array_equal(spoken[0], other) for other in spoken[2:])
+    assert not np.array_equal(spoken[3], spoken[4])
+
+
+def test_a_row_without_text_waits_and_says_so(ryan: Qwen3Engine) -> None:
+    outputs = ryan.step([Open(0, 9, RYAN)], [])
+    outputs += ryan.step([], [0])
+    assert outputs == [Starved(0, 9)]
+    said: list[Output] = []
+    for word in ("Hello", " world", " and"):
+        new = ryan.step([Text(0, word)], [0])
+        while new != [Starved(0, 9)]:
+            said += new
+            new = ryan.step([], [0])
+    assert said  # it spoke, and was never told to end
+    assert all(isinstance(one, Frame) for one in said)
+    ryan.step([Close(0)], [])
+
+
+def test_all_of_a_text_is_spoken_before_its_flush_is_answered(ryan: Qwen3Engine) -> None:
+    alone = speak(ryan, "Hello world.", options=RYAN)
+    spoken = speak(ryan, "Hello world.", FLUSH, FLUSH, " And you?", FLUSH, options=RYAN)
+    flushed = [index for index, one in enumerate(spoken.outputs) if isinstance(one, Flushed)]
+    before = [one for one in spoken.outputs[: flushed[0]] if isinstance(one, Frame)]
+    assert len(flushed) == 3
+    assert b"".join(one.pcm for one in before) == alone.pcm.tobytes()
+    assert isinstance(spoken.outputs[-1], Done)
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n \n", "\x07"])
+def test_nothing_to_speak_is_done_without_a_sound(ryan: Qwen3Engine, text: str) -> None:
+    spoken = speak(ryan, text, FLUSH, text, options=RYAN)
+    assert spoken.kinds == ["Flushed", "Done"]
+
+
+def test_speech_that_runs_away_is_cut(checkpoint: Checkpoints) -> None:
+    with engine(checkpoint("custom_voice"), slots=1) as endless:  # random weights hardly ever say their end
+        spoken = speak(endless, "a", options=RYAN)
+    assert isinstance(spoken.outputs[-1], Done)
+    assert spoken.outputs[-1].length
+
+
+def test_a_full_cache_ends_the_stream(checkpoint: Checkpoints) -> None:
+    with engine(checkpoint("custom_voice"), positions=64) as small:
+        spoken = speak(small, "Hello world, how are you? " * 20, options=RYAN)
+        assert isinstance(spoken.outputs[-1], Done)
+        assert spoken.outputs[-1].length
+        assert len(spoken.frames) == 64 - 9
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (SpeechOptions("nobody"), "unknown_voice"),
+        (SpeechOptions("ryan", speed=2.0), "unsupported"),
+        (SpeechOptions("design"), "unsupported"),
+        (SpeechOptions(speaker_embedding=(0.0,) * 64), "unsupported"),
+        (SpeechOptions("ryan", sampling=Sampling(temperature=-1)), "bad_message"),
+    ],
+)
+def test_what_cannot_be_spoken_fails_alone(ryan: Qwen3Engine, options: SpeechOptions, code: str) -> None:
+    spoken = speak_all(ryan, {0: Script([TEXT], RYAN), 1: Script([TEXT], options)})
+    failed = spoken[1].outputs[-1]
+    assert isinstance(failed, Failed)
+    assert failed.code == code
+    assert np.array_equal(spoken[0].pcm, speak(ryan, TEXT, options=RYAN).pcm)
+
+
+def test_only_so_many_prompts_are_computed_in_one_step(checkpoint: Checkpoints) -> None:
+    count = JOINS_PER_STEP + 2
+    with engine(checkpoint("custom_voice"), slots=count) as many:
+        inputs = [one for slot in range(count) for one in (Open(slot, slot, RYAN), Text(slot, TEXT, last=True))]
+        spoke = [sum(isinstance(one, Frame) for one in many.step(given, range(count))) for given in (inputs, [])]
+    assert spoke == [JOINS_PER_STEP, count]
+
+
+class TestSeveralModels:
+    def test_each_request_goes_to_the_one_that_speaks_its_voice(self, ending: Checkpoints) -> None:
+        folders = [ending(kind) for kind in ("voice_design", "custom_voice", "base")]
+        with engine(*folders) as one:
+            kinds = [model.kind for model in one.info.models]
+            assert kinds == ["designed", "named", "cloned"]
+            described = SpeechOptions("design", instructions="Old.", seed=0, clean=False, sampling=GREEDY)
+            vector = SpeechOptions(
+                speaker_embedding=(0.1,) * (one.info.models[2].vector_size or 0), seed=0, clean=False, sampling=GREEDY
+            )
+            wishes = {0: RYAN, 1: described, 2: vector}
+            together = speak_all(one, {slot: Script([TEXT], wish) for slot, wish in wishes.items()})
+        for slot, folder in ((0, folders[1]), (1, folders[0]), (2, folders[2])):
+            with engine(folder) as alone:
+                assert np.array_equal(speak(alone, TEXT, options=wishes[slot]).pcm, together[slot].pcm)
+
+    def test_one_may_be_loaded_on_first_use_while_others_speak(self, ending: Checkpoints) -> None:
+        models = (
+            Checkpoint(source=str(ending("custom_voice"))),
+            Checkpoint(source=str(ending("voice_design")), load="first_use"),
+        )
+        settings = Settings(
+            qwen3=Qwen3(models=models, device="cpu", positions=256), voices=Voices(folder="/nonexistent")
+        )
+        late = Qwen3Engine(settings, 2)
+        described = SpeechOptions("design", instructions="Old.", seed=0)
+        spoken = speak_all(late, {0: Script([TEXT], RYAN), 1: Script([TEXT], described)})
+        late.close()
+        assert spoken[0].frames
+        assert spoken[1].frames
+
+
+class TestRefuses:
+    def test_no_model(self) -> None:
+        with pytest.raises(SettingsError, match="needs a model"), engine():
+            pass
+
+    def test_a_folder_without_a_checkpoint(self, tmp_path: Path) -> None:
+        with pytest.raises(SettingsError, match=r"config\.json"), engine(tmp_path):
+            pass
+
+    def test_a_device_that_is_not_there(self, checkpoint: Checkpoints) -> None:
+        with pytest.raises(SettingsError, match="cuda:99 is not there"):
+            Qwen3Engine(
+                Settings(qwen3=Qwen3(models=(Checkpoint(source=str(checkpoint("base"))),), device="cuda:99")), 1
+            )
+
+    def test_more_memory_than_there_is(self, checkpoint: Checkpoints) -> None:
+        with pytest.raises(SettingsError, match="GiB are free: fewer slots"):
+            with engine(checkpoint("custom_voice"), slots=65_535, positions=32_768):
+                pass

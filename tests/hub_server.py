@@ -1,0 +1,101 @@
+"""A model hub on this machine: as much of the real one's HTTP as its own client asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+REPO = "Qwen/Qwen3-TTS-12Hz-0.6B-Base"
+COMMIT = "5d83992436eae1d760afd27aff78a71d676296fc"
+OTHER = "0" * 40  # a commit that the hub does not have
+
+
+@dataclass
+class Hub:
+    """What the hub has, how it behaves, and what it was asked."""
+
+    files: dict[str, bytes]
+    sizes: dict[str, int] = field(default_factory=dict)  # what it says of a file, where that is not true
+    refusal: tuple[int, str] | None = None  # status and code of every answer
+    gated: bool = False  # everybody sees what there is, and nobody gets it
+    breaks_off: dict[str, int] = field(default_factory=dict)  # bytes of a file, then the connection ends
+    url: str = ""
+    asked: list[tuple[str, str, str | None]] = field(default_factory=list)  # method, path, range
+
+    def fetched(self) -> dict[str, str | None]:
+        """Files whose content was asked for -> the range that was."""
+        contents = [(path, asked) for method, path, asked in self.asked if method == "GET" and "/resolve/" in path]
+        return {re.sub(r".*/resolve/\w+/", "", path): asked for path, asked in contents}
+
+
+class Handler(BaseHTTPRequestHandler):
+    hub: Hub
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def _answer(self, with_body: bool) -> None:
+        self.hub.asked.append((self.command, self.path, self.headers["Range"]))
+        if self.hub.refusal:
+            return self._refuse(*self.hub.refusal)
+        if found := re.fullmatch(rf"/api/models/{REPO}(?:/revision/(\w+))?(?:\?.*)?", self.path):
+            if found[1] not in (None, "main", COMMIT):
+                return self._refuse(404, "RevisionNotFound")
+            return self._send(json.dumps(self._model()).encode(), {"Content-Type": "application/json"})
+        if found := re.fullmatch(rf"/{REPO}/resolve/(?:main|{COMMIT})/(.+)", self.path):
+            return self._refuse(403, "GatedRepo") if self.hub.gated else self._file(found[1], with_body)
+        return self._refuse(404, "RepoNotFound")
+
+    def _model(self) -> dict[str, object]:
+        files = [
+            {"rfilename": name, "size": self.hub.sizes.get(name, len(content))}
+            for name, content in self.hub.files.items()
+        ]
+        return {"id": REPO, "modelId": REPO, "sha": COMMIT, "private": False, "siblings": files}
+
+    def _file(self, name: str, with_body: bool) -> None:
+        content = self.hub.files[name]
+        headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
+        start = int(re.findall(r"bytes=(\d+)-", self.headers["Range"] or "bytes=0-")[0])
+        if start:
+            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        end = self.hub.breaks_off.get(name, len(content))
+        self._send(content[start:end] if with_body else b"", headers, len(content) - start, 206 if start else 200)
+
+    def _send(self, body: bytes, headers: dict[str, str], length: int | None = None, status: int = 200) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body) if length is None else length))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _refuse(self, status: int, code: str) -> None:
+        self._send(b"", {"X-Error-Code": code}, 0, status)
+
+
+@contextmanager
+def serving(hub: Hub) -> Iterator[Hub]:
+    """The hub answers at `hub.url` inside the block."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("OfThisHub", (Handler,), {"hub": hub}))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,252 @@
+"""Which voice, language and model a request means."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agent_tts.errors import (
+    InvalidRequest,
+    SpeechError,
+    UnknownModel,
+    UnknownVoice,
+    Unsupported,
+    UnsupportedLanguage,
+)
+from agent_tts.events import EngineInfo, Model, SpeechOptions, Voice
+from agent_tts.speech.routing import RESERVED, Routing, check_free
+from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
+from agent_tts.voices.library import Consent, StoredVoice
+
+NAMED = Model("custom-1.7b", "named", "/c")
+SMALL = Model("custom-0.6b", "named", "/s")
+DESIGNED = Model("design-1.7b", "designed", "/d")
+CLONED = Model("base-1.7b", "cloned", "/b", 2_048)
+CLONED_SMALL = Model("base-0.6b", "cloned", "/t", 1_024)
+
+
+def cloned(name: str, *sizes: int, description: str = "") -> StoredVoice:
+    consent = Consent("They said yes.")
+    return StoredVoice(name=name, kind="cloned", description=description, consent=consent, vector_sizes=sizes)
+
+
+BOB = cloned("bob", 1_024, 2_048)
+ALICE = cloned("alice", 2_048, description="my sister")
+TINA = cloned("tina", 1_024)
+OLD = StoredVoice(name="old", kind="designed", prompt="a calm old man")
+LIBRARY = (ALICE, BOB, OLD, TINA)
+
+
+def qwen(*models: Model) -> EngineInfo:
+    voices = []
+    if any(model.kind == "named" for model in models):
+        voices += [Voice("vivian", ("zh", "en")), Voice("ryan", ("en", "zh"))]
+    if any(model.kind == "designed" for model in models):
+        voices.append(Voice("design", ("en", "zh")))
+    voices = voices or [Voice("anyone", ("en", "zh"))]
+    return EngineInfo(
+        engine="qwen3",
+        model=models[0].name,
+        slots=4,
+        voices=tuple(voices),
+        default_voice=voices[0].name,
+        languages={"english": "en", "en": "en", "chinese": "zh", "zh": "zh", "german": "de", "de": "de"},
+        aliases={"alloy": voices[0].name},
+        models=models,
+    )
+
+
+ESPEAK = replace(qwen(NAMED), engine="espeak", model="espeak-ng", models=())
+
+
+def resolve(*models: Model, **options: Any) -> SpeechOptions:
+    return Routing(qwen(*models), LIBRARY).resolve(SpeechOptions(**options))
+
+
+def refused(kind: type[SpeechError], *models: Model, **options: Any) -> str:
+    with pytest.raises(kind) as caught:
+        resolve(*models, **options)
+    return caught.value.message
+
+
+# ---------------------------------------------------------------- voices
+
+EVERY = (NAMED, DESIGNED, CLONED)
+
+ROUTES = {
+    "default": ({}, "vivian", None),
+    "named": ({"voice": "ryan"}, "ryan", None),
+    "alias": ({"voice": "alloy"}, "vivian", None),
+    "cloned": ({"voice": "bob"}, "bob", "base-1.7b"),
+    "cloned by prefix": ({"voice": "clone:bob"}, "bob", "base-1.7b"),
+    "designed": ({"voice": "old"}, "old", "design-1.7b"),
+    "described": ({"voice": "design", "instructions": "a child"}, "design", "design-1.7b"),
+    "mix": ({"voice": "bob(3)+clone:alice"}, "bob(0.75)+alice(0.25)", "base-1.7b"),
+    "embedding": ({"speaker_embedding": (0.5,) * 2_048}, None, "base-1.7b"),
+    "model of the voice": ({"voice": "bob", "model": "base-1.7b"}, "bob", "base-1.7b"),
+    "named model": ({"voice": "ryan", "model": "custom-1.7b"}, "ryan", "custom-1.7b"),
+    "any model": ({"voice": "bob", "model": "tts-1"}, "bob", "base-1.7b"),
+    "the engine as model": ({"voice": "bob", "model": "qwen3"}, "bob", "base-1.7b"),
+}
+
+
+@pytest.mark.parametrize(("options", "voice", "model"), ROUTES.values(), ids=ROUTES)
+def test_a_voice_goes_to_a_model_that_speaks_it(options: dict[str, Any], voice: str | None, model: str | None) -> None:
+    found = resolve(*EVERY, **options)
+    assert (found.voice, found.model) == (voice, model)
+
+
+@pytest.mark.parametrize(("options", "voice", "model"), ROUTES.values(), ids=ROUTES)
+def test_what_is_resolved_stays_as_it_is(options: dict[str, Any], voice: str | None, model: str | None) -> None:
+    routing = Routing(qwen(*EVERY), LIBRARY)
+    found = routing.resolve(SpeechOptions(**options))
+    assert routing.resolve(found) == found
+
+
+def test_an_alias_of_a_voice_that_is_not_listed_is_resolved_once_and_twice() -> None:
+    """As espeak has it, whose variants are too many to list."""
+    routing = Routing(replace(ESPEAK, aliases={"nova": "en-us+f2"}))
+    found = routing.resolve(SpeechOptions(voice="nova"))
+    assert found.voice == "en-us+f2"
+    assert routing.resolve(found) == found
+
+
+def test_a_clone_goes_to_the_model_of_its_vectors_size() -> None:
+    models = (CLONED, CLONED_SMALL)
+    assert resolve(*models, voice="tina").model == "base-0.6b"
+    assert resolve(*models, voice="alice").model == "base-1.7b"
+    assert resolve(*models, voice="bob").model == "base-1.7b"
+    assert resolve(*models, voice="bob", model="base-0.6b").model == "base-0.6b"
+    assert resolve(*models, voice="bob+tina").model == "base-0.6b"
+    assert resolve(*models, speaker_embedding=(1.0,) * 1_024).model == "base-0.6b"
+
+
+@pytest.mark.parametrize(
+    ("models", "voice", "checkpoint"),
+    [
+        ((NAMED,), "bob", "Base"),
+        ((NAMED, DESIGNED), "bob+alice", "Base"),
+        ((CLONED,), "old", "VoiceDesign"),
+        ((CLONED,), "ryan", "CustomVoice"),
+    ],
+)
+def test_a_voice_that_no_model_here_speaks_is_an_error_that_names_the_model(
+    models: tuple[Model, ...], voice: str, checkpoint: str
+) -> None:
+    said = refused(Unsupported, *models, voice=voice)
+    assert f"add a {checkpoint} model (Qwen/Qwen3-TTS-12Hz-1.7B-{checkpoint}) to qwen3.models" in said
+
+
+def test_an_embedding_without_a_model_for_it_is_an_error_that_names_the_model() -> None:
+    assert "Qwen3-TTS-12Hz-1.7B-Base" in refused(Unsupported, NAMED, speaker_embedding=(1.0,) * 2_048)
+
+
+def test_an_engine_without_models_speaks_its_own_voices_alone() -> None:
+    routing = Routing(ESPEAK, LIBRARY)
+    assert routing.resolve(SpeechOptions(voice="alloy")) == SpeechOptions(voice="vivian")
+    for options in (SpeechOptions(voice="bob"), SpeechOptions(speaker_embedding=(1.0,) * 2_048)):
+        with pytest.raises(Unsupported, match=r"1\.7B-Base"):
+            routing.resolve(options)
+    assert [voice.name for voice in routing.voices()] == ["vivian", "ryan"]
+
+
+def test_a_voice_of_another_models_size_says_what_to_do() -> None:
+    assert "'tina' is cloned: it has no vector for the models of this node" in refused(Unsupported, CLONED, voice="tina")
+    assert "no vector for the models" in refused(Unsupported, CLONED, CLONED_SMALL, voice="tina+alice")
+
+
+def test_a_model_that_does_not_speak_the_voice_names_those_that_do() -> None:
+    said = refused(Unsupported, *EVERY, voice="bob", model="custom-1.7b")
+    assert said == "the voice 'bob' is cloned: the model custom-1.7b does not speak it, but base-1.7b would"
+    assert "base-1.7b would" in refused(Unsupported, CLONED, CLONED_SMALL, voice="alice", model="base-0.6b")
+    assert "custom-1.7b would" in refused(Unsupported, *EVERY, voice="ryan", model="base-1.7b")
+
+
+def test_unknown_voices_are_refused_with_the_nearest() -> None:
+    assert "did you mean 'vivian'?" in refused(UnknownVoice, *EVERY, voice="vivien")
+    assert "did you mean 'alice'?" in refused(UnknownVoice, *EVERY, voice="alise")
+    assert "did you mean 'alice'?" in refused(UnknownVoice, *EVERY, voice="bob+alise")
+    assert "GET /v1/audio/voices" in refused(UnknownVoice, *EVERY, voice="qqqq")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"voice": "bob+old"}, "only cloned voices can be mixed: 'old' is designed"),
+        ({"voice": "bob(0)+alice"}, "weight"),
+        ({"voice": "bob", "speaker_embedding": (1.0,) * 2_048}, "in the place of a voice"),
+        ({"speaker_embedding": (math.nan,) * 2_048}, "not finite"),
+        ({"speaker_embedding": (1.0,) * 1_000}, "has 1000 values; allowed are 1024 or 2048"),
+    ],
+)
+def test_mixes_and_embeddings_have_to_be_whole(options: dict[str, Any], said: str) -> None:
+    assert said in refused(InvalidRequest, CLONED, CLONED_SMALL, **options)
+
+
+# ---------------------------------------------------------------- models and languages
+
+
+@pytest.mark.parametrize(
+    ("model", "language", "spoken"),
+    [
+        ("tts-1-de", "auto", "de"),
+        ("custom-1.7b-german", "auto", "de"),
+        ("tts-1-de", "en", "en"),
+        ("tts-1", "English", "en"),
+        (None, "zh_TW", "zh"),
+        (None, "AUTO", "auto"),
+    ],
+)
+def test_a_models_name_may_carry_the_language(model: str | None, language: str, spoken: str) -> None:
+    assert resolve(NAMED, model=model, language=language).language == spoken
+
+
+def test_unknown_models_are_refused_with_the_nearest() -> None:
+    said = refused(UnknownModel, *EVERY, model="base-1.7")
+    assert "did you mean 'base-1.7b'?" in said
+    assert "custom-1.7b, design-1.7b, base-1.7b, qwen3, gpt-4o-mini-tts" in said
+    refused(UnknownModel, *EVERY, model="tts-1-klingon")
+
+
+def test_unknown_languages_are_refused_with_the_nearest() -> None:
+    assert "did you mean 'german'?" in refused(UnsupportedLanguage, NAMED, language="germn")
+
+
+# ---------------------------------------------------------------- lists and new names
+
+
+def test_voices_of_the_library_are_listed_if_they_can_be_spoken() -> None:
+    def listed(*models: Model) -> list[str]:
+        return [voice.name for voice in Routing(qwen(*models), LIBRARY).voices()]
+
+    assert listed(NAMED) == ["vivian", "ryan"]
+    assert listed(NAMED, DESIGNED) == ["vivian", "ryan", "design", "old"]
+    assert listed(CLONED) == ["anyone", "alice", "bob"]
+    voices = {voice.name: voice for voice in Routing(qwen(CLONED), LIBRARY).voices()}
+    assert (voices["bob"].description, voices["alice"].description) == ("cloned", "cloned: my sister")
+    assert voices["bob"].languages == ("en", "zh", "de")
+
+
+def test_a_voice_of_the_engine_hides_one_of_the_library() -> None:
+    routing = Routing(qwen(*EVERY), (cloned("ryan", 2_048),))
+    assert routing.resolve(SpeechOptions(voice="ryan", model="custom-1.7b")).voice == "ryan"
+    assert [voice.name for voice in routing.voices()] == ["vivian", "ryan", "design"]
+
+
+def test_a_new_voice_needs_a_free_name_and_a_model() -> None:
+    routing = Routing(qwen(replace(NAMED, name="x"), CLONED), LIBRARY)
+    routing.check_new("carl", "cloned")
+    with pytest.raises(Unsupported, match="VoiceDesign"):
+        routing.check_new("carl", "designed")
+    for name in (*OPENAI_VOICES, *QWEN_VOICES, "design", "anyone"):
+        with pytest.raises(InvalidRequest, match=re.escape(name)):
+            check_free(name)
+        assert name in RESERVED
+    own = replace(qwen(CLONED), voices=(Voice("zoe", ("en",)),), aliases={"zozo": "zoe"})
+    for name in ("zoe", "zozo"):
+        with pytest.raises(InvalidRequest, match=name):
+            Routing(own).check_new(name, "cloned")

@@ -1,0 +1,226 @@
+"""Tokens are those of transformers for the whole text, whatever the split; and work is linear."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
+
+from agent_tts.bench.checkpoint_tokenizer import FIRST_SPECIAL, write_tokenizer
+from agent_tts.errors import SettingsError
+from agent_tts.text import tokens
+from agent_tts.text.tokens import Tokenizer
+from tests.model import oracle
+
+FACTOR = int(os.environ.get("TEST_FACTOR", "1"))
+IM_START, IM_END = 151_644, 151_645
+
+# fmt: off
+_SPECIAL = [
+    "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</tool_call>", "<tts_pad>", "<|audio_pad|>", "<|",
+    "|>",
+]
+_PIECES = [
+    "a", "Hello", " world", ". ", "don't", "'s", "'S", "'ll", "'r", "e", "'", "''", " '", "'ſ", "camelCase", "ﬁ", "ß",
+    "_", " ", "  ", "\t", "\u00a0", "\u3000", "\n", "\r", "\r\n", "\x85", "\u2028", "\v", "\x1c", "\0", "\x01",
+    "\u200b", "\ufeff", "!", "!!", "...", "?!\n", " $", "-", "/", "€", "5", "42", "3.14", "٣", "Ⅷ", "½", "你好", "世界",
+    "，", "。", "こんにちは", "カ\u3099", "ー", "한국어",
+    "\u1112", "\u1161", "\u11ab", "하\u11ab", "가", "\u0301", "e\u0301",
+    "a\u0323\u0302", "\u0302\u0323", "=\u0338", "\u212b", "\u0344", "\u0958", "क\u093f", "\u093c", "\u094d",
+    "ท\u0e35\u0e48", "שלום", "\u05b8", "مرحبا", "\u0651\u064e", "\u202e", "👋", "👍🏽", "🏽", "👩\u200d💻", "\u200d",
+    "❤\ufe0f", "\ufe0f", "🇩🇪", "1\ufe0f\u20e3", "\uf900", "\ufffd",
+]
+# fmt: on
+_KNOWN = st.lists(st.sampled_from(_PIECES), max_size=20).map("".join)
+_TEXTS = st.lists(st.sampled_from(_PIECES + _SPECIAL + ["\ud83d", "\udc4b"]) | st.text(max_size=3), max_size=20).map(
+    "".join
+)
+_CUTS = st.lists(st.integers(0, 1_000), max_size=8)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tokenizer's files of a checkpoint: ids as released, few merges."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    write_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def released(checkpoint: Path) -> Tokenizer:
+    return Tokenizer.load(checkpoint)
+
+
+@pytest.fixture(scope="module")
+def upstream(checkpoint: Path) -> Any:
+    return oracle.tokenizer(checkpoint)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A vocabulary that merges any two bytes, in no order: hardly a wrong cut leaves its tokens as they were."""
+    folder = tmp_path_factory.mktemp("pairs")
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = list(product(symbols, repeat=2))
+    random.Random(0).shuffle(merges)
+    names = [*symbols, *("".join(pair) for pair in merges)]
+    (folder / "vocab.json").write_text(json.dumps({name: index for index, name in enumerate(names)}), "utf-8")
+    (folder / "merges.txt").write_text("\n".join(map(" ".join, merges)), "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(pairs: Path) -> Tokenizer:
+    return Tokenizer.load(pairs)
+
+
+@pytest.fixture(scope="module")
+def references(pairs: Path) -> list[Any]:
+    """Both tokenizers of transformers, told to read special tokens as text."""
+    files = str(pairs / "vocab.json"), str(pairs / "merges.txt")
+    kinds = transformers.Qwen2Tokenizer, transformers.Qwen2TokenizerFast
+    return [kind(*files, split_special_tokens=True) for kind in kinds]
+
+
+def split(text: str, cuts: list[int]) -> list[str]:
+    places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    return [text[start:end] for start, end in pairwise(places)]
+
+
+def fed(tokenizer: Tokenizer, pieces: list[str]) -> list[int]:
+    feed = tokenizer.feed()
+    return [*(token for piece in pieces for token in feed.append(piece)), *feed.flush()]
+
+
+@settings(max_examples=300 * FACTOR, deadline=None)
+@given(text=st.lists(st.sampled_from(_PIECES + _SPECIAL), max_size=20).map("".join))
+def test_tokens_are_those_of_transformers(tokenizer: Tokenizer, references: list[Any], text: str) -> None:
+    for reference in references:
+        assert tokenizer.encode(text) == reference(text).input_ids
+
+
+@settings(max_examples=400 * FACTOR, deadline=None)
+@given(text=_TEXTS, cuts=_CUTS)
+def test_tokens_do_not_depend_on_the_split(tokenizer: Tokenizer, text: str, cuts: list[int]) -> None:
+    """Any pieces, single characters, or the whole."""
+    whole = tokenizer.encode(text)
+    assert fed(tokenizer, split(text, cuts)) == whole
+    assert fed(tokenizer, list(text)) == whole
+    assert fed(tokenizer, [text]) == whole
+
+
+@settings(max_examples=100 * FACTOR, deadline=None)
+@given(texts=st.lists(_TEXTS, max_size=4), cuts=_CUTS)
+def test_a_flush_ends_a_text_and_begins_another(tokenizer: Tokenizer, texts: list[str], cuts: list[int]) -> None:
+    feed = tokenizer.feed()
+    for text in texts:
+        found = [token for piece in split(text, cuts) for token in feed.append(piece)]
+        assert [*found, *feed.flush()] == tokenizer.encode(text)
+    assert feed.flush() == []
+
+
+def test_tokens_come_with_the_first_piece_that_makes_them_certain(tokenizer: Tokenizer) -> None:
+    steps = [("Hello", ""), (" wor", "Hello"), ("ld", ""), (",", " world"), (" it", ","), ("'s", " it"), (" 5", "'s ")]
+    steps += [("0", "5"), ("!", "0"), ("\n", ""), ("\n", ""), ("你", "!\n\n"), ("好", ""), ("，", "你好"), ("e", "")]
+    feed = tokenizer.feed()
+    for piece, certain in steps:
+        assert feed.append(piece) == tokenizer.encode(certain), piece
+    assert feed.flush() == tokenizer.encode("，e")
+
+
+def test_no_text_makes_a_special_token(released: Tokenizer, upstream: Any) -> None:
+    for text in _SPECIAL:
+        assert max(released.encode(f"a{text} {text}{text}")) < FIRST_SPECIAL
+    assert upstream("<|im_start|>").input_ids == [IM_START]  # whose user writes control tokens
+
+
+def test_a_lone_surrogate_is_a_replacement_character(tokenizer: Tokenizer) -> None:
+    """Also where its other half comes in the next piece: a split never changes a text."""
+    replaced = tokenizer.encode("a\ufffd\ufffdb")
+    assert tokenizer.encode("a\ud83d\udc4bb") == replaced
+    assert fed(tokenizer, ["a\ud83d", "\udc4bb"]) == replaced
+
+
+@settings(max_examples=100 * FACTOR, deadline=None)
+@given(text=_KNOWN)
+def test_the_prompt_is_the_reference_s(released: Tokenizer, upstream: Any, text: str) -> None:
+    """Its slices of one string, as long as no line break of the text merges with the one before it."""
+    assume(not set("\r\n") & set(text[: len(text) - len(text.lstrip())]))
+    prompt = upstream(f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n").input_ids
+    assert (*prompt[:3],) == released.role(IM_START)
+    assert prompt[3:-5] == released.encode(text)
+    instruction = upstream(f"<|im_start|>user\n{text}<|im_end|>\n").input_ids
+    assert (*instruction,) == released.instruction(text, IM_START, IM_END)
+
+
+def test_a_line_break_that_begins_a_text_is_the_text_s(tokenizer: Tokenizer) -> None:
+    """As one string it is the role's: the vocabulary merges two line breaks."""
+    role = [*tokenizer.role(IM_START)]
+    assert [*role, *tokenizer.encode("\nHello")] != [IM_START, *tokenizer.encode("assistant\n\nHello")]
+    assert [*role, *tokenizer.encode(" Hello")] == [IM_START, *tokenizer.encode("assistant\n Hello")]
+
+
+@pytest.mark.parametrize("unit", ["a", " ", "\n", "!", "\u0301", "가", "\u11a8", "7", "a ", " !a", "\t$"])
+def test_work_is_linear(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, unit: str) -> None:
+    """Every character is looked at three times and encoded once, though they come one by one."""
+    looked, encoded = 0, 0
+    look, encode = tokens.last_boundary, Tokenizer.encode
+
+    def counted_look(kinds: str) -> int:
+        nonlocal looked
+        looked += len(kinds)
+        return look(kinds)
+
+    def counted_encode(self: Tokenizer, text: str) -> list[int]:
+        nonlocal encoded
+        encoded += len(text)
+        return encode(self, text)
+
+    text = unit * (20_000 // len(unit))
+    whole = tokenizer.encode(text)
+    monkeypatch.setattr(tokens, "last_boundary", counted_look)
+    monkeypatch.setattr(Tokenizer, "encode", counted_encode)
+    assert fed(tokenizer, list(text)) == whole
+    assert looked <= 3 * len(text)
+    assert encoded == len(text)
+
+
+def test_tokenizer_json_alone_is_the_same(pairs: Path, references: list[Any], tmp_path: Path) -> None:
+    references[1].backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    text = "Hello <|endoftext|>, 你好! don't"
+    assert Tokenizer.load(tmp_path).encode(text) == Tokenizer.load(pairs).encode(text)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, r"vocab.json: No such file or directory; a checkpoint has vocab.json with merges.txt, or tokenizer.json"),
+        ({"vocab.json": "{}"}, "merges.txt: No such file"),
+        ({"vocab.json": "{}", "merges.txt": ""}, "some bytes have no token"),
+        ({"vocab.json": "{", "merges.txt": ""}, "is broken"),
+        ({"vocab.json": "[]", "merges.txt": ""}, "is broken"),
+        ({"vocab.json": '{"a": -1}', "merges.txt": ""}, "is broken"),
+        ({"vocab.json": '{"a": 0}', "merges.txt": "a b"}, "is broken"),
+        ({"vocab.json": '{"a": 0}', "merges.txt": "a a a"}, "is broken"),
+        ({"tokenizer.json": "{}"}, "is broken"),
+        (
+            {"tokenizer.json": '{"model": {"type": "WordLevel", "vocab": {}, "unk_token": "a"}}'},
+            "is not byte-level BPE",
+        ),
+    ],
+)
+def test_files_that_are_no_tokenizer_are_refused(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(SettingsError, match=message) as raised:
+        Tokenizer.load(tmp_path)
+    assert str(tmp_path) not in str(raised.value)
