@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint configs/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fault fuzz bench clean
+.PHONY: help serve test check fault fuzz slow bench clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ fault: $(VENV)/dev ## the faults that a node must survive
 
 fuzz: $(VENV)/dev ## bad input, many times over
 	TEST_FACTOR=20 $(BIN)/python -m pytest tests/fuzz tests/serve/test_protocol.py tests/engine/test_scheduler.py $(ARGS)
+
+slow: $(VENV)/dev ## the model against its reference at the released sizes: 8 GB of memory and some minutes
+	SLOW=1 $(BIN)/python -m pytest tests/model/test_slow_parity.py --timeout 1800 $(ARGS)
 
 bench: $(VENV)/dev ## the README's figures
 	$(BIN)/agent-tts bench serve --engine espeak $(ARGS)

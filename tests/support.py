@@ -15,6 +15,7 @@ from agent_tts.serve.app import create_app
 from agent_tts.serve.node import Node
 from agent_tts.serve.server import NodeServer, listen
 from agent_tts.settings import Settings
+from agent_tts.speech.service import LinkFactory
 
 START_S = 30.0
 
@@ -34,10 +35,14 @@ class RunningNode:
 
 
 @asynccontextmanager
-async def running_node(**values: Any) -> AsyncIterator[RunningNode]:
-    """A node in this event loop with an engine process of its own, ready to speak. `values` are settings."""
+async def running_node(make_link: LinkFactory | None = None, **values: Any) -> AsyncIterator[RunningNode]:
+    """A node in this event loop, ready to speak. `values` are settings.
+
+    Args:
+        make_link: the way to an engine; an engine process of its own when None.
+    """
     settings = Settings(**{"port": 0, "engine": "tone", "log_level": "warning", **values})
-    app = create_app(settings)
+    app = create_app(settings, make_link)
     node: Node = app.state.node
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     with closing(listen(settings)) as listener:

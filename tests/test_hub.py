@@ -120,6 +120,9 @@ def test_a_download_that_broke_off_goes_on_where_it_stopped(hub: Hub, client: Cl
     assert broken.stdout == ""
     offline = client.fetch(hub, HF_HUB_OFFLINE="1")  # half a model is none
     assert "the hub cannot be reached" in offline.stderr
+    hub.sizes["model.safetensors"] = 10**18
+    assert "takes 999999999.99 GB more" in client.fetch(hub).stderr  # what is here already is not counted again
+    hub.sizes.clear()
     hub.breaks_off.clear()
     hub.asked.clear()
     whole = client.fetch(hub)
@@ -202,12 +205,12 @@ class TestFolder:
         assert local_folder(str(write(tmp_path, files | {"tokenizer.json": b"{}"})))
 
     def test_that_lacks_a_shard_is_refused_by_its_name(self, tmp_path: Path) -> None:
-        files = {name: content for name, content in NEEDED.items() if name != "model.safetensors"}
+        files = {name: content for name, content in NEEDED.items() if name not in ("model.safetensors", "merges.txt")}
         index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
         files |= {"one.safetensors": b"", "model.safetensors.index.json": json.dumps(index).encode()}
-        with pytest.raises(SettingsError, match=r"checkpoint: two.safetensors not there"):
+        with pytest.raises(SettingsError, match=r"checkpoint: merges.txt, two.safetensors not there"):
             local_folder(str(write(tmp_path, files)))
-        assert local_folder(str(write(tmp_path, {"two.safetensors": b""})))
+        assert local_folder(str(write(tmp_path, {"two.safetensors": b"", "merges.txt": b""})))
 
     def test_has_no_revision(self, tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="is a folder and has no revision v2"):

@@ -2,7 +2,8 @@
 
 Byte-level BPE never merges across pre-tokens, so that is between two pre-tokens which neither the normaliser (NFC) nor
 `PRE_TOKEN` can still make one of. Both look at close neighbours only, and so do the rules here: they read the kinds of
-the characters and need two of them before a boundary and two after it.
+the characters and need at most two of them before a boundary and two after it. No boundary is after white space that
+would be split in another way if the text ended there.
 
 The rules may keep silent about a boundary, as inside "'sup" or after a combining mark: its tokens come with the next
 boundary. They never name one that later text could take back.
@@ -35,13 +36,12 @@ _CLASS = normalizers.Sequence(
 )
 _LAST_BOUNDARY = re.compile(
     r"""(?s:.*)(?:
-        (?<=a)(?=[^a?])          # letters end,
-      | (?<=0)(?=[^?])|(?<=.)(?=0)  # every number is a pre-token of its own,
-      | (?<=[!?])(?=[ \t])       # what is neither ends at white space, but takes line breaks along,
-      | (?<=[!\ ]!)(?=a)         # and only a single one without a space before it leads a word;
-      | (?<=\n)(?=[a!])          # line breaks lead nothing,
-      | (?<=\t)(?=!)             # of white space only a space leads what is no word,
-      | (?<=\s)(?=[ \t]\S)       # and only the last of white space leads anything
+        (?<=a)(?=[^a?])       # letters end,
+      | (?<=0)                # a number is a pre-token of its own, and no mark composes with it,
+      | (?<=[!?])(?=[ \t])    # what is neither ends at white space, but takes line breaks along,
+      | (?<=[!\ ]!)(?=a)      # and only a single one without a space before it leads a word;
+      | (?<=\n)(?=\S)         # line breaks lead nothing,
+      | (?<=\s)(?=[ \t]\S)    # of other white space the last may lead what follows: they stay together
     )""",
     re.VERBOSE,
 )
@@ -50,14 +50,15 @@ _LAST_BOUNDARY = re.compile(
 @lru_cache(maxsize=8_192)
 def _kind(ch: str) -> str:
     joins = unicodedata.category(ch).startswith("M") or "\u1160" <= ch <= "\u11ff"  # combining marks, Hangul jamo
-    return "?" if joins or _NFC.normalize_str(ch) != ch else _CLASS.normalize_str(ch)
+    normal = _NFC.normalize_str(ch)
+    return "?" if joins or len(normal) > 1 else str(_CLASS.normalize_str(normal))
 
 
 def kinds(text: str) -> str:
     """One kind a character: `a` letter, `0` number, `\\n` line break, space, `\\t` other white space, `!` any other.
 
-    `?` is what the normaliser may join to the character before it, reorder, or replace. What it leaves of the others
-    is of the same kind, whatever marks follow them.
+    `?` is what the normaliser may join to the character before it, reorder, or take apart; it is never white space.
+    What the normaliser makes of the others is of the kind told, whatever marks follow them.
 
     Args:
         text: without lone surrogates.

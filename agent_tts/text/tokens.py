@@ -22,7 +22,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")  # in Python's str they are always lo
 class Tokenizer:
     """The tokenizer of a checkpoint, without its added tokens: no text makes a control token.
 
-    "<|im_start|>" in a text are twelve characters like any others. A lone surrogate, which has no UTF-8, is read as
+    "<|im_start|>" in a text is twelve characters like any others. A lone surrogate, which has no UTF-8, is read as
     U+FFFD.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
 from agent_tts.errors import InvalidRequest, Unsupported, at_capacity
 from agent_tts.voices.decode import decode
 from agent_tts.voices.encode import encode

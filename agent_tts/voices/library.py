@@ -275,9 +275,12 @@ class VoiceLibrary:
             card = _Card.model_validate(voice)
             _write_file(temporary / _JSON, card.model_dump_json(indent=2).encode())
             if arrays:
+                import numpy as np
                 from safetensors.numpy import save
 
-                _write_file(temporary / _ARRAYS, save(dict(arrays)))
+                # It writes an array as it lies in memory: a transposed one would come back as another.
+                ordered = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+                _write_file(temporary / _ARRAYS, save(ordered))
             target = self._path(voice.name)
             if os.path.lexists(target):  # added meanwhile, by another process; below, only an empty folder is replaced
                 raise _exists(voice.name)

@@ -22,7 +22,21 @@ def test_version() -> None:
     assert (result.exit_code, result.stdout) == (0, f"agent-tts {__version__}\n")
 
 
-@pytest.mark.parametrize("arguments", [[], ["serve"], ["say"], ["voices"], ["doctor"], ["bench"], ["bench", "serve"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["serve"],
+        ["say"],
+        ["voices"],
+        ["voices", "add"],
+        ["voices", "delete"],
+        ["voices", "list"],
+        ["doctor"],
+        ["bench"],
+        ["bench", "serve"],
+    ],
+)
 def test_every_command_explains_itself(arguments: list[str]) -> None:
     for flag in ("-h", "--help"):
         result = cli.invoke(app, [*arguments, flag])
@@ -42,6 +56,9 @@ def test_every_command_explains_itself(arguments: list[str]) -> None:
         (["doctor", "--port", "999999"], "less than or equal to 65535"),
         (["doctor", "--port", "-1"], "greater than or equal to 0"),
         (["say", "x", "--speed", "9"], "less than or equal to 4"),
+        (["say", "x", "--temperature", "-1"], "greater than or equal to 0"),
+        (["voices", "ad"], "add"),
+        (["voices", "add"], "Missing argument"),
     ],
 )
 def test_a_mistake_is_answered_with_what_was_meant_or_is_allowed(arguments: list[str], said: str) -> None:

@@ -76,6 +76,38 @@ def test_a_text_longer_than_any_context_is_spoken_whole(tmp_path: Path) -> None:
     assert len(result.stdout) / 48_000 == pytest.approx(len(sentence.replace(" ", "")) * 0.06 * 800, rel=0.01)
 
 
+def test_frames_are_limited_and_a_cut_is_told() -> None:
+    result = run("say", TEXT, "--engine", "tone", "--max-frames", "3", "-o", "-")
+    assert len(result.stdout) == 3 * 3_840
+    assert b"cut a piece" in result.stderr
+
+
+async def test_a_running_node_gets_every_option_and_refuses_what_it_has_not(tmp_path: Path) -> None:
+    async with running_node() as node:
+        arguments = (
+            "say",
+            TEXT,
+            "-o",
+            "-",
+            "--instructions",
+            "kindly",
+            "--temperature",
+            "0",
+            "--top-k",
+            "9",
+            "--top-p",
+            "1",
+        )
+        env = environment(AGENT_TTS_URL=node.url)
+        spoken, unknown = await asyncio.gather(
+            asyncio.to_thread(run, *arguments, "--model", "tts-1", env=env),
+            asyncio.to_thread(run, *arguments, "--model", "tts-2", env=env),
+        )
+    assert spoken.returncode == 0, spoken.stderr
+    assert unknown.returncode == 1
+    assert b"did you mean 'tts-1'?" in unknown.stderr
+
+
 async def test_a_running_node_speaks_and_its_answer_is_the_same(tmp_path: Path) -> None:
     async with running_node() as node:
         arguments = ("say", TEXT, "--seed", "1", "--pitch", "1.5", "-o", "-")
@@ -174,6 +206,13 @@ def test_a_player_that_leaves_is_named(tmp_path: Path) -> None:
         (("-o", "-", "--engine", "tone", "--voice", "q"), 1, b"`agent-tts voices` lists all voices"),
         (("-o", "-", "--url", "ftp://x"), 2, b"host:port"),
         (("-o", "-", "--url", "http://h:99999"), 2, b"host:port"),
+        (
+            ("-o", "-", "--url", "h:1", "--device", "cpu", "--max-frames", "9"),
+            2,
+            b"--device, --max-frames: a running node",
+        ),
+        (("-o", "-", "--engine", "tone", "--dtype", "float16"), 2, b"'float32' or 'bfloat16'"),
+        (("-o", "-", "--engine", "qwen3", "--model", "/nowhere"), 2, b"is neither a folder here nor a hub id"),
     ],
 )
 def test_what_cannot_work_is_a_message_and_an_exit_code(arguments: tuple[str, ...], code: int, said: bytes) -> None:

@@ -21,13 +21,16 @@ def test_print_config_shows_flags_over_environment_over_file_and_no_secret(tmp_p
     config.write_text("slots: 1\nqueue: 1\nlead_ms: 200\n")
     result = run(
         *("serve", "--config", str(config), "--slots", "3", "--set", "limits.rtc_peers=5", "--api-key", "sesame"),
-        "--print-config",
+        *("--model", "Qwen/A@main", "--model", "a/folder", "--device", "cpu", "--dtype", "float32", "--print-config"),
         env=environment(AGENT_TTS_SLOTS="2", AGENT_TTS_QUEUE="2"),
     )
     assert result.returncode == 0, result.stderr
     printed = yaml.safe_load(result.stdout)
     found = [printed["slots"], printed["queue"], printed["lead_ms"], printed["limits"]["rtc_peers"]]
     assert found == [3, 2, 200, 5]
+    models = [(model["source"], model["revision"]) for model in printed["qwen3"]["models"]]
+    assert models == [("Qwen/A", "main"), ("a/folder", None)]
+    assert [printed["qwen3"]["device"], printed["qwen3"]["dtype"]] == ["cpu", "float32"]
     assert b"sesame" not in result.stdout
     assert b"[environment]" in result.stdout
 
@@ -37,7 +40,7 @@ def test_print_config_shows_flags_over_environment_over_file_and_no_secret(tmp_p
     [
         (("--set", "limits.rtc_peer=5"), b"did you mean limits.rtc_peers?"),
         (("--set", "slots"), b"--set slots: must be KEY=VALUE"),
-        (("--engine", "expeak"), b"'auto', 'espeak' or 'tone', not 'expeak'"),
+        (("--engine", "expeak"), b"'auto', 'qwen3', 'espeak' or 'tone', not 'expeak'"),
         (("--host", "0.0.0.0"), b"needs auth.api_keys"),
         (("--config", "nowhere.yaml"), b"nowhere.yaml: no such file"),
         (("--port", "0", "--engine", "espeak", "--set", "espeak.voice=zz"), b"agent-tts: espeak.voice: no voice 'zz'"),

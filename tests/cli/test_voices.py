@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
+import stat
+import subprocess
+from pathlib import Path
 
-from tests.cli.process import environment, run
+import pytest
+
+from agent_tts.bench.checkpoint import write
+from tests.cli.process import AGENT_TTS, PATIENCE_S, environment, run
 from tests.support import running_node
+from tests.voices.clips import KINDS, encoded, tone
 
 
 def test_the_voices_of_this_machine_are_listed() -> None:
@@ -48,3 +57,128 @@ def test_no_node_is_a_message() -> None:
     result = run("voices", "--url", "127.0.0.1:9")
     assert result.returncode == 1
     assert b"no node answers at 127.0.0.1:9" in result.stderr
+
+
+def test_flags_of_an_engine_have_no_meaning_for_a_node() -> None:
+    result = run("voices", "--url", "127.0.0.1:9", "--model", "x", "--dtype", "float32")
+    assert result.returncode == 2
+    assert b"--model, --dtype: a running node" in result.stderr
+
+
+# ---------------------------------------------------------------- voices of one's own
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a Base checkpoint."""
+    folder = tmp_path_factory.mktemp("base") / "checkpoint"
+    write(folder, model_type="base")
+    return folder
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    """A file with two seconds of a tone."""
+    path = tmp_path / "clip.wav"
+    path.write_bytes(encoded(KINDS["wav"], tone()))
+    return path
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """An environment with a library of its own."""
+    return environment(AGENT_TTS_VOICES__FOLDER=str(tmp_path / "library"))
+
+
+def card(tmp_path: Path, name: str) -> dict[str, object]:
+    """What the library keeps of a voice."""
+    found: dict[str, object] = json.loads((tmp_path / "library" / name / "voice.json").read_text())
+    return found
+
+
+def answering(answer: bytes, *arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
+    """Run it with somebody at the terminal."""
+    leader, terminal = pty.openpty()
+    try:
+        os.write(leader, answer)
+        return subprocess.run(
+            [*AGENT_TTS, *arguments], stdin=terminal, capture_output=True, env=env, timeout=PATIENCE_S, check=False
+        )
+    finally:
+        os.close(leader)
+        os.close(terminal)
+
+
+def test_a_clone_is_made_kept_privately_and_deleted(
+    tmp_path: Path, base: Path, clip: Path, home: dict[str, str]
+) -> None:
+    """Consent is asked for on a terminal, and the answer recorded as one."""
+    arguments = ("voices", "add", "bob", "--audio", str(clip), "--text", "A tone.", "--model", str(base))
+    made = answering(b"y\n", *arguments, env=home)
+    assert made.returncode == 0, made.stderr
+    assert b"allow you to clone" in made.stderr
+    assert b"bob is cloned, with 2." in made.stderr
+    assert b"s of the clip (" in made.stderr
+    kept = card(tmp_path, "bob")
+    assert (kept["kind"], kept["transcript"]) == ("cloned", "A tone.")
+    assert "on a terminal" in json.dumps(kept["consent"])
+    assert stat.S_IMODE((tmp_path / "library" / "bob").stat().st_mode) == 0o700
+    deleted = run("voices", "delete", "bob", env=home)
+    assert deleted.returncode == 0, deleted.stderr
+    assert not list((tmp_path / "library").iterdir())
+
+
+def test_nobody_is_cloned_without_consent(tmp_path: Path, clip: Path, home: dict[str, str]) -> None:
+    """No is the default."""
+    refused = answering(b"\n", "voices", "add", "bob", "--audio", str(clip), env=home)
+    assert refused.returncode == 2
+    assert b"without the speaker's consent" in refused.stderr
+    assert not (tmp_path / "library").exists()
+
+
+def test_a_design_needs_no_model(tmp_path: Path, home: dict[str, str]) -> None:
+    made = run("voices", "add", "old", "--prompt", "a calm old man", "--description", "calm", env=home)
+    assert made.returncode == 0, made.stderr
+    assert card(tmp_path, "old")["prompt"] == "a calm old man"
+    again = run("voices", "add", "old", "--prompt", "another", env=home)
+    assert (again.returncode, b"there is a voice" in again.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("add", "bob"), 2, b"either --audio FILE"),
+        (("add", "bob", "--audio", "x", "--prompt", "y"), 2, b"either --audio FILE"),
+        (("add", "bob", "--audio", "nowhere.wav", "--consent", "yes"), 2, b"--audio nowhere.wav: No such file"),
+        (("add", "bob", "--audio", "CLIP"), 2, b"--consent says how the speaker agreed"),
+        (("add", "bob", "--audio", "CLIP", "--consent", "yes"), 2, b"a Base model: --model FOLDER"),
+        (("add", "vivian", "--prompt", "y"), 1, b"'vivian' is a voice of the engine"),
+        (("add", "B/b", "--prompt", "y"), 1, b"a-z, 0-9"),
+        (("add", "bob", "--prompt", " "), 1, b"prompt: "),
+        (("add", "bob", "--prompt", "y", "--url", "127.0.0.1:9"), 1, b"no node answers"),
+        (("delete", "ryan"), 1, b"'ryan' is a voice of the engine"),
+        (("delete", "bob"), 1, b"no such voice"),
+        (("delete", "bob", "--url", "127.0.0.1:9"), 1, b"no node answers"),
+    ],
+)
+def test_what_cannot_be_added_or_deleted_is_a_message_and_an_exit_code(
+    arguments: tuple[str, ...], code: int, said: bytes, tmp_path: Path, clip: Path, home: dict[str, str]
+) -> None:
+    result = run("voices", *(str(clip) if word == "CLIP" else word for word in arguments), env=home)
+    assert said in result.stderr
+    assert result.returncode == code
+    assert b"Traceback" not in result.stderr
+    assert not (tmp_path / "library").exists()
+
+
+async def test_a_node_refuses_voices_that_it_cannot_speak(clip: Path, home: dict[str, str]) -> None:
+    async with running_node() as node:
+        env = home | {"AGENT_TTS_URL": node.url}
+        cloned, designed, deleted = await asyncio.gather(
+            asyncio.to_thread(run, "voices", "add", "bob", "--audio", str(clip), "--consent", "yes", env=env),
+            asyncio.to_thread(run, "voices", "add", "bob", "--prompt", "a calm old man", env=env),
+            asyncio.to_thread(run, "voices", "delete", "tone-440", env=env),
+        )
+    for result, said in ((cloned, b"the qwen3 engine does"), (designed, b"the qwen3 engine does")):
+        assert (result.returncode, said in result.stderr) == (1, True), result.stderr
+    assert (deleted.returncode, b"only voices that were added" in deleted.stderr) == (1, True)

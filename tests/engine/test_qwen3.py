@@ -17,8 +17,9 @@ from agent_tts.engine.qwen3 import JOINS_PER_STEP, Qwen3Engine
 from agent_tts.errors import SettingsError
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.settings import Checkpoint, Qwen3, Settings, Voices
+from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
 from tests.engine.driver import FLUSH, Script, assert_well_formed, speak, speak_all
-from tests.model import oracle
+from tests.model import clips, oracle
 from tests.model.conftest import Checkpoint as Checkpoints
 from tests.model.conftest import checkpoint, ending, one_thread
 
@@ -106,6 +107,37 @@ class TestSaysWhatUpstreamSays:
         with engine(checkpoint("voice_design"), slots=1) as design:
             options = SpeechOptions("design", "auto", description, 0, clean=False, sampling=GREEDY)
             assert_same(ours(design, options), expected)
+
+    @pytest.mark.parametrize("transcript", [None, "The quick brown fox."], ids=["vector", "reference"])
+    def test_with_a_cloned_voice(
+        self,
+        checkpoint: Checkpoints,
+        upstream: Any,
+        tmp_path: Path,
+        transcript: str | None,
+    ) -> None:
+        model = upstream("base")
+        clip = clips.clip(24_000).numpy()
+        (item,) = model.create_voice_clone_prompt((clip, 24_000), transcript, x_vector_only_mode=transcript is None)
+        expected = theirs(model, "generate_voice_clone", voice_clone_prompt=[item], language="German")
+        vector = item.ref_spk_embedding.float().numpy()
+        voice = StoredVoice(name="bob", kind="cloned", transcript=transcript, consent=Consent("Bob agrees."))
+        arrays = {f"vector_{len(vector)}": vector}
+        if transcript is not None:
+            arrays["codes"] = item.ref_code.numpy().astype(np.int16)
+        library = VoiceLibrary(tmp_path / "voices", 10)
+        library.add(voice, arrays)
+        with engine(checkpoint("base"), slots=1, voices=tmp_path / "voices") as base:
+            options = SpeechOptions("clone:bob", "de", seed=0, clean=False, sampling=GREEDY)
+            first = ours(base, options)
+            assert_same(first, expected)
+            assert np.array_equal(ours(base, options), first)  # from the ready prompt
+            given = SpeechOptions(
+                language="de", seed=0, clean=False, sampling=GREEDY, speaker_embedding=tuple(vector.tolist())
+            )
+            assert np.array_equal(ours(base, given), first) == (transcript is None)
+            library.delete("bob")
+            assert isinstance(base.step([Open(0, 1, options)], [0])[-1], Failed)
 
     def test_however_the_text_is_split(self, ryan: Qwen3Engine) -> None:
         whole = speak(ryan, TEXT, options=RYAN)

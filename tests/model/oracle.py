@@ -42,10 +42,16 @@ transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
 def load(checkpoint: Path, dtype: torch.dtype = torch.float32) -> Any:
-    """The reference's `Qwen3TTSModel` of a checkpoint folder, on the CPU."""
+    """The reference's `Qwen3TTSModel` of a checkpoint folder, on the CPU.
+
+    It asks for a repair of Mistral's tokenizers, which in a local folder puts Mistral's way to split a text in place of
+    Qwen's, but not in a checkpoint from the hub; here it has the tokenizer that it was trained with.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return qwen_tts.Qwen3TTSModel.from_pretrained(str(checkpoint), dtype=dtype, attn_implementation="eager")
+        model = qwen_tts.Qwen3TTSModel.from_pretrained(str(checkpoint), dtype=dtype, attn_implementation="eager")
+    model.processor.tokenizer = tokenizer(checkpoint)
+    return model
 
 
 def tokenizer(checkpoint: Path) -> Any:

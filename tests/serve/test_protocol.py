@@ -117,6 +117,9 @@ def test_an_error_never_repeats_what_was_sent() -> None:
         {"instructions": "x" * 2_001},
         {"voise": "x"},
         {"sampling": {"temprature": 1}},
+        {"speaker_embedding": []},
+        {"speaker_embedding": [float("nan")]},
+        {"speaker_embedding": [0.5] * 8_193},
     ],
     ids=str,
 )
@@ -147,6 +150,15 @@ def test_merging_keeps_what_is_not_mentioned() -> None:
     assert config.options().sampling.top_k == 1
     assert config.options().sampling.temperature == 0.9
     assert config.voice == "vivian"
+
+
+def test_a_voice_and_a_speaker_embedding_replace_each_other() -> None:
+    config = SessionConfig().merged({"voice": "vivian"}, 60_000).merged({"speaker_embedding": [0.5, 1]}, 60_000)
+    assert (config.options().voice, config.options().speaker_embedding) == (None, (0.5, 1.0))
+    config = config.merged({"speed": 2}, 60_000)
+    assert config.options().speaker_embedding == (0.5, 1.0)
+    config = config.merged({"voice": "vivian"}, 60_000)
+    assert (config.options().voice, config.options().speaker_embedding) == ("vivian", None)
 
 
 def test_null_is_the_default_language_and_an_unpaced_lead() -> None:

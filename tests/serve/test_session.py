@@ -103,6 +103,38 @@ async def test_a_session_begins_with_what_the_node_is() -> None:
         assert created["limits"]["text_message_chars"] == 4_000
 
 
+@pytest.mark.parametrize(
+    ("fields", "code", "says"),
+    [
+        ({"model": "tone-1"}, "model_not_found", "did you mean 'tone'?"),
+        ({"model": "tts-1-klingon"}, "model_not_found", "tts-1-de"),
+        ({"voice": "clone:bob"}, "unknown_voice", "GET /v1/audio/voices"),
+        ({"speaker_embedding": [0.5] * 2_048}, "unsupported", "Qwen/Qwen3-TTS-12Hz-1.7B-Base"),
+        ({"speaker_embedding": [0.5], "voice": "tone-440"}, "bad_message", "in the place of a voice"),
+        ({"speaker_embedding": []}, "bad_message", "at least 1"),
+        ({"speaker_embedding": ["x"]}, "bad_message", "number"),
+    ],
+)
+async def test_a_model_or_voice_that_is_not_here_is_refused_by_session_and_context(
+    fields: dict[str, Any], code: str, says: str
+) -> None:
+    async with running() as peer:
+        peer.send("session.update", session=fields)
+        peer.send("context.open", context_id="t1", **fields)
+        for context_id in (None, "t1"):
+            error = await peer.until("error")
+            assert (error["code"], error["context_id"]) == (code, context_id)
+            assert says in error["message"]
+
+
+async def test_a_model_of_the_node_or_any_of_openais_is_taken() -> None:
+    async with running() as peer:
+        for model in ("tone", "tts-1", "gpt-4o-mini-tts-de", None):
+            peer.send("session.update", session={"model": model})
+            assert (await peer.until("session.updated"))["session"]["model"] == model
+            assert (await say(peer, f"of {model}", "Hello."))["reason"] == "end"
+
+
 async def test_a_context_from_open_to_done() -> None:
     async with running() as peer:
         done = await say(peer, "t1", "Hello world, this is the node.", voice="tone-660")

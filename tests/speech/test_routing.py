@@ -155,7 +155,9 @@ def test_an_engine_without_models_speaks_its_own_voices_alone() -> None:
 
 
 def test_a_voice_of_another_models_size_says_what_to_do() -> None:
-    assert "'tina' is cloned: it has no vector for the models of this node" in refused(Unsupported, CLONED, voice="tina")
+    assert "'tina' is cloned: it has no vector for the models of this node" in refused(
+        Unsupported, CLONED, voice="tina"
+    )
     assert "no vector for the models" in refused(Unsupported, CLONED, CLONED_SMALL, voice="tina+alice")
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import dataclasses
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent_tts.engine.factory import create_loop
 from agent_tts.errors import Draining, EngineLost, UnknownVoice, UnsupportedLanguage
-from agent_tts.events import Audio, Finished, Flushed, SpeechOptions, Started
+from agent_tts.events import Audio, Event, Finished, Flushed, Model, SpeechOptions, Started
 from agent_tts.ipc.local import LocalEngine
 from agent_tts.settings import Settings
-from agent_tts.speech.service import SpeechService
+from agent_tts.speech.service import Link, SpeechService
+from agent_tts.voices.library import StoredVoice, VoiceLibrary
 from tests.support import until
 
 UNPACED = SpeechOptions(lead_ms=None)
@@ -40,6 +43,26 @@ async def test_ready_means_that_a_real_synthesis_succeeded() -> None:
     await until(lambda: service.ready)
     await service.close()
     assert not service.alive
+
+
+async def test_a_first_synthesis_that_is_cut_is_one() -> None:
+    """A model may take longer than its limit to say that it has ended."""
+    async with running(limits={"max_frames": 2}) as service:
+        assert service.ready
+
+
+async def test_a_first_synthesis_without_audio_is_none() -> None:
+    def mute(on_events: Callable[[list[Event]], None], on_lost: Callable[[str], None]) -> Link:
+        def heard(new: list[Event]) -> None:
+            on_events([event for event in new if not isinstance(event, Audio)])
+
+        return LocalEngine(create_loop(Settings(engine="tone")), heard, on_lost)
+
+    service = SpeechService(mute)
+    await service.start()
+    await until(lambda: service.speaking == 0)
+    assert not service.ready
+    await service.close()
 
 
 async def test_a_stream_gives_its_events_in_order() -> None:
@@ -94,6 +117,25 @@ LANGUAGES = {
 async def test_languages_are_taken_by_name_and_code(language: str, code: str) -> None:
     async with running(engine="espeak") as service:
         assert service.resolve(SpeechOptions(language=language)).language == code
+
+
+async def test_voices_are_seen_as_soon_as_they_are_added_and_until_they_are_deleted(tmp_path: Path) -> None:
+    """Keep the first `Routing` to see it fail."""
+    library = VoiceLibrary(tmp_path / "voices", limit=10)
+    settings = Settings(engine="tone")
+    service = SpeechService(lambda events, lost: LocalEngine(create_loop(settings), events, lost), library)
+    await service.start()
+    assert service.info is not None
+    service.info = dataclasses.replace(service.info, models=(Model("design", "designed", "/d"),))
+    for _ in range(2):
+        with pytest.raises(UnknownVoice):
+            service.resolve(SpeechOptions(voice="old"))
+        library.add(StoredVoice(name="old", kind="designed", prompt="a calm old man"), {})
+        assert service.resolve(SpeechOptions(voice="old")).model == "design"
+        assert service.routing is service.routing
+        library.delete("old")
+    await until(lambda: service.ready)
+    await service.close()
 
 
 async def test_unknown_names_are_refused_with_the_nearest() -> None:

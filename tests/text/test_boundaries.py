@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from itertools import product
+
 import pytest
-from tokenizers import normalizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Regex, normalizers, pre_tokenizers
 
-from agent_tts.text.boundaries import kinds, last_boundary
+from agent_tts.text.boundaries import PRE_TOKEN, kinds, last_boundary
+from tests.text.pieces import KINDS, PIECES, SPECIAL
 
+FACTOR = int(os.environ.get("TEST_FACTOR", "1"))
 NFC, NFD = normalizers.NFC(), normalizers.NFD()
+SPLIT = pre_tokenizers.Split(Regex(PRE_TOKEN), "isolated")
 PLANES = (0, 1, 2, 3, 14)  # no others hold characters, except for private use
 CHARACTERS = [
     chr(code)
@@ -21,6 +29,30 @@ def normalized(texts: list[str], form: normalizers.Normalizer) -> list[str]:
     return str(form.normalize_str("\n".join(texts))).split("\n")
 
 
+def pre_tokens(text: str) -> list[str]:
+    return [piece for piece, _ in SPLIT.pre_tokenize_str(NFC.normalize_str(text))]
+
+
+def assert_boundaries_hold(text: str) -> None:
+    """Wherever a text was known up to: what is before its boundary and what is after have the whole's pre-tokens."""
+    whole = pre_tokens(text)
+    for boundary in {last_boundary(kinds(text[:known])) for known in range(1, len(text) + 1)} - {0}:
+        assert pre_tokens(text[:boundary]) + pre_tokens(text[boundary:]) == whole, (text, boundary)
+
+
+def test_no_later_text_takes_a_boundary_back() -> None:
+    """All short texts: the rules look at two characters before a boundary and at two after it."""
+    for length in range(1, 5):
+        for characters in product(KINDS, repeat=length):
+            assert_boundaries_hold("".join(characters))
+
+
+@settings(max_examples=200 * FACTOR, deadline=None)
+@given(text=st.lists(st.sampled_from(PIECES + SPECIAL) | st.characters(codec="utf-8"), max_size=12).map("".join))
+def test_boundaries_hold_in_any_script(text: str) -> None:
+    assert_boundaries_hold(text)
+
+
 @pytest.mark.parametrize(
     ("text", "tokenized"),
     [
@@ -28,26 +60,30 @@ def normalized(texts: list[str], form: normalizers.Normalizer) -> list[str]:
         ("Hello ", "Hello"),
         ("Hello,", "Hello"),
         ("Hello\n", "Hello"),
-        ("Hello5", "Hello"),
+        ("Hello5", "Hello5"),
         ("Hello\u0301", ""),  # may still become one letter with its accent
-        ("5", ""),
+        ("5", "5"),
         ("5a", "5"),
-        ("a5", "a"),
-        ("\u03015", "\u0301"),
+        ("a5", "a5"),
+        ("\u03015", "\u03015"),
         ("$ ", "$"),
         ("$\t", "$"),
         ("$\n", ""),
         ("a$b", "a"),
         ("a$$b", "a$$"),
         ("a $b", "a $"),
-        ("a\t$b", "a\t"),
+        ("a\t$b", "a"),
         ("\n\nb", "\n\n"),
         ("\n$", "\n"),
         (" \n", ""),
+        ("\n ", ""),
         ("   ", ""),
         ("   b", "  "),
         ("  \n  b", "  \n "),
-        ("\t$", "\t"),
+        ("\t$", ""),
+        ("  5", "  5"),
+        ("\n\u0301", "\n"),
+        (" \u2000 ", ""),
         (" $", ""),
         ("\u0301 ", "\u0301"),
         ("\u0301\n", ""),
@@ -65,12 +101,12 @@ def test_the_last_boundary_is_as_late_as_it_is_certain(text: str, tokenized: str
 
 
 def test_one_kind_a_character() -> None:
-    assert kinds("aé你ﬁ") == "aaaa"
+    assert kinds("aé你ﬁ\u212b\uf900") == "aaaaaa"
     assert kinds("5٣Ⅷ½") == "0000"
-    assert kinds(" \t\u00a0\u3000\u2028\x85") == " \t\t\t\t\t"
+    assert kinds(" \t\u00a0\u3000\u2000\u2028\x85") == " \t\t\t\t\t\t"
     assert kinds("\n\r") == "\n\n"
     assert kinds("$_。\0\x1c\u200d👍🏽") == "!!!!!!!!"
-    assert kinds("\u0301\u093f\u1161\u11a8\u212b\u0958\uf900") == "???????"
+    assert kinds("\u0301\u093f\u1161\u11a8\u0958") == "?????"
 
 
 def test_what_reorders_is_unknown() -> None:
@@ -95,4 +131,12 @@ def test_what_composes_is_unknown_and_leaves_the_kind_of_what_it_joins() -> None
     assert len(composed) > 11_172  # the syllables of Hangul, and others
     assert set(kinds("".join({other for _, part in composed for other in part[1:]}))) == {"?"}
     starts = [(char, part[0]) for char, part in composed if kinds(part[0]) != "?"]
-    assert kinds("".join(char for char, _ in starts)) == kinds("".join(first for _, first in starts))
+    first_kinds = kinds("".join(first for _, first in starts))
+    assert kinds("".join(char for char, _ in starts)) == first_kinds
+    assert set(first_kinds) == {"a", "!"}
+
+
+def test_what_the_normaliser_takes_apart_is_unknown_and_no_white_space() -> None:
+    apart = [normal for normal in normalized(CHARACTERS, NFC) if len(normal) > 1]
+    assert len(apart) > 50
+    assert not any(char.isspace() for normal in apart for char in normal)

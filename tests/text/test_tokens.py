@@ -17,33 +17,18 @@ from tokenizers import pre_tokenizers
 
 from agent_tts.bench.checkpoint_tokenizer import FIRST_SPECIAL, write_tokenizer
 from agent_tts.errors import SettingsError
-from agent_tts.text import tokens
+from agent_tts.text.boundaries import kinds, last_boundary
 from agent_tts.text.tokens import Tokenizer
 from tests.model import oracle
+from tests.text.pieces import KINDS, PIECES, SPECIAL
 
 FACTOR = int(os.environ.get("TEST_FACTOR", "1"))
 IM_START, IM_END = 151_644, 151_645
 
-# fmt: off
-_SPECIAL = [
-    "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</tool_call>", "<tts_pad>", "<|audio_pad|>", "<|",
-    "|>",
-]
-_PIECES = [
-    "a", "Hello", " world", ". ", "don't", "'s", "'S", "'ll", "'r", "e", "'", "''", " '", "'ſ", "camelCase", "ﬁ", "ß",
-    "_", " ", "  ", "\t", "\u00a0", "\u3000", "\n", "\r", "\r\n", "\x85", "\u2028", "\v", "\x1c", "\0", "\x01",
-    "\u200b", "\ufeff", "!", "!!", "...", "?!\n", " $", "-", "/", "€", "5", "42", "3.14", "٣", "Ⅷ", "½", "你好", "世界",
-    "，", "。", "こんにちは", "カ\u3099", "ー", "한국어",
-    "\u1112", "\u1161", "\u11ab", "하\u11ab", "가", "\u0301", "e\u0301",
-    "a\u0323\u0302", "\u0302\u0323", "=\u0338", "\u212b", "\u0344", "\u0958", "क\u093f", "\u093c", "\u094d",
-    "ท\u0e35\u0e48", "שלום", "\u05b8", "مرحبا", "\u0651\u064e", "\u202e", "👋", "👍🏽", "🏽", "👩\u200d💻", "\u200d",
-    "❤\ufe0f", "\ufe0f", "🇩🇪", "1\ufe0f\u20e3", "\uf900", "\ufffd",
-]
-# fmt: on
-_KNOWN = st.lists(st.sampled_from(_PIECES), max_size=20).map("".join)
-_TEXTS = st.lists(st.sampled_from(_PIECES + _SPECIAL + ["\ud83d", "\udc4b"]) | st.text(max_size=3), max_size=20).map(
-    "".join
-)
+_KNOWN = st.lists(st.sampled_from(PIECES), max_size=20).map("".join)
+_TEXTS = st.text(KINDS, max_size=8) | st.lists(
+    st.sampled_from([*PIECES, *SPECIAL, "\ud83d", "\udc4b"]) | st.text(max_size=3), max_size=20
+).map("".join)
 _CUTS = st.lists(st.integers(0, 1_000), max_size=8)
 
 
@@ -87,8 +72,8 @@ def tokenizer(pairs: Path) -> Tokenizer:
 def references(pairs: Path) -> list[Any]:
     """Both tokenizers of transformers, told to read special tokens as text."""
     files = str(pairs / "vocab.json"), str(pairs / "merges.txt")
-    kinds = transformers.Qwen2Tokenizer, transformers.Qwen2TokenizerFast
-    return [kind(*files, split_special_tokens=True) for kind in kinds]
+    classes = transformers.Qwen2Tokenizer, transformers.Qwen2TokenizerFast
+    return [each(*files, split_special_tokens=True) for each in classes]
 
 
 def split(text: str, cuts: list[int]) -> list[str]:
@@ -102,7 +87,7 @@ def fed(tokenizer: Tokenizer, pieces: list[str]) -> list[int]:
 
 
 @settings(max_examples=300 * FACTOR, deadline=None)
-@given(text=st.lists(st.sampled_from(_PIECES + _SPECIAL), max_size=20).map("".join))
+@given(text=st.lists(st.sampled_from(PIECES + SPECIAL), max_size=20).map("".join))
 def test_tokens_are_those_of_transformers(tokenizer: Tokenizer, references: list[Any], text: str) -> None:
     for reference in references:
         assert tokenizer.encode(text) == reference(text).input_ids
@@ -128,17 +113,21 @@ def test_a_flush_ends_a_text_and_begins_another(tokenizer: Tokenizer, texts: lis
     assert feed.flush() == []
 
 
-def test_tokens_come_with_the_first_piece_that_makes_them_certain(tokenizer: Tokenizer) -> None:
-    steps = [("Hello", ""), (" wor", "Hello"), ("ld", ""), (",", " world"), (" it", ","), ("'s", " it"), (" 5", "'s ")]
-    steps += [("0", "5"), ("!", "0"), ("\n", ""), ("\n", ""), ("你", "!\n\n"), ("好", ""), ("，", "你好"), ("e", "")]
+@settings(max_examples=200 * FACTOR, deadline=None)
+@given(text=_KNOWN, cuts=_CUTS)
+def test_tokens_come_with_the_piece_that_makes_them_certain(tokenizer: Tokenizer, text: str, cuts: list[int]) -> None:
+    """After every piece there are the tokens of the text up to its last boundary."""
     feed = tokenizer.feed()
-    for piece, certain in steps:
-        assert feed.append(piece) == tokenizer.encode(certain), piece
-    assert feed.flush() == tokenizer.encode("，e")
+    found: list[int] = []
+    length = 0
+    for piece in split(text, cuts):
+        length += len(piece)
+        found += feed.append(piece)
+        assert found == tokenizer.encode(text[: last_boundary(kinds(text[:length]))])
 
 
 def test_no_text_makes_a_special_token(released: Tokenizer, upstream: Any) -> None:
-    for text in _SPECIAL:
+    for text in SPECIAL:
         assert max(released.encode(f"a{text} {text}{text}")) < FIRST_SPECIAL
     assert upstream("<|im_start|>").input_ids == [IM_START]  # whose user writes control tokens
 
@@ -173,12 +162,12 @@ def test_a_line_break_that_begins_a_text_is_the_text_s(tokenizer: Tokenizer) -> 
 def test_work_is_linear(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, unit: str) -> None:
     """Every character is looked at three times and encoded once, though they come one by one."""
     looked, encoded = 0, 0
-    look, encode = tokens.last_boundary, Tokenizer.encode
+    encode = Tokenizer.encode
 
     def counted_look(kinds: str) -> int:
         nonlocal looked
         looked += len(kinds)
-        return look(kinds)
+        return last_boundary(kinds)
 
     def counted_encode(self: Tokenizer, text: str) -> list[int]:
         nonlocal encoded
@@ -187,7 +176,7 @@ def test_work_is_linear(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, u
 
     text = unit * (20_000 // len(unit))
     whole = tokenizer.encode(text)
-    monkeypatch.setattr(tokens, "last_boundary", counted_look)
+    monkeypatch.setattr("agent_tts.text.tokens.last_boundary", counted_look)
     monkeypatch.setattr(Tokenizer, "encode", counted_encode)
     assert fed(tokenizer, list(text)) == whole
     assert looked <= 3 * len(text)

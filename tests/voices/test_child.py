@@ -1,0 +1,75 @@
+"""Processes that work once. Python's own `timeit` is one that runs any program."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+import pytest
+
+from agent_tts.voices import child
+from agent_tts.voices.child import Done
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+
+async def python(program: str, data: bytes = b"", *, output_bytes: int = 1_000, timeout_s: float = 20) -> Done:
+    arguments = ("-n", "1", "-r", "1", program)
+    return await child.run("timeit", *arguments, data=data, output_bytes=output_bytes, timeout_s=timeout_s)
+
+
+async def test_bytes_go_in_and_out() -> None:
+    """More of them than a pipe holds, in both directions."""
+    data = bytes(range(256)) * 4_096
+    echo = "import os, sys; sys.stdout.buffer.write(sys.stdin.buffer.read()); sys.stdout.flush(); os._exit(0)"
+    assert await python(echo, data, output_bytes=len(data)) == Done(0, data, "")
+
+
+async def test_how_it_ended_is_told() -> None:
+    done = await python("import os, sys; print('why', file=sys.stderr, flush=True); os._exit(9)")
+    assert (done.code, done.errors) == (9, "why")
+    done = await python("import os; os.kill(os.getpid(), 11)")
+    assert done.code == -signal.SIGSEGV
+
+
+async def test_input_that_is_not_read_does_no_harm() -> None:
+    assert (await python("import os; os._exit(5)", bytes(1 << 20))).code == 5
+
+
+async def test_one_that_writes_too_much_is_killed() -> None:
+    """Mutation: without the limit this takes all memory."""
+    done = await python("import sys\nwhile True: sys.stdout.write('x' * 100)", output_bytes=10_000)
+    assert done.code == -signal.SIGKILL
+    assert len(done.output) <= 10_000
+
+
+async def test_of_its_stderr_only_the_end_is_kept() -> None:
+    done = await python("import os, sys; print('x' * 100_000 + 'end', file=sys.stderr, flush=True); os._exit(0)")
+    assert len(done.errors) < child.TAIL_BYTES
+    assert done.errors.endswith("xend")
+
+
+async def test_one_that_takes_too_long_is_killed() -> None:
+    """The gate of leaks sees to it that none is left, here and below."""
+    with pytest.raises(TimeoutError):
+        await python("import time; time.sleep(60)", timeout_s=0.3)
+
+
+@pytest.mark.parametrize("ticks", [0, 1, 2, 3, 5, 8, 13, 100])
+async def test_cancelling_it_leaves_no_process(ticks: int) -> None:
+    task = asyncio.create_task(python("import time; time.sleep(60)", bytes(1 << 20)))
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_secrets_of_the_parent_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_TTS_AUTH__API_KEYS", "hush")
+    monkeypatch.setenv("DATABASE_URL", "hush")
+    done = await python("import os; print(*os.environ, flush=True); os._exit(0)")
+    names = set(done.output.decode().split())
+    assert "PATH" in names
+    assert names <= {*child.ENVIRONMENT, "LC_CTYPE"}  # which Python itself sets

@@ -1,0 +1,182 @@
+"""Clips of strangers: what is decoded, what is refused, and what a decoder could do to the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent_tts.errors import InvalidRequest
+from agent_tts.voices.decode import decode
+from agent_tts.voices.decode_child import Refusal, Refused, container_format
+from tests.support import dominant_hz, until
+from tests.voices import clips
+from tests.voices.clips import KINDS, SECONDS, TONE_HZ, Kind, good, mutated, tone, wav
+
+MAX_S = 5.0
+
+
+@pytest.mark.parametrize("name", KINDS)
+async def test_every_format_is_decoded(name: str) -> None:
+    """To 24 kHz, one channel: the same tone, as long and as loud."""
+    waveform = await decode(good(name), max_s=MAX_S)
+    assert waveform.dtype == np.float32
+    assert len(waveform) == pytest.approx(SECONDS * 24_000, abs=1_000)  # encoders pad to whole frames
+    middle = waveform[12_000:36_000]
+    assert dominant_hz((middle * 32_767).astype(np.int16)) == pytest.approx(TONE_HZ, abs=2)
+    assert np.abs(middle).max() == pytest.approx(0.5, abs=0.05)
+
+
+async def test_channels_are_averaged() -> None:
+    """A tone in one of two channels is half as loud; mutation: FFmpeg's own mix adds 3 dB."""
+    left = np.stack((tone(), 0 * tone()), axis=1)
+    waveform = await decode(wav(left, channels=2, block=8), max_s=MAX_S)
+    assert np.abs(waveform - tone() / 2).max() < 1e-6
+
+
+async def test_samples_at_24_khz_stay_as_they_are() -> None:
+    assert np.array_equal(await decode(wav(tone()), max_s=MAX_S), tone())
+
+
+async def test_a_name_is_nothing_only_the_bytes_count() -> None:
+    assert container_format(good("mp3")[:100]) == "mp3"
+    assert container_format(b"\xff\xfb\x90\x00") == "mp3"
+    for stranger in (b"", b"\xff", b"\xff\xf1\x50\x80", b"#EXTM3U", b"RIFF\0\0\0\0AVI ", b"wvpk"):
+        with pytest.raises(Refused) as refused:
+            container_format(stranger)
+        assert refused.value.refusal is Refusal.FORMAT
+
+
+@pytest.mark.parametrize(
+    ("clip", "why"),
+    [
+        (b"Hello", "it has to be WAV, FLAC, MP3"),
+        (good("m4a")[:100], "damaged"),
+        (wav(tone(0.9)), "1 to 5 seconds long; it is shorter"),
+        (wav(tone(5.1)), "1 to 5 seconds long; it is longer"),
+        (wav(tone(peak=5e-4)), "silent"),
+        (wav(tone() * np.float32(np.nan)), "not numbers"),
+        (wav(tone(), rate=4_000), "8000 to 192000 Hz"),
+        (wav(tone(), channels=4, block=16), "mono or stereo"),
+        (clips.encoded(Kind("wav", "adpcm_ms", "s16", 24_000), tone()), "mono or stereo audio track"),
+        (clips.encoded(Kind("mp4", "libmp3lame", "fltp", 24_000), tone()[:100]), "shorter"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_what_is_refused_says_what_is_allowed(clip: bytes, why: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"^audio_sample: .*{why}") as refused:
+        await decode(clip, max_s=MAX_S)
+    assert refused.value.param == "audio_sample"
+
+
+async def test_the_limits_themselves_are_allowed() -> None:
+    assert len(await decode(wav(tone(1.0)), max_s=MAX_S)) == 24_000
+    assert len(await decode(wav(tone(5.0)), max_s=MAX_S)) == 5 * 24_000
+
+
+@pytest.mark.timeout(300)  # half a minute of CPU, at a low priority
+async def test_200_bad_clips_are_decoded_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else ever happens, and nothing appears on disk; the gate of leaks looks for processes."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    two = asyncio.Semaphore(2)
+    outcomes: dict[str, bool] = {}
+
+    async def try_one(name: str, clip: bytes) -> None:
+        async with two:
+            try:
+                waveform = await decode(clip, max_s=MAX_S)
+            except InvalidRequest:
+                outcomes[name] = False
+            else:
+                outcomes[name] = True
+                assert 24_000 <= len(waveform) <= MAX_S * 24_000, name
+                assert np.abs(waveform).max() <= 1, name
+
+    async with asyncio.TaskGroup() as tasks:
+        for name, clip in mutated():
+            tasks.create_task(try_one(name, clip))
+    assert len(outcomes) >= 200
+    assert 20 < sum(outcomes.values()) < len(outcomes) - 100  # neither answer is the answer to everything
+    assert not os.listdir(tmp_path)
+
+
+def decoder() -> int | None:
+    """The process that decodes now."""
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            if b"decode_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return int(pid)
+    return None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+async def test_a_decoder_that_is_killed_is_the_clip_s_fault() -> None:
+    task = asyncio.create_task(decode(good("mp3"), max_s=MAX_S))
+    await until(lambda: decoder() is not None)
+    pid = decoder()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(InvalidRequest, match="within the limits"):
+        await task
+
+
+async def test_a_decoder_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_tts.voices.decode.TIMEOUT_S", 0.01)
+    with pytest.raises(InvalidRequest, match="within the limits"):
+        await decode(good("mp3"), max_s=MAX_S)
+
+
+# ---------------------------------------------------------------- what the process may do
+
+
+def powerless(program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program as the decoder runs once it has read nothing yet."""
+    first = "import os, socket, subprocess, sys\nfrom agent_tts.voices.decode_child import give_up_powers\n"
+    command = [sys.executable, "-c", f"{first}give_up_powers()\n{program}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+
+
+@POSIX
+@pytest.mark.parametrize(
+    ("program", "error"),
+    [
+        ("open('/etc/passwd')", "Too many open files"),
+        ("socket.socket()", "Too many open files"),
+        ("bytes(1 << 29)", "MemoryError"),
+        ("subprocess.run(['true'])", "Too many open files|Resource temporarily unavailable"),
+    ],
+)
+def test_the_decoder_gets_nothing_that_it_does_not_need(program: str, error: str) -> None:
+    """Mutation: each of the limits taken away lets one of these through."""
+    done = powerless(program)
+    assert done.returncode == 1
+    assert any(words in done.stderr for words in error.split("|")), done.stderr
+
+
+@POSIX
+def test_the_decoder_cannot_write_to_files(tmp_path: Path) -> None:
+    """Not even to one that was open before."""
+    written = tmp_path / "written"
+    program = "os.write(1, b'x')"
+    with written.open("wb") as file:
+        command = f"from agent_tts.voices.decode_child import give_up_powers\ngive_up_powers()\nimport os\n{program}"
+        done = subprocess.run([sys.executable, "-c", command], stdout=file, stderr=subprocess.PIPE, timeout=30)
+    assert done.returncode != 0
+    assert written.read_bytes() == b""
+
+
+@POSIX
+def test_the_decoder_s_time_is_limited() -> None:
+    program = "import resource; print(*resource.getrlimit(resource.RLIMIT_CPU), os.nice(0))"
+    assert powerless(program).stdout.split() == ["5", "5", "10"]

@@ -1,0 +1,296 @@
+"""Enrolling: from a clip to a voice of the library, whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent_tts.bench.checkpoint import write
+from agent_tts.bench.checkpoint_config import SIZES
+from agent_tts.errors import (
+    AtCapacity,
+    Internal,
+    InvalidRequest,
+    SettingsError,
+    SpeechError,
+    Unsupported,
+    VoiceExists,
+    VoiceLimit,
+)
+from agent_tts.voices import encode as encode_module
+from agent_tts.voices.decode import decode
+from agent_tts.voices.enroll import MAX_WAITING, Enrolment
+from agent_tts.voices.library import StoredVoice, VoiceLibrary
+from tests.support import until
+from tests.voices.clips import good
+
+NARROW = 48  # hidden size of a model beside the tiny ones, whose is 64
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    tiny: Path
+    narrow: Path
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
+    """Two models of the type `base`."""
+    made = Checkpoints(tmp_path_factory.mktemp("tiny"), tmp_path_factory.mktemp("narrow"))
+    tiny = SIZES["tiny"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SIZES, "narrow", replace(tiny, talker=replace(tiny.talker, hidden_size=NARROW)))
+        write(made.tiny, size="tiny", model_type="base")
+        write(made.narrow, size="narrow", model_type="base", seed=1)
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "voices"
+
+
+@pytest.fixture
+def library(folder: Path) -> VoiceLibrary:
+    return VoiceLibrary(folder, limit=3)
+
+
+@pytest.fixture
+def enrolment(library: VoiceLibrary, checkpoints: Checkpoints) -> Enrolment:
+    return Enrolment(library, [(checkpoints.tiny, 64), (checkpoints.narrow, NARROW)], max_s=5)
+
+
+@pytest.fixture
+def nowhere(library: VoiceLibrary, tmp_path: Path) -> Enrolment:
+    """One whose checkpoint is not there: enrolling fails as soon as it is asked for."""
+    return Enrolment(library, [(tmp_path / "missing", 64)], max_s=5)
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether the library has nothing, not even something on its way."""
+    return not folder.exists() or not any(folder.iterdir())
+
+
+class CancelledAt:
+    """A coroutine that is cancelled as it comes to its `count`-th wait, if it comes so far."""
+
+    def __init__(self, work: Coroutine[Any, Any, StoredVoice], count: int) -> None:
+        self._work = work
+        self._count = count
+
+    def __await__(self) -> Generator[Any, None, StoredVoice]:
+        waits = self._work.__await__()
+        resume: Callable[[], Any] = partial(next, waits)
+        while True:
+            try:
+                future = resume()
+            except StopIteration as done:
+                voice: StoredVoice = done.value
+                return voice
+            self._count -= 1
+            if self._count == 0:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            try:
+                yield future
+                resume = partial(next, waits)
+            except asyncio.CancelledError as error:
+                resume = partial(waits.throw, error)
+
+
+async def test_a_clip_becomes_a_voice_wherever_it_is_not_cancelled(
+    folder: Path, library: VoiceLibrary, enrolment: Enrolment, checkpoints: Checkpoints
+) -> None:
+    """Cancelled at its first wait, its second, and so on until it is done, it leaves no file and no process.
+
+    What it makes in the end is what the encoder hears in the same samples: a vector for every size, and the codes.
+    """
+    for waits in range(1, 100):
+
+        async def attempt(waits: int = waits) -> StoredVoice:
+            work = enrolment.enroll("bob", good("mp3"), consent="I am Bob", transcript=" Hello. ")
+            return await CancelledAt(work, waits)
+
+        task = asyncio.create_task(attempt())
+        await asyncio.wait([task])
+        if not task.cancelled():
+            break
+        assert is_empty(folder)
+        assert library.voices() == ()
+    voice = task.result()
+    assert waits > 4  # decoding and encoding have two waits each
+    assert (voice.name, voice.kind, voice.transcript) == ("bob", "cloned", "Hello.")
+    assert voice.consent is not None
+    assert voice.consent.statement == "I am Bob"
+    assert voice.vector_sizes == (NARROW, 64)
+
+    import torch
+
+    from agent_tts.model.clone import Encoder, add_silence
+
+    torch.set_num_threads(1)
+    waveform = torch.from_numpy(await decode(good("mp3"), max_s=5))
+    arrays = library.arrays("bob")
+    for path, size in ((checkpoints.tiny, 64), (checkpoints.narrow, NARROW)):
+        heard = Encoder.load(path).vector(waveform).numpy()
+        assert np.abs(arrays[f"vector_{size}"] - heard).max() < 1e-4 * np.abs(heard).max()
+    codes = Encoder.load(checkpoints.tiny).codes(add_silence(waveform)).numpy()
+    assert voice.frames == len(codes)
+    assert np.array_equal(arrays["codes"], codes)
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+async def test_a_clip_that_is_refused_leaves_nothing(folder: Path, nowhere: Enrolment) -> None:
+    with pytest.raises(InvalidRequest, match=r"^audio_sample: "):
+        await nowhere.enroll("bob", b"no audio", consent="yes")
+    assert is_empty(folder)
+
+
+async def test_a_checkpoint_that_cannot_be_used_says_why(folder: Path, library: VoiceLibrary, tmp_path: Path) -> None:
+    """To whoever runs the node."""
+    write(tmp_path / "named", model_type="custom_voice")
+    with pytest.raises(SettingsError, match="only 'base' checkpoints clone voices"):
+        await Enrolment(library, [(tmp_path / "named", 64)], 5).enroll("bob", good("wav"), consent="yes")
+    assert is_empty(folder)
+
+
+def child(module: str) -> int | None:
+    """The process that runs a module for this one."""
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return int(pid)
+    return None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.parametrize(("module", "error"), [("decode_child", InvalidRequest), ("encode_child", Internal)])
+async def test_a_process_that_is_killed_leaves_nothing(
+    module: str, error: type[SpeechError], folder: Path, enrolment: Enrolment
+) -> None:
+    task = asyncio.create_task(enrolment.enroll("bob", good("wav"), consent="yes"))
+    await until(lambda: child(module) is not None)
+    pid = child(module)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(error):
+        await task
+    assert is_empty(folder)
+
+
+async def test_an_encoder_that_hangs_is_killed(
+    folder: Path, enrolment: Enrolment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encode_module, "TIMEOUT_S", 0.05)
+    with pytest.raises(Internal, match=r"more than 0\.05 s"):
+        await enrolment.enroll("bob", good("wav"), consent="yes")
+    assert is_empty(folder)
+
+
+async def test_one_clip_at_a_time_and_few_wait(
+    folder: Path, nowhere: Enrolment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more is told to come back; those that leave or fail make room."""
+    at_once = 0
+
+    async def slow(*_: object, **__: object) -> None:
+        nonlocal at_once
+        at_once += 1
+        assert at_once == 1
+        await asyncio.sleep(0.01)
+        at_once -= 1
+        raise Internal("scripted")
+
+    monkeypatch.setattr("agent_tts.voices.enroll.decode", slow)
+    tasks = [asyncio.create_task(nowhere.enroll(f"bob{index}", b"", consent="yes")) for index in range(MAX_WAITING + 1)]
+    await asyncio.sleep(0)
+    with pytest.raises(AtCapacity, match="5 clips at once: try again"):
+        await nowhere.enroll("zoe", b"", consent="yes")
+    tasks[3].cancel()
+    await asyncio.sleep(0)
+    tasks.append(asyncio.create_task(nowhere.enroll("zoe", b"", consent="yes")))
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(result) for result in results] == [Internal] * 3 + [asyncio.CancelledError] + [Internal] * 2
+
+
+async def test_what_the_library_refuses_is_refused_before_any_work(library: VoiceLibrary, nowhere: Enrolment) -> None:
+    """Nobody listens to ten minutes of audio for a name that is taken."""
+    with pytest.raises(InvalidRequest, match=r"^name: "):
+        await nowhere.enroll("../bob", b"", consent="yes")
+    nowhere.design("a", "calm")
+    with pytest.raises(VoiceExists):
+        await nowhere.enroll("a", b"", consent="yes")
+    nowhere.design("b", "calm")
+    nowhere.design("c", "calm")
+    with pytest.raises(VoiceLimit):
+        await nowhere.enroll("d", b"", consent="yes")
+
+
+async def test_a_node_without_a_base_model_says_what_is_missing(library: VoiceLibrary) -> None:
+    bare = Enrolment(library, [], 5)
+    with pytest.raises(Unsupported, match="add a Base model"):
+        await bare.enroll("bob", b"", consent="yes")
+    with pytest.raises(Unsupported, match="add a Base model"):
+        bare.embed("bob", [0.0] * 64, consent="yes")
+    assert bare.design("sage", "a calm old man").kind == "designed"
+
+
+# ---------------------------------------------------------------- words and vectors
+
+
+Add = Callable[[Enrolment, str], object]
+
+
+@pytest.mark.parametrize(
+    ("param", "add", "allowed"),
+    [
+        ("consent", lambda e, text: e.embed("bob", [0.5] * 64, consent=text), (1, 2_000)),
+        ("description", lambda e, text: e.embed("bob", [0.5] * 64, consent="yes", description=text), (0, 500)),
+        ("description", lambda e, text: e.design("bob", "calm", description=text), (0, 500)),
+        ("prompt", lambda e, text: e.design("bob", text), (1, 2_000)),
+    ],
+)
+def test_texts_have_their_lengths(
+    param: str, add: Add, allowed: tuple[int, int], library: VoiceLibrary, nowhere: Enrolment
+) -> None:
+    least, most = allowed
+    for good_text in ("x" * max(least, 1), "x" * most):
+        add(nowhere, good_text)
+        library.delete("bob")
+    for bad_text in ["x" * (most + 1), "\ud800", *(["", " \n"] if least else [])]:
+        with pytest.raises(InvalidRequest, match=f"^{param}: ") as refused:
+            add(nowhere, bad_text)
+        assert refused.value.param == param
+
+
+async def test_cloning_needs_consent_and_a_short_transcript(nowhere: Enrolment) -> None:
+    with pytest.raises(InvalidRequest, match=r"^consent: "):
+        await nowhere.enroll("bob", good("wav"), consent=" ")
+    with pytest.raises(InvalidRequest, match=r"^ref_text: "):
+        await nowhere.enroll("bob", good("wav"), consent="yes", transcript="x" * 1_001)
+
+
+def test_a_vector_is_kept_as_it_is(library: VoiceLibrary, nowhere: Enrolment) -> None:
+    voice = nowhere.embed("bob", [index / 64 for index in range(64)], consent="it is mine", description="me")
+    assert (voice.kind, voice.vector_sizes, voice.frames, voice.transcript) == ("cloned", (64,), 0, None)
+    assert np.array_equal(library.arrays("bob")["vector_64"], np.arange(64, dtype=np.float32) / 64)
+
+
+@pytest.mark.parametrize("vector", [[], [0.5] * 63, [0.5] * 63 + [np.nan], [0.5] * 63 + [np.inf], [1e300] * 64])
+def test_a_vector_that_no_model_takes_is_refused(vector: list[float], folder: Path, nowhere: Enrolment) -> None:
+    with pytest.raises(InvalidRequest, match=r"^speaker_embedding: .*(64 values|finite)"):
+        nowhere.embed("bob", vector, consent="yes")
+    assert is_empty(folder)

@@ -1,0 +1,438 @@
+"""The library on disk: what is kept, what is refused, what survives damage and other processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loguru import logger
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from agent_tts.errors import Internal, InvalidRequest, SettingsError, UnknownVoice, VoiceExists, VoiceLimit
+from agent_tts.settings import Voices
+from agent_tts.voices import library as library_module
+from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary, default_folder
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="modes and links of POSIX")
+Arrays = dict[str, NDArray[Any]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where a library is to be; not there yet."""
+    return tmp_path / "data" / "voices"
+
+
+@pytest.fixture
+def library(folder: Path) -> VoiceLibrary:
+    return VoiceLibrary(folder, limit=3)
+
+
+@pytest.fixture
+def log() -> Iterator[list[str]]:
+    """Warnings and errors that are logged."""
+    lines: list[str] = []
+    sink = logger.add(lines.append, level="WARNING", format="{message}")
+    yield lines
+    logger.remove(sink)
+
+
+def sound(seed: int = 0) -> Arrays:
+    """The arrays of a cloned voice with a transcript."""
+    dice = np.random.default_rng(seed)
+    vectors = {f"vector_{size}": dice.standard_normal(size).astype(np.float32) for size in (1024, 64)}
+    return vectors | {"codes": dice.integers(0, 2048, (25, 16)).astype(np.int16)}
+
+
+def cloned(name: str = "bob", **fields: Any) -> StoredVoice:
+    return StoredVoice(name=name, kind="cloned", **{"transcript": "hello", "consent": Consent("yes")} | fields)
+
+
+def designed(name: str = "sage") -> StoredVoice:
+    return StoredVoice(name=name, kind="designed", prompt="a calm old man")
+
+
+# ---------------------------------------------------------------- keeping
+
+
+def test_a_voice_is_kept_with_all_that_it_is_made_of(folder: Path, library: VoiceLibrary) -> None:
+    """Another library, in another process say, reads the same."""
+    added = library.add(cloned(description="a friend"), sound())
+    assert (added.vector_sizes, added.frames, added.description) == ((64, 1024), 25, "a friend")
+    assert added.consent is not None
+    assert added.consent.statement == "yes"
+    other = VoiceLibrary(folder, 3)
+    assert other.voices() == library.voices() == (added,)
+    assert other.get("bob") == other.get("clone:bob") == added
+    arrays = other.arrays("bob")
+    assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
+        "vector_64": (np.float32, (64,)),
+        "vector_1024": (np.float32, (1024,)),
+        "codes": (np.int64, (25, 16)),
+    }
+    assert all(np.array_equal(arrays[name], array) for name, array in sound().items())
+
+
+def test_a_designed_voice_is_words_alone(folder: Path, library: VoiceLibrary) -> None:
+    added = library.add(designed(), {})
+    assert (added.prompt, added.vector_sizes, added.frames) == ("a calm old man", (), 0)
+    assert library.arrays("sage") == {}
+    assert [path.name for path in (folder / "sage").iterdir()] == ["voice.json"]
+
+
+def test_a_vector_is_enough_for_a_clone(library: VoiceLibrary) -> None:
+    added = library.add(cloned(transcript=None), {"vector_64": sound()["vector_64"]})
+    assert (added.vector_sizes, added.frames) == ((64,), 0)
+
+
+def test_voices_are_in_order(library: VoiceLibrary) -> None:
+    for name in ("zoe", "al", "bob"):
+        library.add(designed(name), {})
+    assert [voice.name for voice in library.voices()] == ["al", "bob", "zoe"]
+
+
+@POSIX
+def test_voices_are_their_owner_s_alone(folder: Path, library: VoiceLibrary) -> None:
+    """Whatever the umask is: they are personal data."""
+    before = os.umask(0)
+    try:
+        library.add(cloned(), sound())
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.rglob("*"))}
+    assert modes == {"voices": 0o700, "bob": 0o700, "voice.json": 0o600, "voice.safetensors": 0o600}
+
+
+def test_a_library_that_is_only_read_makes_no_folder(folder: Path, library: VoiceLibrary) -> None:
+    assert library.voices() == ()
+    assert not folder.exists()
+
+
+# ---------------------------------------------------------------- refusing
+
+
+def test_a_name_is_given_once(library: VoiceLibrary) -> None:
+    library.add(designed(), {})
+    with pytest.raises(VoiceExists, match="'sage'"):
+        library.add(designed(), {})
+
+
+def test_a_name_that_another_process_has_just_taken_stays_its_own(
+    folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even when it was free as this one looked; mutation: without the second look `bob` would be lost."""
+    monkeypatch.setattr(VoiceLibrary, "check_room", lambda *_: None)
+    VoiceLibrary(folder, 3).add(cloned(), sound())
+    with pytest.raises(VoiceExists):
+        library.add(designed("bob"), {})
+    assert library.get("bob").kind == "cloned"
+    assert [path.name for path in folder.iterdir()] == ["bob"]
+
+
+def test_a_full_library_takes_no_more(library: VoiceLibrary) -> None:
+    for name in "abc":
+        library.add(designed(name), {})
+    with pytest.raises(VoiceLimit, match="3 voices"):
+        library.add(designed("d"), {})
+    library.delete("a")
+    library.add(designed("d"), {})
+
+
+@pytest.mark.parametrize("name", ["../bob", "/tmp/bob", "a/b", ".hidden", "", "Bob", "nul"])
+def test_a_name_never_leads_out_of_the_library(name: str, folder: Path, library: VoiceLibrary) -> None:
+    library.add(designed(), {})
+    outside = folder.parent / "bob"
+    shutil.copytree(folder / "sage", outside)
+    for use in (library.get, library.arrays):
+        with pytest.raises(UnknownVoice):
+            use(name)
+    for change in (library.delete, lambda name: library.add(designed(name), {})):
+        with pytest.raises(InvalidRequest, match=r"^name: "):
+            change(name)
+    assert (outside / "voice.json").exists()
+
+
+def test_an_unknown_voice_is_told_its_neighbour(library: VoiceLibrary) -> None:
+    library.add(designed(), {})
+    for use in (library.get, library.arrays, library.delete):
+        with pytest.raises(UnknownVoice, match="did you mean 'sage'"):
+            use("sagee")
+
+
+VECTOR = sound()["vector_64"]
+CODES = sound()["codes"]
+
+
+@pytest.mark.parametrize(
+    ("voice", "arrays"),
+    [
+        (cloned(), {}),
+        (cloned(), {"codes": CODES}),
+        (cloned(), {"vector_64": VECTOR}),
+        (cloned(transcript=None), {"vector_64": VECTOR, "codes": CODES}),
+        (cloned(transcript=None, consent=None), {"vector_64": VECTOR}),
+        (cloned(transcript=None), {"vector_65": VECTOR}),
+        (cloned(transcript=None), {"vector_64": VECTOR.astype(np.float64)}),
+        (cloned(transcript=None), {"vector_64": VECTOR * np.float32(np.inf)}),
+        (cloned(transcript=None), {"vector_64": VECTOR, "vector": VECTOR}),
+        (cloned(), {"vector_64": VECTOR, "codes": CODES[:, :15]}),
+        (cloned(), {"vector_64": VECTOR, "codes": CODES[:0]}),
+        (cloned(), {"vector_64": VECTOR, "codes": CODES - 2048}),
+        (cloned(), {"vector_64": VECTOR, "codes": CODES.astype(np.float32)}),
+        (designed(), {"vector_64": VECTOR}),
+        (StoredVoice(name="sage", kind="designed"), {}),
+    ],
+)
+def test_what_is_not_a_whole_voice_is_not_kept(
+    voice: StoredVoice, arrays: Arrays, folder: Path, library: VoiceLibrary
+) -> None:
+    with pytest.raises(ValueError, match=r"array|not all"), np.errstate(invalid="ignore"):
+        library.add(voice, arrays)
+    assert not folder.exists()
+
+
+def test_a_disk_that_takes_nothing_is_a_fault_of_the_node(folder: Path, log: list[str]) -> None:
+    folder.parent.mkdir(parents=True)
+    folder.write_text("a file where the library is to be")
+    library = VoiceLibrary(folder, 3)
+    with pytest.raises(Internal, match="cannot be stored"):
+        library.add(designed(), {})
+    assert library.voices() == ()
+    assert any("Not a directory" in line or "File exists" in line for line in log)
+
+
+def test_a_write_that_fails_leaves_nothing(
+    folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any of its steps; the disk is full, say."""
+    library.add(designed(), {})
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for victim, step in ((library_module, "_write_file"), (Path, "rename")):
+        with monkeypatch.context() as patch:
+            patch.setattr(victim, step, fail)
+            with pytest.raises(Internal, match="cannot be stored"):
+                library.add(cloned(), sound())
+        assert [path.name for path in folder.iterdir()] == ["sage"]
+    library.add(cloned(), sound())
+
+
+# ---------------------------------------------------------------- changes from elsewhere
+
+
+def test_nothing_is_read_again_while_nothing_changes(
+    folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library.add(designed(), {})
+    settle(folder)
+    voices = library.voices()
+    monkeypatch.setattr(os, "scandir", lambda _: pytest.fail("read again"))
+    assert library.voices() is voices
+
+
+def test_only_what_is_new_is_read(folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    library.add(designed(), {})
+    read: list[str] = []
+    original = VoiceLibrary._read
+    monkeypatch.setattr(VoiceLibrary, "_read", lambda self, name: (read.append(name), original(self, name))[1])
+    library.add(cloned(), sound())
+    assert read == ["bob"]
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_changes_of_another_process_are_seen(settled: bool, folder: Path, library: VoiceLibrary) -> None:
+    """Even two within one tick of the file system's clock; mutation: trusting a time that is not settled misses one."""
+    other = VoiceLibrary(folder, 3)
+    other.add(designed(), {})
+    if settled:
+        settle(folder)
+    stamp = folder.stat().st_mtime_ns
+    assert [voice.name for voice in library.voices()] == ["sage"]
+    other.add(cloned(), sound())
+    if not settled:
+        os.utime(folder, ns=(stamp, stamp))
+    assert [voice.name for voice in library.voices()] == ["bob", "sage"]
+    other.delete("sage")
+    assert [voice.name for voice in library.voices()] == ["bob"]
+    shutil.rmtree(folder)
+    assert library.voices() == ()
+
+
+def test_a_voice_that_is_added_anew_is_another_one(library: VoiceLibrary) -> None:
+    """So that nobody goes on with a prompt of the old one."""
+    first = library.add(cloned(), sound())
+    library.delete("bob")
+    second = library.add(cloned(), sound(1))
+    assert first.version != second.version
+    assert library.get("bob") == second
+    assert np.array_equal(library.arrays("bob")["vector_64"], sound(1)["vector_64"])
+
+
+def settle(folder: Path) -> None:
+    """Let the last change be some seconds ago."""
+    past = datetime.now(UTC).timestamp() - 10
+    os.utime(folder, (past, past))
+
+
+# ---------------------------------------------------------------- damage
+
+
+def rewrite(path: Path, **entries: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+
+
+def escape(voice: Path) -> None:
+    """The whole voice is elsewhere."""
+    voice.rename(voice.parent.parent / "elsewhere")
+    voice.symlink_to(voice.parent.parent / "elsewhere")
+
+
+def escape_file(voice: Path, name: str) -> None:
+    (voice / name).rename(voice.parent.parent / name)
+    (voice / name).symlink_to(voice.parent.parent / name)
+
+
+def save(voice: Path, arrays: Arrays) -> None:
+    save_file(arrays, voice / "voice.safetensors")
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "no json": lambda voice: (voice / "voice.json").unlink(),
+    "broken json": lambda voice: (voice / "voice.json").write_text("{"),
+    "json that is no object": lambda voice: (voice / "voice.json").write_text("[]"),
+    "deep json": lambda voice: (voice / "voice.json").write_text("[" * 60_000),
+    "json that is no text": lambda voice: (voice / "voice.json").write_bytes(b"\xff\xfe"),
+    "an unknown entry": lambda voice: rewrite(voice / "voice.json", more=1),
+    "an unknown kind": lambda voice: rewrite(voice / "voice.json", kind="sung"),
+    "no consent": lambda voice: rewrite(voice / "voice.json", consent=None),
+    "a bad time": lambda voice: rewrite(voice / "voice.json", created_at="yesterday"),
+    "a bad version": lambda voice: rewrite(voice / "voice.json", version="../.."),
+    "no transcript": lambda voice: rewrite(voice / "voice.json", transcript=None),
+    "a long description": lambda voice: rewrite(voice / "voice.json", description="x" * 100_000),
+    "no arrays": lambda voice: (voice / "voice.safetensors").unlink(),
+    "empty arrays": lambda voice: (voice / "voice.safetensors").write_bytes(b""),
+    "cut arrays": lambda voice: os.truncate(voice / "voice.safetensors", 4_000),
+    "arrays that lie": lambda voice: (voice / "voice.safetensors").write_bytes(b"\xff" * 100),
+    "no vector": lambda voice: save(voice, {"codes": CODES}),
+    "no codes": lambda voice: save(voice, {"vector_64": VECTOR}),
+    "a vector of another size": lambda voice: save(voice, {"vector_1024": VECTOR, "codes": CODES}),
+    "codes of another shape": lambda voice: save(voice, {"vector_64": VECTOR, "codes": CODES.T.copy()}),
+    "an unknown array": lambda voice: save(voice, {"vector_64": VECTOR, "codes": CODES, "more": CODES}),
+    "a link": escape,
+    "a link as json": lambda voice: escape_file(voice, "voice.json"),
+    "a link as arrays": lambda voice: escape_file(voice, "voice.safetensors"),
+    "a file": lambda voice: (shutil.rmtree(voice), voice.write_text("")),
+    "a pipe as json": lambda voice: ((voice / "voice.json").unlink(), os.mkfifo(voice / "voice.json")),
+}
+
+
+@POSIX
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_voice_is_left_out_and_can_be_deleted(
+    what: str, folder: Path, library: VoiceLibrary, log: list[str]
+) -> None:
+    """Once it is logged; the others are as ever; using it is an error; nothing outside is touched by deleting it."""
+    library.add(cloned(), sound())
+    library.add(designed(), {})
+    DAMAGE[what](folder / "bob")
+    fresh = VoiceLibrary(folder, 3)
+    assert [voice.name for voice in (*fresh.voices(), *fresh.voices())] == ["sage", "sage"]
+    assert len([line for line in log if "'bob'" in line]) == 1
+    for use in (fresh.get, fresh.arrays):
+        with pytest.raises(UnknownVoice, match="'bob' is damaged: delete it"):
+            use("bob")
+    outside = {path for path in folder.parent.rglob("*") if folder not in path.parents}
+    fresh.delete("bob")
+    assert [path.name for path in folder.iterdir()] == ["sage"]
+    assert {path for path in folder.parent.rglob("*") if folder not in path.parents} == outside
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"vector_64": np.full(64, np.nan, np.float32), "codes": CODES},
+        {"vector_64": VECTOR.astype(np.float16), "codes": CODES},
+        {"vector_64": VECTOR, "codes": CODES - 2048},
+        {"vector_64": VECTOR, "codes": CODES.astype(np.float32)},
+    ],
+)
+def test_values_that_would_harm_an_engine_never_leave_the_library(
+    arrays: Arrays, folder: Path, library: VoiceLibrary, log: list[str]
+) -> None:
+    """A header does not show them."""
+    library.add(cloned(), sound())
+    save(folder / "bob", arrays)
+    with pytest.raises(UnknownVoice, match="damaged"):
+        VoiceLibrary(folder, 3).arrays("bob")
+    assert log
+
+
+def test_what_is_called_otherwise_is_none_of_the_library_s_business(folder: Path, library: VoiceLibrary) -> None:
+    library.add(designed(), {})
+    (folder / "README.txt").write_text("mine")
+    (folder / ".git").mkdir()
+    assert [voice.name for voice in VoiceLibrary(folder, 3).voices()] == ["sage"]
+
+
+def test_what_a_crash_left_is_swept_when_it_is_old(folder: Path, library: VoiceLibrary) -> None:
+    """And not what another process is writing now."""
+    library.add(designed(), {})
+    program = "import os, sys\nfrom pathlib import Path\nfrom agent_tts.voices import library\n"
+    crash = f"{program}library._write_file = lambda *_: os._exit(1)\n"
+    add = (
+        "library.VoiceLibrary(Path(sys.argv[1]), 3).add(library.StoredVoice(name='x', kind='designed', prompt='x'), {})"
+    )
+    subprocess.run([sys.executable, "-c", crash + add, str(folder)], timeout=60, check=False)
+    (left,) = folder.glob(".*")
+    VoiceLibrary(folder, 3)
+    assert left.exists()
+    old = (datetime.now(UTC) - timedelta(hours=2)).timestamp()
+    os.utime(left, (old, old))
+    assert [voice.name for voice in VoiceLibrary(folder, 3).voices()] == ["sage"]
+    assert [path.name for path in folder.iterdir()] == ["sage"]
+
+
+# ---------------------------------------------------------------- where it is
+
+
+def test_the_library_is_in_the_user_s_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert default_folder() == tmp_path / ".local/share/agent-tts/voices"
+    monkeypatch.setenv("XDG_DATA_HOME", "not/absolute")
+    assert default_folder() == tmp_path / ".local/share/agent-tts/voices"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert default_folder() == tmp_path / "data/agent-tts/voices"
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    assert default_folder() == tmp_path / "local/agent-tts/voices"
+
+
+def test_the_settings_name_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    VoiceLibrary.of(Voices(folder="~/mine", limit=1)).add(designed(), {})
+    assert (tmp_path / "mine/sage/voice.json").exists()
+    with pytest.raises(SettingsError, match=r"^voices\.folder: it has to be absolute"):
+        VoiceLibrary.of(Voices(folder="mine"))
+
+
+def test_the_front_stays_light() -> None:
+    """Mutation: importing the encoder, or PyAV, where they are only used by a process of their own."""
+    modules = "agent_tts.voices.library, agent_tts.voices.enroll, agent_tts.voices.names"
+    program = f"import {modules}, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert not {"torch", "transformers", "av", "safetensors"} & set(done.stdout.split())
