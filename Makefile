@@ -5,13 +5,16 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint configs/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fault fuzz slow bench clean
+.PHONY: help serve serve-qwen test check fault fuzz slow bench clean
 
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: $(VENV)/base ## run a node on http://127.0.0.1:8100 (settings: ARGS="--port 8200 ...")
 	$(BIN)/agent-tts serve $(ARGS)
+
+serve-qwen: $(VENV)/qwen ## the same with Qwen3-TTS on this machine's GPU; fetches the models of configs/gpu.yaml once
+	$(BIN)/agent-tts serve --config gpu $(ARGS)
 
 test: check ## everything that has to hold: checks, then all tests (ARGS="-k words" picks)
 	$(BIN)/python -m pytest $(ARGS)
@@ -28,7 +31,7 @@ fuzz: $(VENV)/dev ## bad input, many times over
 	TEST_FACTOR=20 $(BIN)/python -m pytest tests/fuzz tests/serve/test_protocol.py tests/engine/test_scheduler.py $(ARGS)
 
 slow: $(VENV)/dev ## the model against its reference at the released sizes: 8 GB of memory and some minutes
-	SLOW=1 $(BIN)/python -m pytest tests/model/test_slow_parity.py --timeout 1800 $(ARGS)
+	$(BIN)/python -m pytest -m slow $(ARGS)
 
 bench: $(VENV)/dev ## the README's figures
 	$(BIN)/agent-tts bench serve --engine espeak $(ARGS)
@@ -42,6 +45,10 @@ $(BIN)/python:
 $(VENV)/base: pyproject.toml configs/constraints.txt | $(BIN)/python
 	$(PIP) --editable .
 	@touch $@
+
+$(VENV)/qwen: pyproject.toml configs/constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[qwen]'
+	@touch $@ $(VENV)/base
 
 $(VENV)/dev: pyproject.toml configs/constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev]'

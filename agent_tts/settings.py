@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 ENV_PREFIX = "AGENT_TTS_"  # AGENT_TTS_LIMITS__CONNECTIONS=64 is limits.connections
+
+
+HUB_REVISION = re.compile(r"([^/@\s]+/[^/@\s]+)@([^/@\s]+)")
 
 
 class Section(BaseModel):
@@ -100,8 +104,8 @@ class Checkpoint(Section):
     def _short(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        source, at, revision = value.rpartition("@")
-        return {"source": source, "revision": revision} if at and source else {"source": value}
+        named = HUB_REVISION.fullmatch(value)
+        return {"source": named[1], "revision": named[2]} if named else {"source": value}
 
 
 class Qwen3(Section):

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from fastapi import FastAPI
 from numpy.typing import NDArray
 
+from agent_tts.engine.loop import EngineLoop, policy
+from agent_tts.engine.scheduler import Scheduler
+from agent_tts.engine.tone import ToneEngine
+from agent_tts.events import Event, Model
+from agent_tts.ipc.local import LocalEngine
 from agent_tts.serve.app import create_app
 from agent_tts.serve.node import Node
 from agent_tts.serve.server import NodeServer, listen
 from agent_tts.settings import Settings
-from agent_tts.speech.service import LinkFactory
+from agent_tts.speech.service import Link, LinkFactory
 
 START_S = 30.0
 
@@ -35,15 +42,34 @@ class RunningNode:
 
 
 @asynccontextmanager
-async def running_node(make_link: LinkFactory | None = None, **values: Any) -> AsyncIterator[RunningNode]:
-    """A node in this event loop, ready to speak. `values` are settings.
+async def running_node(**values: Any) -> AsyncIterator[RunningNode]:
+    """A node in this event loop with an engine process of its own, ready to speak. `values` are settings."""
+    async with running_app(create_app(settings_of(**values))) as node:
+        yield node
 
-    Args:
-        make_link: the way to an engine; an engine process of its own when None.
-    """
-    settings = Settings(**{"port": 0, "engine": "tone", "log_level": "warning", **values})
-    app = create_app(settings, make_link)
+
+def settings_of(**values: Any) -> Settings:
+    """Settings of a quiet node of the tone engine, on a port of its own."""
+    return Settings(**{"port": 0, "engine": "tone", "log_level": "warning", **values})
+
+
+def with_models(*models: Model) -> LinkFactory:
+    """The way to a tone engine in this event loop that has models: it speaks with none, but routing asks for them."""
+
+    def make(on_events: Callable[[list[Event]], None], on_lost: Callable[[str], None]) -> Link:
+        settings = settings_of()
+        engine = ToneEngine(settings, slots=4)
+        engine.info = dataclasses.replace(engine.info, models=(Model("named", "named", "nowhere"), *models))
+        return LocalEngine(EngineLoop(engine, Scheduler(policy(settings, 4))), on_events, on_lost)
+
+    return make
+
+
+@asynccontextmanager
+async def running_app(app: FastAPI) -> AsyncIterator[RunningNode]:
+    """A node in this event loop, ready to speak."""
     node: Node = app.state.node
+    settings = node.settings
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     with closing(listen(settings)) as listener:
         server = NodeServer(app, settings, url.set_result)

@@ -20,7 +20,7 @@ import httpx
 from agent_tts.errors import EngineLost
 from agent_tts.settings import ENV_PREFIX
 
-START_S = 60.0
+START_S = 300.0  # a large model is read from disk
 STOP_S = 15.0
 DRAIN_S = 0.5  # nobody listens any more when the node is stopped
 POLL_S = 0.05

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from agent_tts.cli.options import Key, Url
+from agent_tts.cli.options import Key, Set, Url
 from agent_tts.cli.reporting import reported
 from agent_tts.errors import SettingsError
 
@@ -18,7 +18,10 @@ bench = typer.Typer(
     help="Measure a node from outside: a running one (--url), or one of our own on a free port.", no_args_is_help=True
 )
 
-OwnEngine = Annotated[str, typer.Option("--engine", help="Of a node of our own: tone or espeak.")]
+OwnEngine = Annotated[str, typer.Option("--engine", help="Of a node of our own: tone, espeak or qwen3.")]
+Synthetic = Annotated[
+    str | None, typer.Option(help="Of a node of our own: qwen3 with random weights, 0.6B or 1.7B; no download.")
+]
 Voice = Annotated[str | None, typer.Option(help="The voice that is asked for.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
 PlotFile = Annotated[Path | None, typer.Option("--plot", help="Draw them: png, svg or pdf (needs matplotlib).")]
@@ -30,6 +33,8 @@ def serve(
     url: Url = None,
     key: Key = None,
     engine: OwnEngine = "espeak",
+    synthetic: Synthetic = None,
+    set_: Set = None,
     rate: Annotated[str | None, typer.Option(help="Requests per second at random times: 1,10,20.")] = None,
     concurrency: Annotated[str | None, typer.Option(help="Instead: requests at once, 1,64.")] = None,
     duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds that are measured, for each load.")] = 60,
@@ -48,12 +53,12 @@ def serve(
     chunk that came after its play time, for a player that starts on the first chunk.
     """
     from agent_tts.bench.serve import Load
-    from agent_tts.cli.bench_runs import Outputs, Source, run_serve
+    from agent_tts.cli.bench_runs import Outputs, Source, own, run_serve
 
     session = {"voice": voice, "lead_ms": lead_ms}
     load = Load(warmup_s=warmup, duration_s=duration, words_every_ms=words_every_ms, session=session)
     with reported():
-        run_serve(Source(url, key, engine), load, rate, concurrency, Outputs(json, plot))
+        run_serve(Source(url, key, **own(engine, set_, synthetic)), load, rate, concurrency, Outputs(json, plot))
 
 
 @bench.command()
@@ -61,6 +66,8 @@ def streams(
     url: Url = None,
     key: Key = None,
     engine: OwnEngine = "tone",
+    synthetic: Synthetic = None,
+    set_: Set = None,
     streams: Annotated[str, typer.Option(help="How many at once, one run for each.")] = "64,128,256,500",
     seconds: Annotated[float, typer.Option(min=1, max=86_400, help="Measured, for each run.")] = 30,
     ramp: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds in which the streams begin.")] = 2,
@@ -72,11 +79,11 @@ def streams(
 ) -> None:
     """The largest number of paced streams without a gap at their listeners', and what it costs."""
     from agent_tts.bench.streams import Plan
-    from agent_tts.cli.bench_runs import Outputs, Source, run_streams
+    from agent_tts.cli.bench_runs import Outputs, Source, own, run_streams
 
     plan = Plan(seconds, ramp, per_connection, lead_ms, voice)
     with reported():
-        run_streams(Source(url, key, engine), streams, plan, Outputs(json, plot))
+        run_streams(Source(url, key, **own(engine, set_, synthetic)), streams, plan, Outputs(json, plot))
 
 
 @bench.command()
@@ -84,6 +91,8 @@ def rtc(
     url: Url = None,
     key: Key = None,
     engine: OwnEngine = "tone",
+    synthetic: Synthetic = None,
+    set_: Set = None,
     peers: Annotated[str, typer.Option(help="How many at once, one run for each.")] = "1,16,32,48",
     seconds: Annotated[float, typer.Option(min=1, max=86_400, help="Measured, for each run.")] = 20,
     voice: Voice = None,
@@ -91,10 +100,10 @@ def rtc(
     plot: PlotFile = None,
 ) -> None:
     """How late WebRTC packets come, against the 20 ms grid of their timestamps."""
-    from agent_tts.cli.bench_runs import Outputs, Source, run_rtc
+    from agent_tts.cli.bench_runs import Outputs, Source, own, run_rtc
 
     with reported():
-        run_rtc(Source(url, key, engine), peers, seconds, voice, Outputs(json, plot))
+        run_rtc(Source(url, key, **own(engine, set_, synthetic)), peers, seconds, voice, Outputs(json, plot))
 
 
 @bench.command()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -19,6 +21,7 @@ from agent_tts.bench.node import own_node
 from agent_tts.bench.rtc import listen
 from agent_tts.bench.serve import Load, measure
 from agent_tts.bench.streams import Plan, hold, is_clean
+from agent_tts.cli.reporting import overrides
 from agent_tts.client import http_url, stream_url
 from agent_tts.errors import SettingsError
 from agent_tts.serve.run import event_loop_factory
@@ -36,6 +39,19 @@ class Source:
     url: str | None  # a running one; None is one of our own
     key: str | None
     engine: str  # of our own
+    settings: Mapping[str, str] = field(default_factory=dict)  # of our own, by keys with dots
+    synthetic: str | None = None  # of our own: a size of checkpoint with random weights, to speak with
+
+
+def own(engine: str, assignments: list[str] | None, synthetic: str | None) -> dict[str, Any]:
+    """What of a `Source` concerns a node of our own.
+
+    Raises:
+        SettingsError: an assignment without "=".
+    """
+    if synthetic is not None:
+        engine = "qwen3"
+    return {"engine": engine, "settings": overrides({}, assignments or []), "synthetic": synthetic}
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +263,27 @@ async def target(source: Source, **settings: object) -> AsyncIterator[Target]:
         yield Target(address, http_url(source.url), key, {}, await _info(address, key))
         return
     settings = {"engine": source.engine} | settings
-    async with own_node(**settings) as node:
-        address = stream_url(node.url)
-        pids = {"front": node.front_pid, "engine": node.engine_pid}
-        yield Target(address, node.url, key, pids, {**await _info(address, key), "settings": settings})
+    settings |= {name.replace(".", "__"): value for name, value in source.settings.items()}
+    with _synthetic(source.synthetic) as model:
+        async with own_node(**settings, **model) as node:
+            address = stream_url(node.url)
+            pids = {"front": node.front_pid, "engine": node.engine_pid}
+            yield Target(address, node.url, key, pids, {**await _info(address, key), "settings": settings})
+
+
+@contextmanager
+def _synthetic(size: str | None) -> Iterator[dict[str, str]]:
+    """The setting of a model with random weights, which is removed with the block; nothing for no size."""
+    if size is None:
+        yield {}
+        return
+    from agent_tts.bench.checkpoint import write
+
+    with TemporaryDirectory(prefix="agent-tts-") as folder:
+        checkpoint = Path(folder) / f"synthetic-{size}"
+        print(f"writing a {size} checkpoint with random weights", file=sys.stderr)
+        write(checkpoint, size=size)
+        yield {"qwen3__models": str(checkpoint)}
 
 
 async def _info(url: str, key: str | None) -> dict[str, Any]:

@@ -165,6 +165,8 @@ class Qwen3Voices:
         (voice, _), codes = cast.stored[0], arrays[0].get("codes")
         if len(cast.stored) > 1 or voice.transcript is None or codes is None:
             return self._clone(cast.model, vector)
+        if codes.max() >= cast.model.config.codec.codebook_size:  # on a GPU it would end the whole engine
+            raise Unsupported("this voice was made for a model with another codec: add it anew")
         transcript = tuple(cast.model.tokenizer.encode(voice.transcript))
         return self._clone(cast.model, vector, prompt.Reference(transcript, tuple(map(tuple, codes.tolist()))))
 

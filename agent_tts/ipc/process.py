@@ -24,7 +24,7 @@ ENGINE_SETTINGS = {"engine", "slots", "queue", "limits", "timeouts", "espeak", "
 
 # The variables that it gets: those of the system, of Python and of numeric libraries. Any other may hold a secret.
 ENVIRONMENT = re.compile(
-    r"(PATH|HOME|LANG|TEMP|LD_LIBRARY_PATH|VIRTUAL_ENV|SYSTEMROOT)\Z"
+    r"(PATH|HOME|LANG|TEMP|LD_LIBRARY_PATH|VIRTUAL_ENV|SYSTEMROOT|USERPROFILE|LOCALAPPDATA)\Z"
     r"|(LC_|TMP|DYLD_|PYTHON|OMP_|OPENBLAS_|MKL_|CUDA_|NVIDIA_|HF_|TORCH_|TRITON_|XDG_|COVERAGE_)"
 )
 

@@ -18,7 +18,7 @@ from agent_tts.errors import (
 )
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.serve.encode import FileFormat
-from agent_tts.serve.protocol import SamplingFields, SpeakerEmbedding
+from agent_tts.serve.protocol import SamplingFields, SpeakerEmbedding, VoiceName
 from agent_tts.speech.routing import Routing
 
 # ---------------------------------------------------------------- requests
@@ -29,7 +29,7 @@ class VoiceRef(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    id: str = Field(max_length=256)
+    id: VoiceName
 
 
 class SpeechRequest(SamplingFields):
@@ -37,7 +37,9 @@ class SpeechRequest(SamplingFields):
 
     input: str = Field(min_length=1, pattern=r"\S", description="text to speak")
     model: str = Field("tts-1", max_length=256, description="one of GET /v1/models, or with a language: tts-1-de")
-    voice: str | VoiceRef | None = Field(None, description="a voice of GET /v1/audio/voices; default: the engine's")
+    voice: VoiceName | VoiceRef | None = Field(
+        None, description="a voice of GET /v1/audio/voices; default: the engine's"
+    )
     speaker_embedding: SpeakerEmbedding | None = None
     instructions: str | None = Field(None, max_length=2_000, description="style, for engines that take one")
     response_format: FileFormat = "mp3"

@@ -29,11 +29,12 @@ MIN_LEAD_MS = 120
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
 Milliseconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
-# A speaker's vector. Those of the released models have 1024 or 2048 values, which fit into `limits.message_bytes` at
-# full precision.
+VoiceName = Annotated[str, Field(max_length=1_024)]  # a mix names eight voices and their weights
+
+# Those of the released models have 1024 or 2048 values, which fit into `limits.message_bytes` at full precision.
 SpeakerEmbedding = Annotated[
     list[Annotated[float, Field(allow_inf_nan=False)]],
-    Field(min_length=1, max_length=8_192, description="a speaker's vector, in place of a voice"),
+    Field(min_length=1, max_length=2_048, description="a speaker's vector, in place of a voice"),
 ]
 
 # ---------------------------------------------------------------- client -> server
@@ -72,7 +73,7 @@ class SessionConfig(_Strict):
     """Everything that a client may choose. A context starts with its session's and may override any field."""
 
     model: str | None = Field(None, max_length=256)
-    voice: str | None = Field(None, max_length=256)
+    voice: VoiceName | None = None
     speaker_embedding: SpeakerEmbedding | None = None
     language: str = Field("auto", max_length=64)
     instructions: str | None = Field(None, max_length=2_000)

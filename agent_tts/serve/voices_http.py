@@ -171,10 +171,9 @@ class VoiceDeleted(BaseModel):
 def router() -> APIRouter:
     """All routes of this module. Their node is `app.state.node`."""
     routes = APIRouter(prefix="/v1/audio/voices")
-    bodies = {"application/json": (NewDesign, NewEmbedding), multipart.CONTENT_TYPE: (NewClone, NewDesign)}
     content = {
-        type_: {"schema": {"oneOf": [model.model_json_schema() for model in models]}}
-        for type_, models in bodies.items()
+        "application/json": _one_of(NewDesign, NewEmbedding),
+        multipart.CONTENT_TYPE: _one_of(NewClone, NewDesign),
     }
     body = {"required": True, "content": content}
     routes.add_api_route("", list_voices, responses=ERRORS)

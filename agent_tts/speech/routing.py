@@ -110,7 +110,7 @@ class Routing:
 
     def voices(self) -> tuple[Voice, ...]:
         """Every voice that can be spoken here: the engine's, then the library's."""
-        languages = tuple(dict.fromkeys(self.info.languages.values()))
+        languages = tuple(sorted(set(self.info.languages.values())))
         added = (
             Voice(voice.name, languages, f"{voice.kind}: {voice.description}" if voice.description else voice.kind)
             for voice in self._stored.values()

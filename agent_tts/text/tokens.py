@@ -54,6 +54,12 @@ class Tokenizer:
             raise SettingsError("the checkpoint's text tokenizer is not byte-level BPE: some bytes have no token")
         return cls(model)
 
+    @property
+    def size(self) -> int:
+        """More than any id it gives."""
+        size: int = self._pipeline.get_vocab_size()
+        return size
+
     def encode(self, text: str) -> list[int]:
         """The ids of a whole text."""
         ids: list[int] = self._pipeline.encode(_scalars(text)).ids

@@ -86,6 +86,7 @@ def samples(clip: bytes, max_s: float) -> Iterator[bytes]:
     """
     import av
 
+    # For what FFmpeg itself opens, to find out what a file holds.
     allowed = {"protocol_whitelist": "", "codec_whitelist": ",".join(CODECS)}
     name = container_format(clip)
     with av.open(io.BytesIO(clip), "r", format=name, container_options=allowed, metadata_errors="ignore") as container:

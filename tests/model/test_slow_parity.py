@@ -6,7 +6,6 @@ What the tiny ones cannot show: that nothing depends on the widths, the depth, o
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +25,7 @@ from agent_tts.model.sampling import Sampling
 from agent_tts.model.weights import build, plan
 from tests.model import oracle, tiny
 
-pytestmark = [
-    pytest.mark.skipif(
-        "SLOW" not in os.environ,
-        reason="takes minutes and 8 GB of memory: make slow, or SLOW=1 pytest tests/model/test_slow_parity.py",
-    ),
-    pytest.mark.timeout(1_800),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 SIZE = "0.6B"
 FRAMES = 12

@@ -37,6 +37,7 @@ MATRIX = {
     ("GET", "/v1/audio/voices"): KEYED,
     ("POST", "/v1/audio/voices"): KEYED,
     ("DELETE", "/v1/audio/voices"): KEYED,
+    ("DELETE", "/v1/audio/voices/{name}"): KEYED,
     ("GET", "/v1/models"): KEYED,
     ("GET", "/v1/models/{model:path}"): KEYED,
     ("POST", "/v1/tokens"): KEYED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import requests
@@ -13,9 +14,10 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi import checks
 
+from agent_tts.events import Model
 from agent_tts.serve.app import create_app
 from agent_tts.settings import Settings
-from tests.support import running_node, until
+from tests.support import running_app, running_node, settings_of, until, with_models
 
 OURS = r"^/(v1/(audio|models|tokens)|health|ready|metrics)"
 EXAMPLES = 40  # of each kind, for each operation
@@ -31,9 +33,9 @@ CHECKS = [
 ]
 
 
-def fuzz(url: str) -> int:
+def fuzz(url: str, paths: str = OURS) -> int:
     """Send examples of every operation, right ones and wrong ones; how many were sent."""
-    schema = schemathesis.openapi.from_dict(create_app(Settings()).openapi()).include(path_regex=OURS)
+    schema = schemathesis.openapi.from_dict(create_app(Settings()).openapi()).include(path_regex=paths)
     sent = 0
     with requests.Session() as session:
         for result in schema.get_all_operations():
@@ -63,3 +65,12 @@ async def test_schema_is_kept() -> None:
     async with running_node() as node:
         assert await asyncio.to_thread(fuzz, node.url) > 2 * EXAMPLES
         await until(lambda: node.node.service.speaking == 0)
+
+
+async def test_schema_is_kept_by_a_node_that_takes_voices(tmp_path: Path) -> None:
+    models = (Model("design", "designed", "nowhere"), Model("base", "cloned", "nowhere", 1_024))
+    settings = settings_of(voices={"folder": str(tmp_path / "library")})
+    async with running_app(create_app(settings, with_models(*models))) as node:
+        assert await asyncio.to_thread(fuzz, node.url, r"^/v1/audio/voices") > 2 * EXAMPLES
+        assert node.node.service.library is not None
+        assert {voice.kind for voice in node.node.service.library.voices()} == {"designed"}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,11 @@ import openai
 import pytest
 
 from agent_tts.bench.checkpoint import write
-from agent_tts.engine.loop import EngineLoop, policy
-from agent_tts.engine.scheduler import Scheduler
-from agent_tts.engine.tone import ToneEngine
-from agent_tts.events import Event, Model, SpeechOptions
-from agent_tts.ipc.local import LocalEngine
+from agent_tts.events import Model, SpeechOptions
+from agent_tts.serve.app import create_app
 from agent_tts.serve.voices_http import MAX_UPLOADS
-from agent_tts.settings import Settings
-from agent_tts.speech.service import Link, LinkFactory
 from tests.serve.test_http import error_of, open_raw, read_all
-from tests.support import RunningNode, running_node, until
+from tests.support import RunningNode, running_app, settings_of, until, with_models
 from tests.voices.clips import KINDS, encoded, tone
 
 CONSENT = "I am Bob, and this is my voice."
@@ -43,26 +37,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Model:
 DESIGN = Model("design-tiny", "designed", "nowhere")
 
 
-def link_with(*models: Model) -> LinkFactory:
-    """The tone engine in this process, with models: it does not use them, but whoever adds voices does."""
-
-    def make(on_events: Callable[[list[Event]], None], on_lost: Callable[[str], None]) -> Link:
-        settings = Settings(engine="tone")
-        engine = ToneEngine(settings, slots=4)
-        named = Model("named-tiny", "named", "nowhere")
-        engine.info = dataclasses.replace(engine.info, models=(named, *models))
-        return LocalEngine(EngineLoop(engine, Scheduler(policy(settings, 4))), on_events, on_lost)
-
-    return make
-
-
 @asynccontextmanager
 async def voices_of(
-    folder: Path, *models: Model, **values: Any
+    folder: Path, *models: Model, **limits: float
 ) -> AsyncIterator[tuple[RunningNode, httpx.AsyncClient]]:
-    """A node with these models and a library of its own, and a client of its voices."""
-    voices = {"folder": str(folder / "library")} | values.pop("voices", {})
-    async with running_node(link_with(*models), voices=voices, **values) as node:
+    """A node with these models and a library of its own with these limits, and a client of its voices."""
+    settings = settings_of(voices={"folder": str(folder / "library"), **limits})
+    async with running_app(create_app(settings, with_models(*models))) as node:
         async with httpx.AsyncClient(base_url=f"{node.url}/v1/audio", timeout=60) as http:
             yield node, http
 
@@ -162,9 +143,9 @@ async def test_refused_requests_say_what_is_allowed_and_leave_nothing(tmp_path: 
             error = error_of(response)
             assert (response.status_code, error["code"], error["param"]) == (400, "bad_message", param), fields
             assert says in error["message"]
-        for body in (b"", b"{", b"[]", b"\xff", b"[" * 50_000, b'{"type":"embedding","speaker_embedding":[NaN]}'):
-            response = await http.post("/voices", content=body)
-            assert response.status_code == 400, body
+        for raw in (b"", b"{", b"[]", b"\xff", b"[" * 50_000, b'{"type":"embedding","speaker_embedding":[NaN]}'):
+            response = await http.post("/voices", content=raw)
+            assert response.status_code == 400, raw
             error_of(response)
     assert not (tmp_path / "library").exists()
 
@@ -180,7 +161,7 @@ CLIPS: list[tuple[dict[str, Any], str]] = [
 
 
 async def test_clips_that_cannot_be_cloned_are_refused_and_leave_nothing(tmp_path: Path, base: Model) -> None:
-    async with voices_of(tmp_path, base, voices={"clip_s": 2.5}) as (_, http):
+    async with voices_of(tmp_path, base, clip_s=2.5) as (_, http):
         for fields, param in CLIPS:
             response = await clone(http, **fields)
             assert (response.status_code, error_of(response)["param"]) == (400, param), fields
@@ -214,7 +195,7 @@ async def test_the_engines_own_voices_stay(tmp_path: Path, base: Model) -> None:
 
 
 async def test_an_upload_beyond_the_limit_is_refused_before_it_is_read(tmp_path: Path, base: Model) -> None:
-    async with voices_of(tmp_path, base, voices={"clip_bytes": 200_000}) as (node, http):
+    async with voices_of(tmp_path, base, clip_bytes=200_000) as (node, http):
         head = "POST /v1/audio/voices HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300000\r\n\r\n"
         with closing(await open_raw(node, head.encode())) as raw:
             answer = await read_all(raw)

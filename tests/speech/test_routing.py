@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -230,7 +229,7 @@ def test_voices_of_the_library_are_listed_if_they_can_be_spoken() -> None:
     assert listed(CLONED) == ["anyone", "alice", "bob"]
     voices = {voice.name: voice for voice in Routing(qwen(CLONED), LIBRARY).voices()}
     assert (voices["bob"].description, voices["alice"].description) == ("cloned", "cloned: my sister")
-    assert voices["bob"].languages == ("en", "zh", "de")
+    assert voices["bob"].languages == ("de", "en", "zh")
 
 
 def test_a_voice_of_the_engine_hides_one_of_the_library() -> None:
@@ -245,7 +244,7 @@ def test_a_new_voice_needs_a_free_name_and_a_model() -> None:
     with pytest.raises(Unsupported, match="VoiceDesign"):
         routing.check_new("carl", "designed")
     for name in (*OPENAI_VOICES, *QWEN_VOICES, "design", "anyone"):
-        with pytest.raises(InvalidRequest, match=re.escape(name)):
+        with pytest.raises(InvalidRequest, match=f"{name!r} is a voice of the engine"):
             check_free(name)
         assert name in RESERVED
     own = replace(qwen(CLONED), voices=(Voice("zoe", ("en",)),), aliases={"zozo": "zoe"})

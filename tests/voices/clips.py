@@ -28,6 +28,7 @@ class Kind:
     sample_format: str
     rate: int = 48_000
     layout: str = "mono"
+    video: str = ""  # a codec, for a film around the sound
 
 
 KINDS = {
@@ -41,6 +42,7 @@ KINDS = {
     "vorbis": Kind("ogg", "vorbis", "fltp", 44_100, "stereo"),
     "m4a": Kind("mp4", "aac", "fltp", 44_100),
     "webm": Kind("webm", "libopus", "flt"),
+    "film": Kind("mp4", "aac", "fltp", video="mpeg4"),
 }
 
 
@@ -57,7 +59,13 @@ def encoded(kind: Kind, samples: NDArray[np.float32]) -> bytes:
         options = {"strict": "experimental"}  # FFmpeg's own Vorbis encoder wants it
         stream = container.add_stream(kind.codec, rate=kind.rate, options=options)
         assert isinstance(stream, av.AudioStream)
-        stream.layout, stream.format = kind.layout, kind.sample_format
+        stream.layout, stream.format, stream.bit_rate = kind.layout, kind.sample_format, 128_000
+        if kind.video:
+            film = container.add_stream(kind.video, rate=10)
+            assert isinstance(film, av.VideoStream)
+            film.width = film.height = 64
+            container.mux(film.encode(av.VideoFrame.from_ndarray(np.zeros((64, 64, 3), np.uint8), format="rgb24")))
+            container.mux(film.encode(None))
         resampler = av.AudioResampler(format=kind.sample_format, layout=kind.layout, rate=kind.rate)
         channels = 1 if kind.layout == "mono" else 2
         packed = np.repeat(samples[:, None], channels, axis=1).reshape(1, -1)
@@ -108,7 +116,7 @@ def mutated(seed: int = 0) -> Iterator[tuple[str, bytes]]:
     dice = random.Random(seed)
     for name in KINDS:
         clip = good(name)
-        for cut in (4, 12, 40, 100, len(clip) // 2, len(clip) - 1):
+        for cut in (12, 100, len(clip) // 2, len(clip) - 1):
             yield f"{name} cut to {cut}", clip[:cut]
         for flips, first, last in ((1, 0, 64), (4, 0, 64), (16, 0, 512), (8, 0, len(clip)), (500, 64, len(clip))):
             broken = bytearray(clip)

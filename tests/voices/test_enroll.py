@@ -219,6 +219,8 @@ async def test_one_clip_at_a_time_and_few_wait(
     await asyncio.sleep(0)
     with pytest.raises(AtCapacity, match="5 clips at once: try again"):
         await nowhere.enroll("zoe", b"", consent="yes")
+    with pytest.raises(InvalidRequest, match=r"^name: "):
+        await nowhere.enroll("../zoe", b"", consent="yes")
     tasks[3].cancel()
     await asyncio.sleep(0)
     tasks.append(asyncio.create_task(nowhere.enroll("zoe", b"", consent="yes")))
@@ -237,6 +239,18 @@ async def test_what_the_library_refuses_is_refused_before_any_work(library: Voic
     nowhere.design("c", "calm")
     with pytest.raises(VoiceLimit):
         await nowhere.enroll("d", b"", consent="yes")
+
+
+async def test_a_name_that_is_taken_while_a_clip_waits_is_refused(enrolment: Enrolment) -> None:
+    """Before anybody listens to it: this one would be refused for what it is."""
+    first = asyncio.create_task(enrolment.enroll("bob", b"no audio", consent="yes"))
+    second = asyncio.create_task(enrolment.enroll("zoe", b"no audio", consent="yes"))
+    await asyncio.sleep(0)
+    enrolment.design("zoe", "calm")
+    with pytest.raises(InvalidRequest):
+        await first
+    with pytest.raises(VoiceExists):
+        await second
 
 
 async def test_a_node_without_a_base_model_says_what_is_missing(library: VoiceLibrary) -> None:
