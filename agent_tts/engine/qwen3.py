@@ -7,19 +7,20 @@ run. Rows join, pause and leave while the others go on.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
+from typing import Any
 
 from loguru import logger
 
 from agent_tts.engine.base import Input, Open, Output
 from agent_tts.engine.qwen3_loading import create_models
-from agent_tts.engine.qwen3_model import Qwen3Model
+from agent_tts.engine.qwen3_model import Qwen3Model, Speaker
 from agent_tts.engine.qwen3_row import Row
 from agent_tts.engine.qwen3_voices import Qwen3Voices
 from agent_tts.engine.slots import Slots
 from agent_tts.engine.watch import Watch
-from agent_tts.errors import Unsupported
+from agent_tts.errors import SpeechError, Unsupported
 from agent_tts.events import EngineInfo, Model
 from agent_tts.settings import Settings
 from agent_tts.voices.library import VoiceLibrary
@@ -56,10 +57,10 @@ class Qwen3Engine:
         self._slots = Slots(slots, self._make)
         # What the row of every slot has said, whichever model's row it is.
         self._watch = Watch(slots, self._models[0].config.talker.num_code_groups)
-        # Loads models on first use, one after the other, while those that are loaded speak.
-        self._loader = ThreadPoolExecutor(1, "model loader")
-        # Models that are being loaded, and those whose loading has failed and was not told yet.
-        self._loading: dict[Qwen3Model, Future[None]] = {}
+        # Loads models on first use and makes clones ready, one after the other, while the others speak.
+        self._loader = ThreadPoolExecutor(1, "qwen3 loader")
+        # The last loading of each model that was not loaded from the start.
+        self._models_loading: dict[Qwen3Model, Future[None]] = {}
         # Prompts that may still be computed in this step.
         self._joins = 0
 
@@ -75,8 +76,9 @@ class Qwen3Engine:
         for model in self._models:
             if running := [row for row in rows if row.runs and row.model is model]:
                 outputs += self._speak(model, running)
-        if self._loading and not any(row.runs for row in rows):
-            wait(self._loading.values(), LOADING_S)
+        loading: list[Future[Any]] = [row.loading for row in rows if row.loading]
+        if loading and not any(row.runs for row in rows):
+            wait(loading, LOADING_S, FIRST_COMPLETED)
         return outputs
 
     def close(self) -> None:
@@ -96,31 +98,37 @@ class Qwen3Engine:
 
     def _join(self, row: Row) -> None:
         """Compute the prompt of a row's next piece, if there is one and its turn has come."""
-        if row.joined or (not row.model.loaded and not self._load(row.model)) or not self._joins:
+        if row.joined or not self._joins or not self._is_ready(row):
             return
-        if row.speaker is None:
-            row.speaker = self._voices.ready(row.cast)
         if row.join():
             self._joins -= 1
             self._watch.reset(row.track.slot)
 
-    def _load(self, model: Qwen3Model) -> bool:
-        """Begin to load a model, or see whether it is loaded.
+    def _is_ready(self, row: Row) -> bool:
+        """Whether the model and the voice of a row are there; otherwise they come, in a thread of their own.
 
         Raises:
-            Unsupported: it could not be loaded; the next request tries again.
+            SpeechError: they cannot be had; the next request tries again.
         """
-        if model not in self._loading:
-            logger.info("{}: loading on first use", model.name)
-            self._loading[model] = self._loader.submit(model.load)
-        loading = self._loading[model]
-        if not loading.done():
-            return False
-        del self._loading[model]
-        if error := loading.exception():
-            logger.error("{}: {}", model.name, error)
-            raise Unsupported(f"the model {model.name} cannot be loaded: the node's log says why")
-        return True
+        if row.speaker is None and row.model.loaded:
+            row.speaker = self._voices.ready(row.cast)
+        if row.speaker is None and row.loading is None:
+            row.loading = self._load(row)
+        if row.speaker is None and row.loading and row.loading.done():
+            loaded, row.loading = _result(row.model, row.loading), None
+            if isinstance(loaded, Speaker):
+                row.speaker = loaded
+                self._voices.keep(row.cast, loaded)
+        return row.speaker is not None
+
+    def _load(self, row: Row) -> Future[Speaker] | Future[None]:
+        """Begin with what a row still needs: first its model, then its voice."""
+        if row.model.loaded:
+            return self._loader.submit(self._voices.load, row.cast)
+        known = self._models_loading.get(row.model)
+        if known is None or known.done():
+            known = self._models_loading[row.model] = self._loader.submit(row.model.load)
+        return known
 
     def _speak(self, model: Qwen3Model, rows: Sequence[Row]) -> list[Output]:
         spoken = model.step([row.track.slot for row in rows])
@@ -129,3 +137,18 @@ class Qwen3Engine:
         for index, row in enumerate(rows):
             outputs += self._slots.guard(row, partial(row.hear, spoken, index, run_away=bool(away[index])))
         return outputs
+
+
+def _result(model: Qwen3Model, loading: Future[Speaker] | Future[None]) -> Speaker | None:
+    """What has been loaded.
+
+    Raises:
+        SpeechError: it could not be.
+    """
+    try:
+        return loading.result()
+    except SpeechError:
+        raise
+    except Exception as error:
+        logger.error("{}: {}: {}", model.name, type(error).__name__, error)
+        raise Unsupported(f"the model {model.name} cannot be loaded: the node's log says why") from error

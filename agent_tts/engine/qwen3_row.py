@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from concurrent.futures import Future
 from dataclasses import replace
 
 import numpy as np
@@ -33,6 +34,8 @@ class Row:
         self.cast = cast
         # The voice on its model. None until the model is loaded.
         self.speaker: Speaker | None = None
+        # What is being loaded for it: its model or its voice. None when nothing is.
+        self.loading: Future[Speaker] | Future[None] | None = None
         self._language = LANGUAGE_NAMES.get(opened.options.language, opened.options.language)
         self._sampling = _sampling(opened.options, cast.model)
         # Whether it can take part in this step.

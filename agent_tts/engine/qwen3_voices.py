@@ -61,6 +61,11 @@ class Cast:
     embedding: tuple[float, ...] = ()  # a speaker's vector that the request carries
     instructions: str = ""  # how to speak, and in a designed voice who
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What its `Speaker` depends on."""
+        return self.model.name, self.embedding, tuple((voice.version, weight) for voice, weight in self.stored)
+
 
 class Qwen3Voices:
     """Voices of some models and of a library; keeps the most recently used clones ready.
@@ -74,7 +79,7 @@ class Qwen3Voices:
         self._library = library
         self._limit = limit
         # Clones on their device, the one used last at the end; by model, voice and its version.
-        self._ready: OrderedDict[tuple[str, ...], Speaker] = OrderedDict()
+        self._ready: OrderedDict[tuple[object, ...], Speaker] = OrderedDict()
 
     def listed(self) -> tuple[Voice, ...]:
         """The voices that the models have of their own; the first is the default."""
@@ -138,25 +143,30 @@ class Qwen3Voices:
                 return model
         raise Unsupported(f"no model that was asked for speaks {kind} voices")
 
-    def ready(self, cast: Cast) -> Speaker:
-        """The voice on its model, which is loaded. A clone that is not ready yet takes as long as some frames.
+    def ready(self, cast: Cast) -> Speaker | None:
+        """The voice on its model, which is loaded; None for a clone that `load` has to make ready first."""
+        if not cast.stored and not cast.embedding:
+            return Speaker(prompt.Voice(cast.speaker))
+        speaker = self._ready.get(cast.key)
+        if speaker is not None:
+            self._ready.move_to_end(cast.key)
+        return speaker
+
+    def keep(self, cast: Cast, speaker: Speaker) -> None:
+        """Keep a clone that `load` has made ready, as long as others are not used more recently."""
+        self._ready[cast.key] = speaker
+        while len(self._ready) > self._limit:
+            self._ready.popitem(last=False)
+
+    def load(self, cast: Cast) -> Speaker:
+        """Make a clone ready, in any thread; its reference takes as long as that many frames of speech.
 
         Raises:
             InvalidRequest: the vector is of another size than the model's.
-            UnknownVoice: it has been deleted.
+            UnknownVoice, Unsupported: it has been deleted, or was made for another model.
         """
-        if not cast.stored and not cast.embedding:
-            return Speaker(prompt.Voice(cast.speaker))
         if cast.embedding:
             return self._clone(cast.model, np.asarray(cast.embedding, np.float32))
-        key = (cast.model.name, *(f"{voice.version} {weight}" for voice, weight in cast.stored))
-        speaker = self._ready.pop(key, None) or self._load(cast)
-        self._ready[key] = speaker
-        while len(self._ready) > self._limit:
-            self._ready.popitem(last=False)
-        return speaker
-
-    def _load(self, cast: Cast) -> Speaker:
         arrays = [self._library.arrays(voice.name) for voice, _ in cast.stored]
         size = f"vector_{cast.model.vector_size}"
         if not all(size in array for array in arrays):

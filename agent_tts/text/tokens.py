@@ -56,9 +56,8 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """More than any id it gives."""
-        size: int = self._pipeline.get_vocab_size()
-        return size
+        """One more than the largest id it gives."""
+        return 1 + max(self._pipeline.get_vocab().values())
 
     def encode(self, text: str) -> list[int]:
         """The ids of a whole text."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -291,6 +293,14 @@ class TestRefuses:
 
     def test_a_folder_without_a_checkpoint(self, tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match=r"config\.json"), engine(tmp_path):
+            pass
+
+    def test_a_tokenizer_that_belongs_to_another_model(self, checkpoint: Checkpoints, tmp_path: Path) -> None:
+        shutil.copytree(checkpoint("custom_voice"), tmp_path / "copy")
+        vocabulary = json.loads((tmp_path / "copy/vocab.json").read_text("utf-8"))
+        vocabulary["one more"] = 999_999
+        (tmp_path / "copy/vocab.json").write_text(json.dumps(vocabulary), "utf-8")
+        with pytest.raises(SettingsError, match="more tokens than the model has embeddings"), engine(tmp_path / "copy"):
             pass
 
     def test_a_device_that_is_not_there(self, checkpoint: Checkpoints) -> None:
