@@ -55,8 +55,8 @@ class PieceFeed:
         self._unread.extend(in_chunks(text))
 
     def read(self) -> None:
-        """Read the text until there is something for the model, one chunk at the most."""
-        if self._unread and not self.pieces[0].tokens and not self.pieces[0].complete:
+        """Read a chunk of the text, unless the present piece is complete."""
+        if self._unread and not self.pieces[0].complete:
             self._read(self._unread.popleft())
 
     @property

@@ -132,7 +132,7 @@ class Qwen3Engine:
 
     def _speak(self, model: Qwen3Model, rows: Sequence[Row]) -> list[Output]:
         spoken = model.step([row.track.slot for row in rows])
-        away = self._watch.see([row.track.slot for row in rows], spoken.codes, spoken.pcm, [row.given for row in rows])
+        away = self._watch.see([row.track.slot for row in rows], spoken.codes, spoken.pcm, [row.tokens for row in rows])
         outputs: list[Output] = []
         for index, row in enumerate(rows):
             outputs += self._slots.guard(row, partial(row.hear, spoken, index, run_away=bool(away[index])))

@@ -44,9 +44,11 @@ class Row:
         self._heard = False
         # Positions of the cache that are in use. 0 while the row has not joined for its present piece.
         self._used = 0
-        # Tokens of the present piece that are the row's to read, and how many it has read.
-        self.given = 0
+        # Tokens on the text side of the row's steps, and how many of them it has read.
+        self._given = 0
         self._read = 0
+        # Tokens of the present piece's text, as far as the model knows it.
+        self.tokens = 0
         # Whether these are all tokens of the piece.
         self._complete = False
 
@@ -101,7 +103,8 @@ class Row:
             raise Unsupported("the voice's reference and the instructions leave no room for speech: shorten them")
         self.model.join(self.track.slot, prompt, self._sampling, self.speaker)
         del piece.tokens[: len(start)]
-        self._used, self._read, self.given = len(prompt.prefix), 0, len(prompt.text)
+        self._used, self._read, self._given = len(prompt.prefix), 0, len(prompt.text)
+        self.tokens = len(start)
         return True
 
     def settle(self) -> list[Output]:
@@ -114,7 +117,7 @@ class Row:
         if self.joined and piece.speakable and not self._complete and (piece.tokens or piece.complete):
             self._give(piece.tokens, complete=piece.complete)
             piece.tokens.clear()
-        if self.joined and (self._complete or self._read < self.given):
+        if self.joined and (self._complete or self._read < self._given):
             if self._used >= self.model.positions:
                 return [Done(slot, epoch, length=True)]
             self.runs = True
@@ -129,9 +132,10 @@ class Row:
 
     def _give(self, tokens: list[int], *, complete: bool) -> None:
         # What the cache has no room for can never be read: the piece is cut where the cache is full.
-        tokens = tokens[: max(0, self.model.positions - self.given - 1)]
+        tokens = tokens[: max(0, self.model.positions - self._given - 1)]
         self.model.add_text(self.track.slot, tokens, complete=complete)
-        self.given += len(tokens) + complete
+        self._given += len(tokens) + complete
+        self.tokens += len(tokens)
         self._complete = complete
 
     def hear(self, spoken: Spoken, index: int, *, run_away: bool) -> list[Output]:
@@ -157,7 +161,7 @@ class Row:
     def _end_piece(self) -> list[Output]:
         """The present piece has been spoken."""
         piece = self.track.pieces.popleft()
-        self._used = self._read = self.given = 0
+        self._used = self._read = self._given = self.tokens = 0
         self._complete = False
         return [Flushed(self.track.slot, self.track.epoch)] * piece.flushes
 

@@ -74,9 +74,13 @@ def theirs(model: Any, method: str, **request: Any) -> NDArray[np.float32]:
     return wav
 
 
-def ours(made: Qwen3Engine, options: SpeechOptions) -> NDArray[np.float32]:
+def ours(made: Qwen3Engine, options: SpeechOptions, text: str = TEXT) -> NDArray[np.float32]:
     """The first `FRAMES` frames of an engine."""
-    outputs = made.step([Open(0, 1, options), Text(0, TEXT, last=True)], [0])
+    return frames_of(made, made.step([Open(0, 1, options), Text(0, text), Text(0, "", last=True)], [0]))
+
+
+def frames_of(made: Qwen3Engine, outputs: list[Output]) -> NDArray[np.float32]:
+    """The first `FRAMES` frames of an engine, of which `outputs` are the first, if any."""
     while len(outputs) < FRAMES:
         outputs += made.step([], [0])
     made.step([Close(0)], [])
@@ -146,6 +150,22 @@ class TestSaysWhatUpstreamSays:
         assert_well_formed(whole)
         for pieces in (list(TEXT), [TEXT[:7], TEXT[7:8], TEXT[8:]], [*TEXT, ""]):
             assert np.array_equal(speak(ryan, *pieces, options=RYAN).pcm, whole.pcm)
+
+
+def test_a_text_shorter_than_its_voices_reference_may_end_late(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    library = VoiceLibrary(tmp_path / "voices", 10)
+    voice = StoredVoice(name="bob", kind="cloned", transcript="a", consent=Consent("Bob agrees."))
+    codes = np.random.default_rng(0).integers(0, 2_048, (40, 16)).astype(np.int16)
+    with engine(checkpoint("base"), slots=1, voices=tmp_path / "voices") as base:
+        size = base.info.models[0].vector_size or 0
+        library.add(voice, {f"vector_{size}": np.ones(size, np.float32), "codes": codes})
+        options = SpeechOptions("bob", seed=0, clean=False, sampling=GREEDY)
+        at_once = ours(base, options, "Hi.")
+        outputs = base.step([Open(0, 1, options), Text(0, "H")], [0])
+        while outputs != [Starved(0, 1)]:
+            outputs = base.step([], [0])
+        assert base.step([Text(0, "i.")], [0]) == [Starved(0, 1)]
+        assert np.array_equal(frames_of(base, base.step([Text(0, "", last=True)], [0])), at_once)
 
 
 def test_others_that_join_pause_and_leave_change_nothing(ryan: Qwen3Engine) -> None:
