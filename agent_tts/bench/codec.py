@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from statistics import median
 
 import torch
@@ -21,7 +22,7 @@ Step = Callable[[CodecState, Tensor, Tensor], Tensor]
 
 BATCHES = (1, 8, 64, 256)
 FRAMES_PAST = 100  # more than the window: every slot of it is read
-REPLAYS = 50
+WARM_UP, REPLAYS = 5, 50
 
 
 def synthetic_codec(device: torch.device, dtype: torch.dtype, seed: int = 0) -> Codec:
@@ -55,7 +56,7 @@ def cost(codec: Codec, step: Step, batch: int, dtype: torch.dtype, device: torch
     state = codec.init_state(batch, device, dtype)
     state.position.fill_(FRAMES_PAST)
     codes, run = _codes(1, batch, device)[0], torch.ones(batch, dtype=torch.bool, device=device)
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         for _ in range(2):
             step(state, codes, run)
@@ -63,15 +64,17 @@ def cost(codec: Codec, step: Step, batch: int, dtype: torch.dtype, device: torch
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step(state, codes, run)
-    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(REPLAYS)]
-    for _ in range(5):
+    marks = [_mark() for _ in range(WARM_UP + REPLAYS + 1)]
+    for mark in marks[:-1]:
+        mark.record()
         graph.replay()
-    for begin, end in marks:
-        begin.record()
-        graph.replay()
-        end.record()
+    marks[-1].record()
     torch.cuda.synchronize()
-    return Cost(batch, median(begin.elapsed_time(end) for begin, end in marks))
+    return Cost(batch, median(begin.elapsed_time(end) for begin, end in pairwise(marks[WARM_UP:])))
+
+
+def _mark() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def signal_to_noise(

@@ -8,225 +8,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import torch
 import triton
-from torch import Tensor, nn
+from torch import Tensor
 
 from agent_tts.model import codec_kernels as kernels
 from agent_tts.model.codec import Codec, Quantizer, TransformerLayer
 from agent_tts.model.codec_layers import (
     CausalConv,
     CausalUpsample,
+    Codebook,
     ConvNeXtBlock,
     DecoderBlock,
     ResidualUnit,
-    SnakeBeta,
     Upsampling,
 )
+from agent_tts.model.codec_packed import Conv, Snake, Unit
 from agent_tts.model.codec_state import CodecState
-from agent_tts.model.layers import RMSNorm
-
-
-class Tile(NamedTuple):
-    """What one program of a matrix product computes, and how."""
-
-    m: int
-    n: int
-    k: int
-    warps: int
-    stages: int
-
-
-def conv_tile(m: int, n: int, channels: int) -> Tile:
-    """The tile for [m, taps * channels] x [taps * channels, n]."""
-    k = min(64, channels & -channels)
-    if m <= 16:
-        return Tile(16, 32, min(128, channels & -channels), 4, 4)
-    if m * n < 1 << 18:
-        return Tile(32, 32, k, 4, 4)
-    if m * n < 1 << 20:
-        return Tile(64, 64, k, 4, 4)
-    return Tile(128, 128, k, 8, 3)
-
-
-def unit_tile(m: int, channels: int) -> Tile:
-    """The tile of a fused residual unit: all channels of m steps."""
-    k = min(64, channels & -channels)
-    return Tile(32 if m <= 2048 else 64, channels, k, 4, 3)
-
-
-# Channels up to which a residual unit is one kernel: a tile of all channels has to stay on the chip.
-FUSED_CHANNELS = 192
-
-
-class Snake(NamedTuple):
-    """SnakeBeta as factor and reciprocal height, float32, for each column of a product."""
-
-    alpha: Tensor
-    beta: Tensor
-
-    @classmethod
-    def of(cls, snake: nn.Module, repeat: int = 1) -> Snake:
-        assert isinstance(snake, SnakeBeta)
-        alpha, beta = snake.alpha.float().exp(), snake.beta.float().exp()
-        return cls(alpha.repeat(repeat), (1.0 / (beta + 1e-9)).repeat(repeat))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Conv:
-    """A causal convolution or linear layer, packed: `rate` steps a frame of `channels`."""
-
-    weight: Tensor  # [taps * channels, N], twice as wide if gated
-    bias: Tensor | None = None  # [N], as the scale
-    rate: int = 1
-    taps: int = 1
-    dilation: int = 1
-    scale: Tensor | None = None
-    eps: float = 0.0  # of a root-mean-square norm before it, whose weight is in `weight`
-    gelu: bool = False
-    gated: bool = False
-
-    def __call__(
-        self,
-        x: Tensor,
-        position: Tensor,
-        *,
-        residual: Tensor | None = None,
-        ring: Tensor | None = None,
-        snake: Snake | None = None,
-        raw: bool = True,
-    ) -> Tensor:
-        """x, a ring or the frame alone -> [rows, rate, N] if `raw`, and the same after `snake` into `ring`."""
-        rows, channels = len(position), len(self.weight) // self.taps
-        m, n = rows * self.rate, self.weight.shape[1] // (1 + self.gated)
-        out = x.new_empty(rows, self.rate, n) if raw else None
-        tile = conv_tile(m, n, channels)
-        kernels.conv[triton.cdiv(m, tile.m) * triton.cdiv(n, tile.n),](
-            x,
-            position,
-            self.weight,
-            self.bias,
-            residual,
-            self.scale,
-            out,
-            ring,
-            *(snake or (None, None)),
-            m,
-            self.dilation,
-            x.numel() // (m * channels),
-            1 if ring is None else ring.numel() // (m * n),
-            T=self.rate,
-            C=channels,
-            N=n,
-            TAPS=self.taps,
-            EPS=self.eps,
-            GELU=self.gelu,
-            GATED=self.gated,
-            BM=tile.m,
-            BN=tile.n,
-            BK=tile.k,
-            STAGES=tile.stages,
-            num_warps=tile.warps,
-        )
-        return cast(Tensor, out)
-
-    @classmethod
-    def of(cls, conv: CausalConv, **options: object) -> Conv:
-        outputs, _, taps = conv.conv.weight.shape
-        weight = conv.conv.weight.permute(2, 1, 0).reshape(-1, outputs).contiguous()
-        return cls(weight, conv.conv.bias, conv.history.rate, taps, conv.conv.dilation[0])
-
-    @classmethod
-    def of_upsample(cls, upsample: CausalUpsample) -> Conv:
-        """An input reaches the `stride` outputs of its own step by the first taps, and those of later steps."""
-        inputs, outputs, kernel = upsample.conv.weight.shape
-        stride = upsample.stride
-        taps = kernel // stride
-        phases = upsample.conv.weight.view(inputs, outputs, taps, stride).flip(2)
-        weight = phases.permute(2, 0, 3, 1).reshape(taps * inputs, stride * outputs).contiguous()
-        bias = cast(Tensor, upsample.conv.bias).repeat(stride)
-        return cls(weight, bias, upsample.history.rate, taps)
-
-    @classmethod
-    def of_linear(
-        cls,
-        *linears: nn.Linear,
-        rate: int = 1,
-        norm: RMSNorm | None = None,
-        scale: Tensor | None = None,
-        gelu: bool = False,
-        gated: bool = False,
-    ) -> Conv:
-        """Layers of one input side by side, after a norm if there is one."""
-        weight = torch.cat([linear.weight for linear in linears]).t()
-        if norm is not None:
-            weight = (weight.float() * norm.weight.float()[:, None]).to(weight.dtype)
-        bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
-        eps = norm.eps if norm else 0.0
-        return cls(weight.contiguous(), bias, rate, scale=scale, eps=eps, gelu=gelu, gated=gated)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Unit:
-    """A residual unit whose input, activated, is in a ring of its own."""
-
-    history: int  # that ring
-    before: Snake
-    first: Conv
-    between: Snake
-    second: Conv
-
-    @classmethod
-    def of(cls, unit: ResidualUnit) -> Unit:
-        return cls(
-            unit.conv1.history.index,
-            Snake.of(unit.act1),
-            Conv.of(unit.conv1),
-            Snake.of(unit.act2),
-            Conv.of(unit.conv2),
-        )
-
-    def __call__(
-        self, x: Tensor, position: Tensor, residual: Tensor, ring: Tensor, snake: Snake, raw: bool = True
-    ) -> Tensor:
-        """As a `Conv`; the residual is the unit's input before activation."""
-        channels = len(self.second.weight)
-        third = channels // 3
-        if channels % 3 or third & (third - 1) or channels > FUSED_CHANNELS:
-            hidden = torch.empty_like(residual)
-            self.first(x, position, ring=hidden, snake=self.between, raw=False)
-            return self.second(hidden, position, residual=residual, ring=ring, snake=snake, raw=raw)
-        m = residual.numel() // channels
-        out = torch.empty_like(residual) if raw else None
-        tile = unit_tile(m, channels)
-        kernels.residual_unit[triton.cdiv(m, tile.m),](
-            x,
-            position,
-            self.first.weight,
-            self.first.bias,
-            *self.between,
-            self.second.weight,
-            self.second.bias,
-            residual,
-            out,
-            ring,
-            *snake,
-            m,
-            self.first.dilation,
-            x.numel() // (m * channels),
-            ring.numel() // (m * channels),
-            T=self.first.rate,
-            C=channels,
-            TAPS=self.first.taps,
-            BM=tile.m,
-            BK=tile.k,
-            STAGES=tile.stages,
-            num_warps=tile.warps,
-        )
-        return cast(Tensor, out)
 
 
 class Layer(NamedTuple):
@@ -263,7 +63,8 @@ class Stretch(NamedTuple):
     @classmethod
     def of(cls, upsampling: Upsampling) -> Stretch:
         upsample, block = upsampling
-        assert isinstance(upsample, CausalUpsample) and isinstance(block, ConvNeXtBlock)
+        assert isinstance(upsample, CausalUpsample)
+        assert isinstance(block, ConvNeXtBlock)
         conv, rate = block.dwconv, block.dwconv.history.rate
         return cls(
             Conv.of_upsample(upsample),
@@ -288,7 +89,8 @@ class Block(NamedTuple):
     @classmethod
     def of(cls, block: DecoderBlock) -> Block:
         _, upsample, first, *others = block.block
-        assert isinstance(upsample, CausalUpsample) and isinstance(first, ResidualUnit)
+        assert isinstance(upsample, CausalUpsample)
+        assert isinstance(first, ResidualUnit)
         return cls(
             upsample.history.index,
             Conv.of_upsample(upsample),
@@ -298,12 +100,14 @@ class Block(NamedTuple):
 
 
 class FastCodec:
-    """The step of a codec whose weights are loaded. It has a copy of them: the codec's own are no longer read."""
+    """The step of a codec whose weights are loaded, in bfloat16 or float16; it keeps a copy of them."""
 
+    @torch.no_grad()
     def __init__(self, codec: Codec) -> None:
         config, transformer = codec.config, codec.pre_transformer
         first, *blocks, snake, last = codec.decoder
-        assert isinstance(first, CausalConv) and isinstance(last, CausalConv)
+        assert isinstance(first, CausalConv)
+        assert isinstance(last, CausalConv)
         self._config = config
         self._table = _projected_codebooks(codec)
         self._start = codec.pre_conv.history.index
@@ -359,7 +163,7 @@ class FastCodec:
             kernels.attention[len(x), heads](
                 qkv, position, keys, values, mixed, self._frequencies, config.head_dim**-0.5,
                 WINDOW=config.sliding_window, HEADS=heads, HALF=half,
-                SLOTS=triton.next_power_of_2(config.sliding_window), num_warps=4,
+                SLOTS=triton.next_power_of_2(config.sliding_window), num_warps=2,
             )  # fmt: skip
             x = layer.out(mixed, position, residual=x)
             x = layer.down(layer.gate(x, position), position, residual=x)
@@ -380,19 +184,17 @@ class FastCodec:
 
     def _waveform(self, ring: Tensor, position: Tensor, run: Tensor) -> Tensor:
         conv, channels = self._last, ring.shape[2]
-        m, tile = len(run) * conv.rate, 64
+        m, tile = len(run) * conv.rate, 32
         out = torch.empty(len(run), conv.rate, dtype=torch.float32, device=ring.device)
         kernels.waveform[triton.cdiv(m, tile),](
             ring, position, run, conv.weight, conv.bias, out, m,
             T=conv.rate, C=channels, TAPS=conv.taps, FRAMES=ring.shape[1] // conv.rate,
-            BM=tile, BLOCK=triton.next_power_of_2(channels), num_warps=8,
+            BM=tile, BLOCK=triton.next_power_of_2(channels), num_warps=4,
         )  # fmt: skip
         return out
 
 
-def _stretch(
-    stretch: Stretch, x: Tensor, position: Tensor, rings: tuple[Tensor, ...], ring: Tensor | None
-) -> Tensor:
+def _stretch(stretch: Stretch, x: Tensor, position: Tensor, rings: tuple[Tensor, ...], ring: Tensor | None) -> Tensor:
     """[rows, T, C] -> [rows, T * ratio, C], into `ring` if one is given."""
     entry, channels = rings[stretch.history], x.shape[2]
     x = stretch.upsample(x, position, ring=entry).view(len(x), stretch.rate, channels)
@@ -412,7 +214,7 @@ def _projected_codebooks(codec: Codec) -> Tensor:
     for quantizer in (codec.quantizer.rvq_first, codec.quantizer.rvq_rest):
         assert isinstance(quantizer, Quantizer)
         projection = quantizer.output_proj.weight[..., 0].float().t()
-        for book in quantizer.codebooks:
+        for book in cast(list[Codebook], list(quantizer.codebooks)):
             codes = torch.arange(len(book.cluster_usage), device=projection.device)
             tables.append((book(codes).float() @ projection).to(book.embedding_sum.dtype))
     return torch.stack(tables)

@@ -48,14 +48,19 @@ def _store(value, out, ring, alpha, beta, m, n, M, position, frames, T: tl.const
 
 
 @triton.jit
-def _window(x, k, age, position, m, M, frames, T: tl.constexpr, C: tl.constexpr):
-    """Channels k, `age` steps before steps m, of a ring: zeros before the start of a stream."""
+def _window(x, k, inside, age, position, m, M, frames, T: tl.constexpr, C: tl.constexpr):
+    """Channels k, `age` steps before steps m, of a ring [len(m), len(k)]: zeros before the start of a stream.
+
+    bool `inside` [1, len(k)] says which channels there are, if not all of them.
+    """
     time = m % T - age
     slot = position % frames * T + time
     slot = tl.where(slot < 0, slot + frames * T, slot)
-    seen = (m < M) & (position * T + time >= 0)
+    seen = ((m < M) & (position * T + time >= 0))[:, None]
+    if inside is not None:
+        seen &= inside
     at = (m // T * frames * T + slot) * C
-    return tl.load(x + at[:, None] + k[None, :], mask=seen[:, None], other=0.0)
+    return tl.load(x + at[:, None] + k[None, :], mask=seen, other=0.0)
 
 
 @triton.jit(do_not_specialize=["M", "dilation", "frames", "ring_frames"])
@@ -64,8 +69,12 @@ def conv(
     position,
     weight,
     bias,
-    residual,
+    between_alpha,
+    between_beta,
+    pointwise,
+    pointwise_bias,
     scale,
+    residual,
     out,
     ring,
     alpha,
@@ -89,7 +98,8 @@ def conv(
     """Causal convolution as a matrix product that reads its operand from a ring; with one tap, a linear layer.
 
     x ring [R, FRAMES * T, C]; weight [TAPS * C, N], twice as wide if GATED. In this order, each if there is one:
-    root-mean-square norm of x by EPS > 0, bias [N], GELU or silu(first half) * second half, scale [N], residual [M, N].
+    root-mean-square norm of x by EPS > 0, bias [N], GELU or silu(first half) * second half, SnakeBeta and a pointwise
+    convolution [N, N] (a tile then has all channels), scale [N], residual [M, N].
     """
     tiles = tl.cdiv(N, BN)
     m = tl.program_id(0) // tiles * BM + tl.arange(0, BM)
@@ -106,7 +116,7 @@ def conv(
         squares = tl.zeros((BM,), tl.float32)
     for step in tl.range(0, TAPS * C // BK, num_stages=STAGES):
         age = (TAPS - 1 - step * BK // C) * dilation
-        a = _window(x, step % (C // BK) * BK + k, age, place, m, M, frames, T, C)
+        a = _window(x, step % (C // BK) * BK + k, None, age, place, m, M, frames, T, C)
         total = tl.dot(a, tl.load(weights + step * BK * WIDTH, mask=inside, other=0.0), total)
         if GATED:
             gated = tl.dot(a, tl.load(weights + step * BK * WIDTH + N, mask=inside, other=0.0), gated)
@@ -124,73 +134,17 @@ def conv(
         total = 0.5 * total * (1.0 + tl.erf(total * 0.7071067811865476))
     if GATED:
         total = total * tl.sigmoid(total) * gated
+    if pointwise is not None:
+        weights = pointwise + n[:, None] * N + n[None, :]
+        total = _snake(total, between_alpha, between_beta, n, n < N).to(pointwise.dtype.element_ty)
+        total = tl.dot(total, tl.load(weights, mask=(n < N)[:, None] & inside, other=0.0))
+        total += tl.load(pointwise_bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     if scale is not None:
         total *= tl.load(scale + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     if residual is not None:
         at = m[:, None] * N + n[None, :]
         total += tl.load(residual + at, mask=(m < M)[:, None] & inside, other=0.0).to(tl.float32)
     _store(total, out, ring, alpha, beta, m, n, M, place, ring_frames, T, N)
-
-
-@triton.jit(do_not_specialize=["M", "dilation", "frames", "ring_frames"])
-def residual_unit(
-    x,
-    position,
-    weight1,
-    bias1,
-    alpha1,
-    beta1,
-    weight2,
-    bias2,
-    residual,
-    out,
-    ring,
-    alpha2,
-    beta2,
-    M,
-    dilation,
-    frames,
-    ring_frames,
-    T: tl.constexpr,
-    C: tl.constexpr,
-    TAPS: tl.constexpr,
-    BM: tl.constexpr,
-    BK: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """A residual unit of few channels in one piece: conv of TAPS taps, SnakeBeta, conv of one tap, plus residual.
-
-    A tile has all channels, so that what is between the convolutions stays on the chip. C is 3 * 2^i, and a tile's side
-    is a power of two: channels are a wide and a narrow part.
-    """
-    WIDE: tl.constexpr = C // 3 * 2
-    NARROW: tl.constexpr = C // 3
-    m = tl.program_id(0) * BM + tl.arange(0, BM)
-    k = tl.arange(0, BK)
-    wide, narrow = tl.arange(0, WIDE), WIDE + tl.arange(0, NARROW)
-    place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
-    weights = weight1 + k[:, None] * C
-    first = tl.zeros((BM, WIDE), tl.float32)
-    second = tl.zeros((BM, NARROW), tl.float32)
-    for step in tl.range(0, TAPS * C // BK, num_stages=STAGES):
-        age = (TAPS - 1 - step * BK // C) * dilation
-        a = _window(x, step % (C // BK) * BK + k, age, place, m, M, frames, T, C)
-        first = tl.dot(a, tl.load(weights + step * BK * C + wide[None, :]), first)
-        second = tl.dot(a, tl.load(weights + step * BK * C + narrow[None, :]), second)
-    first += tl.load(bias1 + wide).to(tl.float32)[None, :]
-    second += tl.load(bias1 + narrow).to(tl.float32)[None, :]
-    u = _snake(first, alpha1, beta1, wide, wide < C).to(weight2.dtype.element_ty)
-    v = _snake(second, alpha1, beta1, narrow, narrow < C).to(weight2.dtype.element_ty)
-    upper, lower = weight2 + wide[:, None] * C, weight2 + narrow[:, None] * C
-    first = tl.dot(v, tl.load(lower + wide[None, :]), tl.dot(u, tl.load(upper + wide[None, :])))
-    second = tl.dot(v, tl.load(lower + narrow[None, :]), tl.dot(u, tl.load(upper + narrow[None, :])))
-    at, real = m[:, None] * C, (m < M)[:, None]
-    first += tl.load(bias2 + wide).to(tl.float32)[None, :]
-    second += tl.load(bias2 + narrow).to(tl.float32)[None, :]
-    first += tl.load(residual + at + wide[None, :], mask=real, other=0.0).to(tl.float32)
-    second += tl.load(residual + at + narrow[None, :], mask=real, other=0.0).to(tl.float32)
-    _store(first, out, ring, alpha2, beta2, m, wide, M, place, ring_frames, T, C)
-    _store(second, out, ring, alpha2, beta2, m, narrow, M, place, ring_frames, T, C)
 
 
 @triton.jit
@@ -224,32 +178,32 @@ def attention(
     place = tl.load(position + row).to(tl.int32)
     low, full, slots = tl.arange(0, HALF), tl.arange(0, 2 * HALF), tl.arange(0, SLOTS)
     D: tl.constexpr = HEADS * 2 * HALF
-    angle = place.to(tl.float32) * tl.load(frequencies + low)
-    cos, sin = tl.cos(angle), tl.sin(angle)
+    base = row * WINDOW * D + head * 2 * HALF
+    # The frames before this one, all asked for at once; this one's own key and value are at hand.
+    slot = place % WINDOW
+    seen = (slots < WINDOW) & (slots <= place) & (slots != slot)
+    at = base + slots[:, None] * D
+    past0 = tl.load(keys + at + low[None, :], mask=seen[:, None], other=0.0)
+    past1 = tl.load(keys + at + low[None, :] + HALF, mask=seen[:, None], other=0.0)
+    past = tl.load(values + at + full[None, :], mask=seen[:, None], other=0.0)
     query = qkv + row * 3 * D + head * 2 * HALF
     q0, q1 = tl.load(query + low).to(tl.float32), tl.load(query + low + HALF).to(tl.float32)
     k0, k1 = tl.load(query + low + D).to(tl.float32), tl.load(query + low + D + HALF).to(tl.float32)
     value = tl.load(query + full + 2 * D)
+    angle = place.to(tl.float32) * tl.load(frequencies + low)
+    cos, sin = tl.cos(angle), tl.sin(angle)
     q0, q1 = (q0 * cos - q1 * sin) * scale, (q1 * cos + q0 * sin) * scale
     k0, k1 = k0 * cos - k1 * sin, k1 * cos + k0 * sin
-    slot = place % WINDOW
-    base = row * WINDOW * D + head * 2 * HALF
     here = base + slot * D
     tl.store(keys + here + low, k0.to(keys.dtype.element_ty))
     tl.store(keys + here + low + HALF, k1.to(keys.dtype.element_ty))
     tl.store(values + here + full, value)
-    # The frames before this one; its own key and value are at hand.
-    seen = (slots < WINDOW) & (slots <= place) & (slots != slot)
-    at = base + slots[:, None] * D
-    past0 = tl.load(keys + at + low[None, :], mask=seen[:, None], other=0.0).to(tl.float32)
-    past1 = tl.load(keys + at + low[None, :] + HALF, mask=seen[:, None], other=0.0).to(tl.float32)
-    scores = tl.sum(past0 * q0[None, :] + past1 * q1[None, :], 1)
+    scores = tl.sum(past0.to(tl.float32) * q0[None, :] + past1.to(tl.float32) * q1[None, :], 1)
     scores = tl.where(seen, scores, float("-inf"))
     own = tl.sum(k0 * q0 + k1 * q1, 0)
     highest = tl.maximum(tl.max(scores, 0), own)
     scores, own = tl.exp(scores - highest), tl.exp(own - highest)
-    past = tl.load(values + at + full[None, :], mask=seen[:, None], other=0.0).to(tl.float32)
-    mixed = tl.sum(scores[:, None] * past, 0) + own * value.to(tl.float32)
+    mixed = tl.sum(scores[:, None] * past.to(tl.float32), 0) + own * value.to(tl.float32)
     mixed /= tl.sum(scores, 0) + own
     tl.store(out + row * D + head * 2 * HALF + full, mixed.to(out.dtype.element_ty))
 
@@ -266,7 +220,7 @@ def depthwise_norm(
     place = tl.load(position + m // T).to(tl.int32)
     total = tl.load(bias + c, mask=inside, other=0.0).to(tl.float32)[None, :]
     for tap in tl.static_range(TAPS):
-        a = _window(x, tl.where(inside, c, 0), TAPS - 1 - tap, place, m, m + 1, FRAMES, T, C)
+        a = _window(x, c, inside[None, :], TAPS - 1 - tap, place, m, m + 1, FRAMES, T, C)
         total += a.to(tl.float32) * tl.load(weight + tap * C + c, mask=inside, other=0.0).to(tl.float32)[None, :]
     total -= tl.sum(total, 1)[:, None] / C
     total = tl.where(inside[None, :], total, 0.0)
@@ -292,7 +246,7 @@ def waveform(
     place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
     total = tl.zeros((BM, BLOCK), tl.float32)
     for tap in tl.static_range(TAPS):
-        a = _window(x, tl.where(inside, c, 0), TAPS - 1 - tap, place, m, M, FRAMES, T, C)
+        a = _window(x, c, inside[None, :], TAPS - 1 - tap, place, m, M, FRAMES, T, C)
         total += a.to(tl.float32) * tl.load(weight + tap * C + c, mask=inside, other=0.0).to(tl.float32)[None, :]
     samples = tl.sum(total, 1) + tl.load(bias).to(tl.float32)
     samples = tl.minimum(tl.maximum(samples, -1.0), 1.0)

@@ -37,8 +37,8 @@ class CodecState:
 class NextFrame:
     """The past of one frame of every row.
 
-    A row whose position is not advanced afterwards leaves no trace: in every ring it wrote the slots that its next frame
-    writes before it reads them, which hold nothing that a frame still needs.
+    A row whose position is not advanced afterwards leaves no trace: what it wrote in every ring are the slots that its
+    next frame writes before it reads them, and they hold nothing that a frame still needs.
     """
 
     def __init__(self, state: CodecState) -> None:
