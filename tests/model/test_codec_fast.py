@@ -120,14 +120,14 @@ def test_a_tile_fits_every_layer(rows: int) -> None:
 # --- on the device
 
 
-@pytest.mark.skipif(not GPU, reason="needs a GPU: the released size")
+@pytest.mark.gpu
 def test_the_waveform_is_as_near_to_float32_as_that_of_torch() -> None:
     exact, rounded = synthetic_codec(DEVICE, torch.float32), synthetic_codec(DEVICE, torch.bfloat16)
     torchs = signal_to_noise(exact, rounded, rounded.step, torch.bfloat16)
     assert signal_to_noise(exact, rounded, FastCodec(rounded).step, torch.bfloat16) > torchs - 1
 
 
-@pytest.mark.skipif(not GPU, reason="needs a GPU: the released size")
+@pytest.mark.gpu
 def test_a_row_sounds_the_same_in_every_batch() -> None:
     """To the rounding of bfloat16: another batch has other tiles."""
     codec = synthetic_codec(DEVICE, torch.bfloat16)
