@@ -6,7 +6,7 @@ norm statistics and rope angles are float32, everything else is in the dtype of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -56,6 +56,15 @@ class Cache:
     def sink(self) -> int:
         return self.keys.shape[2] - 1
 
+    @property
+    def table(self) -> Tensor:
+        """int64[B, 1]: the page of each row, which holds all of it."""
+        return torch.arange(self.keys.shape[1], device=self.keys.device)[:, None]
+
+    def first(self, rows: int) -> Cache:
+        """The first rows: a view."""
+        return Cache(self.keys[:, :rows], self.values[:, :rows])
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -68,6 +77,17 @@ class Window:
     cos: Tensor  # [B, T, 1, head_dim]
     sin: Tensor  # [B, T, 1, head_dim]
     mask: Tensor  # bool[B, 1, T, span]
+
+    def first(self, rows: int) -> Window:
+        """The first rows: a view."""
+        return replace(
+            self,
+            rows=self.rows[:rows],
+            positions=self.positions[:rows],
+            cos=self.cos[:rows],
+            sin=self.sin[:rows],
+            mask=self.mask[:rows],
+        )
 
 
 class RMSNorm(nn.Module):

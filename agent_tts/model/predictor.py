@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from agent_tts.model.config import TalkerConfig
 from agent_tts.model.layers import Cache, Transformer, Window
 
-# What draws the code of a codebook: (float32 logits [B, 2048], codebook from 1) -> int64[B].
+# What draws the code of a codebook: (logits [B, 2048], codebook from 1) -> int64[B].
 Draw = Callable[[Tensor, int], Tensor]
 
 
@@ -25,6 +25,10 @@ class PredictorState:
 
     cache: Cache  # one position a code; no row pauses inside a frame, so it has no sink
     windows: tuple[Window, ...]  # positions 0 and 1 together, then one position each
+
+    def first(self, rows: int) -> PredictorState:
+        """The first rows: a view."""
+        return PredictorState(self.cache.first(rows), tuple(window.first(rows) for window in self.windows))
 
 
 class Predictor(Transformer):
