@@ -45,7 +45,7 @@ def _draw(name: str, shape: Shape, seed: int) -> Iterator[Tensor]:
     """The elements of a tensor in order, in pieces."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-    mean, deviation = _distribution(name, shape)
+    mean, deviation = distribution(name, shape)
     left = math.prod(shape)
     while left > 0:
         count = min(left, _CHUNK)
@@ -53,7 +53,7 @@ def _draw(name: str, shape: Shape, seed: int) -> Iterator[Tensor]:
         yield torch.empty(count).normal_(mean, deviation, generator=generator)
 
 
-def _distribution(name: str, shape: Shape) -> tuple[float, float]:
+def distribution(name: str, shape: Shape) -> tuple[float, float]:
     """Mean and standard deviation, by what the tensor is for."""
     match name.rpartition(".")[2]:
         case "initialized":

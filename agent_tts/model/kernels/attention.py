@@ -38,6 +38,13 @@ def _turned(x, heads, weight, cos, sin, eps, HALF: tl.constexpr, DIM: tl.constex
 
 
 @triton.jit
+def _places(pages, positions, end, page_stride, stride, SIZE: tl.constexpr):
+    """Where positions are in the cache, in elements; anywhere from `end` on."""
+    page = tl.load(pages + positions // SIZE, mask=positions < end, other=0)
+    return page * page_stride + (positions % SIZE) * stride
+
+
+@triton.jit
 def _attend(
     qkv,  # [B, (HEADS + 2 PAIRS) DIM]: queries, keys, values
     q_norm,  # [DIM]
@@ -68,43 +75,57 @@ def _attend(
     row, pair, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     HALF: tl.constexpr = DIM // 2
     GROUP: tl.constexpr = HEADS // PAIRS
-    wait(OVERLAP)
     position = tl.load(positions + row)
-    length = tl.where(position < sink, position + 1, 0)
+    length = tl.where(position < sink, position, 0)  # of what was written by the frames before
     begin = split * SPLIT
-    if begin >= length:
+    last = split == length // SPLIT  # whose new position it is; its part of what was before may be nothing
+    if (position >= sink) | ((begin >= length) & ~last):
+        wait(OVERLAP)
         return
     kind = qkv.dtype.element_ty
-    d, half = tl.arange(0, DIM), tl.arange(0, HALF)
+    d, half, tile = tl.arange(0, DIM), tl.arange(0, HALF), tl.arange(0, TILE)
     cos, sin = tl.load(rope + position * DIM + half), tl.load(rope + position * DIM + HALF + half)
+    cache = pair * DIM
+    end = tl.minimum(begin + SPLIT, length)
+    if SPLIT == TILE:  # read while the kernel before still runs
+        at = cache + _places(table + row * PAGES, begin + tile, end, page_stride, PAIRS * DIM, SIZE)
+        ok = (begin + tile < end)[:, None]
+        k_low = tl.load(keys + at[:, None] + half[None, :], mask=ok, other=0)
+        k_high = tl.load(keys + at[:, None] + HALF + half[None, :], mask=ok, other=0)
+        value = tl.load(values + at[:, None] + d[None, :], mask=ok, other=0)
+    wait(OVERLAP)
+
     x = qkv + row * (HEADS + 2 * PAIRS) * DIM
     # The tensor cores take 16 queries; the group's are the first of them, and the rest repeat it.
     group = tl.arange(0, 16)
     heads = pair * GROUP + group % GROUP
     q_low, q_high = _turned(x, heads, q_norm, cos, sin, eps, HALF, DIM)
-    key = HEADS + pair + tl.arange(0, 1)
-    new_low, new_high = _turned(x, key, k_norm, cos, sin, eps, HALF, DIM)
-    new_value = tl.load(x + (HEADS + PAIRS + pair) * DIM + d)
-
     top = tl.full((16,), float("-inf"), tl.float32)
     total = tl.zeros((16,), tl.float32)
     acc = tl.zeros((16, DIM), tl.float32)
-    end = tl.minimum(begin + SPLIT, length)
+    if last:
+        key = HEADS + pair + tl.arange(0, 1)
+        new_low, new_high = _turned(x, key, k_norm, cos, sin, eps, HALF, DIM)
+        new_value = tl.load(x + (HEADS + PAIRS + pair) * DIM + d)[None, :]
+        to = cache + _places(table + row * PAGES, position + tl.arange(0, 1), sink, page_stride, PAIRS * DIM, SIZE)
+        tl.store(keys + to[:, None] + half[None, :], new_low)
+        tl.store(keys + to[:, None] + HALF + half[None, :], new_high)
+        tl.store(values + to[:, None] + d[None, :], new_value)
+        top = tl.sum(q_low.to(tl.float32) * new_low.to(tl.float32), 1)
+        top = (top + tl.sum(q_high.to(tl.float32) * new_high.to(tl.float32), 1)) * scale
+        total += 1
+        acc += new_value.to(tl.float32)
     for start in range(begin, end, TILE):
-        p = start + tl.arange(0, TILE)
-        ok, new = p < end, (p == position)[:, None]
-        page = tl.load(table + row * PAGES + p // SIZE, mask=ok, other=0)
-        at = (page * page_stride + (p % SIZE) * PAIRS * DIM + pair * DIM)[:, None]
-        old = ok[:, None] & ~new
-        k_low = tl.where(new, new_low, tl.load(keys + at + half[None, :], mask=old, other=0))
-        k_high = tl.where(new, new_high, tl.load(keys + at + HALF + half[None, :], mask=old, other=0))
-        value = tl.where(new, new_value[None, :], tl.load(values + at + d[None, :], mask=old, other=0))
-        tl.store(keys + at + half[None, :], k_low, mask=new & ok[:, None])
-        tl.store(keys + at + HALF + half[None, :], k_high, mask=new & ok[:, None])
-        tl.store(values + at + d[None, :], value, mask=new & ok[:, None])
+        p = start + tile
+        if SPLIT != TILE:
+            at = cache + _places(table + row * PAGES, p, end, page_stride, PAIRS * DIM, SIZE)
+            ok = (p < end)[:, None]
+            k_low = tl.load(keys + at[:, None] + half[None, :], mask=ok, other=0)
+            k_high = tl.load(keys + at[:, None] + HALF + half[None, :], mask=ok, other=0)
+            value = tl.load(values + at[:, None] + d[None, :], mask=ok, other=0)
         logits = tl.dot(q_low, k_low.T, input_precision="ieee")
         logits = tl.dot(q_high, k_high.T, logits, input_precision="ieee") * scale
-        logits = tl.where(ok[None, :], logits, float("-inf"))
+        logits = tl.where((p < end)[None, :], logits, float("-inf"))
         highest = tl.maximum(top, tl.max(logits, 1))
         fade = tl.exp(top - highest)
         power = tl.exp(logits - highest[:, None])
@@ -114,7 +135,7 @@ def _attend(
 
     mine = group < GROUP
     to = out + (row * HEADS + heads)[:, None] * DIM + d[None, :]
-    if length <= SPLIT:
+    if length < SPLIT:
         tl.store(to, (acc / total[:, None]).to(kind), mask=mine[:, None])
     else:
         place = row * PAIRS + pair
@@ -123,18 +144,18 @@ def _attend(
         tl.store(tops + at * 2, top, mask=mine)
         tl.store(tops + at * 2 + 1, total, mask=mine)
         tl.debug_barrier()  # the whole program has written before its leader counts
-        used = (length + SPLIT - 1) // SPLIT
+        used = length // SPLIT + 1
         if tl.atomic_add(counters + place, 1, sem="acq_rel") == used - 1:
             tl.store(counters + place, 0)
             top = tl.full((16,), float("-inf"), tl.float32)
             total = tl.zeros((16,), tl.float32)
             acc = tl.zeros((16, DIM), tl.float32)
             for other in range(used):
-                at = (place * SPLITS + other) * GROUP + group % GROUP
+                its = (place * SPLITS + other) * GROUP + group % GROUP
                 # Past the first-level cache, which does not see what other processors write.
-                its_top = tl.load(tops + at * 2, cache_modifier=".cg")
-                its_total = tl.load(tops + at * 2 + 1, cache_modifier=".cg")
-                part = tl.load(parts + at[:, None] * DIM + d[None, :], cache_modifier=".cg")
+                its_top = tl.load(tops + its * 2, cache_modifier=".cg")
+                its_total = tl.load(tops + its * 2 + 1, cache_modifier=".cg")
+                part = tl.load(parts + its[:, None] * DIM + d[None, :], cache_modifier=".cg")
                 highest = tl.maximum(top, its_top)
                 fade, weight = tl.exp(top - highest), tl.exp(its_top - highest)
                 total = total * fade + its_total * weight
@@ -167,7 +188,6 @@ def _attend_in_frame(
     HALF: tl.constexpr = DIM // 2
     GROUP: tl.constexpr = HEADS // PAIRS
     WIDTH: tl.constexpr = (HEADS + 2 * PAIRS) * DIM
-    wait(OVERLAP)
     kind = qkv.dtype.element_ty
     d, half, p = tl.arange(0, DIM), tl.arange(0, HALF), tl.arange(0, SIZE)
     heads, key = pair * GROUP + tl.arange(0, GROUP), HEADS + pair + tl.arange(0, 1)
@@ -177,6 +197,7 @@ def _attend_in_frame(
     k_low = tl.load(keys + at + half[None, :], mask=old, other=0)
     k_high = tl.load(keys + at + HALF + half[None, :], mask=old, other=0)
     value = tl.load(values + at + d[None, :], mask=old, other=0)
+    wait(OVERLAP)
     for token in tl.static_range(TOKENS):
         here = position - (TOKENS - 1) + token
         x = qkv + (row * TOKENS + token) * WIDTH
@@ -254,6 +275,11 @@ class FramePlace:
     values: Tensor
 
 
+def _shape(rows: int) -> tuple[int, int, int]:
+    """Positions of a tile, warps and stages of a program: the fastest of those measured on an H200."""
+    return _TILE, 4, 3
+
+
 def attend(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: Scratch, qkv: Tensor) -> Tensor:
     """One position a row: [B, (queries + 2 pairs) dim] -> [B, queries dim]; writes the cache at the positions.
 
@@ -262,13 +288,14 @@ def attend(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: 
     out = qkv.new_empty(len(qkv), heads.queries * heads.dim)
     size = place.keys.shape[1]
     splits = scratch.parts.shape[2]
+    tile, warps, stages = _shape(len(qkv))
     _attend[(len(qkv), heads.pairs, splits)](
         *(qkv, q_norm, k_norm, heads.rope, place.positions, place.keys, place.values, place.table, out),
         *(scratch.parts, scratch.tops, scratch.counters),
         *(heads.eps, place.sink, place.keys.stride(0), heads.dim**-0.5),
-        *(heads.queries, heads.pairs, heads.dim, size, place.table.shape[1], scratch.split, splits, _TILE),
-        num_warps=4,
-        num_stages=3,
+        *(heads.queries, heads.pairs, heads.dim, size, place.table.shape[1], scratch.split, splits, tile),
+        num_warps=warps,
+        num_stages=stages,
         **overlap(qkv.device),
     )
     return out

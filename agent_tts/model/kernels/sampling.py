@@ -47,20 +47,25 @@ def _draw(
     row = tl.program_id(0)
     code = tl.arange(0, BLOCK)
     ok = code < SIZE
-    wait(OVERLAP)
     temperature, top_k, top_p = tl.load(temperatures + row), tl.load(top_ks + row), tl.load(top_ps + row)
-    x = tl.load(logits + row * SIZE + code, mask=ok, other=float("-inf")).to(tl.float32)
-    greedy = temperature == 0
-    if not greedy:
+    start = _mix(tl.load(seeds + row) + (tl.load(frames + row) * _FRAME_STRIDE + codebook + 1) * _GAMMA)
+    noise = (_shift(_mix(start + (code + 1).to(tl.int64) * _GAMMA), 41).to(tl.float32) + 0.5) / 8388608
+    noise = -tl.log(-tl.log(noise))
+    wait(OVERLAP)
+    raw = tl.load(logits + row * SIZE + code, mask=ok, other=float("-inf"))
+    x = raw.to(tl.float32)
+    if temperature != 0:
+        # Integers in the order of the floats, from 0; -0.0 counts as 0.0, as it does for floats.
+        BITS: tl.constexpr = raw.dtype.primitive_bitwidth
+        bits = (x + 0.0).to(tl.int32, bitcast=True) >> (32 - BITS)
+        HALF: tl.constexpr = 1 << (BITS - 1)
+        key = (tl.where(bits < 0, bits ^ (HALF - 1), bits)).to(tl.int64) + HALF
+        key = tl.where(ok, key, -1)
         x = x / temperature
-        # Integers in the order of the floats; -0.0 counts as 0.0, as it does for floats.
-        bits = (x + 0.0).to(tl.int32, bitcast=True)
-        key = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64) + 0x80000000
-        key = tl.where(ok, key, 0)
         if (top_k > 0) & (top_k < SIZE):
             threshold = tl.zeros((), tl.int64)
-            for step in tl.static_range(0, 32, 2):  # two bits a time: three counts in one sum
-                unit: tl.constexpr = 1 << (30 - step)
+            for step in range(0, BITS, 2):  # two bits a time: three counts in one sum
+                unit = tl.full((), 1, tl.int64) << (BITS - 2 - step)
                 counts = (key >= threshold + unit).to(tl.int64)
                 counts += (key >= threshold + 2 * unit).to(tl.int64) << 20
                 counts += (key >= threshold + 3 * unit).to(tl.int64) << 40
@@ -74,13 +79,11 @@ def _draw(
             power = tl.exp(x - tl.max(x, 0))
             outside = (1 - top_p) * tl.sum(power, 0)
             below = tl.zeros((), tl.int64)  # the largest integer that has too little at and below it to be kept
-            for step in range(32):
-                unit = tl.full((), 1, tl.int64) << (31 - step)
+            for step in range(BITS):
+                unit = tl.full((), 1, tl.int64) << (BITS - 1 - step)
                 below += tl.where(tl.sum(tl.where(key < below + unit, power, 0), 0) <= outside, unit, 0)
             x = tl.where((key >= below) | (key == tl.max(key, 0)), x, float("-inf"))
-        start = _mix(tl.load(seeds + row) + (tl.load(frames + row) * _FRAME_STRIDE + codebook + 1) * _GAMMA)
-        noise = (_shift(_mix(start + (code + 1).to(tl.int64) * _GAMMA), 41).to(tl.float32) + 0.5) / 8388608
-        x += -tl.log(-tl.log(noise))
+        x += noise
     tl.store(out + row, tl.argmax(x, 0).to(tl.int64))
 
 
@@ -90,7 +93,7 @@ def draw(logits: Tensor, how: Warp, seed: Tensor, frame: Tensor, codebook: int) 
     size = logits.shape[1]
     _draw[(len(logits),)](
         *(logits, how.temperature, how.top_k, how.top_p, seed, frame, out, codebook, size, power_of_2(size)),
-        num_warps=4,
+        num_warps=8,
         **overlap(logits.device),
     )
     return out
