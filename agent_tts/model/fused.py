@@ -119,7 +119,7 @@ class FusedPredictor:
                 x = F.embedding(codes[-1], self._inputs[index - 1])
             for number, layer in enumerate(self._layers):
                 keys, values = state.cache.keys[number], state.cache.values[number]
-                frame = FramePlace(index + 1, keys, values)
+                frame = FramePlace(len(x) // rows, index + 1, keys, values)
                 x = layer.run(x, partial(attend_in_frame, layer.q_norm, layer.k_norm, self._heads, frame))
             last = x.view(rows, -1, x.shape[1])[:, -1].contiguous()
             codes.append(draw(linear(last, self._lm_heads[index], norm=self._norm), index + 1))

@@ -49,8 +49,8 @@ class Predictor(Transformer):
     def init_state(self, rows: int, device: torch.device, dtype: torch.dtype) -> PredictorState:
         positions = torch.arange(self.codebooks, device=device).expand(rows, -1)
         calls = [(0, 2), *((position, position + 1) for position in range(2, self.codebooks))]
-        windows = tuple(self.window(positions[:, start:end], end, dtype) for start, end in calls)
-        return PredictorState(Cache.empty(self.shape, rows, self.codebooks, device, dtype), windows)
+        cache = Cache.empty(self.shape, rows, self.codebooks, device, dtype)
+        return PredictorState(cache, tuple(self.window(positions[:, start:end], end, cache) for start, end in calls))
 
     def forward(self, state: PredictorState, hidden: Tensor, first: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
         """Completes the frame of every row.

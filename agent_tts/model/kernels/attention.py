@@ -139,10 +139,10 @@ def _attend(
         tl.store(to, (acc / total[:, None]).to(kind), mask=mine[:, None])
     else:
         place = row * PAIRS + pair
-        at = (place * SPLITS + split) * GROUP + group
-        tl.store(parts + at[:, None] * DIM + d[None, :], acc, mask=mine[:, None])
-        tl.store(tops + at * 2, top, mask=mine)
-        tl.store(tops + at * 2 + 1, total, mask=mine)
+        slot = (place * SPLITS + split) * GROUP + group
+        tl.store(parts + slot[:, None] * DIM + d[None, :], acc, mask=mine[:, None])
+        tl.store(tops + slot * 2, top, mask=mine)
+        tl.store(tops + slot * 2 + 1, total, mask=mine)
         tl.debug_barrier()  # the whole program has written before its leader counts
         used = length // SPLIT + 1
         if tl.atomic_add(counters + place, 1, sem="acq_rel") == used - 1:
@@ -270,14 +270,15 @@ class Place:
 class FramePlace:
     """Where the positions of a call are in one layer of the frame's cache."""
 
-    position: int  # of the last token of each row
+    tokens: int  # of each row, one or two
+    position: int  # of the last of them
     keys: Tensor  # [B, S, pairs, dim], S a power of 2
     values: Tensor
 
 
 def _shape(rows: int) -> tuple[int, int, int]:
     """Positions of a tile, warps and stages of a program: the fastest of those measured on an H200."""
-    return _TILE, 4, 3
+    return (_TILE, 4, 3) if rows <= 8 else (_TILE, 2, 2)
 
 
 def attend(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: Scratch, qkv: Tensor) -> Tensor:
@@ -304,10 +305,9 @@ def attend(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: 
 def attend_in_frame(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: FramePlace, qkv: Tensor) -> Tensor:
     """The last T tokens of a frame: [B * T, (queries + 2 pairs) dim] -> [B * T, queries dim]; writes the cache."""
     out = qkv.new_empty(len(qkv), heads.queries * heads.dim)
-    rows, size = place.keys.shape[:2]
-    _attend_in_frame[(rows, heads.pairs)](
+    _attend_in_frame[(len(qkv) // place.tokens, heads.pairs)](
         *(qkv, q_norm, k_norm, heads.rope, place.keys, place.values, out, heads.eps, heads.dim**-0.5, place.position),
-        *(heads.queries, heads.pairs, heads.dim, size, len(qkv) // rows),
+        *(heads.queries, heads.pairs, heads.dim, place.keys.shape[1], place.tokens),
         num_warps=2,
         **overlap(qkv.device),
     )

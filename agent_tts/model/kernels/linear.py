@@ -16,13 +16,15 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from agent_tts.model.kernels.launch import overlap, power_of_2, wait
+from agent_tts.model.kernels.launch import overlap, power_of_2, prefetch, wait
 
 NORM_ROWS = 1  # up to so many, every program norms the rows itself
 VECTOR_ROWS = 2  # up to so many, rows are multiplied one by one
 TILE_ROWS = 64  # up to so many, by the tensor cores, here; above, by cuBLAS
 
 _MOST_TILES = 4_096
+
+LINE = tl.constexpr(64)  # values of 16 bits in a line of the cache
 
 
 @triton.jit
@@ -78,6 +80,9 @@ def _rows_times_matrix(
         first_up = tl.load(rows + N * K + k[None, :], mask=ok, other=0)
     if NORM:
         scale = tl.load(norm + k, mask=k < K, other=0)
+    if OVERLAP:
+        for start in tl.static_range(BLOCK_K, K, BLOCK_K):
+            prefetch(rows + start + (tl.arange(0, BLOCK_K // LINE) * LINE)[None, :])
     wait(OVERLAP)
     for m in tl.static_range(M):
         acc = tl.zeros((BLOCK_N,), tl.float32)
@@ -127,10 +132,16 @@ def _tiles_times_matrix(
     k = tl.arange(0, BLOCK_K)
     ok_m, ok_n = m < M, n < N
     SPAN: tl.constexpr = (K // BLOCK_K + SPLITS - 1) // SPLITS * BLOCK_K
+    begin = split * SPAN
+    if OVERLAP:
+        for start in range(begin, tl.minimum(begin + SPAN, K), BLOCK_K):
+            lines = weight + n[:, None] * K + (start + tl.arange(0, BLOCK_K // LINE) * LINE)[None, :]
+            prefetch(lines)
+            if GATED:
+                prefetch(lines + N * K)
     wait(OVERLAP)
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    begin = split * SPAN
     for start in range(begin, tl.minimum(begin + SPAN, K), BLOCK_K):
         at = start + k
         tile = tl.load(x + m[:, None] * K + at[None, :], mask=ok_m[:, None], other=0)
@@ -217,14 +228,13 @@ class Tile:
 
 def tile_for(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
     """The fastest of those measured on an H200; None is cuBLAS."""
-    if rows <= VECTOR_ROWS:
+    wide = gated or outputs >= 4096
+    if rows == 1 or (rows <= VECTOR_ROWS and not wide):
         return Tile(0, 4 if gated or outputs < 4096 else 8, min(power_of_2(inputs), 2048))
-    if rows > TILE_ROWS or inputs % 256:
+    if rows > TILE_ROWS or inputs % 1024 or (rows > 32 and outputs == 2048 and not gated):
         return None
     height = max(16, min(64, power_of_2(rows)))
-    if outputs >= 4096 or gated:
-        return Tile(height, 32, 128)
-    return Tile(height, 16, 256, stages=3, splits=4 if inputs % 1024 == 0 else 1)
+    return Tile(height, 32, 128) if wide else Tile(height, 32, 256, stages=3, splits=4)
 
 
 def linear(
