@@ -82,7 +82,7 @@ def measure(model: SpeechModel, batches: Sequence[int], context: int, *, fused: 
     if fused:
         accelerate(model)
     for rows in batches:
-        state = _mid_speech(model, rows, context)
+        state = mid_speech(model, rows, context)
         found = {name: _milliseconds(part) for name, part in _parts(model, state).items()}
         yield {
             "batch": rows,
@@ -111,7 +111,7 @@ def _randomise(module: Loadable, device: torch.device) -> None:
 
 
 @torch.inference_mode()
-def _mid_speech(model: SpeechModel, rows: int, context: int) -> SpeechState:
+def mid_speech(model: SpeechModel, rows: int, context: int) -> SpeechState:
     """Rows that have been speaking for a while, and go on for as long as anybody measures: one position, again."""
     state = model.init_state(rows, _POSITIONS)
     frame, sampling = state.frame, state.frame.sampling
@@ -151,10 +151,10 @@ def _parts(model: SpeechModel, state: SpeechState) -> dict[str, Callable[[], obj
 
     parts: dict[str, Callable[[], object]] = {
         "frame": whole,
-        "talker": lambda: ops.talk(x, position, frame.cache),
+        "talker": lambda: ops.talk(x.clone(), position, frame.cache),
         "predictor": lambda: ops.complete(frame.scratch, x, x, lambda logits, codebook: codes[:, codebook]),
         "sampling": sample,
-        "codec": lambda: model.codec.step(state.codec, codes, run),
+        "codec": lambda: model.decode(state.codec, codes, run),
     }
     return {name: parts[name] for name in PARTS}
 

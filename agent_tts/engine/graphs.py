@@ -90,7 +90,8 @@ class FrameGraphs:
         size = next(size for size in self._sizes if size > max(rows))
         turn = self._turns[0]
         self._turns = [*self._turns[1:], turn]
-        turn.written.synchronize()
+        if turn.written is not None:
+            turn.written.synchronize()
         turn.run.zero_()
         turn.run[list(rows)] = True
         self._run.copy_(turn.run, non_blocking=True)
@@ -101,9 +102,8 @@ class FrameGraphs:
             packed = self._step(size)
         out = turn.packed[:size]
         out.copy_(packed, non_blocking=True)
-        if not self._on_device:
-            return Launched(out, None)
-        turn.written.record()
+        if turn.written is not None:
+            turn.written.record()
         return Launched(out, turn.written)
 
     @torch.inference_mode()
@@ -133,8 +133,8 @@ class _Turn:
         width = 16 + 1920 + len(_MASKS)
         self.run = torch.zeros(rows, dtype=torch.bool, pin_memory=pinned)
         self.packed = torch.zeros(rows, width, dtype=torch.int16, pin_memory=pinned)
-        # Done before it has been recorded for the first time.
-        self.written = torch.cuda.Event()
+        # When the device has written; None where it is the host itself. Before its first record it does not wait.
+        self.written = torch.cuda.Event() if pinned else None
 
 
 def _pack(frame: SpeechFrame) -> Tensor:

@@ -30,7 +30,7 @@ CONTROL_CODES = 1024  # the end of the talker's vocabulary: no speech, so never 
 class StepOps:
     """The parts of a step that there are two of: the modules, and fused kernels (`fused.fuse`)."""
 
-    talk: Callable[[Tensor, Tensor, Cache], Tensor]  # as Talker.step
+    talk: Callable[[Tensor, Tensor, Cache], Tensor]  # as Talker.step; its input may be overwritten
     complete: Callable[[PredictorState, Tensor, Tensor, Draw], tuple[Tensor, Tensor]]  # as Predictor.forward
     draw: Callable[[Tensor, Warp, Tensor, Tensor, int], Tensor]  # as sampling.draw
 

@@ -77,19 +77,19 @@ class FusedTalker:
     def __init__(self, model: FrameModel) -> None:
         config, talker = model.config.talker, model.talker
         weight = talker.codec_head.weight
-        self._layers = [FusedLayer.of(layer) for layer in talker.layers]
+        self.layers = [FusedLayer.of(layer) for layer in talker.layers]
         self._norm = talker.norm
-        self._heads = _heads(config, talker, config.max_position_embeddings, weight)
+        self.heads = _heads(config, talker, config.max_position_embeddings, weight)
         # By how many rows a step has.
         self._scratch: dict[int, Scratch] = {}
 
     def step(self, x: Tensor, positions: Tensor, cache: Cache) -> Tensor:
         rows = len(x)
         if rows not in self._scratch:
-            self._scratch[rows] = Scratch.empty(rows, cache.sink + 1, self._heads, x.device)
-        for index, layer in enumerate(self._layers):
+            self._scratch[rows] = Scratch.empty(rows, cache.sink + 1, self.heads, x.device)
+        for index, layer in enumerate(self.layers):
             place = Place(positions, cache.keys[index], cache.values[index], cache.table, cache.sink)
-            x = layer.run(x, partial(attend, layer.q_norm, layer.k_norm, self._heads, place, self._scratch[rows]))
+            x = layer.run(x, partial(attend, layer.q_norm, layer.k_norm, self.heads, place, self._scratch[rows]))
         return rms_norm(x, self._norm.weight, self._norm.eps)
 
 
@@ -99,9 +99,9 @@ class FusedPredictor:
     def __init__(self, model: FrameModel) -> None:
         predictor = model.predictor
         self._codebooks = predictor.codebooks
-        self._layers = [FusedLayer.of(layer) for layer in predictor.layers]
+        self.layers = [FusedLayer.of(layer) for layer in predictor.layers]
         self._norm = _norm(predictor.norm)
-        self._heads = _heads(predictor.shape, predictor, predictor.codebooks, predictor.norm.weight)
+        self.heads = _heads(predictor.shape, predictor, predictor.codebooks, predictor.norm.weight)
         self._lm_heads = [head.weight for head in predictor.lm_head]
         self._embedding = joined(*predictor.codec_embedding)  # [15 * codes, H]
         self._starts = torch.arange(predictor.codebooks - 1, device=self._embedding.device) * predictor.shape.vocab_size
@@ -117,10 +117,10 @@ class FusedPredictor:
         for index in range(self._codebooks - 1):
             if index:
                 x = F.embedding(codes[-1], self._inputs[index - 1])
-            for number, layer in enumerate(self._layers):
+            for number, layer in enumerate(self.layers):
                 keys, values = state.cache.keys[number], state.cache.values[number]
                 frame = FramePlace(len(x) // rows, index + 1, keys, values)
-                x = layer.run(x, partial(attend_in_frame, layer.q_norm, layer.k_norm, self._heads, frame))
+                x = layer.run(x, partial(attend_in_frame, layer.q_norm, layer.k_norm, self.heads, frame))
             last = x.view(rows, -1, x.shape[1])[:, -1].contiguous()
             codes.append(draw(linear(last, self._lm_heads[index], norm=self._norm), index + 1))
         others = torch.stack(codes, dim=1)

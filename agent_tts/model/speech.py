@@ -5,6 +5,7 @@ The one function that a frame of speech comes from. It asks the host nothing, so
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -48,6 +49,8 @@ class SpeechModel:
     def __init__(self, frame: FrameModel, codec: Codec) -> None:
         self.frame = frame
         self.codec = codec
+        # As Codec.step; `accelerate` may put a faster one here.
+        self.decode: Callable[[CodecState, Tensor, Tensor], Tensor] = codec.step
 
     def init_state(self, rows: int, positions: int) -> SpeechState:
         """Empty rows; `positions` bounds prompt and frames of a request together."""
@@ -60,7 +63,7 @@ class SpeechModel:
     def step(self, state: SpeechState, run: Tensor) -> SpeechFrame:
         """One frame for the rows of a mask bool[B]; nothing of any other row changes."""
         frame = self.frame.step(state.frame, run)
-        sound = self.codec.step(state.codec, frame.codes, frame.spoke)
+        sound = self.decode(state.codec, frame.codes, frame.spoke)
         finite = sound.isfinite().all(-1)
         pcm = (sound.nan_to_num().clamp(-1, 1) * PEAK).to(torch.int16)
         return SpeechFrame(frame.codes, pcm, frame.spoke, frame.ended, frame.starved, frame.full, finite)

@@ -18,6 +18,7 @@ from torch import Tensor
 from agent_tts.model.kernels.launch import overlap, power_of_2, wait
 
 _TILE = 64  # positions that a program reads at a time
+_FRAME_WARPS = 2
 
 
 @triton.jit
@@ -243,9 +244,9 @@ class Scratch:
     split: int  # positions
 
     @staticmethod
-    def empty(rows: int, positions: int, heads: Heads, device: torch.device) -> Scratch:
+    def empty(rows: int, positions: int, heads: Heads, device: torch.device, split: int | None = None) -> Scratch:
         """For `rows` rows of at most `positions`: the fewer rows, the more programs share one."""
-        split = max(_TILE, min(1024, 8 * power_of_2(rows)))
+        split = split or max(_TILE, min(1024, 8 * power_of_2(rows)))
         splits, group = -(-positions // split), heads.queries // heads.pairs
         return Scratch(
             parts=torch.empty(rows, heads.pairs, splits, group, heads.dim, device=device),
@@ -308,7 +309,7 @@ def attend_in_frame(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: FramePl
     _attend_in_frame[(len(qkv) // place.tokens, heads.pairs)](
         *(qkv, q_norm, k_norm, heads.rope, place.keys, place.values, out, heads.eps, heads.dim**-0.5, place.position),
         *(heads.queries, heads.pairs, heads.dim, place.keys.shape[1], place.tokens),
-        num_warps=2,
+        num_warps=_FRAME_WARPS,
         **overlap(qkv.device),
     )
     return out

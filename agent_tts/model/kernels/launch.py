@@ -23,14 +23,6 @@ def wait(OVERLAP: tl.constexpr):
         gdc_launch_dependents()
 
 
-@triton.jit
-def prefetch(pointers):
-    """Has the lines that a tensor of pointers points to brought into the second-level cache."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers.to(tl.int64)], tl.int32, is_pure=False, pack=1
-    )
-
-
 @cache
 def overlap(device: torch.device) -> dict[str, Any]:
     """The launch options of kernels on a device."""

@@ -16,15 +16,13 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from agent_tts.model.kernels.launch import overlap, power_of_2, prefetch, wait
+from agent_tts.model.kernels.launch import overlap, power_of_2, wait
 
 NORM_ROWS = 1  # up to so many, every program norms the rows itself
 VECTOR_ROWS = 2  # up to so many, rows are multiplied one by one
 TILE_ROWS = 64  # up to so many, by the tensor cores, here; above, by cuBLAS
 
 _MOST_TILES = 4_096
-
-LINE = tl.constexpr(64)  # values of 16 bits in a line of the cache
 
 
 @triton.jit
@@ -80,9 +78,6 @@ def _rows_times_matrix(
         first_up = tl.load(rows + N * K + k[None, :], mask=ok, other=0)
     if NORM:
         scale = tl.load(norm + k, mask=k < K, other=0)
-    if OVERLAP:
-        for start in tl.static_range(BLOCK_K, K, BLOCK_K):
-            prefetch(rows + start + (tl.arange(0, BLOCK_K // LINE) * LINE)[None, :])
     wait(OVERLAP)
     for m in tl.static_range(M):
         acc = tl.zeros((BLOCK_N,), tl.float32)
@@ -133,12 +128,6 @@ def _tiles_times_matrix(
     ok_m, ok_n = m < M, n < N
     SPAN: tl.constexpr = (K // BLOCK_K + SPLITS - 1) // SPLITS * BLOCK_K
     begin = split * SPAN
-    if OVERLAP:
-        for start in range(begin, tl.minimum(begin + SPAN, K), BLOCK_K):
-            lines = weight + n[:, None] * K + (start + tl.arange(0, BLOCK_K // LINE) * LINE)[None, :]
-            prefetch(lines)
-            if GATED:
-                prefetch(lines + N * K)
     wait(OVERLAP)
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
