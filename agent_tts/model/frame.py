@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from agent_tts.model.config import ModelConfig
-from agent_tts.model.layers import Cache
+from agent_tts.model.layers import PAGE_POSITIONS, Cache
 from agent_tts.model.predictor import Draw, Predictor, PredictorState
 from agent_tts.model.prompt import Position, Prompt, Speaker
 from agent_tts.model.sampling import Sampling, SamplingRows, Warp, draw, forbid, penalise
@@ -102,8 +102,14 @@ class FrameModel(nn.Module):
         self.register_buffer("control", control, persistent=False)
         self.ops = StepOps(self.talker.step, self.predictor, draw)
 
-    def init_state(self, rows: int, positions: int) -> FrameState:
-        """Empty rows. `positions` bounds prompt and frames of a request together; one more is the cache's sink."""
+    def init_state(
+        self, rows: int, positions: int, pages: int | None = None, page_positions: int = PAGE_POSITIONS
+    ) -> FrameState:
+        """Empty rows. `positions` bounds prompt and frames of a request together; one more is the cache's sink.
+
+        With a number of `pages` the rows share so many, of which one is nobody's, and have to be given them (`Pages`)
+        before they write there. Without, each has room for all its positions.
+        """
         talker, weight = self.config.talker, self.talker.codec_head.weight
         device, dtype = weight.device, weight.dtype
 
@@ -113,8 +119,12 @@ class FrameModel(nn.Module):
         def mask() -> Tensor:
             return torch.zeros(rows, device=device, dtype=torch.bool)
 
+        if pages is None:
+            cache = Cache.empty(talker, rows, positions + 1, device, dtype)
+        else:
+            cache = Cache.paged(talker, rows, positions, pages, page_positions, device, dtype)
         return FrameState(
-            cache=Cache.empty(talker, rows, positions + 1, device, dtype),
+            cache=cache,
             scratch=self.predictor.init_state(rows, device, dtype),
             sampling=SamplingRows.empty(rows, device),
             position=count(),

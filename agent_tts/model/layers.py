@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+PAGE_POSITIONS = 32  # of the talker's cache: 2.6 s of speech
+
 
 class TransformerShape(Protocol):
     """What a transformer has to know of its configuration."""
@@ -39,7 +41,7 @@ class TransformerShape(Protocol):
 class Cache:
     """Keys and values of all rows, in pages: position p of a row is place p % size of page p // size in its table.
 
-    The last position is the sink: what has to be computed but must not be kept (a paused row, the padding of a
+    Past what a row may use is the sink: what has to be computed but must not be kept (a paused row, the padding of a
     prompt) is written there. A query at position p reads positions 0..p, so nothing that is used ever reads the sink,
     or what a former owner of the page left behind.
     """
@@ -66,9 +68,9 @@ class Cache:
     ) -> Cache:
         """`pages` pages of `size` positions, which rows of at least `positions` are given and give back.
 
-        Page 0 is nobody's: the sink is in it, and whatever a table does not say.
+        Page 0 is nobody's: the last of each table, with the sink, and all that a row has not been given.
         """
-        table = torch.zeros(rows, positions // size + 1, dtype=torch.int64, device=device)
+        table = torch.zeros(rows, -(-positions // size) + 1, dtype=torch.int64, device=device)
         return Cache._of(shape, table, pages, size, dtype, plain=False)
 
     @staticmethod
@@ -79,7 +81,8 @@ class Cache:
 
     @property
     def sink(self) -> int:
-        return self.table.shape[1] * self.keys.shape[2] - 1
+        size = self.keys.shape[2]
+        return size - 1 if self.plain else (self.table.shape[1] - 1) * size
 
     def first(self, rows: int) -> Cache:
         """The first rows, over the same pages."""

@@ -52,12 +52,11 @@ class SpeechModel:
         # As Codec.step; `accelerate` may put a faster one here.
         self.decode: Callable[[CodecState, Tensor, Tensor], Tensor] = codec.step
 
-    def init_state(self, rows: int, positions: int) -> SpeechState:
-        """Empty rows; `positions` bounds prompt and frames of a request together."""
+    def init_state(self, rows: int, positions: int, pages: int | None = None) -> SpeechState:
+        """Empty rows; see `FrameModel.init_state`."""
         weight = next(self.codec.parameters())
-        return SpeechState(
-            self.frame.init_state(rows, positions), self.codec.init_state(rows, weight.device, weight.dtype)
-        )
+        frame = self.frame.init_state(rows, positions, pages)
+        return SpeechState(frame, self.codec.init_state(rows, weight.device, weight.dtype))
 
     @torch.inference_mode()
     def step(self, state: SpeechState, run: Tensor) -> SpeechFrame:

@@ -55,15 +55,16 @@ def test_a_talker_layers_attention_over_pages(model: SpeechModel) -> None:
     from agent_tts.model.layers import Cache
 
     talker, config = model.frame.talker, model.frame.config.talker
-    positions = torch.tensor([0, 1, 63, 64, 65, 511, 512, 700, 1023, 0], device="cuda")
+    positions = torch.tensor([0, 1, 63, 64, 65, 511, 512, 700, 1022, 0], device="cuda")
     rows = len(positions)
     plain = Cache.empty(config, rows, 1024, positions.device, torch.bfloat16)
     positions[-1] = plain.sink
     plain.keys[0].normal_()
     plain.values[0].normal_()
-    pages = torch.randperm(rows * 32, device="cuda").view(rows, 32)
-    paged = Cache.paged(config, rows, 1000, rows * 32, 32, positions.device, torch.bfloat16)
-    paged.table.copy_(pages)
+    pages = torch.randperm(rows * 32, device="cuda").view(rows, 32) + 1
+    paged = Cache.paged(config, rows, 1024, rows * 32 + 1, 32, positions.device, torch.bfloat16)
+    paged.table[:, :32] = pages
+    places = torch.where(positions == plain.sink, paged.sink, positions)
     for ours, theirs in ((paged.keys, plain.keys), (paged.values, plain.values)):
         ours[0][pages] = theirs[0].unflatten(1, (32, 32))
 
@@ -77,7 +78,7 @@ def test_a_talker_layers_attention_over_pages(model: SpeechModel) -> None:
     for split in (64, 128, 1024):
         heads = FusedTalker(model.frame).heads
         scratch = Scratch.empty(rows, paged.sink + 1, heads, positions.device, split=split)
-        place = Place(positions, paged.keys[0], paged.values[0], paged.table, paged.sink)
+        place = Place(places, paged.keys[0], paged.values[0], paged.table, paged.sink)
         found = attend(layer.q_norm, layer.k_norm, heads, place, scratch, qkv)
         assert error(found[:-1], seen[0][:-1]) < 2 * ROUNDING
         assert not scratch.counters.any()
@@ -90,7 +91,7 @@ def test_a_talker_layers_attention_over_pages(model: SpeechModel) -> None:
 @pytest.mark.parametrize("size", [2048, 3072])
 @pytest.mark.parametrize(("top_k", "top_p"), [(50, 1.0), (0, 1.0), (1, 1.0), (0, 0.8), (50, 0.9)])
 def test_a_draw(dtype: torch.dtype, size: int, top_k: int, top_p: float) -> None:
-    """Equal draws but for logarithms that differ in their last bit."""
+    """Equal but for logarithms that differ in their last bit, and for ties on the edge of top-p: here all of them stay."""
     from agent_tts.model.kernels.sampling import draw
 
     rows = 512
@@ -105,5 +106,5 @@ def test_a_draw(dtype: torch.dtype, size: int, top_k: int, top_p: float) -> None
     frames = torch.randint(10_000, (rows,), device="cuda")
     found = draw(logits, how, seeds, frames, 3)
     expected = sampling.draw(logits.float(), how, seeds, frames, 3)
-    assert (found != expected).sum() <= 2
+    assert (found != expected).sum() <= (2 if top_p == 1 else 16)
     assert torch.equal(found[:7], expected[:7])

@@ -18,7 +18,6 @@ from torch import Tensor
 from agent_tts.model.kernels.launch import overlap, power_of_2, wait
 
 _TILE = 64  # positions that a program reads at a time
-_FRAME_WARPS = 2
 
 
 @triton.jit
@@ -309,7 +308,7 @@ def attend_in_frame(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: FramePl
     _attend_in_frame[(len(qkv) // place.tokens, heads.pairs)](
         *(qkv, q_norm, k_norm, heads.rope, place.keys, place.values, out, heads.eps, heads.dim**-0.5, place.position),
         *(heads.queries, heads.pairs, heads.dim, place.keys.shape[1], place.tokens),
-        num_warps=_FRAME_WARPS,
+        num_warps=1,
         **overlap(qkv.device),
     )
     return out
