@@ -11,6 +11,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,12 @@ GRACE_S = 2.0
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C reach the processes that tests start: a shell's background job hands down that it is ignored."""
+    # Ctrl-C reaches the processes that tests start: a shell's background job hands down that it is ignored.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Kernels run everywhere: without a GPU, triton interprets them, if it is told so before anything imports it.
+    if find_spec("triton") and not import_module("torch").cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -190,7 +190,7 @@ def write_configuration(out: Path, size: Size, model_type: ModelType) -> ModelCo
             "processor_class": "Qwen3TTSProcessor",
             "return_attention_mask": True,
         },
-        "speech_tokenizer/config.json": _codec_config(size),
+        "speech_tokenizer/config.json": codec_config(size),
         "speech_tokenizer/configuration.json": {"framework": "pytorch", "task": "feature-extraction"},
         "speech_tokenizer/preprocessor_config.json": {
             "chunk_length_s": None,
@@ -283,7 +283,7 @@ def _generation() -> dict[str, Any]:
     }
 
 
-def _codec_config(size: Size) -> dict[str, Any]:
+def codec_config(size: Size) -> dict[str, Any]:
     decoder = (
         asdict(size.codec)
         | size.codec_widths

@@ -48,7 +48,7 @@ class Launched:
 
     def ready(self) -> bool:
         """Whether `result` would not wait."""
-        return self._written is None or self._written.query()
+        return self._written is None or bool(self._written.query())  # type: ignore[no-untyped-call]
 
     def result(self) -> Spoken:
         """What the step did; waits until it has."""
@@ -114,7 +114,7 @@ class FrameGraphs:
         """Captures all sizes, the largest first: the smaller ones fit into its memory."""
         pool = torch.cuda.graph_pool_handle()
         for done, size in enumerate(reversed(self._sizes), 1):
-            stream = torch.cuda.Stream()
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 self._step(size)  # nobody runs: it changes nothing, and compiles what has to be compiled
@@ -134,7 +134,7 @@ class _Turn:
         self.run = torch.zeros(rows, dtype=torch.bool, pin_memory=pinned)
         self.packed = torch.zeros(rows, width, dtype=torch.int16, pin_memory=pinned)
         # When the device has written; None where it is the host itself. Before its first record it does not wait.
-        self.written = torch.cuda.Event() if pinned else None
+        self.written = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
 
 
 def _pack(frame: SpeechFrame) -> Tensor:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from functools import reduce
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import mul
 
 import torch
 from torch import Tensor, nn
@@ -108,13 +109,22 @@ class Codec(nn.Module):
         super().__init__()
         self.config = config
         self.quantizer = SplitQuantizer(config)
-        self.pre_conv = CausalConv(config.codebook_dim, config.latent_dim, 3)
+        self.pre_conv = CausalConv(config.codebook_dim, config.latent_dim, 3, rate=1)
         self.pre_transformer = Transformer(config)
         latent = config.latent_dim
-        self.upsample = nn.ModuleList(Upsampling(latent, ratio) for ratio in config.upsampling_ratios)
+        # Steps a frame before and after each upsampling.
+        *latent_rates, rate = accumulate(config.upsampling_ratios, mul, initial=1)
+        *rates, samples = accumulate(config.upsample_rates, mul, initial=rate)
+        self.upsample = nn.ModuleList(
+            Upsampling(latent, ratio, rate=rate)
+            for ratio, rate in zip(config.upsampling_ratios, latent_rates, strict=True)
+        )
         widths = [config.decoder_dim >> level for level in range(len(config.upsample_rates) + 1)]
-        blocks = [DecoderBlock(*io, rate) for io, rate in zip(pairwise(widths), config.upsample_rates, strict=True)]
-        first, last = CausalConv(latent, widths[0], 7), CausalConv(widths[-1], 1, 7)
+        blocks = [
+            DecoderBlock(*io, stride, rate=rate)
+            for io, stride, rate in zip(pairwise(widths), config.upsample_rates, rates, strict=True)
+        ]
+        first, last = CausalConv(latent, widths[0], 7, rate=rate), CausalConv(widths[-1], 1, 7, rate=samples)
         self.decoder = nn.ModuleList([first, *blocks, SnakeBeta(widths[-1]), last])
         # Those that a state holds something for, by index.
         self._histories = [module for module in self.modules() if isinstance(module, History) and module.size]
@@ -130,7 +140,7 @@ class Codec(nn.Module):
             keys=torch.zeros(ring, dtype=dtype, device=device),
             values=torch.zeros(ring, dtype=dtype, device=device),
             histories=tuple(
-                torch.zeros(rows, history.channels, history.size, dtype=dtype, device=device)
+                torch.zeros(rows, history.frames * history.rate, history.channels, dtype=dtype, device=device)
                 for history in self._histories
             ),
         )
@@ -139,8 +149,6 @@ class Codec(nn.Module):
     def reset(self, state: CodecState, mask: Tensor) -> None:
         """Puts the rows of `mask` (bool[rows]) back to the start of a stream."""
         state.position.masked_fill_(mask, 0)
-        for history in state.histories:
-            history.masked_fill_(mask[:, None, None], 0)
 
     @torch.inference_mode()
     def step(self, state: CodecState, codes: Tensor, run: Tensor) -> Tensor:
@@ -151,7 +159,7 @@ class Codec(nn.Module):
         value: the step can be captured.
         """
         codes = codes.masked_fill(~run[:, None], 0)
-        pcm: Tensor = self(codes[:, None], NextFrame(state, run))
+        pcm: Tensor = self(codes[:, None], NextFrame(state))
         state.position.add_(run)
         return pcm.masked_fill(~run[:, None], 0)
 

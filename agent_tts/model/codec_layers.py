@@ -31,25 +31,33 @@ class Past(Protocol):
 
 
 class History(nn.Module):
-    """The inputs that a convolution still needs: `size` of them, each of `channels`."""
+    """The inputs that a convolution still needs: `size` of them, each of `channels`; a frame brings `rate` more."""
 
-    def __init__(self, channels: int, size: int) -> None:
+    def __init__(self, channels: int, size: int, rate: int) -> None:
         super().__init__()
         self.channels = channels
         self.size = size
+        self.rate = rate
         # The place among the histories of the codec, which gives it.
         self.index = -1
+
+    @property
+    def frames(self) -> int:
+        """Frames of a ring that has what the next frame needs beside the frame itself."""
+        return 1 + -(-self.size // self.rate)
 
     def forward(self, x: Tensor, past: Past) -> Tensor:
         return past.extend(self, x) if self.size else x
 
 
 class CausalConv(nn.Module):
-    """[B, C_in, T] -> [B, C_out, T]."""
+    """[B, C_in, T] -> [B, C_out, T]; a frame is `rate` steps."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, dilation: int = 1, groups: int = 1) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, *, rate: int, dilation: int = 1, groups: int = 1
+    ) -> None:
         super().__init__()
-        self.history = History(inputs, (kernel - 1) * dilation)
+        self.history = History(inputs, (kernel - 1) * dilation, rate)
         self.conv = nn.Conv1d(inputs, outputs, kernel, dilation=dilation, groups=groups)
 
     def forward(self, x: Tensor, past: Past) -> Tensor:
@@ -62,14 +70,14 @@ class CausalUpsample(nn.Module):
 
     An input reaches `kernel` outputs: `stride` of its own, and those of inputs after it. What is kept of the past is
     inputs, not their share of outputs to come: fewer numbers, and the bias, which a share would bring along as well, is
-    added once.
+    added once. `rate` is that of the inputs.
     """
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, *, rate: int) -> None:
         super().__init__()
         if kernel % stride:
             raise ValueError(f"a kernel of {kernel} is no multiple of the stride of {stride}")
-        self.history = History(inputs, kernel // stride - 1)
+        self.history = History(inputs, kernel // stride - 1, rate)
         self.stride = stride
         self.conv = nn.ConvTranspose1d(inputs, outputs, kernel, stride=stride)
 
@@ -95,12 +103,12 @@ class SnakeBeta(nn.Module):
 class ResidualUnit(nn.Module):
     """[B, C, T] -> [B, C, T]."""
 
-    def __init__(self, channels: int, dilation: int) -> None:
+    def __init__(self, channels: int, dilation: int, *, rate: int) -> None:
         super().__init__()
         self.act1 = SnakeBeta(channels)
-        self.conv1 = CausalConv(channels, channels, 7, dilation=dilation)
+        self.conv1 = CausalConv(channels, channels, 7, rate=rate, dilation=dilation)
         self.act2 = SnakeBeta(channels)
-        self.conv2 = CausalConv(channels, channels, 1)
+        self.conv2 = CausalConv(channels, channels, 1, rate=rate)
 
     def forward(self, x: Tensor, past: Past) -> Tensor:
         out: Tensor = self.conv2(self.act2(self.conv1(self.act1(x), past)), past)
@@ -110,10 +118,11 @@ class ResidualUnit(nn.Module):
 class DecoderBlock(nn.Module):
     """[B, C_in, T] -> [B, C_out, T * stride]."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, *, rate: int) -> None:
         super().__init__()
-        units = [ResidualUnit(outputs, dilation) for dilation in (1, 3, 9)]
-        self.block = nn.ModuleList([SnakeBeta(inputs), CausalUpsample(inputs, outputs, 2 * stride, stride), *units])
+        upsample = CausalUpsample(inputs, outputs, 2 * stride, stride, rate=rate)
+        units = [ResidualUnit(outputs, dilation, rate=rate * stride) for dilation in (1, 3, 9)]
+        self.block = nn.ModuleList([SnakeBeta(inputs), upsample, *units])
 
     def forward(self, x: Tensor, past: Past) -> Tensor:
         snake, upsample, *units = self.block
@@ -126,9 +135,9 @@ class DecoderBlock(nn.Module):
 class ConvNeXtBlock(nn.Module):
     """[B, C, T] -> [B, C, T]."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, *, rate: int) -> None:
         super().__init__()
-        self.dwconv = CausalConv(channels, channels, 7, groups=channels)
+        self.dwconv = CausalConv(channels, channels, 7, rate=rate, groups=channels)
         self.norm = nn.LayerNorm(channels, eps=1e-6)
         self.pwconv1 = nn.Linear(channels, 4 * channels)
         self.pwconv2 = nn.Linear(4 * channels, channels)
@@ -143,8 +152,9 @@ class ConvNeXtBlock(nn.Module):
 class Upsampling(nn.ModuleList):
     """[B, C, T] -> [B, C, T * ratio]."""
 
-    def __init__(self, channels: int, ratio: int) -> None:
-        super().__init__([CausalUpsample(channels, channels, ratio, ratio), ConvNeXtBlock(channels)])
+    def __init__(self, channels: int, ratio: int, *, rate: int) -> None:
+        upsample = CausalUpsample(channels, channels, ratio, ratio, rate=rate)
+        super().__init__([upsample, ConvNeXtBlock(channels, rate=rate * ratio)])
 
     def forward(self, x: Tensor, past: Past) -> Tensor:
         upsample, block = self

@@ -21,7 +21,7 @@ class CodecState:
     # that its stream has not written holds anything finite; `position` says which slots those are.
     keys: Tensor
     values: Tensor
-    # [rows, channels, size] for each `History` of the codec: its last inputs, zeros where the stream had not begun.
+    # [rows, frames * rate, channels] for each `History` of the codec, likewise: input t is in slot t % (frames * rate).
     histories: tuple[Tensor, ...]
 
     def first(self, rows: int) -> CodecState:
@@ -44,31 +44,33 @@ class CodecState:
 
 
 class NextFrame:
-    """The past of one frame of every row. A row outside of `run`, bool[rows], computes too, and leaves no trace."""
+    """The past of one frame of every row.
 
-    def __init__(self, state: CodecState, run: Tensor) -> None:
+    A row whose position is not advanced afterwards leaves no trace: what it wrote in every ring are the slots that its
+    next frame writes before it reads them, and they hold nothing that a frame still needs.
+    """
+
+    def __init__(self, state: CodecState) -> None:
         rows, window = state.keys.shape[1:3]
-        slots = torch.arange(window, device=run.device)
+        slots = torch.arange(window, device=state.position.device)
         self.positions = state.position[:, None]
         self._state = state
-        # bool[rows, 1, 1], against [rows, channels, size].
-        self._run = run[:, None, None]
         # int64[rows] each: where the frame's key and value go.
-        self._rows = torch.arange(rows, device=run.device)
+        self._rows = torch.arange(rows, device=state.position.device)
         self._slot = state.position % window
         # bool[rows, 1, 1, window]: the slots that the stream has written, this frame's included.
         self._written = (slots <= self.positions)[:, None, None]
 
     def extend(self, history: History, x: Tensor) -> Tensor:
-        kept = self._state.histories[history.index]
-        extended = torch.cat((kept, x), -1)
-        kept.copy_(torch.where(self._run, extended[..., -history.size :], kept))
-        return extended
+        ring = self._state.histories[history.index]
+        steps = torch.arange(-history.size, history.rate, device=x.device)
+        times = self.positions * history.rate + steps  # [rows, size + T], counted from the start of the stream
+        rows, slots = self._rows[:, None], times % ring.shape[1]
+        ring[rows, slots[:, history.size :]] = x.transpose(1, 2)
+        return ring[rows, slots].masked_fill(times[..., None] < 0, 0).transpose(1, 2)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         keys, values = self._state.keys[layer], self._state.values[layer]
-        # Rows that do not run need no mask here: the frame that was in this slot is a whole window before the one that
-        # comes next, and that one writes the slot before it reads it.
         keys[self._rows, self._slot] = key[:, 0]
         values[self._rows, self._slot] = value[:, 0]
         return _attention(query, keys, values, self._written)
@@ -91,10 +93,11 @@ class WholeClip:
             state.position.fill_(frames)
 
     def extend(self, history: History, x: Tensor) -> Tensor:
-        extended = F.pad(x, (history.size, 0))
         if self._state is not None:
-            self._state.histories[history.index].copy_(extended[..., -history.size :])
-        return extended
+            ring, steps = self._state.histories[history.index], x.shape[-1]
+            times = torch.arange(max(0, steps - history.size), steps, device=x.device)
+            ring[:, times % ring.shape[1]] = x[..., times].transpose(1, 2)
+        return F.pad(x, (history.size, 0))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if self._state is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -62,12 +63,12 @@ class FusedLayer:
         return linear(hidden, self.down, residual=x)
 
 
-def joined(*linears: nn.Module) -> Tensor:
-    """The weights of layers with equal inputs as one [sum of outputs, inputs], which they become views of."""
-    weights = [layer.weight for layer in linears]
-    whole = torch.cat(weights)
-    for layer, part in zip(linears, whole.split([len(weight) for weight in weights]), strict=True):
-        layer.weight = nn.Parameter(part, requires_grad=False)
+def joined(*modules: nn.Module) -> Tensor:
+    """The weights of layers, or tables, of equal width as one [sum of lengths, width], which they become views of."""
+    weights = [module.get_parameter("weight") for module in modules]
+    whole = torch.cat([weight.detach() for weight in weights])
+    for module, part in zip(modules, torch.split(whole, [len(weight) for weight in weights]), strict=True):
+        module.weight = nn.Parameter(part, requires_grad=False)
     return whole
 
 
@@ -77,7 +78,7 @@ class FusedTalker:
     def __init__(self, model: FrameModel) -> None:
         config, talker = model.config.talker, model.talker
         weight = talker.codec_head.weight
-        self.layers = [FusedLayer.of(layer) for layer in talker.layers]
+        self.layers = [FusedLayer.of(cast(Layer, layer)) for layer in talker.layers]
         self._norm = talker.norm
         self.heads = _heads(config, talker, config.max_position_embeddings, weight)
         # By how many rows a step has.
@@ -99,16 +100,16 @@ class FusedPredictor:
     def __init__(self, model: FrameModel) -> None:
         predictor = model.predictor
         self._codebooks = predictor.codebooks
-        self.layers = [FusedLayer.of(layer) for layer in predictor.layers]
+        self.layers = [FusedLayer.of(cast(Layer, layer)) for layer in predictor.layers]
         self._norm = _norm(predictor.norm)
         self.heads = _heads(predictor.shape, predictor, predictor.codebooks, predictor.norm.weight)
-        self._lm_heads = [head.weight for head in predictor.lm_head]
+        self._lm_heads = [head.get_parameter("weight") for head in predictor.lm_head]
         self._embedding = joined(*predictor.codec_embedding)  # [15 * codes, H]
         self._starts = torch.arange(predictor.codebooks - 1, device=self._embedding.device) * predictor.shape.vocab_size
         self._projection = predictor.small_to_mtp_projection
         # The inputs of positions 2 and up, by code: what they are is known before anybody speaks.
         with torch.inference_mode():
-            self._inputs = [self._projection(table.weight) for table in predictor.codec_embedding]
+            self._inputs = [self._projection(table.get_parameter("weight")) for table in predictor.codec_embedding]
 
     def step(self, state: PredictorState, hidden: Tensor, first: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
         rows = len(hidden)

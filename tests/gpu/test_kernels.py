@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import torch
 from torch import Tensor
 
 from agent_tts.model import sampling
+from agent_tts.model.layers import Cache, Layer
 from agent_tts.model.speech import SpeechModel
 
 ROUNDING = 4e-3  # relative error of bfloat16 results that are rounded the same, after sums in another order
@@ -52,7 +55,6 @@ def test_a_talker_layers_attention_over_pages(model: SpeechModel) -> None:
     """Lengths on both sides of every edge; pages in any order; and a row that pauses."""
     from agent_tts.model.fused import FusedTalker
     from agent_tts.model.kernels.attention import Place, Scratch, attend
-    from agent_tts.model.layers import Cache
 
     talker, config = model.frame.talker, model.frame.config.talker
     positions = torch.tensor([0, 1, 63, 64, 65, 511, 512, 700, 1022, 0], device="cuda")
@@ -66,9 +68,10 @@ def test_a_talker_layers_attention_over_pages(model: SpeechModel) -> None:
     paged.table[:, :32] = pages
     places = torch.where(positions == plain.sink, paged.sink, positions)
     for ours, theirs in ((paged.keys, plain.keys), (paged.values, plain.values)):
-        ours[0][pages] = theirs[0].unflatten(1, (32, 32))
+        ours[0][pages] = theirs[0].view(rows, 32, 32, *theirs.shape[3:])
 
-    layer, module = FusedTalker(model.frame).layers[0], talker.layers[0].self_attn
+    fused = FusedTalker(model.frame)
+    layer, module, heads = fused.layers[0], cast(Layer, talker.layers[0]).self_attn, fused.heads
     x = noise(rows, config.hidden_size)
     qkv = x @ layer.qkv.T
     seen: list[Tensor] = []
@@ -76,7 +79,6 @@ def test_a_talker_layers_attention_over_pages(model: SpeechModel) -> None:
     module(x[:, None], plain.keys[0], plain.values[0], talker.window(positions[:, None], plain.sink, plain))
     hook.remove()
     for split in (64, 128, 1024):
-        heads = FusedTalker(model.frame).heads
         scratch = Scratch.empty(rows, paged.sink + 1, heads, positions.device, split=split)
         place = Place(places, paged.keys[0], paged.values[0], paged.table, paged.sink)
         found = attend(layer.q_norm, layer.k_norm, heads, place, scratch, qkv)
@@ -91,7 +93,7 @@ def test_a_talker_layers_attention_over_pages(model: SpeechModel) -> None:
 @pytest.mark.parametrize("size", [2048, 3072])
 @pytest.mark.parametrize(("top_k", "top_p"), [(50, 1.0), (0, 1.0), (1, 1.0), (0, 0.8), (50, 0.9)])
 def test_a_draw(dtype: torch.dtype, size: int, top_k: int, top_p: float) -> None:
-    """Equal but for logarithms that differ in their last bit, and for ties on the edge of top-p: here all of them stay."""
+    """Equal but for logarithms that differ in their last bit, and for ties on the edge of top-p: all stay here."""
     from agent_tts.model.kernels.sampling import draw
 
     rows = 512

@@ -1,0 +1,220 @@
+"""The codec's step on a GPU: the same function as `Codec.step`, over the same state, by few fused kernels.
+
+* channels last, weights as the operands of matrix products: a transposed convolution of kernel 2s is a convolution of
+  two taps whose outputs are s steps of all channels
+* a convolution reads what came before from the ring that the layer before it wrote, already activated
+* sums, norms, activations and residuals are float32 within a kernel; rounding happens where a tensor is stored
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import torch
+import triton
+from torch import Tensor
+
+from agent_tts.model import codec_kernels as kernels
+from agent_tts.model.codec import Codec, Quantizer, TransformerLayer
+from agent_tts.model.codec_layers import (
+    CausalConv,
+    CausalUpsample,
+    Codebook,
+    ConvNeXtBlock,
+    DecoderBlock,
+    ResidualUnit,
+    Upsampling,
+)
+from agent_tts.model.codec_packed import Conv, Snake, Unit
+from agent_tts.model.codec_state import CodecState
+
+
+class Layer(NamedTuple):
+    """A transformer layer."""
+
+    qkv: Conv
+    out: Conv
+    gate: Conv
+    down: Conv
+
+    @classmethod
+    def of(cls, layer: TransformerLayer) -> Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        return cls(
+            Conv.of_linear(attention.q_proj, attention.k_proj, attention.v_proj, norm=layer.input_layernorm),
+            Conv.of_linear(attention.o_proj, scale=layer.self_attn_layer_scale.scale),
+            Conv.of_linear(mlp.gate_proj, mlp.up_proj, norm=layer.post_attention_layernorm, gated=True),
+            Conv.of_linear(mlp.down_proj, scale=layer.mlp_layer_scale.scale),
+        )
+
+
+class Stretch(NamedTuple):
+    """A doubling of the rate, and the ConvNeXt block after it."""
+
+    upsample: Conv
+    history: int
+    rate: int
+    depthwise: tuple[Tensor, Tensor]  # weight [taps, C] and bias
+    norm: tuple[Tensor, Tensor]
+    eps: float
+    expand: Conv
+    reduce: Conv
+
+    @classmethod
+    def of(cls, upsampling: Upsampling) -> Stretch:
+        upsample, block = upsampling
+        assert isinstance(upsample, CausalUpsample)
+        assert isinstance(block, ConvNeXtBlock)
+        conv, rate = block.dwconv, block.dwconv.history.rate
+        return cls(
+            Conv.of_upsample(upsample),
+            conv.history.index,
+            rate,
+            (conv.conv.weight[:, 0].t().contiguous(), cast(Tensor, conv.conv.bias)),
+            (block.norm.weight, block.norm.bias),
+            block.norm.eps,
+            Conv.of_linear(block.pwconv1, rate=rate, gelu=True),
+            Conv.of_linear(block.pwconv2, rate=rate, scale=block.gamma),
+        )
+
+
+class Block(NamedTuple):
+    """A decoder block, but for the activation that it begins with."""
+
+    history: int
+    upsample: Conv
+    after: Snake  # the first unit's, for each step of the upsampling's output
+    units: list[Unit]
+
+    @classmethod
+    def of(cls, block: DecoderBlock) -> Block:
+        _, upsample, first, *others = block.block
+        assert isinstance(upsample, CausalUpsample)
+        assert isinstance(first, ResidualUnit)
+        return cls(
+            upsample.history.index,
+            Conv.of_upsample(upsample),
+            Snake.of(first.act1, upsample.stride),
+            [Unit.of(cast(ResidualUnit, unit)) for unit in (first, *others)],
+        )
+
+
+class FastCodec:
+    """The step of a codec whose weights are loaded, in bfloat16 or float16; it keeps a copy of them."""
+
+    @torch.no_grad()
+    def __init__(self, codec: Codec) -> None:
+        config, transformer = codec.config, codec.pre_transformer
+        first, *blocks, snake, last = codec.decoder
+        assert isinstance(first, CausalConv)
+        assert isinstance(last, CausalConv)
+        self._config = config
+        self._table = _projected_codebooks(codec)
+        self._start = codec.pre_conv.history.index
+        self._pre_conv = Conv.of(codec.pre_conv)
+        self._enter = Conv.of_linear(transformer.input_proj)
+        self._layers = [Layer.of(cast(TransformerLayer, layer)) for layer in transformer.layers]
+        self._leave = Conv.of_linear(transformer.output_proj, norm=transformer.norm)
+        steps = torch.arange(0, config.head_dim, 2, device=self._table.device, dtype=torch.float32)
+        self._frequencies = 1.0 / config.rope_theta ** (steps / config.head_dim)
+        self._stretches = [Stretch.of(cast(Upsampling, upsampling)) for upsampling in codec.upsample]
+        self._first_history = first.history.index
+        self._first = Conv.of(first)
+        self._blocks = [Block.of(cast(DecoderBlock, block)) for block in blocks]
+        # What a block's last unit, or the first convolution, is followed by.
+        self._next = [Snake.of(cast(DecoderBlock, block).block[0]) for block in blocks] + [Snake.of(snake)]
+        self._last_history = last.history.index
+        self._last = Conv.of(last)
+
+    @torch.inference_mode()
+    def step(self, state: CodecState, codes: Tensor, run: Tensor) -> Tensor:
+        """As `Codec.step`, on the state of that codec."""
+        position, rings = state.position, state.histories
+        x = self._transform(self._quantize(state, codes, run), state)
+        for index, stretch in enumerate(self._stretches):
+            last = index == len(self._stretches) - 1
+            x = _stretch(stretch, x, position, rings, rings[self._first_history] if last else None)
+        entries = [rings[block.history] for block in self._blocks] + [rings[self._last_history]]
+        self._first(rings[self._first_history], position, ring=entries[0], snake=self._next[0], raw=False)
+        for index, block in enumerate(self._blocks):
+            self._block(block, entries[index], position, rings, entries[index + 1], self._next[index + 1])
+        pcm = self._waveform(entries[-1], position, run)
+        position.add_(run)
+        return pcm
+
+    def _quantize(self, state: CodecState, codes: Tensor, run: Tensor) -> Tensor:
+        """Codes -> [rows, 1, latent]."""
+        books, size, channels = self._table.shape
+        ring = state.histories[self._start]
+        block = min(256, triton.next_power_of_2(channels))
+        kernels.quantize[len(run), triton.cdiv(channels, block)](
+            codes, run, state.position, self._table, ring, SIZE=size, BOOKS=books, C=channels, FRAMES=ring.shape[1],
+            BLOCK=block, num_warps=1,
+        )  # fmt: skip
+        return self._pre_conv(ring, state.position)
+
+    def _transform(self, x: Tensor, state: CodecState) -> Tensor:
+        config, position = self._config, state.position
+        heads, half = config.num_attention_heads, config.head_dim // 2
+        x = self._enter(x, position)
+        for layer, keys, values in zip(self._layers, state.keys, state.values, strict=True):
+            qkv = layer.qkv(x, position)
+            mixed = x.new_empty(len(x), 1, heads * 2 * half)
+            kernels.attention[len(x), heads](
+                qkv, position, keys, values, mixed, self._frequencies, config.head_dim**-0.5,
+                WINDOW=config.sliding_window, HEADS=heads, HALF=half,
+                SLOTS=triton.next_power_of_2(config.sliding_window), num_warps=2,
+            )  # fmt: skip
+            x = layer.out(mixed, position, residual=x)
+            x = layer.down(layer.gate(x, position), position, residual=x)
+        return self._leave(x, position)
+
+    @staticmethod
+    def _block(
+        block: Block, x: Tensor, position: Tensor, rings: tuple[Tensor, ...], ring: Tensor, snake: Snake
+    ) -> None:
+        """A decoder block on its activated input, into `ring` after `snake`."""
+        raw = block.upsample(x, position, ring=rings[block.units[0].history], snake=block.after)
+        for unit, following in zip(block.units, [*block.units[1:], None], strict=True):
+            entry = rings[unit.history]
+            if following:
+                raw = unit(entry, position, raw, rings[following.history], following.before)
+            else:
+                unit(entry, position, raw, ring, snake, raw=False)
+
+    def _waveform(self, ring: Tensor, position: Tensor, run: Tensor) -> Tensor:
+        conv, channels = self._last, ring.shape[2]
+        m, tile = len(run) * conv.rate, 32
+        out = torch.empty(len(run), conv.rate, dtype=torch.float32, device=ring.device)
+        kernels.waveform[triton.cdiv(m, tile),](
+            ring, position, run, conv.weight, conv.bias, out, m,
+            T=conv.rate, C=channels, TAPS=conv.taps, FRAMES=ring.shape[1] // conv.rate,
+            BM=tile, BLOCK=triton.next_power_of_2(channels), num_warps=4,
+        )  # fmt: skip
+        return out
+
+
+def _stretch(stretch: Stretch, x: Tensor, position: Tensor, rings: tuple[Tensor, ...], ring: Tensor | None) -> Tensor:
+    """[rows, T, C] -> [rows, T * ratio, C], into `ring` if one is given."""
+    entry, channels = rings[stretch.history], x.shape[2]
+    x = stretch.upsample(x, position, ring=entry).view(len(x), stretch.rate, channels)
+    hidden = torch.empty_like(x)
+    weight, bias = stretch.depthwise
+    kernels.depthwise_norm[len(x) * stretch.rate,](
+        entry, position, weight, bias, *stretch.norm, hidden,
+        T=stretch.rate, C=channels, TAPS=len(weight), FRAMES=entry.shape[1] // stretch.rate, EPS=stretch.eps,
+        BLOCK=triton.next_power_of_2(channels), num_warps=4,
+    )  # fmt: skip
+    return stretch.reduce(stretch.expand(hidden, position), position, residual=x, ring=ring, raw=ring is None)
+
+
+def _projected_codebooks(codec: Codec) -> Tensor:
+    """[codebooks, codes, channels]: each code's vector after the projection of its quantizer."""
+    tables = []
+    for quantizer in (codec.quantizer.rvq_first, codec.quantizer.rvq_rest):
+        assert isinstance(quantizer, Quantizer)
+        projection = quantizer.output_proj.weight[..., 0].float().t()
+        for book in cast(list[Codebook], list(quantizer.codebooks)):
+            codes = torch.arange(len(book.cluster_usage), device=projection.device)
+            tables.append((book(codes).float() @ projection).to(book.embedding_sum.dtype))
+    return torch.stack(tables)

@@ -1,0 +1,205 @@
+"""Convolutions and linear layers packed for the kernels of the codec step, and how each is cut into tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+import triton
+from torch import Tensor, nn
+
+from agent_tts.model import codec_kernels as kernels
+from agent_tts.model.codec_layers import CausalConv, CausalUpsample, ResidualUnit, SnakeBeta
+from agent_tts.model.layers import RMSNorm
+
+
+class Tile(NamedTuple):
+    """What one program of a matrix product computes, and how."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+
+# A unit of fewer steps is quicker in two kernels, and a tile of more channels does not fit the registers.
+FUSED_STEPS, FUSED_CHANNELS = 8192, 128
+
+
+def conv_tile(m: int, n: int, channels: int) -> Tile:
+    """The tile for [m, taps * channels] x [taps * channels, n], as measured on an H200."""
+    if m * n < 1 << 17:
+        tile = Tile(16, 32, 128, 4, 5)
+    elif m * n < 1 << 19 and not (n >= 2048 and channels <= 512):  # wide and shallow
+        tile = Tile(64, 32, 128, 4, 4)
+    elif m * n < 1 << 20:
+        tile = Tile(64, 64, 64, 4, 5)
+    elif m * n < 1 << 21:
+        tile = Tile(64, 256, 64, 8, 4)
+    elif n >= 512:
+        tile = Tile(128, 256, 64, 8, 4)
+    elif n % 128 == 0:
+        tile = Tile(256, 128, 64, 8, 3)
+    else:
+        tile = Tile(128, 64, 64, 4, 4)
+    # A step of the sum has channels of one tap alone.
+    return tile._replace(n=min(tile.n, triton.next_power_of_2(n)), k=min(tile.k, channels & -channels))
+
+
+def fused_tile(m: int, channels: int) -> Tile | None:
+    """The tile for both convolutions of a residual unit in one kernel, where that pays: it has all channels."""
+    if m < FUSED_STEPS or channels > FUSED_CHANNELS:
+        return None
+    return Tile(64, triton.next_power_of_2(channels), min(64, channels & -channels), 4, 4)
+
+
+class Snake(NamedTuple):
+    """SnakeBeta as factor and reciprocal height, float32, for each column of a product."""
+
+    alpha: Tensor
+    beta: Tensor
+
+    @classmethod
+    def of(cls, snake: nn.Module, repeat: int = 1) -> Snake:
+        assert isinstance(snake, SnakeBeta)
+        alpha, beta = snake.alpha.float().exp(), snake.beta.float().exp()
+        return cls(alpha.repeat(repeat), (1.0 / (beta + 1e-9)).repeat(repeat))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conv:
+    """A causal convolution or linear layer, packed: `rate` steps a frame of `channels`."""
+
+    weight: Tensor  # [taps * channels, N], twice as wide if gated
+    bias: Tensor | None = None  # [N], as the scale
+    rate: int = 1
+    taps: int = 1
+    dilation: int = 1
+    scale: Tensor | None = None
+    eps: float = 0.0  # of a root-mean-square norm before it, whose weight is in `weight`
+    gelu: bool = False
+    gated: bool = False
+
+    def __call__(
+        self,
+        x: Tensor,
+        position: Tensor,
+        *,
+        residual: Tensor | None = None,
+        ring: Tensor | None = None,
+        snake: Snake | None = None,
+        raw: bool = True,
+        pointwise: tuple[Snake, Conv] | None = None,
+        tile: Tile | None = None,
+    ) -> Tensor:
+        """x, a ring or the frame alone -> [rows, rate, N] if `raw`, and the same after `snake` into `ring`.
+
+        A `pointwise` convolution, after an activation, is done in the same kernel if the `tile` has all channels.
+        """
+        rows, channels = len(position), len(self.weight) // self.taps
+        m, n = rows * self.rate, self.weight.shape[1] // (1 + self.gated)
+        out = x.new_empty(rows, self.rate, n) if raw else None
+        tile = tile or conv_tile(m, n, channels)
+        between, second = pointwise or ((None, None), None)
+        kernels.conv[triton.cdiv(m, tile.m) * triton.cdiv(n, tile.n),](
+            x,
+            position,
+            self.weight,
+            self.bias,
+            *between,
+            *((second.weight, second.bias) if second else (None, None)),
+            self.scale,
+            residual,
+            out,
+            ring,
+            *(snake or (None, None)),
+            m,
+            self.dilation,
+            x.numel() // (m * channels),
+            1 if ring is None else ring.numel() // (m * n),
+            T=self.rate,
+            C=channels,
+            N=n,
+            TAPS=self.taps,
+            EPS=self.eps,
+            GELU=self.gelu,
+            GATED=self.gated,
+            BM=tile.m,
+            BN=tile.n,
+            BK=tile.k,
+            STAGES=tile.stages,
+            num_warps=tile.warps,
+        )
+        return cast(Tensor, out)
+
+    @classmethod
+    def of(cls, conv: CausalConv) -> Conv:
+        outputs, _, taps = conv.conv.weight.shape
+        weight = conv.conv.weight.permute(2, 1, 0).reshape(-1, outputs).contiguous()
+        return cls(weight, conv.conv.bias, conv.history.rate, taps, conv.conv.dilation[0])
+
+    @classmethod
+    def of_upsample(cls, upsample: CausalUpsample) -> Conv:
+        """An input reaches the `stride` outputs of its own step by the first taps, and those of later steps."""
+        inputs, outputs, kernel = upsample.conv.weight.shape
+        stride = upsample.stride
+        taps = kernel // stride
+        phases = upsample.conv.weight.view(inputs, outputs, taps, stride).flip(2)
+        weight = phases.permute(2, 0, 3, 1).reshape(taps * inputs, stride * outputs).contiguous()
+        bias = cast(Tensor, upsample.conv.bias).repeat(stride)
+        return cls(weight, bias, upsample.history.rate, taps)
+
+    @classmethod
+    def of_linear(
+        cls,
+        *linears: nn.Linear,
+        rate: int = 1,
+        norm: RMSNorm | None = None,
+        scale: Tensor | None = None,
+        gelu: bool = False,
+        gated: bool = False,
+    ) -> Conv:
+        """Layers of one input side by side, after a norm if there is one."""
+        weight = torch.cat([linear.weight for linear in linears]).t()
+        if norm is not None:
+            weight = (weight.float() * norm.weight.float()[:, None]).to(weight.dtype)
+        bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
+        eps = norm.eps if norm else 0.0
+        return cls(weight.contiguous(), bias, rate, scale=scale, eps=eps, gelu=gelu, gated=gated)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """A residual unit whose input, activated, is in a ring of its own."""
+
+    history: int  # that ring
+    before: Snake
+    first: Conv
+    between: Snake
+    second: Conv
+
+    @classmethod
+    def of(cls, unit: ResidualUnit) -> Unit:
+        return cls(
+            unit.conv1.history.index,
+            Snake.of(unit.act1),
+            Conv.of(unit.conv1),
+            Snake.of(unit.act2),
+            Conv.of(unit.conv2),
+        )
+
+    def __call__(
+        self, x: Tensor, position: Tensor, residual: Tensor, ring: Tensor, snake: Snake, raw: bool = True
+    ) -> Tensor:
+        """As a `Conv`; the residual is the unit's input before activation."""
+        tile = fused_tile(residual.numel() // len(self.second.weight), len(self.second.weight))
+        if tile:
+            return self.first(
+                x, position, residual=residual, ring=ring, snake=snake, raw=raw, tile=tile,
+                pointwise=(self.between, self.second),
+            )  # fmt: skip
+        hidden = torch.empty_like(residual)
+        self.first(x, position, ring=hidden, snake=self.between, raw=False)
+        return self.second(hidden, position, residual=residual, ring=ring, snake=snake, raw=raw)

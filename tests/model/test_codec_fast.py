@@ -1,0 +1,143 @@
+"""The kernels of the codec's step against the step in torch, over the same state.
+
+On a GPU the kernels run as they are; elsewhere triton's interpreter runs them, on a codec that is small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton", reason="the kernels need triton, which comes with torch for CUDA")
+
+from agent_tts.bench.codec import signal_to_noise, synthetic_codec
+from agent_tts.model import codec_packed
+from agent_tts.model.codec import Codec
+from agent_tts.model.codec_fast import FastCodec
+from agent_tts.model.codec_packed import conv_tile
+from agent_tts.model.codec_state import CodecState
+from tests.model.test_codec import NO_CODE, config, fill, relative_error
+
+GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if GPU else "cpu")
+PARITY = 2e-3 if GPU else 1e-5  # a GPU multiplies float32 in TF32
+WINDOW = 3  # frames: a ring that is round within a test
+CODES, BOOKS = 64, 3
+# Widths that are a power of two, and that are not: 32, then 96 -> 48.
+SMALL = replace(
+    config(WINDOW),
+    codebook_size=CODES,
+    num_quantizers=BOOKS,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    upsampling_ratios=(2,),
+    upsample_rates=(3,),
+    decoder_dim=96,
+)
+
+
+@pytest.fixture(scope="module")
+def codec() -> Codec:
+    codec = Codec(SMALL).eval()
+    fill(codec, seed=1)
+    return codec.to(DEVICE)
+
+
+@pytest.fixture(scope="module")
+def fast(codec: Codec) -> FastCodec:
+    return FastCodec(codec)
+
+
+def random_codes(frames: int, rows: int, seed: int = 0) -> Tensor:
+    """int64[frames, rows, BOOKS]"""
+    codes = torch.randint(0, CODES, (frames, rows, BOOKS), generator=torch.Generator().manual_seed(seed))
+    return codes.to(DEVICE)
+
+
+def mask(*values: bool) -> Tensor:
+    return torch.tensor(values, device=DEVICE)
+
+
+def state_of(codec: Codec, rows: int) -> CodecState:
+    """One whose rings are full of what nobody may hear."""
+    state = codec.init_state(rows, DEVICE, torch.float32)
+    for ring in (state.keys, state.values, *state.histories):
+        ring.fill_(1e4)
+    return state
+
+
+def test_a_step_is_that_of_torch_whoever_runs_pauses_or_leaves(codec: Codec, fast: FastCodec) -> None:
+    expected, found = state_of(codec, 2), state_of(codec, 2)
+    schedule = [(True, True), (True, False), (True, True), (False, True), (True, True)]
+    for frame, runs in enumerate(schedule):
+        codes, run = random_codes(1, 2, seed=frame)[0], mask(*runs)
+        if frame == 4:
+            codec.reset(expected, mask(False, True))
+            codec.reset(found, mask(False, True))
+        wanted = codec.step(expected, codes, run)
+        pcm = fast.step(found, torch.where(run[:, None], codes, NO_CODE), run)
+        assert (pcm.shape, pcm.dtype) == (wanted.shape, torch.float32)
+        assert relative_error(pcm, wanted) < PARITY
+        assert torch.equal(found.position, expected.position)
+        assert not pcm[~run].any()
+
+
+def test_both_convolutions_of_a_unit_in_one_kernel_are_the_same(
+    codec: Codec, fast: FastCodec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec_packed, "FUSED_STEPS", 0)
+    expected, found, run = state_of(codec, 1), state_of(codec, 1), mask(True)
+    for codes in random_codes(2, 1):
+        assert relative_error(fast.step(found, codes, run), codec.step(expected, codes, run)) < PARITY
+
+
+def test_it_goes_on_where_a_whole_clip_ended(codec: Codec, fast: FastCodec) -> None:
+    frames = WINDOW + 2
+    codes, clip, rows = random_codes(frames + 1, 1), state_of(codec, 1), state_of(codec, 2)
+    codec.decode(codes[:-1].transpose(0, 1), clip)
+    rows.put(1, clip)
+    pcm = fast.step(rows, codes[-1].expand(2, -1).contiguous(), mask(True, True))
+    whole = codec.decode(codes.transpose(0, 1))[0]
+    assert relative_error(pcm[1], whole[-pcm.shape[1] :]) < PARITY
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 64, 256, 1000])
+def test_a_tile_fits_every_layer(rows: int) -> None:
+    """Its part of the sum is of one tap, and what it keeps on the chip is there."""
+    released: Any = [(4, 1024, 1536), (4, 1536, 6144), (32, 768, 768), (32, 768, 1920), (160, 384, 384)]
+    released += [(160, 384, 768), (640, 192, 192), (640, 192, 288), (1920, 96, 96), (1, 512, 3072), (2, 4096, 1024)]
+    for rate, channels, outputs in released:
+        tile = conv_tile(rows * rate, outputs, channels)
+        assert channels % tile.k == 0
+        assert tile.n // 2 < outputs
+        assert 2 * tile.stages * tile.k * (tile.m + tile.n) <= 227 << 10
+
+
+# --- on the device
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU: the released size")
+def test_the_waveform_is_as_near_to_float32_as_that_of_torch() -> None:
+    exact, rounded = synthetic_codec(DEVICE, torch.float32), synthetic_codec(DEVICE, torch.bfloat16)
+    torchs = signal_to_noise(exact, rounded, rounded.step, torch.bfloat16)
+    assert signal_to_noise(exact, rounded, FastCodec(rounded).step, torch.bfloat16) > torchs - 1
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU: the released size")
+def test_a_row_sounds_the_same_in_every_batch() -> None:
+    """To the rounding of bfloat16: another batch has other tiles."""
+    codec = synthetic_codec(DEVICE, torch.bfloat16)
+    fast, codes = FastCodec(codec), torch.randint(0, 2048, (12, 1, 16), device=DEVICE)
+    waves = {}
+    for rows in (1, 2, 8, 64, 256):
+        state = codec.init_state(rows, DEVICE, torch.bfloat16)
+        run = torch.ones(rows, dtype=torch.bool, device=DEVICE)
+        frames = [fast.step(state, one.expand(rows, -1).contiguous(), run) for one in codes]
+        waves[rows] = torch.cat(frames, 1)
+        assert torch.equal(waves[rows][:1].expand(rows, -1), waves[rows])
+    for rows, wave in waves.items():
+        assert relative_error(wave[0], waves[1][0]) < 0.1, rows
