@@ -107,6 +107,22 @@ def rtc(
 
 
 @bench.command()
+def frame(
+    synthetic: Annotated[str | None, typer.Option(help="Random weights of a size: 1.7B or 0.6B.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Instead: a checkpoint folder.")] = None,
+    batches: Annotated[str, typer.Option(help="Rows of a frame, one run for each.")] = "1,2,4,8,16,32,64,128,256",
+    context: Annotated[int, typer.Option(min=0, max=2_000, help="Positions before the frame.")] = 300,
+    fused: Annotated[bool, typer.Option(help="Fused kernels, or the modules as they are.")] = True,
+    json: Json = None,
+) -> None:
+    """How long one 80 ms frame takes on the GPU, whole and by its parts (needs agent-tts[qwen])."""
+    from agent_tts.cli.bench_frame import run_frame
+
+    with reported():
+        run_frame(synthetic, model, batches, context, fused, json)
+
+
+@bench.command()
 def checkpoint(
     out: Annotated[Path, typer.Option(help="A new or empty folder.")],
     size: Annotated[str, typer.Option(help="tiny, tiny-0.6B, 0.6B or 1.7B.")] = "tiny",

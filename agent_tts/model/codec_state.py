@@ -24,6 +24,15 @@ class CodecState:
     # [rows, frames * rate, channels] for each `History` of the codec, likewise: input t is in slot t % (frames * rate).
     histories: tuple[Tensor, ...]
 
+    def first(self, rows: int) -> CodecState:
+        """The first rows: a view, and a state like any other."""
+        return CodecState(
+            position=self.position[:rows],
+            keys=self.keys[:, :rows],
+            values=self.values[:, :rows],
+            histories=tuple(history[:rows] for history in self.histories),
+        )
+
     @torch.inference_mode()
     def put(self, row: int, source: CodecState, source_row: int = 0) -> None:
         """Makes `row` go on where `source_row` of another state of the same codec is."""

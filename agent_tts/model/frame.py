@@ -14,16 +14,25 @@ import torch
 from torch import Tensor, nn
 
 from agent_tts.model.config import ModelConfig
-from agent_tts.model.layers import Cache
-from agent_tts.model.predictor import Predictor, PredictorState
+from agent_tts.model.layers import PAGE_POSITIONS, Cache
+from agent_tts.model.predictor import Draw, Predictor, PredictorState
 from agent_tts.model.prompt import Position, Prompt, Speaker
-from agent_tts.model.sampling import Sampling, SamplingRows, draw, forbid, penalise
+from agent_tts.model.sampling import Sampling, SamplingRows, Warp, draw, forbid, penalise
 from agent_tts.model.talker import Talker
 
-# What chooses a code of every row: (float32 logits [B, V], codebook from 0) -> int64[B].
+# What chooses a code of every row: (logits [B, V], codebook from 0) -> int64[B].
 Choose = Callable[[Tensor, int], Tensor]
 
 CONTROL_CODES = 1024  # the end of the talker's vocabulary: no speech, so never drawn, except for the end of speech
+
+
+@dataclass(frozen=True, slots=True)
+class StepOps:
+    """The parts of a step that there are two of: the modules, and fused kernels (`fused.fuse`)."""
+
+    talk: Callable[[Tensor, Tensor, Cache], Tensor]  # as Talker.step; its input may be overwritten
+    complete: Callable[[PredictorState, Tensor, Tensor, Draw], tuple[Tensor, Tensor]]  # as Predictor.forward
+    draw: Callable[[Tensor, Warp, Tensor, Tensor, int], Tensor]  # as sampling.draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,24 @@ class FrameState:
     seen: Tensor  # bool[B, V]: first codes drawn since the row joined
     ended: Tensor  # bool[B]: the row has drawn the end of speech, or nobody has joined it
     text_lengths: list[int]
+
+    def first(self, rows: int) -> FrameState:
+        """The first rows: a view, and a state like any other."""
+        return FrameState(
+            cache=self.cache.first(rows),
+            scratch=self.scratch.first(rows),
+            sampling=self.sampling.first(rows),
+            position=self.position[:rows],
+            feedback=self.feedback[:rows],
+            text=self.text[:rows],
+            text_length=self.text_length[:rows],
+            text_complete=self.text_complete[:rows],
+            text_read=self.text_read[:rows],
+            frame=self.frame[:rows],
+            seen=self.seen[:rows],
+            ended=self.ended[:rows],
+            text_lengths=self.text_lengths,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +100,16 @@ class FrameModel(nn.Module):
         self.control: Tensor  # bool[V]: never drawn
         control = (codes >= config.talker.vocab_size - CONTROL_CODES) & ~self.end_of_speech
         self.register_buffer("control", control, persistent=False)
+        self.ops = StepOps(self.talker.step, self.predictor, draw)
 
-    def init_state(self, rows: int, positions: int) -> FrameState:
-        """Empty rows. `positions` bounds prompt and frames of a request together; one more is the cache's sink."""
+    def init_state(
+        self, rows: int, positions: int, pages: int | None = None, page_positions: int = PAGE_POSITIONS
+    ) -> FrameState:
+        """Empty rows. `positions` bounds prompt and frames of a request together; one more is the cache's sink.
+
+        With a number of `pages` the rows share so many, of which one is nobody's, and have to be given them (`Pages`)
+        before they write there. Without, each has room for all its positions.
+        """
         talker, weight = self.config.talker, self.talker.codec_head.weight
         device, dtype = weight.device, weight.dtype
 
@@ -85,8 +119,12 @@ class FrameModel(nn.Module):
         def mask() -> Tensor:
             return torch.zeros(rows, device=device, dtype=torch.bool)
 
+        if pages is None:
+            cache = Cache.empty(talker, rows, positions + 1, device, dtype)
+        else:
+            cache = Cache.paged(talker, rows, positions, pages, page_positions, device, dtype)
         return FrameState(
-            cache=Cache.empty(talker, rows, positions + 1, device, dtype),
+            cache=cache,
             scratch=self.predictor.init_state(rows, device, dtype),
             sampling=SamplingRows.empty(rows, device),
             position=count(),
@@ -204,7 +242,7 @@ class FrameModel(nn.Module):
         at = state.text_read.clamp(max=state.text.shape[1] - 1)
         token = torch.where(has_text, state.text.gather(1, at[:, None])[:, 0], self.config.tts_pad_token_id)
         x = state.feedback + self.talker.embed_text(token)
-        hidden = self.talker.step(x, torch.where(run, state.position, state.cache.sink), state.cache)
+        hidden = self.ops.talk(x, torch.where(run, state.position, state.cache.sink), state.cache)
 
         text_read = state.text_read + has_text
         may_end = state.text_complete & (text_read >= state.text_length) & (state.frame >= state.sampling.min_frames)
@@ -212,7 +250,7 @@ class FrameModel(nn.Module):
         if choose is None:
             choose = partial(self._draw, state)
         first = choose(logits, 0)
-        others, embedded = self.predictor(state.scratch, hidden, self.talker.codec_embedding(first), choose)
+        others, embedded = self.ops.complete(state.scratch, hidden, self.talker.codec_embedding(first), choose)
 
         ended = run & (first == self.config.talker.codec_eos_token_id)
         state.feedback.copy_(torch.where(run[:, None], embedded.sum(1), state.feedback))
@@ -231,9 +269,9 @@ class FrameModel(nn.Module):
         return forbid(logits, self.control)
 
     def _draw(self, state: FrameState, logits: Tensor, codebook: int) -> Tensor:
-        """The code of every row: float32[B, V] -> int64[B]."""
+        """The code of every row: [B, V] -> int64[B]."""
         how = state.sampling.predictor if codebook else state.sampling.talker
-        return draw(logits, how, state.sampling.seed, state.frame, codebook)
+        return self.ops.draw(logits, how, state.sampling.seed, state.frame, codebook)
 
     def checkpoint_names(self) -> dict[str, str]:
         """Our name of each parameter -> its name in the checkpoint."""

@@ -6,12 +6,14 @@ norm statistics and rope angles are float32, everything else is in the dtype of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+PAGE_POSITIONS = 32  # of the talker's cache: 2.6 s of speech
 
 
 class TransformerShape(Protocol):
@@ -37,37 +39,83 @@ class TransformerShape(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Keys and values of all rows.
+    """Keys and values of all rows, in pages: position p of a row is place p % size of page p // size in its table.
 
-    The last position is the sink: what has to be computed but must not be kept (a paused row, the padding of a
+    Past what a row may use is the sink: what has to be computed but must not be kept (a paused row, the padding of a
     prompt) is written there. A query at position p reads positions 0..p, so nothing that is used ever reads the sink,
-    or what a former owner of the row left behind.
+    or what a former owner of the page left behind.
     """
 
-    keys: Tensor  # [layers, B, S, key/value heads, head_dim], rotated
+    keys: Tensor  # [layers, pages, size, key/value heads, head_dim], rotated
     values: Tensor  # same shape
+    table: Tensor  # int64[B, pages of a row]
+    plain: bool  # page r is row r, all of it
 
     @staticmethod
     def empty(shape: TransformerShape, rows: int, positions: int, device: torch.device, dtype: torch.dtype) -> Cache:
-        size = (shape.num_hidden_layers, rows, positions, shape.num_key_value_heads, shape.head_dim)
-        return Cache(torch.zeros(size, device=device, dtype=dtype), torch.zeros(size, device=device, dtype=dtype))
+        """A page for each row, as long as the row, the sink included."""
+        return Cache._of(shape, torch.arange(rows, device=device)[:, None], rows, positions, dtype, plain=True)
+
+    @staticmethod
+    def paged(
+        shape: TransformerShape,
+        rows: int,
+        positions: int,
+        pages: int,
+        size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> Cache:
+        """`pages` pages of `size` positions, which rows of at least `positions` are given and give back.
+
+        Page 0 is nobody's: the last of each table, with the sink, and all that a row has not been given.
+        """
+        table = torch.zeros(rows, -(-positions // size) + 1, dtype=torch.int64, device=device)
+        return Cache._of(shape, table, pages, size, dtype, plain=False)
+
+    @staticmethod
+    def _of(shape: TransformerShape, table: Tensor, pages: int, size: int, dtype: torch.dtype, *, plain: bool) -> Cache:
+        extent = (shape.num_hidden_layers, pages, size, shape.num_key_value_heads, shape.head_dim)
+        keys, values = (torch.zeros(extent, device=table.device, dtype=dtype) for _ in range(2))
+        return Cache(keys, values, table, plain)
 
     @property
     def sink(self) -> int:
-        return self.keys.shape[2] - 1
+        size = self.keys.shape[2]
+        return size - 1 if self.plain else (self.table.shape[1] - 1) * size
+
+    def first(self, rows: int) -> Cache:
+        """The first rows, over the same pages."""
+        return replace(self, table=self.table[:rows])
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """Where the tokens of one call stand in the cache, and what each may read: the same for all layers."""
 
-    rows: Tensor  # int64[B, 1]: row of the cache
-    whole: bool  # the rows are all rows of the cache, in order
-    positions: Tensor  # int64[B, T]
-    span: int  # how many leading positions of the cache the call reads
+    pages: Tensor  # int64[B, T]: the page that a token is in
+    places: Tensor  # int64[B, T]: its place there
+    read: Tensor | None  # int64[B, pages of a row]: what the rows read; None is the first B pages, in place
+    span: int  # how many leading positions the call reads
     cos: Tensor  # [B, T, 1, head_dim]
     sin: Tensor  # [B, T, 1, head_dim]
     mask: Tensor  # bool[B, 1, T, span]
+
+    def of_rows(self, layer: Tensor) -> Tensor:
+        """One layer of the cache as these rows see it: [pages, size, heads, head_dim] -> [B, >= span, ...]."""
+        return layer[: len(self.pages)] if self.read is None else layer[self.read].flatten(1, 2)
+
+    def first(self, rows: int) -> Window:
+        """The first rows: a view."""
+        return replace(
+            self,
+            pages=self.pages[:rows],
+            places=self.places[:rows],
+            read=None if self.read is None else self.read[:rows],
+            cos=self.cos[:rows],
+            sin=self.sin[:rows],
+            mask=self.mask[:rows],
+        )
 
 
 class RMSNorm(nn.Module):
@@ -122,14 +170,13 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(shape.head_dim, shape.rms_norm_eps)
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, window: Window) -> Tensor:
-        """x [B, T, H]; keys and values [rows, S, heads, head_dim] are one layer of the cache, written in place."""
+        """x [B, T, H]; keys and values [pages, size, heads, head_dim] are one layer of the cache, written in place."""
         heads = (*x.shape[:2], -1, self.head_dim)
         query = rotate(self.q_norm(self.q_proj(x).view(heads)), window.cos, window.sin)
         key = rotate(self.k_norm(self.k_proj(x).view(heads)), window.cos, window.sin)
-        keys[window.rows, window.positions] = key
-        values[window.rows, window.positions] = self.v_proj(x).view(heads)
-        if not window.whole:
-            keys, values = keys[window.rows[:, 0]], values[window.rows[:, 0]]
+        keys[window.pages, window.places] = key
+        values[window.pages, window.places] = self.v_proj(x).view(heads)
+        keys, values = window.of_rows(keys), window.of_rows(values)
         out = F.scaled_dot_product_attention(
             query.transpose(1, 2),
             keys[:, : window.span].transpose(1, 2),
@@ -180,16 +227,14 @@ class Transformer(nn.Module):
         self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.rope = Rope(shape.head_dim, shape.rope_theta)
 
-    def window(self, positions: Tensor, span: int, dtype: torch.dtype, rows: Tensor | None = None) -> Window:
-        """The window of int64[B, T] positions, over all rows of the cache or over the rows int64[B].
-
-        All rows are read in place; a choice of rows is copied out first, which is for prompts and not for steps.
-        """
-        device = positions.device
-        index = torch.arange(len(positions), device=device) if rows is None else rows
-        mask = torch.arange(span, device=device) <= positions[..., None]
-        cos, sin = self.rope(positions, dtype)
-        return Window(index[:, None], rows is None, positions, span, cos, sin, mask[:, None])
+    def window(self, positions: Tensor, span: int, cache: Cache, rows: Tensor | None = None) -> Window:
+        """The window of int64[B, T] positions of all rows of a cache, or of the rows int64[B]."""
+        table = cache.table if rows is None else cache.table[rows]
+        size = cache.keys.shape[2]
+        read = None if rows is None and cache.plain else table[:, : -(-span // size)]
+        mask = torch.arange(span, device=positions.device) <= positions[..., None]
+        cos, sin = self.rope(positions, cache.keys.dtype)
+        return Window(table.gather(1, positions // size), positions % size, read, span, cos, sin, mask[:, None])
 
     def run(self, x: Tensor, cache: Cache, window: Window) -> Tensor:
         """x [B, T, H] -> hidden state after the final norm [B, T, H]; writes the cache at the window's positions."""

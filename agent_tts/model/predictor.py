@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from agent_tts.model.config import TalkerConfig
 from agent_tts.model.layers import Cache, Transformer, Window
 
-# What draws the code of a codebook: (float32 logits [B, 2048], codebook from 1) -> int64[B].
+# What draws the code of a codebook: (logits [B, 2048], codebook from 1) -> int64[B].
 Draw = Callable[[Tensor, int], Tensor]
 
 
@@ -25,6 +25,10 @@ class PredictorState:
 
     cache: Cache  # one position a code; no row pauses inside a frame, so it has no sink
     windows: tuple[Window, ...]  # positions 0 and 1 together, then one position each
+
+    def first(self, rows: int) -> PredictorState:
+        """The first rows: a view."""
+        return PredictorState(self.cache.first(rows), tuple(window.first(rows) for window in self.windows))
 
 
 class Predictor(Transformer):
@@ -45,8 +49,8 @@ class Predictor(Transformer):
     def init_state(self, rows: int, device: torch.device, dtype: torch.dtype) -> PredictorState:
         positions = torch.arange(self.codebooks, device=device).expand(rows, -1)
         calls = [(0, 2), *((position, position + 1) for position in range(2, self.codebooks))]
-        windows = tuple(self.window(positions[:, start:end], end, dtype) for start, end in calls)
-        return PredictorState(Cache.empty(self.shape, rows, self.codebooks, device, dtype), windows)
+        cache = Cache.empty(self.shape, rows, self.codebooks, device, dtype)
+        return PredictorState(cache, tuple(self.window(positions[:, start:end], end, cache) for start, end in calls))
 
     def forward(self, state: PredictorState, hidden: Tensor, first: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
         """Completes the frame of every row.

@@ -17,10 +17,10 @@ from agent_tts.model.config import GenerationConfig
 NEVER = float("-inf")  # the logit of a code that must not be drawn
 
 # SplitMix64 (Steele, Lea, Flood 2014) in wrapping 64-bit integers.
-_GAMMA = 0x9E3779B97F4A7C15 - 2**64
-_MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
-_MIX_2 = 0x94D049BB133111EB - 2**64
-_FRAME_STRIDE = 64  # counters of a frame: more than it has codebooks
+GAMMA = 0x9E3779B97F4A7C15 - 2**64
+MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
+MIX_2 = 0x94D049BB133111EB - 2**64
+FRAME_STRIDE = 64  # counters of a frame: more than it has codebooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,9 @@ class Warp:
             torch.ones(rows, device=device),
         )
 
+    def first(self, rows: int) -> Warp:
+        return Warp(self.temperature[:rows], self.top_k[:rows], self.top_p[:rows])
+
     def set(self, row: int, temperature: float, top_k: int, top_p: float) -> None:
         self.temperature[row], self.top_k[row], self.top_p[row] = temperature, top_k, top_p
 
@@ -104,6 +107,16 @@ class SamplingRows:
             min_frames=torch.zeros(rows, device=device, dtype=torch.int64),
             talker=Warp.empty(rows, device),
             predictor=Warp.empty(rows, device),
+        )
+
+    def first(self, rows: int) -> SamplingRows:
+        """The first rows: a view."""
+        return SamplingRows(
+            seed=self.seed[:rows],
+            repetition_penalty=self.repetition_penalty[:rows],
+            min_frames=self.min_frames[:rows],
+            talker=self.talker.first(rows),
+            predictor=self.predictor.first(rows),
         )
 
     def set(self, row: int, wish: Sampling) -> None:
@@ -143,8 +156,8 @@ def warp(logits: Tensor, how: Warp) -> Tensor:
 
 
 def _mix(x: Tensor) -> Tensor:
-    x = (x ^ _shift(x, 30)) * _MIX_1
-    x = (x ^ _shift(x, 27)) * _MIX_2
+    x = (x ^ _shift(x, 30)) * MIX_1
+    x = (x ^ _shift(x, 27)) * MIX_2
     return x ^ _shift(x, 31)
 
 
@@ -154,9 +167,9 @@ def _shift(x: Tensor, bits: int) -> Tensor:
 
 def uniform(seed: Tensor, frame: Tensor, codebook: int, size: int) -> Tensor:
     """Uniform noise strictly between 0 and 1: int64[B] seeds and frames -> float32[B, size]."""
-    draw = _mix(seed + (frame * _FRAME_STRIDE + codebook + 1) * _GAMMA)
+    draw = _mix(seed + (frame * FRAME_STRIDE + codebook + 1) * GAMMA)
     code = torch.arange(1, size + 1, device=seed.device)
-    bits = _shift(_mix(draw[:, None] + code * _GAMMA), 41)  # 23 bits: with the half below, exact in float32
+    bits = _shift(_mix(draw[:, None] + code * GAMMA), 41)  # 23 bits: with the half below, exact in float32
     return (bits.float() + 0.5) / 2**23
 
 

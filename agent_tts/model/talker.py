@@ -47,12 +47,12 @@ class Talker(Transformer):
         device = x.device
         positions = torch.arange(len(x), device=device)[None]
         rows = torch.full((1,), row, device=device)
-        self.run(x[None], cache, self.window(positions, len(x), x.dtype, rows))
+        self.run(x[None], cache, self.window(positions, len(x), cache, rows))
 
     def step(self, x: Tensor, positions: Tensor, cache: Cache) -> Tensor:
         """One position for every row: x [B, H], int64[B] positions (the sink for a row that pauses) -> [B, H]."""
         span = cache.sink  # a position that is used is below the sink
-        return self.run(x[:, None], cache, self.window(positions[:, None], span, x.dtype))[:, 0]
+        return self.run(x[:, None], cache, self.window(positions[:, None], span, cache))[:, 0]
 
     @staticmethod
     def checkpoint_name(name: str) -> str:

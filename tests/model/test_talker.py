@@ -36,7 +36,7 @@ def test_bfloat16_is_as_near_to_float32_as_upstreams() -> None:
     theirs, mine = (copy.deepcopy(model).to(torch.bfloat16) for model in (upstream.talker.model, ours.talker))
     x = torch.randn(64, tiny.HIDDEN, generator=torch.Generator().manual_seed(1))
     cache = Cache.empty(ours.config.talker, 1, 65, x.device, torch.bfloat16)
-    window = mine.window(torch.arange(64)[None], 64, torch.bfloat16)
+    window = mine.window(torch.arange(64)[None], 64, cache)
     with torch.no_grad():
         exact = upstream.talker.model(inputs_embeds=x[None]).last_hidden_state
         their_error = theirs(inputs_embeds=x[None].bfloat16()).last_hidden_state - exact

@@ -1,0 +1,143 @@
+"""A frame of all rows as one CUDA graph: the host launches step t, and reads step t - 1 while t runs.
+
+One graph for each size of batch, over the first rows of one state: a step takes the smallest that holds its last row.
+The graphs share their memory. Without them, on a CPU or by the off-switch, the same step runs kernel by kernel.
+
+Whoever changes the state between steps (joins, text) does it on the stream that is current here: its order is all the
+synchronisation there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from agent_tts.model.speech import SpeechFrame, SpeechModel, SpeechState
+
+BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_MASKS = ("spoke", "ended", "starved", "full", "finite")
+_IN_FLIGHT = 2  # steps that have been launched, the one that is being read included
+
+Progress = Callable[[int, int], None]  # graphs captured, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A `SpeechFrame` on the host, for the first n rows. Its arrays are good until the second launch after it."""
+
+    codes: NDArray[np.int16]  # [n, 16]
+    pcm: NDArray[np.int16]  # [n, 1920]
+    spoke: NDArray[np.bool_]  # [n], as the others
+    ended: NDArray[np.bool_]
+    starved: NDArray[np.bool_]
+    full: NDArray[np.bool_]
+    finite: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A step that has been launched."""
+
+    _packed: Tensor  # int16[n, 16 + 1920 + masks], in memory that the device writes to
+    _written: torch.cuda.Event | None  # None: by now
+
+    def ready(self) -> bool:
+        """Whether `result` would not wait."""
+        return self._written is None or bool(self._written.query())  # type: ignore[no-untyped-call]
+
+    def result(self) -> Spoken:
+        """What the step did; waits until it has."""
+        if self._written is not None:
+            self._written.synchronize()
+        packed = self._packed.numpy()
+        masks = packed[:, -len(_MASKS) :].astype(np.bool_)
+        codes, pcm = packed[:, :16], packed[:, 16 : -len(_MASKS)]
+        return Spoken(codes, pcm, **{name: masks[:, index] for index, name in enumerate(_MASKS)})
+
+
+class FrameGraphs:
+    """Steps of a speech model over one state.
+
+    Args:
+        captured: False runs the same step kernel by kernel; so does a CPU.
+    """
+
+    def __init__(
+        self, model: SpeechModel, state: SpeechState, *, captured: bool = True, progress: Progress | None = None
+    ) -> None:
+        rows, device = len(state.frame.ended), state.frame.ended.device
+        self._model = model
+        self._on_device = device.type == "cuda"
+        self._sizes = [size for size in BUCKETS if size < rows] + [rows]
+        self._states = {size: state.first(size) for size in self._sizes}
+        self._run = torch.zeros(rows, dtype=torch.bool, device=device)
+        # What the host writes and reads, in turns.
+        self._turns = [_Turn(rows, self._on_device) for _ in range(_IN_FLIGHT)]
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        if captured and self._on_device:
+            self._capture(progress or (lambda done, total: None))
+
+    def launch(self, rows: Sequence[int]) -> Launched:
+        """A step of these rows, of which there is at least one.
+
+        Waits for the step before the last, if that is still under way: its memory is used again.
+        """
+        size = next(size for size in self._sizes if size > max(rows))
+        turn = self._turns[0]
+        self._turns = [*self._turns[1:], turn]
+        if turn.written is not None:
+            turn.written.synchronize()
+        turn.run.zero_()
+        turn.run[list(rows)] = True
+        self._run.copy_(turn.run, non_blocking=True)
+        if size in self._graphs:
+            graph, packed = self._graphs[size]
+            graph.replay()
+        else:
+            packed = self._step(size)
+        out = turn.packed[:size]
+        out.copy_(packed, non_blocking=True)
+        if turn.written is not None:
+            turn.written.record()
+        return Launched(out, turn.written)
+
+    @torch.inference_mode()
+    def _step(self, size: int) -> Tensor:
+        return _pack(self._model.step(self._states[size], self._run[:size]))
+
+    def _capture(self, progress: Progress) -> None:
+        """Captures all sizes, the largest first: the smaller ones fit into its memory."""
+        pool = torch.cuda.graph_pool_handle()
+        for done, size in enumerate(reversed(self._sizes), 1):
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                self._step(size)  # nobody runs: it changes nothing, and compiles what has to be compiled
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool):
+                packed = self._step(size)
+            self._graphs[size] = graph, packed
+            progress(done, len(self._sizes))
+
+
+class _Turn:
+    """Memory of the host for one step in flight."""
+
+    def __init__(self, rows: int, pinned: bool) -> None:
+        width = 16 + 1920 + len(_MASKS)
+        self.run = torch.zeros(rows, dtype=torch.bool, pin_memory=pinned)
+        self.packed = torch.zeros(rows, width, dtype=torch.int16, pin_memory=pinned)
+        # When the device has written; None where it is the host itself. Before its first record it does not wait.
+        self.written = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
+
+
+def _pack(frame: SpeechFrame) -> Tensor:
+    """One tensor, so that it is one copy: int16[B, 16 + 1920 + masks]."""
+    masks = torch.stack([getattr(frame, name) for name in _MASKS], dim=1)
+    return torch.cat((frame.codes.to(torch.int16), frame.pcm, masks.to(torch.int16)), dim=1)

@@ -1,0 +1,140 @@
+"""The frame step out of fused kernels, for a GPU with triton: same values as the modules, up to the order of sums.
+
+Prompts are computed by the modules all the same. The weights of
+parallel layers are joined into one tensor, and the modules keep views of it: no weight is in memory twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from agent_tts.model.frame import FrameModel, StepOps
+from agent_tts.model.kernels.attention import FramePlace, Heads, Place, Scratch, attend, attend_in_frame
+from agent_tts.model.kernels.linear import Norm, linear, rms_norm
+from agent_tts.model.kernels.sampling import draw
+from agent_tts.model.layers import Cache, Layer, RMSNorm, Transformer, TransformerShape
+from agent_tts.model.predictor import Draw, PredictorState
+
+
+def fuse(model: FrameModel) -> None:
+    """Makes the steps of a loaded model run on the kernels: on a GPU, in bfloat16."""
+    model.ops = StepOps(FusedTalker(model).step, FusedPredictor(model).step, draw)
+
+
+@dataclass(frozen=True, slots=True)
+class FusedLayer:
+    """The weights of a `layers.Layer`, joined."""
+
+    input_norm: Norm
+    qkv: Tensor  # [(queries + 2 pairs) dim, H]
+    q_norm: Tensor
+    k_norm: Tensor
+    out: Tensor  # [H, queries dim]
+    mlp_norm: Norm
+    gate_up: Tensor  # [2 I, H]
+    down: Tensor  # [H, I]
+
+    @staticmethod
+    def of(layer: Layer) -> FusedLayer:
+        attention, mlp = layer.self_attn, layer.mlp
+        return FusedLayer(
+            input_norm=_norm(layer.input_layernorm),
+            qkv=joined(attention.q_proj, attention.k_proj, attention.v_proj),
+            q_norm=attention.q_norm.weight,
+            k_norm=attention.k_norm.weight,
+            out=attention.o_proj.weight,
+            mlp_norm=_norm(layer.post_attention_layernorm),
+            gate_up=joined(mlp.gate_proj, mlp.up_proj),
+            down=mlp.down_proj.weight,
+        )
+
+    def run(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
+        """[M, H] -> [M, H]; `attend` turns queries, keys and values into what the queries found."""
+        mixed = attend(linear(x, self.qkv, norm=self.input_norm))
+        x = linear(mixed, self.out, residual=x)
+        hidden = linear(x, self.gate_up, norm=self.mlp_norm, gated=True)
+        return linear(hidden, self.down, residual=x)
+
+
+def joined(*modules: nn.Module) -> Tensor:
+    """The weights of layers, or tables, of equal width as one [sum of lengths, width], which they become views of."""
+    weights = [module.get_parameter("weight") for module in modules]
+    whole = torch.cat([weight.detach() for weight in weights])
+    for module, part in zip(modules, torch.split(whole, [len(weight) for weight in weights]), strict=True):
+        module.weight = nn.Parameter(part, requires_grad=False)
+    return whole
+
+
+class FusedTalker:
+    """`Talker.step`."""
+
+    def __init__(self, model: FrameModel) -> None:
+        config, talker = model.config.talker, model.talker
+        weight = talker.codec_head.weight
+        self.layers = [FusedLayer.of(cast(Layer, layer)) for layer in talker.layers]
+        self._norm = talker.norm
+        self.heads = _heads(config, talker, config.max_position_embeddings, weight)
+        # By how many rows a step has.
+        self._scratch: dict[int, Scratch] = {}
+
+    def step(self, x: Tensor, positions: Tensor, cache: Cache) -> Tensor:
+        rows = len(x)
+        if rows not in self._scratch:
+            self._scratch[rows] = Scratch.empty(rows, cache.sink + 1, self.heads, x.device)
+        for index, layer in enumerate(self.layers):
+            place = Place(positions, cache.keys[index], cache.values[index], cache.table, cache.sink)
+            x = layer.run(x, partial(attend, layer.q_norm, layer.k_norm, self.heads, place, self._scratch[rows]))
+        return rms_norm(x, self._norm.weight, self._norm.eps)
+
+
+class FusedPredictor:
+    """`Predictor.forward`."""
+
+    def __init__(self, model: FrameModel) -> None:
+        predictor = model.predictor
+        self._codebooks = predictor.codebooks
+        self.layers = [FusedLayer.of(cast(Layer, layer)) for layer in predictor.layers]
+        self._norm = _norm(predictor.norm)
+        self.heads = _heads(predictor.shape, predictor, predictor.codebooks, predictor.norm.weight)
+        self._lm_heads = [head.get_parameter("weight") for head in predictor.lm_head]
+        self._embedding = joined(*predictor.codec_embedding)  # [15 * codes, H]
+        self._starts = torch.arange(predictor.codebooks - 1, device=self._embedding.device) * predictor.shape.vocab_size
+        self._projection = predictor.small_to_mtp_projection
+        # The inputs of positions 2 and up, by code: what they are is known before anybody speaks.
+        with torch.inference_mode():
+            self._inputs = [self._projection(table.get_parameter("weight")) for table in predictor.codec_embedding]
+
+    def step(self, state: PredictorState, hidden: Tensor, first: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
+        rows = len(hidden)
+        codes: list[Tensor] = []
+        x = self._projection(torch.stack((hidden, first), dim=1).flatten(0, 1))
+        for index in range(self._codebooks - 1):
+            if index:
+                x = F.embedding(codes[-1], self._inputs[index - 1])
+            for number, layer in enumerate(self.layers):
+                keys, values = state.cache.keys[number], state.cache.values[number]
+                frame = FramePlace(len(x) // rows, index + 1, keys, values)
+                x = layer.run(x, partial(attend_in_frame, layer.q_norm, layer.k_norm, self.heads, frame))
+            last = x.view(rows, -1, x.shape[1])[:, -1].contiguous()
+            codes.append(draw(linear(last, self._lm_heads[index], norm=self._norm), index + 1))
+        others = torch.stack(codes, dim=1)
+        embedded = F.embedding(others + self._starts, self._embedding)
+        return others, torch.cat((first[:, None], embedded), dim=1)
+
+
+def _norm(norm: RMSNorm) -> Norm:
+    return Norm(norm.weight, norm.eps)
+
+
+def _heads(shape: TransformerShape, transformer: Transformer, positions: int, like: Tensor) -> Heads:
+    cos, sin = transformer.rope(torch.arange(positions, device=like.device)[None], like.dtype)
+    half = shape.head_dim // 2
+    rope = torch.stack((cos[0, :, 0, :half], sin[0, :, 0, :half]), dim=1).contiguous()
+    return Heads(shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim, shape.rms_norm_eps, rope)

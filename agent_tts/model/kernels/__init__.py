@@ -1,0 +1,1 @@
+"""Triton kernels of the frame step, each beside the torch operations that it equals; only a GPU ever imports them."""

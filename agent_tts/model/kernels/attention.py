@@ -1,0 +1,314 @@
+"""Attention of one new position a row: norm of q and k, rope, the write of the cache, and the reading of it, in one.
+
+A row's cache is read to its true length, which the device knows and the host need not. Long rows are read by several
+programs at once; the last of them to finish puts the parts together, always in the same order.
+
+The cache is pages: position p of row r is place p % size of page table[r, p // size]. One page a row is a plain cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from agent_tts.model.kernels.launch import overlap, power_of_2, wait
+
+_TILE = 64  # positions that a program reads at a time
+
+
+@triton.jit
+def _turned(x, heads, weight, cos, sin, eps, HALF: tl.constexpr, DIM: tl.constexpr):
+    """Norm and rope of these heads: both halves, [heads, HALF], rounded as the modules round."""
+    kind = cos.dtype
+    d = tl.arange(0, HALF)
+    at = heads[:, None] * DIM + d[None, :]
+    low, high = tl.load(x + at).to(tl.float32), tl.load(x + at + HALF).to(tl.float32)
+    scale = tl.rsqrt((tl.sum(low * low, 1) + tl.sum(high * high, 1)) / DIM + eps)[:, None]
+    low = (low * scale).to(kind).to(tl.float32) * tl.load(weight + d).to(tl.float32)[None, :]
+    high = (high * scale).to(kind).to(tl.float32) * tl.load(weight + HALF + d).to(tl.float32)[None, :]
+    low, high = low.to(kind).to(tl.float32), high.to(kind).to(tl.float32)
+    c, s = cos.to(tl.float32)[None, :], sin.to(tl.float32)[None, :]
+    new_low = (low * c).to(kind).to(tl.float32) + (-high * s).to(kind).to(tl.float32)
+    new_high = (high * c).to(kind).to(tl.float32) + (low * s).to(kind).to(tl.float32)
+    return new_low.to(kind), new_high.to(kind)
+
+
+@triton.jit
+def _places(pages, positions, end, page_stride, stride, SIZE: tl.constexpr):
+    """Where positions are in the cache, in elements; anywhere from `end` on."""
+    page = tl.load(pages + positions // SIZE, mask=positions < end, other=0)
+    return page * page_stride + (positions % SIZE) * stride
+
+
+@triton.jit
+def _attend(
+    qkv,  # [B, (HEADS + 2 PAIRS) DIM]: queries, keys, values
+    q_norm,  # [DIM]
+    k_norm,  # [DIM]
+    rope,  # [S, 2, HALF]: cosine and sine
+    positions,  # int64[B]; the sink for a row that pauses
+    keys,  # [pages, SIZE, PAIRS, DIM]
+    values,
+    table,  # int64[B, PAGES]
+    out,  # [B, HEADS DIM]
+    parts,  # float32[B, PAIRS, splits, GROUP, DIM]: sums over a split, not yet divided
+    tops,  # float32[B, PAIRS, splits, GROUP, 2]: the split's largest logit, and the sum of the powers
+    counters,  # int32[B, PAIRS]: splits done; zero before and after
+    eps,
+    sink,
+    page_stride,  # elements from page to page
+    scale,
+    HEADS: tl.constexpr,
+    PAIRS: tl.constexpr,
+    DIM: tl.constexpr,
+    SIZE: tl.constexpr,
+    PAGES: tl.constexpr,
+    SPLIT: tl.constexpr,  # positions
+    SPLITS: tl.constexpr,  # as many as the longest row has
+    TILE: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    row, pair, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    HALF: tl.constexpr = DIM // 2
+    GROUP: tl.constexpr = HEADS // PAIRS
+    position = tl.load(positions + row)
+    length = tl.where(position < sink, position, 0)  # of what was written by the frames before
+    begin = split * SPLIT
+    last = split == length // SPLIT  # whose new position it is; its part of what was before may be nothing
+    if (position >= sink) | ((begin >= length) & ~last):
+        wait(OVERLAP)
+        return
+    kind = qkv.dtype.element_ty
+    d, half, tile = tl.arange(0, DIM), tl.arange(0, HALF), tl.arange(0, TILE)
+    cos, sin = tl.load(rope + position * DIM + half), tl.load(rope + position * DIM + HALF + half)
+    cache = pair * DIM
+    end = tl.minimum(begin + SPLIT, length)
+    if SPLIT == TILE:  # read while the kernel before still runs
+        at = cache + _places(table + row * PAGES, begin + tile, end, page_stride, PAIRS * DIM, SIZE)
+        ok = (begin + tile < end)[:, None]
+        k_low = tl.load(keys + at[:, None] + half[None, :], mask=ok, other=0)
+        k_high = tl.load(keys + at[:, None] + HALF + half[None, :], mask=ok, other=0)
+        value = tl.load(values + at[:, None] + d[None, :], mask=ok, other=0)
+    wait(OVERLAP)
+
+    x = qkv + row * (HEADS + 2 * PAIRS) * DIM
+    # The tensor cores take 16 queries; the group's are the first of them, and the rest repeat it.
+    group = tl.arange(0, 16)
+    heads = pair * GROUP + group % GROUP
+    q_low, q_high = _turned(x, heads, q_norm, cos, sin, eps, HALF, DIM)
+    top = tl.full((16,), float("-inf"), tl.float32)
+    total = tl.zeros((16,), tl.float32)
+    acc = tl.zeros((16, DIM), tl.float32)
+    if last:
+        key = HEADS + pair + tl.arange(0, 1)
+        new_low, new_high = _turned(x, key, k_norm, cos, sin, eps, HALF, DIM)
+        new_value = tl.load(x + (HEADS + PAIRS + pair) * DIM + d)[None, :]
+        to = cache + _places(table + row * PAGES, position + tl.arange(0, 1), sink, page_stride, PAIRS * DIM, SIZE)
+        tl.store(keys + to[:, None] + half[None, :], new_low)
+        tl.store(keys + to[:, None] + HALF + half[None, :], new_high)
+        tl.store(values + to[:, None] + d[None, :], new_value)
+        top = tl.sum(q_low.to(tl.float32) * new_low.to(tl.float32), 1)
+        top = (top + tl.sum(q_high.to(tl.float32) * new_high.to(tl.float32), 1)) * scale
+        total += 1
+        acc += new_value.to(tl.float32)
+    for start in range(begin, end, TILE):
+        p = start + tile
+        if SPLIT != TILE:
+            at = cache + _places(table + row * PAGES, p, end, page_stride, PAIRS * DIM, SIZE)
+            ok = (p < end)[:, None]
+            k_low = tl.load(keys + at[:, None] + half[None, :], mask=ok, other=0)
+            k_high = tl.load(keys + at[:, None] + HALF + half[None, :], mask=ok, other=0)
+            value = tl.load(values + at[:, None] + d[None, :], mask=ok, other=0)
+        logits = tl.dot(q_low, k_low.T, input_precision="ieee")
+        logits = tl.dot(q_high, k_high.T, logits, input_precision="ieee") * scale
+        logits = tl.where((p < end)[None, :], logits, float("-inf"))
+        highest = tl.maximum(top, tl.max(logits, 1))
+        fade = tl.exp(top - highest)
+        power = tl.exp(logits - highest[:, None])
+        total = total * fade + tl.sum(power, 1)
+        acc = tl.dot(power.to(kind), value, acc * fade[:, None], input_precision="ieee")
+        top = highest
+
+    mine = group < GROUP
+    to = out + (row * HEADS + heads)[:, None] * DIM + d[None, :]
+    if length < SPLIT:
+        tl.store(to, (acc / total[:, None]).to(kind), mask=mine[:, None])
+    else:
+        place = row * PAIRS + pair
+        slot = (place * SPLITS + split) * GROUP + group
+        tl.store(parts + slot[:, None] * DIM + d[None, :], acc, mask=mine[:, None])
+        tl.store(tops + slot * 2, top, mask=mine)
+        tl.store(tops + slot * 2 + 1, total, mask=mine)
+        tl.debug_barrier()  # the whole program has written before its leader counts
+        used = length // SPLIT + 1
+        if tl.atomic_add(counters + place, 1, sem="acq_rel") == used - 1:
+            tl.store(counters + place, 0)
+            top = tl.full((16,), float("-inf"), tl.float32)
+            total = tl.zeros((16,), tl.float32)
+            acc = tl.zeros((16, DIM), tl.float32)
+            for other in range(used):
+                its = (place * SPLITS + other) * GROUP + group % GROUP
+                # Past the first-level cache, which does not see what other processors write.
+                its_top = tl.load(tops + its * 2, cache_modifier=".cg")
+                its_total = tl.load(tops + its * 2 + 1, cache_modifier=".cg")
+                part = tl.load(parts + its[:, None] * DIM + d[None, :], cache_modifier=".cg")
+                highest = tl.maximum(top, its_top)
+                fade, weight = tl.exp(top - highest), tl.exp(its_top - highest)
+                total = total * fade + its_total * weight
+                acc = acc * fade[:, None] + part * weight[:, None]
+                top = highest
+            tl.store(to, (acc / total[:, None]).to(kind), mask=mine[:, None])
+
+
+@triton.jit
+def _attend_in_frame(
+    qkv,  # [B, TOKENS, (HEADS + 2 PAIRS) DIM]
+    q_norm,  # [DIM]
+    k_norm,  # [DIM]
+    rope,  # [S, 2, HALF]
+    keys,  # [B, S, PAIRS, DIM]
+    values,
+    out,  # [B, TOKENS, HEADS DIM]
+    eps,
+    scale,
+    position,  # of the last token
+    HEADS: tl.constexpr,
+    PAIRS: tl.constexpr,
+    DIM: tl.constexpr,
+    SIZE: tl.constexpr,  # S
+    TOKENS: tl.constexpr,  # 1, or 2 at the start of a frame
+    OVERLAP: tl.constexpr,
+):
+    """All of a frame is a tile: one program for a row and its pair of key and value heads."""
+    row, pair = tl.program_id(0), tl.program_id(1)
+    HALF: tl.constexpr = DIM // 2
+    GROUP: tl.constexpr = HEADS // PAIRS
+    WIDTH: tl.constexpr = (HEADS + 2 * PAIRS) * DIM
+    kind = qkv.dtype.element_ty
+    d, half, p = tl.arange(0, DIM), tl.arange(0, HALF), tl.arange(0, SIZE)
+    heads, key = pair * GROUP + tl.arange(0, GROUP), HEADS + pair + tl.arange(0, 1)
+    cache = row * SIZE * PAIRS * DIM + pair * DIM
+    at = cache + (p * PAIRS * DIM)[:, None]
+    old = (p <= position - TOKENS)[:, None]
+    k_low = tl.load(keys + at + half[None, :], mask=old, other=0)
+    k_high = tl.load(keys + at + HALF + half[None, :], mask=old, other=0)
+    value = tl.load(values + at + d[None, :], mask=old, other=0)
+    wait(OVERLAP)
+    for token in tl.static_range(TOKENS):
+        here = position - (TOKENS - 1) + token
+        x = qkv + (row * TOKENS + token) * WIDTH
+        cos, sin = tl.load(rope + here * DIM + half), tl.load(rope + here * DIM + HALF + half)
+        q_low, q_high = _turned(x, heads, q_norm, cos, sin, eps, HALF, DIM)
+        new_low, new_high = _turned(x, key, k_norm, cos, sin, eps, HALF, DIM)
+        new_value = tl.load(x + (HEADS + PAIRS + pair) * DIM + d)[None, :]
+        to = cache + here * PAIRS * DIM + tl.zeros((1, 1), tl.int32)
+        tl.store(keys + to + half[None, :], new_low)
+        tl.store(keys + to + HALF + half[None, :], new_high)
+        tl.store(values + to + d[None, :], new_value)
+        new = (p == here)[:, None]
+        k_low, k_high = tl.where(new, new_low, k_low), tl.where(new, new_high, k_high)
+        value = tl.where(new, new_value, value)
+        products = q_low.to(tl.float32)[:, None, :] * k_low.to(tl.float32)[None, :, :]
+        products += q_high.to(tl.float32)[:, None, :] * k_high.to(tl.float32)[None, :, :]
+        logits = tl.where((p <= here)[None, :], tl.sum(products, 2) * scale, float("-inf"))
+        power = tl.exp(logits - tl.max(logits, 1)[:, None])
+        power = (power / tl.sum(power, 1)[:, None]).to(kind).to(tl.float32)
+        mixed = tl.sum(power[:, :, None] * value.to(tl.float32)[None, :, :], 1)
+        to = ((row * TOKENS + token) * HEADS + heads)[:, None] * DIM + d[None, :]
+        tl.store(out + to, mixed.to(kind))
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The shape of grouped-query attention, and its norms and rope."""
+
+    queries: int
+    pairs: int  # of keys and values
+    dim: int
+    eps: float
+    rope: Tensor  # [S, 2, dim / 2]: cosine and sine of every position
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Where programs that share a row leave their parts. Nothing in it outlives a call."""
+
+    parts: Tensor  # float32[B, pairs, splits, group, dim]
+    tops: Tensor  # float32[B, pairs, splits, group, 2]
+    counters: Tensor  # int32[B, pairs], zeros
+    split: int  # positions
+
+    @staticmethod
+    def empty(rows: int, positions: int, heads: Heads, device: torch.device, split: int | None = None) -> Scratch:
+        """For `rows` rows of at most `positions`: the fewer rows, the more programs share one."""
+        split = split or max(_TILE, min(1024, 8 * power_of_2(rows)))
+        splits, group = -(-positions // split), heads.queries // heads.pairs
+        return Scratch(
+            parts=torch.empty(rows, heads.pairs, splits, group, heads.dim, device=device),
+            tops=torch.empty(rows, heads.pairs, splits, group, 2, device=device),
+            counters=torch.zeros(rows, heads.pairs, device=device, dtype=torch.int32),
+            split=split,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the positions of a step are in one layer of a cache."""
+
+    positions: Tensor  # int64[B]
+    keys: Tensor  # [pages, size, pairs, dim]; a page is contiguous
+    values: Tensor
+    table: Tensor  # int64[B, pages of a row]
+    sink: int
+
+
+@dataclass(frozen=True, slots=True)
+class FramePlace:
+    """Where the positions of a call are in one layer of the frame's cache."""
+
+    tokens: int  # of each row, one or two
+    position: int  # of the last of them
+    keys: Tensor  # [B, S, pairs, dim], S a power of 2
+    values: Tensor
+
+
+def _shape(rows: int) -> tuple[int, int, int]:
+    """Positions of a tile, warps and stages of a program: the fastest of those measured on an H200."""
+    return (_TILE, 4, 3) if rows <= 8 else (_TILE, 2, 2)
+
+
+def attend(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: Scratch, qkv: Tensor) -> Tensor:
+    """One position a row: [B, (queries + 2 pairs) dim] -> [B, queries dim]; writes the cache at the positions.
+
+    A row whose position is the sink leaves no trace, and its result is whatever was there.
+    """
+    out = qkv.new_empty(len(qkv), heads.queries * heads.dim)
+    size = place.keys.shape[1]
+    splits = scratch.parts.shape[2]
+    tile, warps, stages = _shape(len(qkv))
+    _attend[(len(qkv), heads.pairs, splits)](
+        *(qkv, q_norm, k_norm, heads.rope, place.positions, place.keys, place.values, place.table, out),
+        *(scratch.parts, scratch.tops, scratch.counters),
+        *(heads.eps, place.sink, place.keys.stride(0), heads.dim**-0.5),
+        *(heads.queries, heads.pairs, heads.dim, size, place.table.shape[1], scratch.split, splits, tile),
+        num_warps=warps,
+        num_stages=stages,
+        **overlap(qkv.device),
+    )
+    return out
+
+
+def attend_in_frame(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: FramePlace, qkv: Tensor) -> Tensor:
+    """The last T tokens of a frame: [B * T, (queries + 2 pairs) dim] -> [B * T, queries dim]; writes the cache."""
+    out = qkv.new_empty(len(qkv), heads.queries * heads.dim)
+    _attend_in_frame[(len(qkv) // place.tokens, heads.pairs)](
+        *(qkv, q_norm, k_norm, heads.rope, place.keys, place.values, out, heads.eps, heads.dim**-0.5, place.position),
+        *(heads.queries, heads.pairs, heads.dim, place.keys.shape[1], place.tokens),
+        num_warps=1,
+        **overlap(qkv.device),
+    )
+    return out

@@ -1,0 +1,313 @@
+"""A linear layer with what stands before and after it: norm, bias, gate, residual.
+
+Steps are short of bandwidth, not of arithmetic: a few rows times a matrix that is read once. So one kernel reads its
+part of the matrix while the layer before still runs, and does the rest on the way. Every rounding of the separate torch
+operations is kept; only the order of the sums inside a dot product is the kernel's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn import functional as F
+
+from agent_tts.model.kernels.launch import overlap, power_of_2, wait
+
+NORM_ROWS = 1  # up to so many, every program norms the rows itself
+VECTOR_ROWS = 2  # up to so many, rows are multiplied one by one
+TILE_ROWS = 64  # up to so many, by the tensor cores, here; above, by cuBLAS
+
+_MOST_TILES = 4_096
+
+
+@triton.jit
+def _normed(x, weight, squares, eps, SIZE: tl.constexpr):
+    """RMSNorm of float32 values, given the sum of their squares, with its two roundings."""
+    scaled = (x * tl.rsqrt(squares / SIZE + eps)).to(weight.dtype)
+    return (scaled.to(tl.float32) * weight.to(tl.float32)).to(weight.dtype)
+
+
+@triton.jit
+def _finish(out, acc, up, bias, residual, at, n, ok, GATED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr):
+    """What comes after the products, rounding as the separate operations do."""
+    kind = out.dtype.element_ty
+    if BIAS:
+        acc += tl.load(bias + n, mask=ok).to(tl.float32)
+    acc = acc.to(kind).to(tl.float32)
+    if GATED:
+        gate = (acc / (1 + tl.exp(-acc))).to(kind).to(tl.float32)
+        acc = (gate * up.to(kind).to(tl.float32)).to(kind).to(tl.float32)
+    if RESIDUAL:
+        acc += tl.load(residual + at, mask=ok).to(tl.float32)
+    tl.store(out + at, acc.to(kind), mask=ok)
+
+
+@triton.jit
+def _rows_times_matrix(
+    x,  # [M, K]
+    weight,  # [N, K], or [2 N, K] if GATED: gate, then up
+    norm,  # [K]
+    bias,  # [N]
+    residual,  # [M, N]
+    out,  # [M, N]
+    eps,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,  # all of K if NORM
+    NORM: tl.constexpr,
+    GATED: tl.constexpr,
+    BIAS: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    """A program gives BLOCK_N outputs of every row; a warp reads whole rows of the matrix."""
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    ok_n = n < N
+    rows = weight + n[:, None] * K
+    ok = ok_n[:, None] & (k < K)[None, :]
+    first = tl.load(rows + k[None, :], mask=ok, other=0)
+    if GATED:
+        first_up = tl.load(rows + N * K + k[None, :], mask=ok, other=0)
+    if NORM:
+        scale = tl.load(norm + k, mask=k < K, other=0)
+    wait(OVERLAP)
+    for m in tl.static_range(M):
+        acc = tl.zeros((BLOCK_N,), tl.float32)
+        up = tl.zeros((BLOCK_N,), tl.float32)
+        for start in tl.static_range(0, K, BLOCK_K):
+            at = start + k
+            row = tl.load(x + m * K + at, mask=at < K, other=0).to(tl.float32)
+            if NORM:
+                row = _normed(row, scale, tl.sum(row * row), eps, K).to(tl.float32)
+            ok = ok_n[:, None] & (at < K)[None, :]
+            tile = first if start == 0 else tl.load(rows + at[None, :], mask=ok, other=0)
+            acc += tl.sum(tile.to(tl.float32) * row[None, :], 1)
+            if GATED:
+                tile = first_up if start == 0 else tl.load(rows + N * K + at[None, :], mask=ok, other=0)
+                up += tl.sum(tile.to(tl.float32) * row[None, :], 1)
+        _finish(out, acc, up, bias, residual, m * N + n, n, ok_n, GATED, BIAS, RESIDUAL)
+
+
+@triton.jit
+def _tiles_times_matrix(
+    x,  # [M, K]
+    weight,  # [N, K], or [2 N, K] if GATED: gate, then up
+    bias,  # [N]
+    residual,  # [M, N]
+    out,  # [M, N]
+    parts,  # float32[tiles, SPLITS, 2 if GATED, BLOCK_M, BLOCK_N]: sums over a split
+    counters,  # int32[tiles]: splits done; zero before and after
+    M,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SPLITS: tl.constexpr,
+    GATED: tl.constexpr,
+    BIAS: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    """A program gives a tile of BLOCK_M rows and BLOCK_N outputs, by the tensor cores, over its split of K.
+
+    The last of a tile's splits puts them together, always in the same order.
+    """
+    split = tl.program_id(2)
+    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    ok_m, ok_n = m < M, n < N
+    SPAN: tl.constexpr = (K // BLOCK_K + SPLITS - 1) // SPLITS * BLOCK_K
+    begin = split * SPAN
+    wait(OVERLAP)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start in range(begin, tl.minimum(begin + SPAN, K), BLOCK_K):
+        at = start + k
+        tile = tl.load(x + m[:, None] * K + at[None, :], mask=ok_m[:, None], other=0)
+        columns = weight + n[None, :] * K + at[:, None]
+        acc = tl.dot(tile, tl.load(columns, mask=ok_n[None, :], other=0), acc, input_precision="ieee")
+        if GATED:
+            up = tl.dot(tile, tl.load(columns + N * K, mask=ok_n[None, :], other=0), up, input_precision="ieee")
+    ok = ok_m[:, None] & ok_n[None, :]
+    at = m[:, None] * N + n[None, :]
+    if SPLITS == 1:
+        _finish(out, acc, up, bias, residual, at, n[None, :], ok, GATED, BIAS, RESIDUAL)
+    else:
+        AREA: tl.constexpr = BLOCK_M * BLOCK_N
+        WIDTH: tl.constexpr = AREA * (2 if GATED else 1)
+        place = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+        within = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+        mine = parts + place * SPLITS * WIDTH + within
+        tl.store(mine + split * WIDTH, acc)
+        if GATED:
+            tl.store(mine + split * WIDTH + AREA, up)
+        tl.debug_barrier()  # the whole program has written before its leader counts
+        if tl.atomic_add(counters + place, 1, sem="acq_rel") == SPLITS - 1:
+            tl.store(counters + place, 0)
+            acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            for other in tl.static_range(SPLITS):
+                # Past the first-level cache, which does not see what other processors write.
+                acc += tl.load(mine + other * WIDTH, cache_modifier=".cg")
+                if GATED:
+                    up += tl.load(mine + other * WIDTH + AREA, cache_modifier=".cg")
+            _finish(out, acc, up, bias, residual, at, n[None, :], ok, GATED, BIAS, RESIDUAL)
+
+
+@triton.jit
+def _gate_rows(x, out, SIZE: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
+    """silu(first half) * second half: [M, 2 SIZE] -> [M, SIZE]."""
+    row, at = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    ok = at < SIZE
+    wait(OVERLAP)
+    gate = tl.load(x + row * 2 * SIZE + at, mask=ok, other=0).to(tl.float32)
+    up = tl.load(x + row * 2 * SIZE + SIZE + at, mask=ok, other=0)
+    gate = (gate / (1 + tl.exp(-gate))).to(up.dtype).to(tl.float32)
+    tl.store(out + row * SIZE + at, (gate * up.to(tl.float32)).to(up.dtype), mask=ok)
+
+
+@triton.jit
+def _norm_rows(x, weight, out, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    ok = at < SIZE
+    scale = tl.load(weight + at, mask=ok, other=0)
+    wait(OVERLAP)
+    at += tl.program_id(0) * SIZE
+    row = tl.load(x + at, mask=ok, other=0).to(tl.float32)
+    tl.store(out + at, _normed(row, scale, tl.sum(row * row), eps, SIZE), mask=ok)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`layers.RMSNorm` of [M, K]."""
+    out = torch.empty_like(x)
+    size = x.shape[1]
+    _norm_rows[(len(x),)](x, weight, out, eps, size, power_of_2(size), **overlap(x.device))
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """What the rows go through before they are multiplied."""
+
+    weight: Tensor  # [K]
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How the work is cut; one that is a multiple of the inputs, unless rows is 0."""
+
+    rows: int  # 0: one by one
+    outputs: int
+    inputs: int
+    warps: int = 4
+    stages: int = 4
+    splits: int = 1  # of the inputs
+
+
+def tile_for(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
+    """The fastest of those measured on an H200; None is cuBLAS."""
+    wide = gated or outputs >= 4096
+    if rows == 1 or (rows <= VECTOR_ROWS and not wide):
+        return Tile(0, 4 if gated or outputs < 4096 else 8, min(power_of_2(inputs), 2048))
+    if rows > TILE_ROWS or inputs % 1024 or (rows > 32 and outputs == 2048 and not gated):
+        return None
+    height = max(16, min(64, power_of_2(rows)))
+    return Tile(height, 32, 128) if wide else Tile(height, 32, 256, stages=3, splits=4)
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    norm: Norm | None = None,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    gated: bool = False,
+    tile: Tile | None = None,
+) -> Tensor:
+    """norm, product, bias, silu(first half) * second half if `gated`, + residual: [M, K] -> [M, N].
+
+    Args:
+        x: contiguous, like everything here.
+        weight: [N, K], or [2 N, K] if `gated`.
+        residual: [M, N]; the result may be in its place.
+    """
+    count, inputs = x.shape
+    outputs = len(weight) // 2 if gated else len(weight)
+    if norm is not None and count > NORM_ROWS:
+        x, norm = rms_norm(x, norm.weight, norm.eps), None
+    tile = tile or tile_for(count, outputs, inputs, gated)
+    if tile is None:
+        return _by_cublas(x, weight, bias, residual, gated)
+    out = x.new_empty(count, outputs)
+    flags = {"GATED": gated, "BIAS": bias is not None, "RESIDUAL": residual is not None}
+    options = flags | {"num_warps": tile.warps, "num_stages": tile.stages} | overlap(x.device)
+    across = triton.cdiv(outputs, tile.outputs)
+    if tile.rows == 0:
+        options["NORM"] = norm is not None
+        _rows_times_matrix[(across,)](
+            *(x, weight, norm and norm.weight, bias, residual, out, norm.eps if norm else 0.0),
+            *(count, outputs, inputs, tile.outputs, power_of_2(inputs) if norm else tile.inputs),
+            **options,
+        )
+    else:
+        down = triton.cdiv(count, tile.rows)
+        area = across * down * tile.rows * tile.outputs * (2 if gated else 1)
+        _tiles_times_matrix[(across, down, tile.splits)](
+            *(x, weight, bias, residual, out),
+            x.new_empty(area * tile.splits if tile.splits > 1 else 0, dtype=torch.float32),
+            _counters(x.device),
+            *(count, outputs, inputs, tile.rows, tile.outputs, tile.inputs, tile.splits),
+            **options,
+        )
+    return out
+
+
+def _by_cublas(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, gated: bool) -> Tensor:
+    """For many rows. The residual is added before the one rounding: nearer to the truth than with two, and in place."""
+    if gated:
+        both = F.linear(x, weight, bias)
+        size = len(weight) // 2
+        out = x.new_empty(len(x), size)
+        _gate_rows[(triton.cdiv(size, 1024), len(x))](both, out, size, 1024, **overlap(x.device))
+        return out
+    if residual is None:
+        return F.linear(x, weight, bias)
+    return residual.addmm_(x, weight.T)
+
+
+@cache
+def _counters(device: torch.device) -> Tensor:
+    """Zeros that splits count in, and leave as zeros: kernels follow one another, so one set is enough."""
+    return torch.zeros(_MOST_TILES, device=device, dtype=torch.int32)
+
+
+def linear_reference(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    norm: Norm | None = None,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    gated: bool = False,
+) -> Tensor:
+    """`linear` in torch's operations, as the modules of `layers` do it."""
+    if norm is not None:
+        wide = x.float()
+        x = norm.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + norm.eps)).to(x.dtype)
+    out = F.linear(x, weight, bias)
+    if gated:
+        gate, up = out.chunk(2, dim=-1)
+        out = F.silu(gate) * up
+    return out if residual is None else residual + out

@@ -1,0 +1,49 @@
+"""Which row has which pages of a paged cache: the host's side, between steps."""
+
+from __future__ import annotations
+
+import torch
+
+from agent_tts.model.layers import Cache
+
+
+class Pages:
+    """Hands out the pages of a cache, and takes them back with the row.
+
+    Tables are written on the current stream, so a step that is under way still reads them as they were.
+    """
+
+    def __init__(self, cache: Cache) -> None:
+        _, pages, self._size, _, _ = cache.keys.shape
+        self._table = cache.table
+        self._most = cache.sink
+        self._free = list(range(pages - 1, 0, -1))  # page 0 is nobody's
+        self._of_row: list[list[int]] = [[] for _ in range(len(cache.table))]
+
+    @property
+    def free_positions(self) -> int:
+        """How many positions could still be given out."""
+        return len(self._free) * self._size
+
+    def ensure(self, row: int, positions: int) -> bool:
+        """Gives a row what it lacks for its first `positions`; False, and nothing changes, if there is not so much.
+
+        Raises:
+            ValueError: no row may have so many.
+        """
+        if positions > self._most:
+            raise ValueError(f"a row has at most {self._most} positions")
+        mine = self._of_row[row]
+        have, need = len(mine), -(-positions // self._size)
+        if need - have > len(self._free):
+            return False
+        if need > have:
+            mine += [self._free.pop() for _ in range(need - have)]
+            self._table[row, have:need] = torch.tensor(mine[have:], device=self._table.device)
+        return True
+
+    def release(self, row: int) -> None:
+        """Takes back all that a row has."""
+        self._free += self._of_row[row]
+        self._of_row[row] = []
+        self._table[row] = 0

@@ -1,0 +1,68 @@
+"""What a frame is: from who is to run, to the codes, the sound and the fate of every row.
+
+The one function that a frame of speech comes from. It asks the host nothing, so it can be captured once and replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agent_tts.model.codec import Codec
+from agent_tts.model.codec_state import CodecState
+from agent_tts.model.frame import FrameModel, FrameState
+
+PEAK = 32_767  # of int16
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechState:
+    """All that the rows remember."""
+
+    frame: FrameState
+    codec: CodecState
+
+    def first(self, rows: int) -> SpeechState:
+        """The first rows: a view, and a state like any other."""
+        return SpeechState(self.frame.first(rows), self.codec.first(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechFrame:
+    """80 ms of every row; see `Frame` for the masks."""
+
+    codes: Tensor  # int64[B, 16]; meaningful where `spoke`
+    pcm: Tensor  # int16[B, 1920]; zeros unless `spoke`
+    spoke: Tensor  # bool[B]
+    ended: Tensor  # bool[B]
+    starved: Tensor  # bool[B]
+    full: Tensor  # bool[B]
+    finite: Tensor  # bool[B]: every sample was a number
+
+
+class SpeechModel:
+    """A frame model and its codec as one."""
+
+    def __init__(self, frame: FrameModel, codec: Codec) -> None:
+        self.frame = frame
+        self.codec = codec
+        # As Codec.step; `accelerate` may put a faster one here.
+        self.decode: Callable[[CodecState, Tensor, Tensor], Tensor] = codec.step
+
+    def init_state(self, rows: int, positions: int, pages: int | None = None) -> SpeechState:
+        """Empty rows; see `FrameModel.init_state`."""
+        weight = next(self.codec.parameters())
+        frame = self.frame.init_state(rows, positions, pages)
+        return SpeechState(frame, self.codec.init_state(rows, weight.device, weight.dtype))
+
+    @torch.inference_mode()
+    def step(self, state: SpeechState, run: Tensor) -> SpeechFrame:
+        """One frame for the rows of a mask bool[B]; nothing of any other row changes."""
+        frame = self.frame.step(state.frame, run)
+        sound = self.decode(state.codec, frame.codes, frame.spoke)
+        finite = sound.isfinite().all(-1)
+        pcm = (sound.nan_to_num().clamp(-1, 1) * PEAK).to(torch.int16)
+        return SpeechFrame(frame.codes, pcm, frame.spoke, frame.ended, frame.starved, frame.full, finite)

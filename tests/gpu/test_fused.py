@@ -1,0 +1,96 @@
+"""A fused step says what the modules say, as precisely as they do; as a graph, to the bit."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from agent_tts.bench.frame import mid_speech
+from agent_tts.engine.graphs import FrameGraphs
+from agent_tts.model.acceleration import accelerate
+from agent_tts.model.frame import FrameModel
+from agent_tts.model.speech import SpeechModel, SpeechState
+from agent_tts.model.weights import build
+
+FRAMES = 3
+
+
+def modules_of(model: FrameModel, dtype: torch.dtype) -> FrameModel:
+    """The same weights in a model of modules alone."""
+    plain = build(FrameModel, model.config)
+    for name, weight in model.named_parameters():
+        owner, _, attribute = name.rpartition(".")
+        setattr(plain.get_submodule(owner), attribute, nn.Parameter(weight.to(dtype), requires_grad=False))
+    return plain.to("cuda")
+
+
+def forced_logits(model: FrameModel, rows: int, codes: Tensor) -> list[Tensor]:
+    """Logits of some frames whose codes are given, after positions of noise that differ from row to row."""
+    state = model.init_state(rows, 512)
+    generator = torch.Generator("cuda").manual_seed(7)
+    for tensor in (state.cache.keys, state.cache.values, state.feedback):
+        tensor.copy_(torch.randn(tensor.shape, device="cuda", generator=generator))
+    state.position.copy_(torch.arange(rows, device="cuda") * 37 % 400)
+    state.ended.fill_(False)
+    state.text.fill_(1234)
+    state.text_length.fill_(100)
+    heard: list[Tensor] = []
+    for frame in codes:
+
+        def choose(logits: Tensor, codebook: int, frame: Tensor = frame) -> Tensor:
+            heard.append(logits.float())
+            return frame[:, codebook].contiguous()
+
+        model.step(state, torch.ones(rows, dtype=torch.bool, device="cuda"), choose)
+    return heard
+
+
+@pytest.mark.parametrize("rows", [1, 4, 64, 100])
+def test_fused_logits_are_as_near_to_float32_as_the_modules(model: SpeechModel, rows: int) -> None:
+    codes = torch.randint(2048, (FRAMES, rows, 16), device="cuda")
+    eager = modules_of(model.frame, torch.bfloat16)
+    truth = forced_logits(modules_of(model.frame, torch.float32), rows, codes)
+    accelerate(model)
+
+    def error(found: list[Tensor]) -> float:
+        """The mean of the relative errors; codes that may not be drawn are not counted."""
+        errors: list[float] = []
+        for mine, true in zip(found, truth, strict=True):
+            drawn = true.isfinite()
+            errors.append(((mine - true)[drawn].norm() / true[drawn].norm()).item())
+        return statistics.mean(errors)
+
+    assert error(forced_logits(model.frame, rows, codes)) < 1.05 * error(forced_logits(eager, rows, codes))
+
+
+def spoken(model: SpeechModel, state: SpeechState, *, captured: bool, rows: list[int]) -> list[bytes]:
+    graphs = FrameGraphs(model, state, captured=captured)
+    return [
+        b"".join(getattr(said, name).tobytes() for name in ("codes", "pcm", "spoke", "ended", "finite"))
+        for said in (graphs.launch(rows).result() for _ in range(FRAMES))
+    ]
+
+
+@torch.inference_mode()
+def test_a_graph_is_the_step_bit_for_bit(model: SpeechModel) -> None:
+    accelerate(model)
+    torch.manual_seed(1)
+    state = mid_speech(model, 4, 300)
+    again = copy.deepcopy(state)
+    assert spoken(model, state, captured=True, rows=[0, 2]) == spoken(model, again, captured=False, rows=[0, 2])
+    assert torch.equal(state.frame.position, again.frame.position)
+    assert torch.equal(state.frame.cache.keys, again.frame.cache.keys)
+    assert state.frame.position.tolist() == [303, 300, 303, 300]
+
+
+def test_a_step_in_flight_leaves_the_result_before_it_alone(model: SpeechModel) -> None:
+    graphs = FrameGraphs(model, mid_speech(model, 2, 300))
+    first = graphs.launch([0]).result()
+    kept = first.pcm.copy()
+    second = graphs.launch([0])
+    assert (first.pcm == kept).all()
+    assert (second.result().pcm != kept).any()

@@ -1,0 +1,112 @@
+"""Every kernel equals the torch operations that it stands for, on random inputs, at the released sizes."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from agent_tts.model import sampling
+from agent_tts.model.layers import Cache, Layer
+from agent_tts.model.speech import SpeechModel
+
+ROUNDING = 4e-3  # relative error of bfloat16 results that are rounded the same, after sums in another order
+
+
+def noise(*shape: int, scale: float = 1.0) -> Tensor:
+    return (torch.randn(shape, device="cuda") * scale).bfloat16()
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    difference: Tensor = (found.double() - expected.double()).norm() / expected.double().norm()
+    return difference.item()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 16, 33, 64, 100, 256])
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "normed", "gated", "residual"),
+    [
+        (4096, 2048, True, False, False),
+        (2048, 2048, False, False, True),
+        (6144, 2048, True, True, False),
+        (2048, 6144, False, False, True),
+        (4096, 1024, True, False, False),
+        (1024, 2048, False, False, True),
+        (3072, 1024, True, True, False),
+        (1024, 3072, False, False, True),
+    ],
+)
+def test_linear(rows: int, outputs: int, inputs: int, normed: bool, gated: bool, residual: bool) -> None:
+    from agent_tts.model.kernels.linear import Norm, linear, linear_reference
+
+    x, weight = noise(rows, inputs), noise(outputs * (1 + gated), inputs, scale=inputs**-0.5)
+    norm = Norm(noise(inputs), 1e-6) if normed else None
+    before = noise(rows, outputs) if residual else None
+    expected = linear_reference(x, weight, norm=norm, residual=before, gated=gated)
+    for _ in range(2):  # what the first leaves behind does not matter
+        found = linear(x, weight, norm=norm, residual=None if before is None else before.clone(), gated=gated)
+        assert error(found, expected) < ROUNDING
+
+
+@torch.inference_mode()
+def test_a_talker_layers_attention_over_pages(model: SpeechModel) -> None:
+    """Lengths on both sides of every edge; pages in any order; and a row that pauses."""
+    from agent_tts.model.fused import FusedTalker
+    from agent_tts.model.kernels.attention import Place, Scratch, attend
+
+    talker, config = model.frame.talker, model.frame.config.talker
+    positions = torch.tensor([0, 1, 63, 64, 65, 511, 512, 700, 1022, 0], device="cuda")
+    rows = len(positions)
+    plain = Cache.empty(config, rows, 1024, positions.device, torch.bfloat16)
+    positions[-1] = plain.sink
+    plain.keys[0].normal_()
+    plain.values[0].normal_()
+    pages = torch.randperm(rows * 32, device="cuda").view(rows, 32) + 1
+    paged = Cache.paged(config, rows, 1024, rows * 32 + 1, 32, positions.device, torch.bfloat16)
+    paged.table[:, :32] = pages
+    places = torch.where(positions == plain.sink, paged.sink, positions)
+    for ours, theirs in ((paged.keys, plain.keys), (paged.values, plain.values)):
+        ours[0][pages] = theirs[0].view(rows, 32, 32, *theirs.shape[3:])
+
+    fused = FusedTalker(model.frame)
+    layer, module, heads = fused.layers[0], cast(Layer, talker.layers[0]).self_attn, fused.heads
+    x = noise(rows, config.hidden_size)
+    qkv = x @ layer.qkv.T
+    seen: list[Tensor] = []
+    hook = module.o_proj.register_forward_pre_hook(lambda _, args: seen.append(args[0][:, 0]))
+    module(x[:, None], plain.keys[0], plain.values[0], talker.window(positions[:, None], plain.sink, plain))
+    hook.remove()
+    for split in (64, 128, 1024):
+        scratch = Scratch.empty(rows, paged.sink + 1, heads, positions.device, split=split)
+        place = Place(places, paged.keys[0], paged.values[0], paged.table, paged.sink)
+        found = attend(layer.q_norm, layer.k_norm, heads, place, scratch, qkv)
+        assert error(found[:-1], seen[0][:-1]) < 2 * ROUNDING
+        assert not scratch.counters.any()
+    written = paged.keys[0][pages].flatten(1, 2)
+    assert error(written[:-1], plain.keys[0][:-1]) < ROUNDING
+    assert torch.equal(written[-1, :-1], plain.keys[0][-1, :-1])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("size", [2048, 3072])
+@pytest.mark.parametrize(("top_k", "top_p"), [(50, 1.0), (0, 1.0), (1, 1.0), (0, 0.8), (50, 0.9)])
+def test_a_draw(dtype: torch.dtype, size: int, top_k: int, top_p: float) -> None:
+    """Equal but for logarithms that differ in their last bit, and for ties on the edge of top-p: all stay here."""
+    from agent_tts.model.kernels.sampling import draw
+
+    rows = 512
+    logits = (torch.randn(rows, size, device="cuda") * 3).to(dtype)
+    logits[:, :100] = float("-inf")
+    how = sampling.Warp.empty(rows, logits.device)
+    how.temperature.uniform_(0.5, 1.5)
+    how.temperature[:7] = 0
+    how.top_k.fill_(top_k)
+    how.top_p.fill_(top_p)
+    seeds = torch.randint(-(2**63), 2**63 - 1, (rows,), device="cuda")
+    frames = torch.randint(10_000, (rows,), device="cuda")
+    found = draw(logits, how, seeds, frames, 3)
+    expected = sampling.draw(logits.float(), how, seeds, frames, 3)
+    assert (found != expected).sum() <= (2 if top_p == 1 else 16)
+    assert torch.equal(found[:7], expected[:7])

@@ -1,0 +1,80 @@
+"""Rows take pages as they grow, and the next owner gets them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from agent_tts.model.layers import Cache
+from agent_tts.model.pages import Pages
+from agent_tts.model.sampling import Sampling
+from tests.model import tiny
+from tests.model.test_frame import prompt_of, said, step
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def cache() -> Cache:
+    """Two rows of 20 positions, and five pages of 4 for both."""
+    config = tiny.config("custom_voice").talker
+    return Cache.paged(config, rows=2, positions=20, pages=6, size=4, device=CPU, dtype=torch.float32)
+
+
+def test_nobody_shares_a_page(cache: Cache) -> None:
+    pages = Pages(cache)
+    assert pages.free_positions == 20
+    assert pages.ensure(0, 5)
+    assert pages.ensure(1, 4)
+    assert pages.ensure(0, 8)  # it has them
+    assert pages.ensure(0, 9)
+    assert pages.free_positions == 4
+    given = [*cache.table[0, :3].tolist(), *cache.table[1, :1].tolist()]
+    assert len(set(given)) == 4
+    assert 0 not in given
+    assert not cache.table[0, 3:].any()
+    assert not cache.table[1, 1:].any()
+
+
+def test_more_than_there_is_changes_nothing(cache: Cache) -> None:
+    pages = Pages(cache)
+    assert pages.ensure(0, 12)
+    before = cache.table.clone()
+    assert not pages.ensure(1, 9)
+    assert torch.equal(cache.table, before)
+    assert pages.free_positions == 8
+
+
+def test_pages_come_back_with_the_row(cache: Cache) -> None:
+    pages = Pages(cache)
+    assert pages.ensure(0, 20)
+    pages.release(0)
+    assert not cache.table.any()
+    assert pages.ensure(1, 20)
+    assert cache.table[1, -1] == 0  # the sink stays nobody's
+    with pytest.raises(ValueError, match="at most 20 positions"):
+        pages.ensure(1, 21)
+
+
+def test_a_request_says_the_same_over_pages() -> None:
+    """Rows that grow page by page, beside each other, over what others left."""
+    model = tiny.models("custom_voice")[1]
+    plain = model.init_state(rows=2, positions=64)
+    paged = model.init_state(rows=2, positions=64, pages=12, page_positions=8)
+    paged.cache.keys.fill_(9)
+    paged.cache.values.fill_(9)
+    pages = Pages(paged.cache)
+    prompt = prompt_of(model)
+    for row in range(2):
+        assert pages.ensure(row, len(prompt.prefix))
+        for state in (plain, paged):
+            model.join(state, row, prompt, Sampling(seed=row))
+    found, expected = [], []
+    for frame in range(12):
+        for row in range(2):
+            assert pages.ensure(row, len(prompt.prefix) + frame + 1)
+        found.append(step(model, paged, 0, 1))
+        expected.append(step(model, plain, 0, 1))
+    for row in range(2):
+        assert torch.equal(said(found, row), said(expected, row))
+    assert len(said(found)) > 8
