@@ -47,7 +47,7 @@ class Timeouts(Section):
     handshake_s: float = Field(5.0, gt=0, description="first message or request of a new connection")
     ping_s: float = Field(5.0, gt=0, description="WebSocket ping interval and pong timeout")
     drain_s: float = Field(30.0, gt=0, description="running speech may finish after SIGTERM")
-    engine_start_s: float = Field(120.0, gt=0, description="from spawning the engine process to its hello")
+    engine_start_s: float = Field(300.0, gt=0, description="from spawning the engine process to its hello")
     engine_heartbeat_s: float = Field(5.0, gt=0, description="engine loop without an answer, then it is killed")
     tcp_user_s: float = Field(5.0, gt=0, description="TCP_USER_TIMEOUT of client connections")
 
@@ -115,6 +115,8 @@ class Qwen3(Section):
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
     dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto is bfloat16 on a GPU")
     positions: int = Field(2_048, ge=64, le=32_768, description="prompt and 80 ms frames of one piece of speech")
+    memory: float = Field(0.85, gt=0, le=1, description="share of the free memory that models and caches may take")
+    cuda_graphs: bool = Field(True, description="on a GPU, a whole frame is one captured graph; false runs it in parts")
     cached_voices: int = Field(64, ge=1, description="prompts of cloned voices kept ready")
 
 

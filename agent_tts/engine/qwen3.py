@@ -13,7 +13,7 @@ from typing import Any
 
 from loguru import logger
 
-from agent_tts.engine.base import Input, Open, Output
+from agent_tts.engine.base import Close, Input, Open, Output
 from agent_tts.engine.qwen3_loading import create_models
 from agent_tts.engine.qwen3_model import Qwen3Model, Speaker
 from agent_tts.engine.qwen3_row import Row
@@ -67,6 +67,10 @@ class Qwen3Engine:
     def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
         """See `Engine.step`. A slot that waits for its model, or for its turn to join, yields nothing this time."""
         outputs = self._slots.apply(inputs)
+        for one in inputs:
+            if isinstance(one, Close):
+                for model in self._models:
+                    model.release(one.slot)
         self._joins = JOINS_PER_STEP
         rows = self._slots.owners(run)
         for row in rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -12,6 +12,7 @@ from loguru import logger
 from agent_tts.engine.qwen3_model import Qwen3Model
 from agent_tts.errors import SettingsError
 from agent_tts.model.entries import CheckpointError
+from agent_tts.model.layers import PAGE_POSITIONS
 from agent_tts.settings import Qwen3
 
 GIB = 1 << 30
@@ -38,11 +39,10 @@ def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
         except CheckpointError as error:
             raise SettingsError(f"qwen3.models: {folder.name}: {error}") from error
         models.append(model)
-    check_memory(models, device, slots)
+    plan_memory(models, device, slots, settings.memory)
     for checkpoint, model in zip(settings.models, models, strict=True):
         if checkpoint.load == "start":
-            model.load()
-            logger.info("{}: loaded on {} as {}", model.name, device, str(dtype).removeprefix("torch."))
+            model.load(graphs=settings.cuda_graphs)
     return models
 
 
@@ -52,24 +52,29 @@ def limit_threads(device: torch.device) -> None:
         torch.set_num_threads(1 if device.type == "cuda" else max(1, (os.cpu_count() or 1) - 1))
 
 
-def check_memory(models: Iterable[Qwen3Model], device: torch.device, slots: int) -> None:
-    """Say what the models will take, and refuse what cannot be had.
+def plan_memory(models: Sequence[Qwen3Model], device: torch.device, slots: int, share: float) -> None:
+    """Say what the models will take. Where not every slot can have all its positions, slots share pages of them.
 
     Raises:
         SettingsError: it is more than is free; the message says what to change.
     """
-    needed = 0
-    for model in models:
-        weights, state = model.weight_bytes, model.state_bytes
-        needed += weights + state
-        logger.info(
-            "{}: {:.1f} GiB of weights, {:.1f} GiB of state for {} slots", model.name, weights / GIB, state / GIB, slots
-        )
     free = free_bytes(device)
-    if free is not None and needed > free:
-        raise SettingsError(
-            f"the models need {needed / GIB:.1f} GiB on {device}, and {free / GIB:.1f} GiB are free: "
-            f"fewer slots (now {slots}), fewer qwen3.positions, fewer qwen3.models or a smaller one"
+    fixed = sum(model.weight_bytes + model.codec_bytes for model in models)
+    caches = sum(model.cache_bytes for model in models)
+    if free is not None and fixed + caches > share * free:
+        left = share * free - fixed
+        for model in models:
+            model.pages = int(left / len(models) / model.page_bytes)
+            if model.pages * PAGE_POSITIONS < 2 * model.positions:
+                raise SettingsError(
+                    f"the models need {(fixed + caches) / GIB:.1f} GiB on {device}, and {free / GIB:.1f} GiB are free: "
+                    f"fewer slots (now {slots}), fewer qwen3.positions, fewer qwen3.models or a smaller one"
+                )
+    for model in models:
+        weights, codec, cache = (n / GIB for n in (model.weight_bytes, model.codec_bytes, model.cache_bytes))
+        logger.info(
+            "{}: {:.2f} GiB of weights, {:.2f} of codec state, {:.2f} of cache ({}) for {} slots on {}",
+            *(model.name, weights, codec, cache, "shared" if model.pages else "of each slot", slots, device),
         )
 
 

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from loguru import logger
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agent_tts.engine.graphs import FrameGraphs
 from agent_tts.events import VoiceKind
 from agent_tts.model import codec as codec_module
+from agent_tts.model.acceleration import accelerate, can_fuse
 from agent_tts.model.codec import Codec
 from agent_tts.model.codec_state import CodecState
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.entries import CheckpointError
-from agent_tts.model.frame import FrameModel, FrameState
-from agent_tts.model.layers import Cache
+from agent_tts.model.frame import FrameModel, Prefix
+from agent_tts.model.layers import PAGE_POSITIONS
+from agent_tts.model.pages import Pages
 from agent_tts.model.prompt import Prompt, Voice
 from agent_tts.model.sampling import Sampling
+from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.weights import build, plan
 from agent_tts.text.tokens import Tokenizer
 
 KINDS: dict[ModelType, VoiceKind] = {"custom_voice": "named", "voice_design": "designed", "base": "cloned"}
-# In bfloat16 the codec's sound is 23 dB above its own rounding noise (`agent-tts bench parity`), which can be heard.
-CODEC_DTYPE = torch.float32
 SPEAKER_ENCODER = ("speaker_encoder.",)  # what begins so in model.safetensors is for enrolment only
+PREFIXES = 128  # of prompts, kept ready: a megabyte each at the released sizes
+# Positions that have to be free beside a prompt before it is let in, where rows share the cache: 24 s of speech.
+ADMITTED_POSITIONS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +43,7 @@ class Spoken:
 
     ended: NDArray[np.bool_]  # bool[n]: the row said the end of speech, and no frame
     finite: NDArray[np.bool_]  # bool[n]: the frame is audio
-    codes: NDArray[np.int64]  # int64[n, 16]
+    codes: NDArray[np.int16]  # int16[n, 16]
     pcm: NDArray[np.int16]  # int16[n, 1920]
 
 
@@ -47,14 +54,6 @@ class Speaker:
     voice: Voice
     vector: Tensor | None = None  # [H], on the device
     codec: CodecState | None = None  # of one row: what follows the voice's reference; None is the start of a stream
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The state of all rows."""
-
-    frame: FrameState
-    codec: CodecState
 
 
 class Qwen3Model:
@@ -78,27 +77,32 @@ class Qwen3Model:
             raise CheckpointError("vocab.json: more tokens than the model has embeddings for")
         self.rows = rows
         self.positions = positions
+        # Pages of the cache that the rows share; None gives each row all its positions. Set before it is loaded.
+        self.pages: int | None = None
         self.device = device
         self.dtype = dtype
+        self._codec_dtype = torch.float16 if can_fuse(device, dtype) else torch.float32
         self._frame = build(FrameModel, self.config)
         self._codec = build(Codec, self.config.codec)
         codec_file = folder / "speech_tokenizer/model.safetensors"
         self._plans = (
             plan(self._frame, folder / "model.safetensors", dtype, unused=SPEAKER_ENCODER),
-            plan(self._codec, codec_file, CODEC_DTYPE, unused=codec_module.ENCODING),
+            plan(self._codec, codec_file, self._codec_dtype, unused=codec_module.ENCODING),
         )
+        # What rows have joined with, the one used last at the end.
+        self._prefixes: OrderedDict[object, Prefix] = OrderedDict()
         # None until it is loaded.
-        self._state: _Rows | None = None
+        self._running: _Running | None = None
 
     @property
     def loaded(self) -> bool:
         """Whether it can speak."""
-        return self._state is not None
+        return self._running is not None
 
     @property
-    def _loaded(self) -> _Rows:
-        assert self._state is not None, "it has to be loaded first"
-        return self._state
+    def _loaded(self) -> _Running:
+        assert self._running is not None, "it has to be loaded first"
+        return self._running
 
     @property
     def vector_size(self) -> int | None:
@@ -111,18 +115,45 @@ class Qwen3Model:
         return sum(plan.nbytes for plan in self._plans)
 
     @property
-    def state_bytes(self) -> int:
-        """Memory that the state of its rows takes on the device, but for some small tensors."""
-        cache = Cache.empty(self.config.talker, self.rows, self.positions + 1, torch.device("meta"), self.dtype)
-        codec = self._codec.init_state(self.rows, "meta", CODEC_DTYPE)
-        return sum(t.nbytes for t in (cache.keys, cache.values, codec.keys, codec.values, *codec.histories))
+    def page_bytes(self) -> int:
+        """Memory of one page of the cache on the device."""
+        return PAGE_POSITIONS * self._position_bytes
 
-    def load(self) -> None:
-        """Take the memory, and read the weights."""
+    @property
+    def cache_bytes(self) -> int:
+        """Memory of the cache on the device."""
+        if self.pages is not None:
+            return self.pages * self.page_bytes
+        return self.rows * (self.positions + 1) * self._position_bytes
+
+    @property
+    def codec_bytes(self) -> int:
+        """Memory that the codec's state takes on the device."""
+        state = self._codec.init_state(self.rows, "meta", self._codec_dtype)
+        return sum(tensor.nbytes for tensor in (state.keys, state.values, *state.histories))
+
+    @property
+    def _position_bytes(self) -> int:
+        talker = self.config.talker
+        return 2 * talker.num_hidden_layers * talker.num_key_value_heads * talker.head_dim * self.dtype.itemsize
+
+    def load(self, *, graphs: bool = True) -> None:
+        """Take the memory, read the weights, and capture the steps."""
         for part in self._plans:
             part.load(self.device)
-        frame = self._frame.init_state(self.rows, self.positions)
-        self._state = _Rows(frame, self._codec.init_state(self.rows, self.device, CODEC_DTYPE))
+        logger.info("{}: loaded on {} as {}", self.name, self.device, str(self.dtype).removeprefix("torch."))
+        model = SpeechModel(self._frame, self._codec)
+        fused = accelerate(model)
+        state = model.init_state(self.rows, self.positions, self.pages)
+        pages = Pages(state.frame.cache) if self.pages is not None else None
+        captured = graphs and self.device.type == "cuda"
+        if captured:
+            logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if fused else "")
+        runner = FrameGraphs(model, state, captured=captured, progress=self._tell)
+        self._running = _Running(state, runner, pages)
+
+    def _tell(self, done: int, total: int) -> None:
+        logger.info("{}: {} of {} captured", self.name, done, total)
 
     def speaker(self, voice: Voice, vector: NDArray[np.float32] | None = None) -> Speaker:
         """A voice made ready; `vector` float32[H] where the voice has a place for one. Takes as long as some frames.
@@ -135,35 +166,64 @@ class Qwen3Model:
         placed = None if vector is None else torch.from_numpy(vector).to(self.device, self.dtype)
         codec = None
         if voice.reference:
-            codec = self._codec.init_state(1, self.device, CODEC_DTYPE)
+            codec = self._codec.init_state(1, self.device, self._codec_dtype)
             self._codec.decode(torch.tensor([voice.reference.frames], device=self.device), codec)
         return Speaker(voice, placed, codec)
 
-    def join(self, row: int, prompt: Prompt, sampling: Sampling, speaker: Speaker) -> None:
-        """Give a row to a prompt, whoever had it before.
+    def join(self, row: int, prompt: Prompt, sampling: Sampling, speaker: Speaker) -> bool:
+        """Give a row to a prompt, whoever had it before; False while there is too little of the cache left for it.
 
         Raises:
             ValueError: the prompt is longer than the cache.
         """
-        state = self._loaded
-        self._frame.join(state.frame, row, prompt, sampling, speaker.vector)
+        running = self._loaded
+        if running.pages:
+            running.pages.release(row)
+            ahead = min(self.positions, len(prompt.prefix) + ADMITTED_POSITIONS)
+            if running.pages.free_positions < ahead or not running.pages.ensure(row, len(prompt.prefix) + 1):
+                return False
+        # With a reference the prefix holds the text, too, which is another one each time.
+        whose = speaker if speaker.vector is not None else None
+        key = None if speaker.voice.reference else (prompt.prefix, prompt.start, whose)
+        state, known = running.state, self._prefixes.get(key) if key else None
+        self._frame.join(state.frame, row, prompt, sampling, speaker.vector, known)
+        if key:
+            self._prefixes[key] = known or self._frame.prefix(state.frame, row, len(prompt.prefix))
+            self._prefixes.move_to_end(key)
+            while len(self._prefixes) > PREFIXES:
+                self._prefixes.popitem(last=False)
         if speaker.codec:
             state.codec.put(row, speaker.codec)
         else:
             self._codec.reset(state.codec, torch.arange(self.rows, device=self.device) == row)
+        return True
+
+    def reserve(self, row: int, positions: int) -> bool:
+        """Whether a row may use so many positions of the cache; False when the others have taken what there is."""
+        pages = self._loaded.pages
+        return pages is None or pages.ensure(row, positions)
+
+    def release(self, row: int) -> None:
+        """Nobody uses the row until it is joined again."""
+        if self._running and self._running.pages:
+            self._running.pages.release(row)
 
     def add_text(self, row: int, tokens: Sequence[int], *, complete: bool) -> None:
         """More of a row's text; the last of a complete text is followed by its end mark."""
         end = [self.config.tts_eos_token_id] if complete else []
-        self._frame.add_text(self._loaded.frame, row, [*tokens, *end], complete=complete)
+        self._frame.add_text(self._loaded.state.frame, row, [*tokens, *end], complete=complete)
 
     def step(self, rows: Sequence[int]) -> Spoken:
         """One frame of some different rows, each of which has joined, and has text or knows that there is no more."""
-        state = self._loaded
-        index = torch.tensor(rows)
-        run = torch.zeros(self.rows, dtype=torch.bool).index_fill(0, index, True).to(self.device)
-        frame = self._frame.step(state.frame, run)
-        pcm = self._codec.step(state.codec, frame.codes, frame.spoke)
-        finite = pcm.isfinite().all(-1)
-        samples = (pcm.nan_to_num().clamp(-1, 1) * 32_767).to(torch.int16)
-        return Spoken(*(tensor.cpu()[index].numpy() for tensor in (frame.ended, finite, frame.codes, samples)))
+        spoken = self._loaded.graphs.launch(rows).result()
+        index = list(rows)
+        return Spoken(spoken.ended[index], spoken.finite[index], spoken.codes[index], spoken.pcm[index])
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What a model has when it is loaded."""
+
+    state: SpeechState
+    graphs: FrameGraphs
+    pages: Pages | None  # None: every row has its own positions

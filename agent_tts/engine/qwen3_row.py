@@ -84,7 +84,7 @@ class Row:
         if not self._can_join(piece) and (needed or self._heard):
             return False
         start = piece.tokens[:needed] if piece.speakable else []
-        self._complete = piece.complete and len(piece.tokens) <= needed
+        complete = piece.complete and len(piece.tokens) <= needed
         config, tokenizer = self.model.config, self.model.tokenizer
         instruct: tuple[int, ...] = ()
         if self.cast.instructions:
@@ -95,16 +95,17 @@ class Row:
             self.speaker.voice,
             role=tokenizer.role(config.im_start_token_id),
             text=start,
-            complete=self._complete,
+            complete=complete,
             language=self._language,
             instruct=instruct,
         )
         if len(prompt.prefix) >= self.model.positions:
             raise Unsupported("the voice's reference and the instructions leave no room for speech: shorten them")
-        self.model.join(self.track.slot, prompt, self._sampling, self.speaker)
+        if not self.model.join(self.track.slot, prompt, self._sampling, self.speaker):
+            return False
         del piece.tokens[: len(start)]
         self._used, self._read, self._given = len(prompt.prefix), 0, len(prompt.text)
-        self.tokens = len(start)
+        self.tokens, self._complete = len(start), complete
         return True
 
     def settle(self) -> list[Output]:
@@ -118,7 +119,7 @@ class Row:
             self._give(piece.tokens, complete=piece.complete)
             piece.tokens.clear()
         if self.joined and (self._complete or self._read < self._given):
-            if self._used >= self.model.positions:
+            if self._used >= self.model.positions or not self.model.reserve(slot, self._used + 1):
                 return [Done(slot, epoch, length=True)]
             self.runs = True
         elif self.track.dry and not piece.complete and (self.joined or not self._can_join(piece)):

@@ -8,6 +8,7 @@ output of an earlier owner is dropped.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import deque
 from collections.abc import Iterable
@@ -91,8 +92,8 @@ class Scheduler:
         self._waiting: deque[Stream] = deque()
         # The owner of each slot, or None.
         self._owners: list[Stream | None] = [None] * policy.slots
-        # Slots without an owner; the one freed longest ago is next.
-        self._free: deque[int] = deque(range(policy.slots))
+        # Slots without an owner, a heap: the lowest is next, so that few streams are a small batch.
+        self._free: list[int] = list(range(policy.slots))
         # What the engine must be told in the next step, in order.
         self._inputs: list[base.Input] = []
         # Events that did not come from a step.
@@ -198,7 +199,7 @@ class Scheduler:
         return stream.has_text and stream.credit > 0 and stream.due() <= now
 
     def _admit(self, stream: Stream, now: float) -> None:
-        slot = self._free.popleft()
+        slot = heapq.heappop(self._free)
         stream.slot, stream.admitted_at, stream.dry_since = slot, now, now
         self._owners[slot] = stream
         self._inputs.append(base.Open(slot, stream.id, stream.options))
@@ -254,7 +255,7 @@ class Scheduler:
             # The engine hears of it before it hears of the slot's next owner.
             self._inputs.append(base.Close(stream.slot))
             self._owners[stream.slot] = None
-            self._free.append(stream.slot)
+            heapq.heappush(self._free, stream.slot)
         elif stream in self._waiting:
             self._waiting.remove(stream)
         busy_ms = round(stream.busy_s * 1_000, 3)

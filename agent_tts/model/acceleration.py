@@ -9,13 +9,18 @@ import torch
 from agent_tts.model.speech import SpeechModel
 
 
+def can_fuse(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether there are fused kernels for a frame model: on a GPU, in bfloat16, with triton."""
+    return device.type == "cuda" and dtype == torch.bfloat16 and find_spec("triton") is not None
+
+
 def accelerate(model: SpeechModel) -> bool:
-    """Puts fused kernels in the place of modules where they can run (a GPU, bfloat16, triton); says whether.
+    """Puts fused kernels in the place of modules where they can run; says whether.
 
     Joins the weights of the frame model in place; the codec's kernels keep a copy of theirs, 0.2 GB.
     """
     weight = model.frame.talker.codec_head.weight
-    if weight.device.type != "cuda" or weight.dtype != torch.bfloat16 or find_spec("triton") is None:
+    if not can_fuse(weight.device, weight.dtype):
         return False
     from agent_tts.model.codec_fast import FastCodec
     from agent_tts.model.fused import fuse

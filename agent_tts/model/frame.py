@@ -76,6 +76,15 @@ class FrameState:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefix:
+    """What a row has computed of a prompt before its first frame step: T positions, the same for every such prompt."""
+
+    keys: Tensor  # [layers, T, key/value heads, head_dim]
+    values: Tensor  # same shape
+    start: Tensor  # [H]: codec side of the first frame step
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """What one step did, for every row. At most one of the masks is set for a row."""
 
@@ -151,27 +160,43 @@ class FrameModel(nn.Module):
 
     @torch.inference_mode()
     def join(
-        self, state: FrameState, row: int, prompt: Prompt, sampling: Sampling, vector: Tensor | None = None
+        self,
+        state: FrameState,
+        row: int,
+        prompt: Prompt,
+        sampling: Sampling,
+        vector: Tensor | None = None,
+        prefix: Prefix | None = None,
     ) -> None:
         """Gives a row to a request: forgets the former owner, computes the prefix, takes over the text.
 
         Args:
             vector: [H], the speaker's vector, where the prompt has a place for it.
+            prefix: that of an earlier prompt with the same prefix, start and vector, in place of computing it.
         Raises:
             ValueError: prompt and text are longer than the cache, or the vector is missing.
         """
         if len(prompt.prefix) + len(prompt.text) > state.cache.sink:
             raise ValueError(f"prompt and text take more than {state.cache.sink} positions")
-        prefix = self.embed(prompt.prefix, vector)
-        start = self.embed([Position(None, prompt.start)], vector)
+        if prefix is None:
+            start = self.embed([Position(None, prompt.start)], vector)[0]
+            self.talker.prefill(self.embed(prompt.prefix, vector), row, state.cache)
+        else:
+            start = prefix.start
+            state.cache.write(row, prefix.keys, prefix.values)
         self.reset(state, torch.arange(len(state.ended), device=state.ended.device) == row)
         state.text_lengths[row] = 0
-        self.talker.prefill(prefix, row, state.cache)
-        state.position[row] = len(prefix)
-        state.feedback[row] = start[0]
+        state.position[row] = len(prompt.prefix)
+        state.feedback[row] = start
         state.sampling.set(row, sampling)
         self.add_text(state, row, prompt.text, complete=prompt.complete)
         state.ended[row] = False
+
+    @torch.inference_mode()
+    def prefix(self, state: FrameState, row: int, positions: int) -> Prefix:
+        """A copy of what a row has just joined with, for the next request with the same `positions` long prefix."""
+        keys, values = state.cache.read(row, positions)
+        return Prefix(keys, values, state.feedback[row].clone())
 
     @torch.inference_mode()
     def add_text(self, state: FrameState, row: int, tokens: Sequence[int], *, complete: bool) -> None:

@@ -88,6 +88,23 @@ class Cache:
         """The first rows, over the same pages."""
         return replace(self, table=self.table[:rows])
 
+    def read(self, row: int, positions: int) -> tuple[Tensor, Tensor]:
+        """A copy of the first positions of a row: keys and values [layers, T, key/value heads, head_dim]."""
+        pages, places = self._at(row, positions)
+        return self.keys[:, pages, places], self.values[:, pages, places]
+
+    def write(self, row: int, keys: Tensor, values: Tensor) -> None:
+        """Puts what `read` gave into the first positions of a row."""
+        pages, places = self._at(row, keys.shape[1])
+        self.keys[:, pages, places] = keys
+        self.values[:, pages, places] = values
+
+    def _at(self, row: int, positions: int) -> tuple[Tensor, Tensor]:
+        """Page and place of each of the first positions of a row."""
+        size = self.keys.shape[2]
+        at = torch.arange(positions, device=self.table.device)
+        return self.table[row, at // size], at % size
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
