@@ -6,7 +6,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from agent_tts.cli import app
+from agent_tts.cli.app import app
 
 
 @pytest.mark.parametrize(
