@@ -17,10 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agent_tts.model.config import FRAME_SAMPLES
 from agent_tts.model.speech import SpeechFrame, SpeechModel, SpeechState
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _MASKS = ("spoke", "ended", "starved", "full", "finite")
+_CODES = 16
+_WIDTH = _CODES + FRAME_SAMPLES + len(_MASKS)  # of a row: codes, samples, masks
 _IN_FLIGHT = 2  # steps that have been launched, the one that is being read included
 
 Progress = Callable[[int, int], None]  # graphs captured, of how many
@@ -43,7 +46,7 @@ class Spoken:
 class Launched:
     """A step that has been launched."""
 
-    _packed: Tensor  # int16[n, 16 + 1920 + masks], in memory that the device writes to
+    _packed: Tensor  # int16[n, _WIDTH], in memory that the device writes to
     _written: torch.cuda.Event | None  # None: by now
 
     def ready(self) -> bool:
@@ -55,9 +58,8 @@ class Launched:
         if self._written is not None:
             self._written.synchronize()
         packed = self._packed.numpy()
-        masks = packed[:, -len(_MASKS) :].astype(np.bool_)
-        codes, pcm = packed[:, :16], packed[:, 16 : -len(_MASKS)]
-        return Spoken(codes, pcm, **{name: masks[:, index] for index, name in enumerate(_MASKS)})
+        codes, pcm, masks = np.split(packed, [_CODES, _CODES + FRAME_SAMPLES], axis=1)
+        return Spoken(codes, pcm, **{name: masks[:, index] != 0 for index, name in enumerate(_MASKS)})
 
 
 class FrameGraphs:
@@ -130,14 +132,13 @@ class _Turn:
     """Memory of the host for one step in flight."""
 
     def __init__(self, rows: int, pinned: bool) -> None:
-        width = 16 + 1920 + len(_MASKS)
         self.run = torch.zeros(rows, dtype=torch.bool, pin_memory=pinned)
-        self.packed = torch.zeros(rows, width, dtype=torch.int16, pin_memory=pinned)
+        self.packed = torch.zeros(rows, _WIDTH, dtype=torch.int16, pin_memory=pinned)
         # When the device has written; None where it is the host itself. Before its first record it does not wait.
         self.written = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
 
 
 def _pack(frame: SpeechFrame) -> Tensor:
-    """One tensor, so that it is one copy: int16[B, 16 + 1920 + masks]."""
+    """One tensor, so that it is one copy: int16[B, _WIDTH]."""
     masks = torch.stack([getattr(frame, name) for name in _MASKS], dim=1)
     return torch.cat((frame.codes.to(torch.int16), frame.pcm, masks.to(torch.int16)), dim=1)

@@ -1,0 +1,31 @@
+"""`agent-tts bench frame` says what it needs before it measures."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from agent_tts.cli.app import app
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ([], "--synthetic 1.7B and --model FOLDER are two ways"),
+        (["--synthetic", "1.7B", "--model", "somewhere"], "--synthetic 1.7B and --model FOLDER are two ways"),
+        (["--synthetic", "7B"], "unknown size '7B'; known are tiny"),
+        (["--synthetic", "1.7B", "--batches", "0"], "--batches 0: must be whole numbers from 1"),
+    ],
+)
+def test_options_that_make_no_sense(options: list[str], complaint: str) -> None:
+    done = CliRunner().invoke(app, ["bench", "frame", *options])
+    assert done.exit_code != 0
+    assert complaint in " ".join(done.output.split())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_machine_without_a_gpu() -> None:
+    done = CliRunner().invoke(app, ["bench", "frame", "--synthetic", "tiny"])
+    assert done.exit_code != 0
+    assert "torch finds none here" in " ".join(done.output.split())
