@@ -3,6 +3,9 @@
 One graph for each size of batch, over the first rows of one state: a step takes the smallest that holds its last row.
 The graphs share their memory. Without them, on a CPU or by the off-switch, the same step runs kernel by kernel.
 
+Rounding depends on the size of a batch, so a request is bit-equal to itself among steps of one size. A CPU, where a
+large batch costs little more, has one size alone.
+
 Whoever changes the state between steps (joins, text) does it on the stream that is current here: its order is all the
 synchronisation there is.
 """
@@ -67,15 +70,24 @@ class FrameGraphs:
 
     Args:
         captured: False runs the same step kernel by kernel; so does a CPU.
+        buckets: sizes of batches besides all rows; None is `BUCKETS` on a GPU and none on a CPU.
     """
 
     def __init__(
-        self, model: SpeechModel, state: SpeechState, *, captured: bool = True, progress: Progress | None = None
+        self,
+        model: SpeechModel,
+        state: SpeechState,
+        *,
+        captured: bool = True,
+        buckets: Sequence[int] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         rows, device = len(state.frame.ended), state.frame.ended.device
         self._model = model
         self._on_device = device.type == "cuda"
-        self._sizes = [size for size in BUCKETS if size < rows] + [rows]
+        if buckets is None:
+            buckets = BUCKETS if self._on_device else ()
+        self._sizes = [*(size for size in buckets if size < rows), rows]
         self._states = {size: state.first(size) for size in self._sizes}
         self._run = torch.zeros(rows, dtype=torch.bool, device=device)
         # What the host writes and reads, in turns.
@@ -122,7 +134,7 @@ class FrameGraphs:
                 self._step(size)  # nobody runs: it changes nothing, and compiles what has to be compiled
             torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 packed = self._step(size)
             self._graphs[size] = graph, packed
             progress(done, len(self._sizes))

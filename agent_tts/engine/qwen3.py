@@ -6,6 +6,7 @@ run. Rows join, pause and leave while the others go on.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
@@ -28,8 +29,8 @@ from agent_tts.voices.library import VoiceLibrary
 # Prompts computed in one step: each takes about as long as a frame, and everybody waits for it.
 JOINS_PER_STEP = 4
 
-# A step in which nobody can run before a model is loaded lasts so long, instead of being repeated at once.
-LOADING_S = 0.005
+# A step in which nobody can run, before a model is loaded or the cache has room, lasts so long.
+WAIT_S = 0.005
 
 
 class Qwen3Engine:
@@ -80,9 +81,8 @@ class Qwen3Engine:
         for model in self._models:
             if running := [row for row in rows if row.runs and row.model is model]:
                 outputs += self._speak(model, running)
-        loading: list[Future[Any]] = [row.loading for row in rows if row.loading]
-        if loading and not any(row.runs for row in rows):
-            wait(loading, LOADING_S, FIRST_COMPLETED)
+        if rows and not outputs and not any(row.runs for row in rows):
+            _wait([row.loading for row in rows if row.loading])
         return outputs
 
     def close(self) -> None:
@@ -141,6 +141,14 @@ class Qwen3Engine:
         for index, row in enumerate(rows):
             outputs += self._slots.guard(row, partial(row.hear, spoken, index, run_away=bool(away[index])))
         return outputs
+
+
+def _wait(loading: Sequence[Future[Any]]) -> None:
+    """Nobody could run: do not ask again at once."""
+    if loading:
+        wait(loading, WAIT_S, FIRST_COMPLETED)
+    else:
+        time.sleep(WAIT_S)
 
 
 def _result(model: Qwen3Model, loading: Future[Speaker] | Future[None]) -> Speaker | None:

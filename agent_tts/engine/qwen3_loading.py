@@ -34,7 +34,13 @@ def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
         folder = Path(checkpoint.source).expanduser()
         try:
             model = Qwen3Model(
-                folder, _name(folder, models), device=device, dtype=dtype, rows=slots, positions=settings.positions
+                folder,
+                _name(folder, models),
+                device=device,
+                dtype=dtype,
+                rows=slots,
+                positions=settings.positions,
+                graphs=settings.cuda_graphs,
             )
         except CheckpointError as error:
             raise SettingsError(f"qwen3.models: {folder.name}: {error}") from error
@@ -42,7 +48,7 @@ def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
     plan_memory(models, device, slots, settings.memory)
     for checkpoint, model in zip(settings.models, models, strict=True):
         if checkpoint.load == "start":
-            model.load(graphs=settings.cuda_graphs)
+            model.load()
     return models
 
 

@@ -33,8 +33,8 @@ from agent_tts.text.tokens import Tokenizer
 KINDS: dict[ModelType, VoiceKind] = {"custom_voice": "named", "voice_design": "designed", "base": "cloned"}
 SPEAKER_ENCODER = ("speaker_encoder.",)  # what begins so in model.safetensors is for enrolment only
 PREFIXES = 128  # of prompts, kept ready: a megabyte each at the released sizes
-# Positions that have to be free beside a prompt before it is let in, where rows share the cache: 24 s of speech.
-ADMITTED_POSITIONS = 300
+# Positions that a row is given with its prompt, where rows share the cache, so that few run out of it later: 24 s.
+SPEECH_POSITIONS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,21 @@ class Qwen3Model:
 
     Args:
         positions: of the cache of each row: prompt and frames of one piece of speech.
+        graphs: on a GPU, a step is one captured graph.
     Raises:
         CheckpointError: it is no checkpoint of this kind, or incomplete.
     """
 
     def __init__(
-        self, folder: Path, name: str, *, device: torch.device, dtype: torch.dtype, rows: int, positions: int
+        self,
+        folder: Path,
+        name: str,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        rows: int,
+        positions: int,
+        graphs: bool = True,
     ) -> None:
         self.name = name
         self.folder = folder
@@ -81,6 +90,7 @@ class Qwen3Model:
         self.pages: int | None = None
         self.device = device
         self.dtype = dtype
+        self._graphs = graphs
         self._codec_dtype = torch.float16 if can_fuse(device, dtype) else torch.float32
         self._frame = build(FrameModel, self.config)
         self._codec = build(Codec, self.config.codec)
@@ -137,7 +147,7 @@ class Qwen3Model:
         talker = self.config.talker
         return 2 * talker.num_hidden_layers * talker.num_key_value_heads * talker.head_dim * self.dtype.itemsize
 
-    def load(self, *, graphs: bool = True) -> None:
+    def load(self) -> None:
         """Take the memory, read the weights, and capture the steps."""
         for part in self._plans:
             part.load(self.device)
@@ -146,7 +156,7 @@ class Qwen3Model:
         fused = accelerate(model)
         state = model.init_state(self.rows, self.positions, self.pages)
         pages = Pages(state.frame.cache) if self.pages is not None else None
-        captured = graphs and self.device.type == "cuda"
+        captured = self._graphs and self.device.type == "cuda"
         if captured:
             logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if fused else "")
         runner = FrameGraphs(model, state, captured=captured, progress=self._tell)
@@ -179,8 +189,7 @@ class Qwen3Model:
         running = self._loaded
         if running.pages:
             running.pages.release(row)
-            ahead = min(self.positions, len(prompt.prefix) + ADMITTED_POSITIONS)
-            if running.pages.free_positions < ahead or not running.pages.ensure(row, len(prompt.prefix) + 1):
+            if not running.pages.ensure(row, min(self.positions, len(prompt.prefix) + SPEECH_POSITIONS)):
                 return False
         # With a reference the prefix holds the text, too, which is another one each time.
         whose = speaker if speaker.vector is not None else None

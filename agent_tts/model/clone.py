@@ -49,15 +49,17 @@ class CodecEncoder(nn.Module):
 class Encoder:
     """Makes voices of clips: 24 kHz, one channel, float32 within -1 and 1, at least 80 ms."""
 
-    def __init__(self, speaker: SpeakerEncoder, codec: CodecEncoder, device: torch.device | str) -> None:
+    def __init__(self, speaker: SpeakerEncoder, codec: CodecEncoder | None, device: torch.device | str) -> None:
         self._speaker = speaker
         self._codec = codec
         self._device = device
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> Self:
+    def load(cls, folder: Path, device: torch.device | str = "cpu", *, vector_only: bool = False) -> Self:
         """From a checkpoint folder, of which it reads no more than the two encoders.
 
+        Args:
+            vector_only: leave out the codec's encoder, which takes seconds to load: there are no `codes` then.
         Raises:
             CheckpointError: the checkpoint is not `base`, or incomplete.
         """
@@ -70,12 +72,12 @@ class Encoder:
         codec.require("encode_downsample_rate", FRAME_SAMPLES)
         codec.require("encoder_valid_num_quantizers", config.codec.num_quantizers)
         speaker_encoder = build(SpeakerEncoder, config.speaker_encoder)
-        codec_encoder = build(CodecEncoder, codec.table("encoder_config").entries, config.codec.num_quantizers)
-        codec_file = folder / "speech_tokenizer/model.safetensors"
-        plans = (
-            plan(speaker_encoder, folder / "model.safetensors", torch.float32, unused=("talker.",)),
-            plan(codec_encoder, codec_file, torch.float32, unused=("decoder.",)),
-        )
+        plans = [plan(speaker_encoder, folder / "model.safetensors", torch.float32, unused=("talker.",))]
+        codec_encoder = None
+        if not vector_only:
+            codec_encoder = build(CodecEncoder, codec.table("encoder_config").entries, config.codec.num_quantizers)
+            codec_file = folder / "speech_tokenizer/model.safetensors"
+            plans.append(plan(codec_encoder, codec_file, torch.float32, unused=("decoder.",)))
         for part in plans:
             part.load(device)
         return cls(speaker_encoder, codec_encoder, device)
@@ -97,6 +99,7 @@ class Encoder:
         Raises:
             ValueError: it is no clip of one channel, or shorter than a frame.
         """
+        assert self._codec is not None, "it was loaded for vectors alone"
         codes: Tensor = self._codec(self._clip(waveform))
         return codes
 

@@ -57,7 +57,7 @@ class Tokenizer:
     @property
     def size(self) -> int:
         """One more than the largest id it gives."""
-        return 1 + max(self._pipeline.get_vocab().values())
+        return 1 + max(map(int, self._pipeline.get_vocab().values()))
 
     def encode(self, text: str) -> list[int]:
         """The ids of a whole text."""

@@ -38,10 +38,11 @@ def encode(samples: bytes, folders: Iterable[Path], *, reference: bool) -> bytes
     waveform = torch.from_numpy(np.frombuffer(samples, "<f4").copy())
     arrays = {}
     for folder in folders:
-        encoder = Encoder.load(folder)
+        wants_codes = reference and "codes" not in arrays
+        encoder = Encoder.load(folder, vector_only=not wants_codes)
         vector = encoder.vector(waveform)
         arrays[f"vector_{len(vector)}"] = vector.contiguous()
-        if reference and "codes" not in arrays:
+        if wants_codes:
             arrays["codes"] = encoder.codes(add_silence(waveform)).to(torch.int16).contiguous()
     return save(arrays)
 

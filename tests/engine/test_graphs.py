@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from agent_tts.bench.checkpoint import write
-from agent_tts.engine.graphs import FrameGraphs
+from agent_tts.engine.graphs import BUCKETS, FrameGraphs
 from agent_tts.model import codec as codec_module
 from agent_tts.model.codec import Codec
 from agent_tts.model.frame import FrameModel
@@ -46,7 +46,7 @@ def state(model: SpeechModel) -> SpeechState:
 
 def test_a_launch_is_a_step(model: SpeechModel, state: SpeechState) -> None:
     alone = copy.deepcopy(state)
-    graphs = FrameGraphs(model, state)
+    graphs = FrameGraphs(model, state, buckets=BUCKETS)
     for rows in ([0], [1, 2], [0, 5], [3]):
         said = graphs.launch(rows).result()
         run = torch.zeros(ROWS, dtype=torch.bool)

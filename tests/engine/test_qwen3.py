@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from agent_tts.engine import qwen3_loading
 from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Open, Output, Starved, Text
 from agent_tts.engine.qwen3 import JOINS_PER_STEP, Qwen3Engine
 from agent_tts.errors import SettingsError
@@ -246,6 +249,44 @@ def test_a_full_cache_ends_the_stream(checkpoint: Checkpoints) -> None:
         assert isinstance(spoken.outputs[-1], Done)
         assert spoken.outputs[-1].length
         assert len(spoken.frames) == 64 - 9
+
+
+class TestSharedCache:
+    """Where memory is short, slots share pages of the cache."""
+
+    @pytest.fixture
+    def pages(self, monkeypatch: pytest.MonkeyPatch, ending: Checkpoints) -> Callable[[int], None]:
+        """Leaves as much memory as so many pages take."""
+
+        def leave(count: int) -> None:
+            with engine(ending("custom_voice")) as plenty:
+                model = plenty._models[0]
+                fixed = model.weight_bytes + model.codec_bytes
+                free = math.ceil((fixed + (count + 0.5) * model.page_bytes) / Qwen3().memory)
+            monkeypatch.setattr(qwen3_loading, "free_bytes", lambda device: free)
+
+        return leave
+
+    def test_it_sounds_the_same(self, ryan: Qwen3Engine, pages: Callable[[int], None], ending: Checkpoints) -> None:
+        pages(20)
+        scripts = {slot: Script([TEXT], replace(RYAN, voice=voice)) for slot, voice in enumerate(("ryan", "sohee"))}
+        with engine(ending("custom_voice")) as shared:
+            assert shared._models[0].pages == 20
+            for _ in range(3):  # pages go from row to row
+                for slot, spoken in speak_all(shared, scripts).items():
+                    assert np.array_equal(spoken.pcm, speak(ryan, TEXT, options=scripts[slot].options, slot=slot).pcm)
+
+    def test_a_stream_waits_for_room_and_gets_what_others_give_back(
+        self, pages: Callable[[int], None], ending: Checkpoints
+    ) -> None:
+        pages(16)
+        with engine(ending("custom_voice")) as shared:
+            first = shared.step([Open(0, 1, RYAN), Text(0, TEXT)], [0])
+            assert any(isinstance(one, Frame) for one in first)
+            for _ in range(3):
+                assert not shared.step([Open(1, 2, RYAN), Text(1, TEXT, last=True)], [1])
+            later = shared.step([Close(0)], [1])
+            assert any(isinstance(one, Frame) for one in later)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from agent_tts.model.weights import build
 
 FRAMES = 3
 
+pytestmark = pytest.mark.gpu
+
 
 def modules_of(model: FrameModel, dtype: torch.dtype) -> FrameModel:
     """The same weights in a model of modules alone."""

@@ -14,6 +14,8 @@ from agent_tts.model.speech import SpeechModel
 
 ROUNDING = 4e-3  # relative error of bfloat16 results that are rounded the same, after sums in another order
 
+pytestmark = pytest.mark.gpu
+
 
 def noise(*shape: int, scale: float = 1.0) -> Tensor:
     return (torch.randn(shape, device="cuda") * scale).bfloat16()

@@ -66,6 +66,14 @@ def test_clips_differ_in_vector_and_codes(encoder: Encoder) -> None:
     assert all(len(set(codes[:, codebook].tolist())) > 1 for codebook in range(16))
 
 
+def test_a_vector_alone_is_the_same_and_needs_no_codec(encoder: Encoder, copied: Path) -> None:
+    (copied / CODEC_WEIGHTS).unlink()
+    waveform = clip(48_000)
+    assert torch.equal(Encoder.load(copied, vector_only=True).vector(waveform), encoder.vector(waveform))
+    with pytest.raises(CheckpointError, match="missing from the checkpoint"):
+        Encoder.load(copied)
+
+
 def test_silence_follows_a_reference(encoder: Encoder) -> None:
     waveform = clip(30_000)
     padded = add_silence(waveform)

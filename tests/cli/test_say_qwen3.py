@@ -1,0 +1,32 @@
+"""`agent-tts say` with the neural engine: the whole way from a shell to a file."""
+
+from __future__ import annotations
+
+import wave
+from pathlib import Path
+
+import numpy as np
+
+from tests.cli.process import run
+from tests.engine.test_qwen3 import FRAMES, TEXT, assert_same, theirs
+from tests.model import oracle
+from tests.model.conftest import Checkpoint as Checkpoints
+from tests.model.conftest import checkpoint, one_thread
+
+__all__ = ["checkpoint", "one_thread"]  # fixtures
+
+
+def test_the_file_holds_what_upstream_says(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Greedy, in float32, on the CPU."""
+    folder, path = checkpoint("custom_voice"), tmp_path / "out.wav"
+    expected = theirs(oracle.load(folder), "generate_custom_voice", speaker="ryan", language="English")
+    result = run(
+        *("say", TEXT, "--no-clean", "--engine", "qwen3", "--model", str(folder), "--voice", "ryan"),
+        *("--language", "english", "--seed", "0", "--temperature", "0", "--max-frames", str(FRAMES)),
+        *("--device", "cpu", "--dtype", "float32", "-o", str(path)),
+    )
+    assert result.returncode == 0, result.stderr
+    with wave.open(str(path)) as file:
+        assert file.getparams()[:3] == (1, 2, 24_000)
+        pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2")
+    assert_same(pcm.astype(np.float32) / np.float32(32_767), expected)

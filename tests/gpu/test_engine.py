@@ -1,0 +1,74 @@
+"""Qwen3Engine on a GPU: as on the CPU in float32, and with captured steps as without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from agent_tts.bench.checkpoint import write
+from agent_tts.engine.base import Close, Frame, Open, Text
+from agent_tts.engine.qwen3 import Qwen3Engine
+from agent_tts.events import Sampling, SpeechOptions
+from agent_tts.settings import Checkpoint, Qwen3, Settings, Voices
+
+pytestmark = pytest.mark.gpu
+
+TEXT = "Hello world, how are you?"
+FRAMES = 20
+RYAN = SpeechOptions("ryan", "en", seed=0, clean=False, sampling=Sampling(temperature=0))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The released size of a small model: fused kernels are for it."""
+    out = tmp_path_factory.mktemp("checkpoint") / "0.6B"
+    write(out, size="0.6B")
+    return out
+
+
+@contextmanager
+def engine(folder: Path, slots: int = 4, **settings: Any) -> Iterator[Qwen3Engine]:
+    qwen3 = Qwen3(models=(Checkpoint(source=str(folder)),), positions=512, **settings)
+    made = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(folder / "voices"))), slots)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def sound(made: Qwen3Engine, *slots: int, options: SpeechOptions = RYAN) -> NDArray[np.int64]:
+    """The first frames of the first of some slots that speak the same together."""
+    inputs = [one for slot in slots for one in (Open(slot, slot, options), Text(slot, TEXT, last=True))]
+    pcm = b""
+    while len(pcm) < FRAMES * 3_840:
+        for output in made.step(inputs, slots):
+            if isinstance(output, Frame) and output.slot == slots[0]:
+                pcm += output.pcm
+        inputs = []
+    made.step([Close(slot) for slot in slots], [])
+    return np.frombuffer(pcm, "<i2").astype(np.int64)
+
+
+def test_float32_sounds_as_on_the_cpu(folder: Path) -> None:
+    with engine(folder, device="cpu", slots=1) as cpu, engine(folder, device="cuda", dtype="float32", slots=1) as gpu:
+        ours, theirs = sound(gpu, 0), sound(cpu, 0)
+    assert np.abs(ours - theirs).max() < 330  # 1 % of full scale: a GPU multiplies float32 in TF32
+
+
+def test_captured_steps_say_what_the_same_steps_say_in_parts(folder: Path) -> None:
+    with engine(folder, device="cuda") as captured, engine(folder, device="cuda", cuda_graphs=False) as parts:
+        for slots in ((0,), (1, 0), (3, 2, 1, 0)):
+            assert np.array_equal(sound(captured, *slots), sound(parts, *slots))
+
+
+def test_a_row_that_is_reused_and_a_prefix_that_is_kept_change_nothing(folder: Path) -> None:
+    with engine(folder, device="cuda") as made:
+        first = sound(made, 0)
+        sound(made, 0, options=SpeechOptions("serena", seed=1))
+        assert np.array_equal(sound(made, 0), first)

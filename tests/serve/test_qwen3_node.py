@@ -1,0 +1,282 @@
+"""A node that speaks Qwen3-TTS, as its clients meet it: real sockets, its engine in a process, tiny checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+import pytest_asyncio
+
+from agent_tts.events import FRAME_BYTES, Model
+from agent_tts.serve.app import create_app
+from tests.engine.test_qwen3 import FRAMES, TEXT, assert_same, theirs
+from tests.model import oracle
+from tests.model.clips import clip
+from tests.model.conftest import Checkpoint as Checkpoints
+from tests.model.conftest import checkpoint, ending, one_thread
+from tests.support import RunningNode, running_app, running_node, settings_of, until, with_models
+from tests.voices.clips import wav
+from tests.wire import Wire, wire
+
+__all__ = ["checkpoint", "ending", "one_thread"]  # fixtures
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SLOTS = 3
+CLIP = clip(24_000)
+TRANSCRIPT = "The quick brown fox."
+CONSENT = "I am Bob, and this is my voice."
+WORDS = "Hello world, how are you?"
+SPOKEN: dict[str, Any] = {"language": "de", "seed": 7}
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """A node with a voice of every kind, and clients of it."""
+
+    node: RunningNode
+    http: httpx.AsyncClient
+    openai: openai.AsyncOpenAI
+    library: Path
+    vector: list[float]  # of the voice `vec`
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """Named, designed, cloned; and a cloned one that hardly ever says its end."""
+        return self.node.node.service.routing.info.models
+
+    async def stream(self, *pieces: str, pause_s: float = 0.0, **fields: Any) -> bytes:
+        """pcm_s16le of a text through a WebSocket of its own."""
+        async with wire(self.node.ws_url) as peer:
+            await begin(peer, **fields)
+            for piece in pieces:
+                await peer.send("text.append", context_id="c", text=piece)
+                await asyncio.sleep(pause_s)
+            await peer.send("context.end", context_id="c")
+            done = await peer.until("context.done")
+            assert done["reason"] == "end", done
+            return peer.pcm("c")
+
+    async def request(self, text: str, model: str = "tts-1", voice: str | None = None, **fields: Any) -> bytes:
+        """pcm_s16le of a text from OpenAI's client."""
+        response = await self.openai.audio.speech.create(
+            input=text, model=model, voice="", response_format="pcm", extra_body={"voice": voice, **fields}
+        )
+        return response.content
+
+    async def embed(self, name: str, vector: Sequence[float]) -> None:
+        """Add a voice from a vector."""
+        body = {"type": "embedding", "name": name, "speaker_embedding": vector, "consent": CONSENT}
+        (await self.http.post("/v1/audio/voices", json=body)).raise_for_status()
+
+
+async def begin(peer: Wire, context_id: str = "c", **fields: Any) -> None:
+    """Open a context that is sent as fast as it is made."""
+    await peer.send("context.open", context_id=context_id, **{"lead_ms": None, **SPOKEN, **fields})
+
+
+async def refusal(speaker: Speaker, **fields: Any) -> dict[str, Any]:
+    """Why a context cannot be opened."""
+    async with wire(speaker.node.ws_url) as peer:
+        await begin(peer, **fields)
+        return await peer.until("error", "c")
+
+
+def same(pcm: bytes, other: bytes) -> bool:
+    """Whether two pieces of pcm_s16le are one: the rows of a batch may be rounded differently, by a step of int16."""
+    if len(pcm) != len(other):
+        return False
+    difference = np.frombuffer(pcm, "<i2").astype(int) - np.frombuffer(other, "<i2")
+    return bool((np.abs(difference) <= 1).all())
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def no_leaked_tasks() -> AsyncIterator[None]:
+    """The suite's gate for the loop of this module, in which the node lives on: requests leave no task behind."""
+    before = asyncio.all_tasks()
+    yield
+    await until(lambda: asyncio.all_tasks() <= {*before, asyncio.current_task()})
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def speaker(
+    checkpoint: Checkpoints, ending: Checkpoints, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Speaker]:
+    library = tmp_path_factory.mktemp("library")
+    folders = [ending(kind) for kind in ("custom_voice", "voice_design", "base")]
+    models: list[dict[str, str]] = [{"source": str(folder)} for folder in folders]
+    models.append({"source": str(checkpoint("base")), "load": "first_use"})
+    qwen3 = {"models": models, "device": "cpu", "dtype": "float32", "positions": 256}
+    async with (
+        running_node(engine="qwen3", slots=SLOTS, qwen3=qwen3, voices={"folder": str(library)}) as node,
+        httpx.AsyncClient(base_url=node.url, timeout=60) as http,
+        openai.AsyncOpenAI(base_url=f"{node.url}/v1", api_key="x", max_retries=0, timeout=60) as client,
+    ):
+        size = node.node.service.routing.info.models[2].vector_size or 0
+        made = Speaker(node, http, client, library, [0.5 - index / size for index in range(size)])
+        await add_voices(made)
+        yield made
+
+
+async def add_voices(speaker: Speaker) -> None:
+    """`bob` from a clip and its transcript, `zoe` from a clip alone, `narrator` by a description, `vec` by a vector."""
+    voices = speaker.openai.audio.voices
+    file = ("clip.wav", wav(CLIP.numpy()))
+    bob = await voices.create(audio_sample=file, consent=CONSENT, name="bob", extra_body={"ref_text": TRANSCRIPT})
+    zoe = await voices.create(audio_sample=file, consent=CONSENT, name="zoe")
+    narrator = await voices.create(type="prompt", name="narrator", prompt="a calm old man")
+    assert [voice.id for voice in (bob, zoe, narrator)] == ["bob", "zoe", "narrator"]
+    await speaker.embed("vec", speaker.vector)
+
+
+# ---------------------------------------------------------------- speaking
+
+
+async def test_every_voice_says_the_same_over_both_ways_whatever_the_split(speaker: Speaker) -> None:
+    """And they are all different voices."""
+    listed = (await speaker.http.get("/v1/audio/voices")).json()["voices"]
+    assert {"ryan", "design", "bob", "zoe", "narrator", "vec"} <= {voice["name"] for voice in listed}
+    who: list[dict[str, Any]] = [
+        *({"voice": name} for name in ("ryan", "serena", "clone:bob", "zoe", "narrator", "vec")),
+        {"voice": "design", "instructions": "a cheerful young woman"},
+        {"voice": "zoe(0.7)+vec(0.3)"},
+        {"speaker_embedding": speaker.vector[::-1]},
+    ]
+    words = WORDS.replace(" ", "\0 ").split("\0")
+    heard: list[bytes] = []
+    for fields in who:
+        by_word, with_pauses, whole = await asyncio.gather(
+            speaker.stream(*words, **fields),
+            speaker.stream(WORDS[:7], WORDS[7:9], WORDS[9:], pause_s=0.3, **fields),
+            speaker.request(WORDS, **SPOKEN, **fields),
+        )
+        assert len(whole) >= 5 * FRAME_BYTES, fields
+        assert same(by_word, whole), fields
+        assert same(with_pauses, whole), fields
+        assert not any(same(whole, earlier) for earlier in heard), fields
+        heard.append(whole)
+    assert same(await speaker.stream(WORDS, speaker_embedding=speaker.vector), heard[5])  # that of `vec`
+
+
+async def test_a_clone_says_what_upstream_says_of_the_same_clip(speaker: Speaker, checkpoint: Checkpoints) -> None:
+    """From the file that was uploaded to the samples that are heard; half a second of silence follows the clip."""
+    model = oracle.load(checkpoint("base"))
+    longer = np.pad(CLIP.numpy(), (0, 12_000))
+    (item,), (padded,) = (
+        model.create_voice_clone_prompt((samples, 24_000), TRANSCRIPT, x_vector_only_mode=False)
+        for samples in (CLIP.numpy(), longer)
+    )
+    item.ref_code = padded.ref_code
+    expected = theirs(model, "generate_voice_clone", voice_clone_prompt=[item], language="German")
+    async with wire(speaker.node.ws_url) as peer:
+        endless = speaker.models[3].name
+        await begin(peer, voice="bob", model=endless, clean=False, sampling={"temperature": 0})
+        await peer.send("text.append", context_id="c", text=TEXT)
+        await peer.send("context.end", context_id="c")
+        await peer.until("context.started")
+        await peer.until_audio("c", FRAMES)
+        pcm = np.frombuffer(peer.pcm("c")[: FRAMES * FRAME_BYTES], "<i2")
+    assert_same(pcm.astype(np.float32) / np.float32(32_767), expected)
+
+
+async def test_all_of_a_text_is_heard_before_its_flush_is_answered(speaker: Speaker) -> None:
+    alone = await speaker.stream("Hello world.", voice="bob")
+    async with wire(speaker.node.ws_url) as peer:
+        await begin(peer, voice="bob")
+        await peer.send("text.append", context_id="c", text="Hello world.")
+        await peer.send("context.flush", context_id="c", flush_id="one")
+        flushed = await peer.until("context.flushed")
+        assert flushed["flush_id"] == "one"
+        assert same(peer.pcm("c"), alone)
+        await peer.send("text.append", context_id="c", text=" And you?")
+        await peer.send("context.end", context_id="c")
+        assert (await peer.until("context.done"))["reason"] == "end"
+        assert len(peer.pcm("c")) > len(alone)
+
+
+async def test_a_barge_in_leaves_nothing_to_those_who_come_after(speaker: Speaker) -> None:
+    alone = await speaker.stream(WORDS, voice="ryan")
+    async with wire(speaker.node.ws_url) as peer:
+        for number in range(SLOTS):
+            await begin(peer, f"{number}", voice="bob")
+            await peer.send("text.append", context_id=f"{number}", text=20 * WORDS)
+        for number in range(SLOTS):
+            await peer.until_audio(f"{number}", 3)
+            await peer.send("context.cancel", context_id=f"{number}")
+            assert (await peer.until("context.done", f"{number}"))["reason"] == "cancelled"
+        assert speaker.node.node.service.speaking == 0
+    after = await asyncio.gather(*(speaker.stream(WORDS, voice="ryan") for _ in range(SLOTS)))
+    assert all(same(pcm, alone) for pcm in after)
+
+
+# ---------------------------------------------------------------- models
+
+
+async def test_a_request_may_name_its_model(speaker: Speaker) -> None:
+    """One of the two that speak the voice is loaded by this, and it never says its end."""
+    *_, cloned, endless = (model.name for model in speaker.models)
+    usual = await speaker.request("Hi.", voice="vec", **SPOKEN)
+    assert same(await speaker.request("Hi.", voice="vec", model=cloned, **SPOKEN), usual)
+    async with wire(speaker.node.ws_url) as peer:
+        await peer.say("c", "Hi.", voice="vec", model=endless, lead_ms=None, **SPOKEN)
+        assert (await peer.until("context.done"))["reason"] == "length"
+        assert len(peer.pcm("c")) > 50 * FRAME_BYTES
+
+
+async def test_a_model_that_does_not_speak_a_voice_names_those_that_would(speaker: Speaker) -> None:
+    named, designed, cloned, endless = (model.name for model in speaker.models)
+    for voice, model, able in (
+        ("ryan", cloned, (named,)),
+        ("narrator", named, (designed,)),
+        ("bob", designed, (cloned, endless)),
+    ):
+        error = await refusal(speaker, voice=voice, model=model)
+        assert error["code"] == "unsupported"
+        assert f"{model} does not speak it, but {' and '.join(able)} would" in error["message"]
+        with pytest.raises(openai.BadRequestError, match=f"{able[0]}.* would"):
+            await speaker.request("Hi.", voice=voice, model=model)
+    assert (await refusal(speaker, model="whisper-1"))["code"] == "unknown_model"
+
+
+async def test_a_node_without_the_model_of_a_voice_says_which_it_needs(speaker: Speaker) -> None:
+    """It keeps the same library, and lists what it can speak of it: nothing."""
+    app = create_app(settings_of(voices={"folder": str(speaker.library)}), with_models())
+    async with running_app(app) as other, httpx.AsyncClient(base_url=f"{other.url}/v1/audio", timeout=10) as http:
+        listed = (await http.get("/voices")).json()["voices"]
+        assert not {"bob", "zoe", "narrator", "vec"} & {voice["name"] for voice in listed}
+        for voice, needed in (("bob", "Base"), ("narrator", "VoiceDesign"), ("zoe+vec", "Base")):
+            response = await http.post("/speech", json={"input": "Hi.", "voice": voice})
+            assert response.status_code == 400
+            assert f"Qwen/Qwen3-TTS-12Hz-1.7B-{needed}" in response.json()["error"]["message"]
+
+
+# ---------------------------------------------------------------- voices that go
+
+
+async def test_a_voice_that_is_deleted_is_unknown_and_its_name_free_for_another(speaker: Speaker) -> None:
+    """Whoever speaks with it speaks on."""
+    await speaker.embed("gone", speaker.vector)
+    alone = await speaker.stream(WORDS, voice="gone")
+    async with wire(speaker.node.ws_url) as peer:
+        await begin(peer, voice="gone")
+        await peer.send("text.append", context_id="c", text=WORDS[:12])
+        await peer.until_audio("c")
+        await speaker.openai.audio.voices.delete("gone")
+        error = await refusal(speaker, voice="gone")
+        assert (error["code"], error["fatal"]) == ("unknown_voice", False)
+        await peer.send("text.append", context_id="c", text=WORDS[12:])
+        await peer.send("context.end", context_id="c")
+        assert (await peer.until("context.done"))["reason"] == "end"
+        assert same(peer.pcm("c"), alone)
+    await speaker.embed("gone", speaker.vector[::-1])
+    assert not same(await speaker.stream(WORDS, voice="gone"), alone)
+    await speaker.openai.audio.voices.delete("gone")
+    with pytest.raises(openai.BadRequestError, match="no such voice"):
+        await speaker.request("Hi.", voice="gone")
