@@ -60,8 +60,8 @@ class Qwen3Engine:
         self._watch = Watch(slots, self._models[0].config.talker.num_code_groups)
         # Loads models on first use and makes clones ready, one after the other, while the others speak.
         self._loader = ThreadPoolExecutor(1, "qwen3 loader")
-        # The last loading of each model that was not loaded from the start.
-        self._models_loading: dict[Qwen3Model, Future[None]] = {}
+        # What it has to do: at most one thing for each model and for each clone, and nothing that no row waits for.
+        self._loading: dict[object, Future[Speaker] | Future[None]] = {}
         # Prompts that may still be computed in this step.
         self._joins = 0
 
@@ -72,6 +72,7 @@ class Qwen3Engine:
             if isinstance(one, Close):
                 for model in self._models:
                     model.release(one.slot)
+        self._forget_loading()
         self._joins = JOINS_PER_STEP
         rows = self._slots.owners(run)
         for row in rows:
@@ -127,12 +128,24 @@ class Qwen3Engine:
 
     def _load(self, row: Row) -> Future[Speaker] | Future[None]:
         """Begin with what a row still needs: first its model, then its voice."""
+        loading: Future[Speaker] | Future[None]
+        key = row.cast.key if row.model.loaded else row.model
+        if (known := self._loading.get(key)) is not None:
+            return known
         if row.model.loaded:
-            return self._loader.submit(self._voices.load, row.cast)
-        known = self._models_loading.get(row.model)
-        if known is None or known.done():
-            known = self._models_loading[row.model] = self._loader.submit(row.model.load)
-        return known
+            loading = self._loader.submit(self._voices.load, row.cast)
+        else:
+            loading = self._loader.submit(row.model.load)
+        self._loading[key] = loading
+        return loading
+
+    def _forget_loading(self) -> None:
+        """Drop what has been loaded, or has not begun, and whose rows have left or got it."""
+        if self._loading:
+            awaited = {row.loading for row in self._slots.owners()}
+            for key, loading in list(self._loading.items()):
+                if loading not in awaited and (loading.cancel() or loading.done()):
+                    del self._loading[key]
 
     def _speak(self, model: Qwen3Model, rows: Sequence[Row]) -> list[Output]:
         spoken = model.step([row.track.slot for row in rows])

@@ -169,11 +169,15 @@ class Qwen3Model:
         """A voice made ready; `vector` float32[H] where the voice has a place for one. Takes as long as some frames.
 
         Raises:
-            ValueError: the vector has another size.
+            ValueError: the vector has another size, or holds what is not finite in the model's dtype.
         """
         if vector is not None and len(vector) != self.config.talker.hidden_size:
             raise ValueError(f"a speaker vector of {len(vector)} values, not {self.config.talker.hidden_size}")
-        placed = None if vector is None else torch.from_numpy(vector).to(self.device, self.dtype)
+        placed = None if vector is None else torch.from_numpy(vector).to(self.dtype)
+        if placed is not None:
+            if not placed.isfinite().all():  # it would stay in the cache, and reach whoever has the row next
+                raise ValueError("a speaker vector with values that are not finite, or too large")
+            placed = placed.to(self.device)
         codec = None
         if voice.reference:
             codec = self._codec.init_state(1, self.device, self._codec_dtype)

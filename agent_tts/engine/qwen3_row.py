@@ -13,7 +13,7 @@ from agent_tts.engine.pieces import Piece, PieceFeed
 from agent_tts.engine.qwen3_model import Qwen3Model, Speaker, Spoken
 from agent_tts.engine.qwen3_voices import Cast
 from agent_tts.engine.watch import SILENT_PEAK
-from agent_tts.errors import InvalidRequest, Unsupported
+from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
 from agent_tts.events import SpeechOptions
 from agent_tts.model.prompt import build_prompt, text_needed
 from agent_tts.model.sampling import Sampling
@@ -27,6 +27,7 @@ class Row:
 
     Raises:
         InvalidRequest: the sampling cannot be done.
+        UnsupportedLanguage: the model does not speak it.
     """
 
     def __init__(self, opened: Open, cast: Cast) -> None:
@@ -36,7 +37,7 @@ class Row:
         self.speaker: Speaker | None = None
         # What is being loaded for it: its model or its voice. None when nothing is.
         self.loading: Future[Speaker] | Future[None] | None = None
-        self._language = LANGUAGE_NAMES.get(opened.options.language, opened.options.language)
+        self._language = _language(opened.options, cast.model)
         self._sampling = _sampling(opened.options, cast.model)
         # Whether it can take part in this step.
         self.runs = False
@@ -99,7 +100,7 @@ class Row:
             language=self._language,
             instruct=instruct,
         )
-        if len(prompt.prefix) >= self.model.positions:
+        if len(prompt.prefix) + max(1, len(prompt.text)) > self.model.positions:
             raise Unsupported("the voice's reference and the instructions leave no room for speech: shorten them")
         if not self.model.join(self.track.slot, prompt, self._sampling, self.speaker):
             return False
@@ -165,6 +166,19 @@ class Row:
         self._used = self._read = self._given = self.tokens = 0
         self._complete = False
         return [Flushed(self.track.slot, self.track.epoch)] * piece.flushes
+
+
+def _language(options: SpeechOptions, model: Qwen3Model) -> str:
+    """The model's name for the language of a request. Models of one node may differ in their dialects.
+
+    Raises:
+        UnsupportedLanguage: it has none.
+    """
+    known = model.config.talker.codec_language_id
+    name = LANGUAGE_NAMES.get(options.language, options.language)
+    if name != "auto" and name not in known:
+        raise UnsupportedLanguage(f"the model {model.name} does not speak this language; it speaks {', '.join(known)}")
+    return name
 
 
 def _sampling(options: SpeechOptions, model: Qwen3Model) -> Sampling:

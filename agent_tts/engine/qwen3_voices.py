@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent_tts.engine.qwen3_model import Qwen3Model, Speaker
-from agent_tts.errors import InvalidRequest, Unsupported
+from agent_tts.errors import InvalidRequest, UnknownVoice, Unsupported
 from agent_tts.events import SpeechOptions, Voice, VoiceKind
 from agent_tts.model import prompt
 from agent_tts.voices import LANGUAGES
@@ -162,12 +162,15 @@ class Qwen3Voices:
         """Make a clone ready, in any thread; its reference takes as long as that many frames of speech.
 
         Raises:
-            InvalidRequest: the vector is of another size than the model's.
+            InvalidRequest: the vector is of another size than the model's, or too large for it.
             UnknownVoice, Unsupported: it has been deleted, or was made for another model.
         """
         if cast.embedding:
-            return self._clone(cast.model, np.asarray(cast.embedding, np.float32))
+            with np.errstate(over="ignore"):  # an infinity is refused below
+                return self._clone(cast.model, np.asarray(cast.embedding, np.float32))
         arrays = [self._library.arrays(voice.name) for voice, _ in cast.stored]
+        if any(self._library.get(voice.name).version != voice.version for voice, _ in cast.stored):
+            raise UnknownVoice("this voice was deleted and its name given anew: try again")
         size = f"vector_{cast.model.vector_size}"
         if not all(size in array for array in arrays):
             raise Unsupported("this voice was made for a model of another size: add it anew")

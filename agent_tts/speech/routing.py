@@ -96,9 +96,12 @@ class Routing:
 
     def _language(self, asked: str) -> str:
         """The engine's code for a language, or for the same language of another region; "auto" stays."""
-        language = asked.lower().replace("_", "-")
+        language = asked.lower()
         if language == "auto":
             return language
+        if (code := self.info.languages.get(language)) is not None:
+            return code
+        language = language.replace("_", "-")
         while language:
             if (code := self.info.languages.get(language)) is not None:
                 return code

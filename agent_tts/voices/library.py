@@ -134,8 +134,8 @@ class VoiceLibrary:
             if modified != self._read_at:
                 # Read before it settles, it has to be read again.
                 settled = _now().timestamp() - modified / 1e9 > _SETTLED_S
-                self._read_at = modified if settled else None
                 self._scan()
+                self._read_at = modified if settled else None
         except OSError as error:
             self._read_at, self._entries, self._voices = None, {}, ()
             if not isinstance(error, FileNotFoundError):
