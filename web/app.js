@@ -42,6 +42,8 @@ let lastText = "";
 let refusals = 0;
 /** @type {ReturnType<typeof setTimeout>} */
 let flashing = 0;
+/** Whether the node speaks with a neural engine. */
+let neural = false;
 
 // ---------------------------------------------------------------- the node
 
@@ -52,6 +54,11 @@ connection.onopen = (session, sink) => {
   at("engine").hidden = false;
   at("engine-name").textContent = session.created.engine ?? "";
   at("engine-model").textContent = session.created.model === session.created.engine ? "" : session.created.model;
+  // A neural engine takes its manner from words, and has no speed of its own to set.
+  neural = session.created.engine === "qwen3";
+  at("instructions-field").hidden = !neural;
+  at("speed-field").hidden = neural;
+  showSettings();
   if (!voices.voices.length) loadVoices();
 };
 connection.onlost = () => speaker.detach();
@@ -128,9 +135,9 @@ composer.onbegin = async () => {
   if (connection.state !== "ready") await connection.open();
   if (!connection.session) return null;
   for (const kind of ["at_capacity", "engine_lost", "starved", "internal"]) notices.close(kind);
-  const { voice, language, speed } = choice();
+  const { voice, language, speed, instructions } = choice();
   at("said").lang = language === "auto" ? (voices.chosen?.languages[0] ?? "") : language;
-  return speaker.begin({ ...(voice && { voice }), language, speed });
+  return speaker.begin({ ...(voice && { voice }), language, speed, ...(instructions && { instructions }) });
 };
 
 speaker.onerror = showError;
@@ -210,7 +217,8 @@ function choice() {
     base: api.url("."),
     voice: voices.chosen?.name ?? "",
     language: /** @type {HTMLSelectElement} */ (at("language")).value,
-    speed: Number(/** @type {HTMLInputElement} */ (at("speed")).value),
+    speed: neural ? 1 : Number(/** @type {HTMLInputElement} */ (at("speed")).value),
+    instructions: neural ? /** @type {HTMLTextAreaElement} */ (at("instructions")).value.trim() : "",
     text: composer.text,
     locked: Boolean(api.key),
   };

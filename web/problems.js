@@ -41,6 +41,11 @@ const PROBLEMS = {
     body: "Pick another one from the list; it shows what the engine can speak.",
     retry: "none",
   },
+  unsupported: {
+    title: "No model of this node speaks that",
+    body: "Pick another voice. The node's settings name its models: one for named, one for designed, one for cloned voices.",
+    retry: "none",
+  },
   unsupported_language: {
     title: "This voice does not speak that language",
     body: "Pick “Follow the voice”, or a voice of the language.",

@@ -100,7 +100,7 @@ export class Session {
 
   /**
    * Open a context; it takes text at once.
-   * @param {{voice?: string, language?: string, speed?: number}} options what the node does not decide itself
+   * @param {{voice?: string, language?: string, speed?: number, instructions?: string}} options what the node does not decide itself
    */
   open(options) {
     const context = new Context(this, `turn-${++this.#opened}`);

@@ -6,6 +6,7 @@
  * @property {string} voice
  * @property {string} language "auto" follows the voice
  * @property {number} speed
+ * @property {string} instructions "" for an engine that takes none
  * @property {string} text
  * @property {boolean} locked whether the node asks for a key
  */
@@ -15,11 +16,23 @@ const MOST_TEXT = 80;
 /** @type {Record<string, (choice: Choice) => string>} */
 export const SNIPPETS = { python, javascript, curl };
 
+/**
+ * What of it the node would not choose by itself.
+ * @param {Choice} choice
+ */
+function wishes({ voice, language, speed, instructions }) {
+  return {
+    voice,
+    ...(language === "auto" ? {} : { language }),
+    ...(speed === 1 ? {} : { speed }),
+    ...(instructions ? { instructions } : {}),
+  };
+}
+
 /** @param {Choice} choice */
-function python({ base, voice, language, speed, text, locked }) {
-  const options = [`voice=${JSON.stringify(voice)}`];
-  if (language !== "auto") options.push(`language=${JSON.stringify(language)}`);
-  if (speed !== 1) options.push(`speed=${speed}`);
+function python(choice) {
+  const { base, text, locked } = choice;
+  const options = Object.entries(wishes(choice)).map(([name, value]) => `${name}=${JSON.stringify(value)}`);
   const key = locked ? ', api_key=os.environ["AGENT_TTS_KEY"]' : "";
   return `import asyncio
 ${locked ? "import os\n" : ""}
@@ -41,10 +54,10 @@ asyncio.run(main())
 }
 
 /** @param {Choice} choice */
-function javascript({ base, voice, language, speed, text, locked }) {
+function javascript(choice) {
+  const { base, text, locked } = choice;
   const url = new URL("v1/tts/stream", base);
   url.protocol = url.protocol.replace("http", "ws");
-  const options = { voice, ...(language === "auto" ? {} : { language }), ...(speed === 1 ? {} : { speed }) };
   const token = locked
     ? `const { token } = await (await fetch("${new URL("v1/tokens", base)}", { // on your server
   method: "POST", headers: { Authorization: \`Bearer \${process.env.AGENT_TTS_KEY}\` },
@@ -57,7 +70,7 @@ node.binaryType = "arraybuffer";
 const send = (message) => node.send(JSON.stringify({ context_id: "t1", ...message }));
 
 node.onopen = () => {
-  send({ type: "context.open", ...${JSON.stringify(options)} });
+  send({ type: "context.open", ...${JSON.stringify(wishes(choice))} });
   for (const token of ${JSON.stringify(short(text))}.split(" ")) { // your LLM
     send({ type: "text.append", text: token + " " });
   }
@@ -72,15 +85,9 @@ node.onmessage = ({ data }) => {
 }
 
 /** @param {Choice} choice */
-function curl({ base, voice, language, speed, text, locked }) {
-  const body = {
-    model: "tts-1",
-    input: short(text),
-    voice,
-    ...(language === "auto" ? {} : { language }),
-    ...(speed === 1 ? {} : { speed }),
-    response_format: "wav",
-  };
+function curl(choice) {
+  const { base, text, locked } = choice;
+  const body = { model: "tts-1", input: short(text), ...wishes(choice), response_format: "wav" };
   const key = locked ? `  -H "Authorization: Bearer $AGENT_TTS_KEY" \\\n` : "";
   return `curl -N ${new URL("v1/audio/speech", base)} \\
 ${key}  -H "Content-Type: application/json" \\

@@ -104,7 +104,7 @@ export class Speaker {
 
   /**
    * Begin a turn, interrupting the one before.
-   * @param {{voice?: string, language?: string, speed?: number}} options
+   * @param {{voice?: string, language?: string, speed?: number, instructions?: string}} options
    */
   begin(options) {
     if (!this.#session || !this.#sink) throw new Error("not attached to a session");
