@@ -43,6 +43,7 @@ class Qwen3Engine:
     def __init__(self, settings: Settings, slots: int) -> None:
         self._models = create_models(settings.qwen3, slots)
         library = VoiceLibrary.of(settings.voices)
+        library.voices()  # the first look at a large library takes longer than a step may
         self._voices = Qwen3Voices(self._models, library, settings.qwen3.cached_voices)
         listed = self._voices.listed()
         self.info = EngineInfo(
@@ -97,6 +98,7 @@ class Qwen3Engine:
         return Row(opened, self._voices.cast(opened.options))
 
     def _prepare(self, row: Row) -> list[Output]:
+        row.runs = False
         outputs = row.read()
         self._join(row)
         return outputs + row.settle()
@@ -105,9 +107,11 @@ class Qwen3Engine:
         """Compute the prompt of a row's next piece, if there is one and its turn has come."""
         if row.joined or not self._joins or not self._is_ready(row):
             return
-        if row.join():
-            self._joins -= 1
+        joined = row.join()
+        if joined:
             self._watch.reset(row.track.slot)
+        if joined or row.joining:
+            self._joins -= 1
 
     def _is_ready(self, row: Row) -> bool:
         """Whether the model and the voice of a row are there; otherwise they come, in a thread of their own.
@@ -130,7 +134,8 @@ class Qwen3Engine:
         """Begin with what a row still needs: first its model, then its voice."""
         loading: Future[Speaker] | Future[None]
         key = row.cast.key if row.model.loaded else row.model
-        if (known := self._loading.get(key)) is not None:
+        known = self._loading.get(key)
+        if known is not None and not (known.done() and known.exception()):
             return known
         if row.model.loaded:
             loading = self._loader.submit(self._voices.load, row.cast)

@@ -24,7 +24,7 @@ from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel, Prefix
 from agent_tts.model.layers import PAGE_POSITIONS
 from agent_tts.model.pages import Pages
-from agent_tts.model.prompt import Prompt, Voice
+from agent_tts.model.prompt import Prompt, Reference, Voice
 from agent_tts.model.sampling import Sampling
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.weights import build, plan
@@ -32,9 +32,11 @@ from agent_tts.text.tokens import Tokenizer
 
 KINDS: dict[ModelType, VoiceKind] = {"custom_voice": "named", "voice_design": "designed", "base": "cloned"}
 SPEAKER_ENCODER = ("speaker_encoder.",)  # what begins so in model.safetensors is for enrolment only
-PREFIXES = 128  # of prompts, kept ready: a megabyte each at the released sizes
+PREFIX_POSITIONS = 4_096  # of prompts, kept ready: 115 kB each at the released sizes
 # Positions that a row is given with its prompt, where rows share the cache, so that few run out of it later: 24 s.
 SPEECH_POSITIONS = 300
+# Positions of a prompt that are computed in one step: some milliseconds on a GPU, a second on a small CPU.
+SLICE, CPU_SLICE = 512, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,9 @@ class Qwen3Model:
         )
         # What rows have joined with, the one used last at the end.
         self._prefixes: OrderedDict[object, Prefix] = OrderedDict()
+        # Positions of their prompts that rows have computed, where a prompt takes several steps.
+        self._computed: dict[int, int] = {}
+        self._slice = SLICE if device.type == "cuda" else CPU_SLICE
         # None until it is loaded.
         self._running: _Running | None = None
 
@@ -160,7 +165,7 @@ class Qwen3Model:
         if captured:
             logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if fused else "")
         runner = FrameGraphs(model, state, captured=captured, progress=self._tell)
-        self._running = _Running(state, runner, pages)
+        self._running = _Running(model, state, runner, pages)
 
     def _tell(self, done: int, total: int) -> None:
         logger.info("{}: {} of {} captured", self.name, done, total)
@@ -178,20 +183,27 @@ class Qwen3Model:
             if not placed.isfinite().all():  # it would stay in the cache, and reach whoever has the row next
                 raise ValueError("a speaker vector with values that are not finite, or too large")
             placed = placed.to(self.device)
-        codec = None
-        if voice.reference:
-            codec = self._codec.init_state(1, self.device, self._codec_dtype)
-            self._codec.decode(torch.tensor([voice.reference.frames], device=self.device), codec)
-        return Speaker(voice, placed, codec)
+        return Speaker(voice, placed, self._after(voice.reference) if voice.reference else None)
+
+    def _after(self, reference: Reference) -> CodecState:
+        """The codec's state behind a reference. Frame by frame: a long clip in one piece takes gigabytes."""
+        state = self._codec.init_state(1, self.device, self._codec_dtype)
+        run = torch.ones(1, dtype=torch.bool, device=self.device)
+        for codes in torch.tensor(reference.frames, device=self.device):
+            self._loaded.model.decode(state, codes[None], run)
+        return state
 
     def join(self, row: int, prompt: Prompt, sampling: Sampling, speaker: Speaker) -> bool:
-        """Give a row to a prompt, whoever had it before; False while there is too little of the cache left for it.
+        """Give a row to a prompt, whoever had it before.
+
+        False as long as there is too little of the cache left for it, or a part of it has to be computed yet, so that a
+        long one does not hold up the others: then it has to be called again, with the same prompt.
 
         Raises:
             ValueError: the prompt is longer than the cache.
         """
-        running = self._loaded
-        if running.pages:
+        running, computed = self._loaded, self._computed.get(row, 0)
+        if running.pages and not computed:
             running.pages.release(row)
             if not running.pages.ensure(row, min(self.positions, len(prompt.prefix) + SPEECH_POSITIONS)):
                 return False
@@ -199,11 +211,17 @@ class Qwen3Model:
         whose = speaker if speaker.vector is not None else None
         key = None if speaker.voice.reference else (prompt.prefix, prompt.start, whose)
         state, known = running.state, self._prefixes.get(key) if key else None
-        self._frame.join(state.frame, row, prompt, sampling, speaker.vector, known)
+        if known is None and len(prompt.prefix) - computed > self._slice:
+            part = prompt.prefix[computed : computed + self._slice]
+            self._frame.prefill(state.frame, row, part, speaker.vector, at=computed)
+            self._computed[row] = computed + len(part)
+            return False
+        self._computed.pop(row, None)
+        self._frame.join(state.frame, row, prompt, sampling, speaker.vector, known, computed)
         if key:
             self._prefixes[key] = known or self._frame.prefix(state.frame, row, len(prompt.prefix))
             self._prefixes.move_to_end(key)
-            while len(self._prefixes) > PREFIXES:
+            while sum(prefix.keys.shape[1] for prefix in self._prefixes.values()) > PREFIX_POSITIONS:
                 self._prefixes.popitem(last=False)
         if speaker.codec:
             state.codec.put(row, speaker.codec)
@@ -218,8 +236,19 @@ class Qwen3Model:
 
     def release(self, row: int) -> None:
         """Nobody uses the row until it is joined again."""
+        self._computed.pop(row, None)
         if self._running and self._running.pages:
             self._running.pages.release(row)
+
+    @torch.inference_mode()
+    def wipe(self, row: int) -> None:
+        """Overwrite all that a row holds. A mask hides numbers from later owners, but a masked NaN is still NaN."""
+        state = self._loaded.state
+        pages = state.frame.cache.table[row]
+        for cache in (state.frame.cache.keys, state.frame.cache.values):
+            cache[:, pages] = 0
+        for ring in (state.codec.keys, state.codec.values):
+            ring[:, row] = 0
 
     def add_text(self, row: int, tokens: Sequence[int], *, complete: bool) -> None:
         """More of a row's text; the last of a complete text is followed by its end mark."""
@@ -237,6 +266,7 @@ class Qwen3Model:
 class _Running:
     """What a model has when it is loaded."""
 
+    model: SpeechModel
     state: SpeechState
     graphs: FrameGraphs
     pages: Pages | None  # None: every row has its own positions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from concurrent.futures import Future
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,11 +16,18 @@ from agent_tts.engine.qwen3_voices import Cast
 from agent_tts.engine.watch import SILENT_PEAK
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
 from agent_tts.events import SpeechOptions
-from agent_tts.model.prompt import build_prompt, text_needed
+from agent_tts.model.prompt import Prompt, build_prompt, text_needed
 from agent_tts.model.sampling import Sampling
 from agent_tts.voices import LANGUAGES
 
 LANGUAGE_NAMES = {code: name for name, code in LANGUAGES.items()}
+
+
+class Joining(NamedTuple):
+    """A prompt, and how many tokens of its piece's text are in it."""
+
+    prompt: Prompt
+    tokens: int
 
 
 class Row:
@@ -39,6 +47,8 @@ class Row:
         self.loading: Future[Speaker] | Future[None] | None = None
         self._language = _language(opened.options, cast.model)
         self._sampling = _sampling(opened.options, cast.model)
+        # The prompt that is being computed, which may take several steps. None when none is.
+        self._joining: Joining | None = None
         # Whether it can take part in this step.
         self.runs = False
         # Whether a frame has been handed out.
@@ -63,6 +73,11 @@ class Row:
         """Whether the prompt of the present piece is in the cache."""
         return self._used > 0
 
+    @property
+    def joining(self) -> bool:
+        """Whether a part of its prompt has to be computed yet."""
+        return self._joining is not None
+
     def read(self) -> list[Output]:
         """Read the text, and pass pieces in which there is nothing to speak."""
         outputs: list[Output] = []
@@ -73,19 +88,34 @@ class Row:
         return outputs
 
     def join(self) -> bool:
-        """Compute the prompt, if enough is known for it. The first may come before its text.
+        """Compute the prompt or a part of it, if enough is known for it; whether it is all there.
+
+        The first prompt may come before its text.
 
         Raises:
-            InvalidRequest, Unsupported: there can be no such prompt.
+            Unsupported: there can be no such prompt.
         """
         assert self.speaker is not None
+        if self._joining is None:
+            self._joining = self._next(self.speaker)
+        if self._joining is None or not self.model.join(
+            self.track.slot, self._joining.prompt, self._sampling, self.speaker
+        ):
+            return False
+        (prompt, tokens), self._joining = self._joining, None
+        del self.track.pieces[0].tokens[:tokens]
+        self._used, self._read, self._given = len(prompt.prefix), 0, len(prompt.text)
+        self.tokens, self._complete = tokens, prompt.complete
+        return True
+
+    def _next(self, speaker: Speaker) -> Joining | None:
+        """The prompt of the present piece, if enough of it is known."""
         if not self.track.pieces:
-            return False
-        piece, needed = self.track.pieces[0], text_needed(self.speaker.voice)
+            return None
+        piece, needed = self.track.pieces[0], text_needed(speaker.voice)
         if not self._can_join(piece) and (needed or self._heard):
-            return False
+            return None
         start = piece.tokens[:needed] if piece.speakable else []
-        complete = piece.complete and len(piece.tokens) <= needed
         config, tokenizer = self.model.config, self.model.tokenizer
         instruct: tuple[int, ...] = ()
         if self.cast.instructions:
@@ -93,21 +123,16 @@ class Row:
             instruct = tokenizer.instruction(self.cast.instructions, *ids)
         prompt = build_prompt(
             config,
-            self.speaker.voice,
+            speaker.voice,
             role=tokenizer.role(config.im_start_token_id),
             text=start,
-            complete=complete,
+            complete=piece.complete and len(piece.tokens) <= needed,
             language=self._language,
             instruct=instruct,
         )
         if len(prompt.prefix) + max(1, len(prompt.text)) > self.model.positions:
             raise Unsupported("the voice's reference and the instructions leave no room for speech: shorten them")
-        if not self.model.join(self.track.slot, prompt, self._sampling, self.speaker):
-            return False
-        del piece.tokens[: len(start)]
-        self._used, self._read, self._given = len(prompt.prefix), 0, len(prompt.text)
-        self.tokens, self._complete = len(start), complete
-        return True
+        return Joining(prompt, len(start))
 
     def settle(self) -> list[Output]:
         """Hand the row its text; whether it can run, or why it cannot."""
@@ -119,7 +144,8 @@ class Row:
         if self.joined and piece.speakable and not self._complete and (piece.tokens or piece.complete):
             self._give(piece.tokens, complete=piece.complete)
             piece.tokens.clear()
-        if self.joined and (self._complete or self._read < self._given):
+        # What is left of a reference's transcript is on the text side, too, and waits for the text that follows it.
+        if self.joined and piece.speakable and (self._complete or self._read < self._given):
             if self._used >= self.model.positions or not self.model.reserve(slot, self._used + 1):
                 return [Done(slot, epoch, length=True)]
             self.runs = True
@@ -145,11 +171,12 @@ class Row:
         self._used += 1
         self._read += 1
         slot, epoch = self.track.slot, self.track.epoch
+        if not spoken.finite[index]:
+            self.model.wipe(slot)
+            raise NotFinite("the model computed a frame that is not finite")
         if spoken.ended[index]:
             outputs = self._end_piece()
             return outputs if self.track.pieces else [*outputs, Done(slot, epoch)]
-        if not spoken.finite[index]:
-            raise NotFinite("the model computed a frame that is not finite")
         outputs = []
         pcm = spoken.pcm[index]
         # The first frame of a speaker is usually digital silence, which would be 80 ms of waiting.
@@ -163,6 +190,9 @@ class Row:
     def _end_piece(self) -> list[Output]:
         """The present piece has been spoken."""
         piece = self.track.pieces.popleft()
+        if self._joining is not None:
+            self._joining = None
+            self.model.release(self.track.slot)
         self._used = self._read = self._given = self.tokens = 0
         self._complete = False
         return [Flushed(self.track.slot, self.track.epoch)] * piece.flushes

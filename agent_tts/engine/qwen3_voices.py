@@ -153,7 +153,9 @@ class Qwen3Voices:
         return speaker
 
     def keep(self, cast: Cast, speaker: Speaker) -> None:
-        """Keep a clone that `load` has made ready, as long as others are not used more recently."""
+        """Keep a clone of the library that `load` has made ready, as long as others are not used more recently."""
+        if cast.embedding:
+            return
         self._ready[cast.key] = speaker
         while len(self._ready) > self._limit:
             self._ready.popitem(last=False)

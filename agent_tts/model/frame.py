@@ -90,6 +90,7 @@ class Frame:
 
     codes: Tensor  # int64[B, 16]; meaningful where `spoke`
     spoke: Tensor  # bool[B]: the row has a new frame
+    finite: Tensor  # bool[B]: what the codes were drawn from was a number; false also where nobody ran
     ended: Tensor  # bool[B]: the row has just drawn the end of speech, which is no frame
     starved: Tensor  # bool[B]: the row was to run, but has to wait for text
     full: Tensor  # bool[B]: the row was to run, but its cache is full
@@ -167,12 +168,14 @@ class FrameModel(nn.Module):
         sampling: Sampling,
         vector: Tensor | None = None,
         prefix: Prefix | None = None,
+        computed: int = 0,
     ) -> None:
         """Gives a row to a request: forgets the former owner, computes the prefix, takes over the text.
 
         Args:
             vector: [H], the speaker's vector, where the prompt has a place for it.
             prefix: that of an earlier prompt with the same prefix, start and vector, in place of computing it.
+            computed: how many positions of the prefix are in the row already, by `prefill`.
         Raises:
             ValueError: prompt and text are longer than the cache, or the vector is missing.
         """
@@ -180,7 +183,7 @@ class FrameModel(nn.Module):
             raise ValueError(f"prompt and text take more than {state.cache.sink} positions")
         if prefix is None:
             start = self.embed([Position(None, prompt.start)], vector)[0]
-            self.talker.prefill(self.embed(prompt.prefix, vector), row, state.cache)
+            self.prefill(state, row, prompt.prefix[computed:], vector, at=computed)
         else:
             start = prefix.start
             state.cache.write(row, prefix.keys, prefix.values)
@@ -191,6 +194,17 @@ class FrameModel(nn.Module):
         state.sampling.set(row, sampling)
         self.add_text(state, row, prompt.text, complete=prompt.complete)
         state.ended[row] = False
+
+    @torch.inference_mode()
+    def prefill(
+        self, state: FrameState, row: int, positions: Sequence[Position], vector: Tensor | None, *, at: int
+    ) -> None:
+        """Computes a part of a prompt's prefix, behind the `at` positions before it, into a row that does not run.
+
+        Raises:
+            ValueError: the vector is missing.
+        """
+        self.talker.prefill(self.embed(positions, vector), row, state.cache, at)
 
     @torch.inference_mode()
     def prefix(self, state: FrameState, row: int, positions: int) -> Prefix:
@@ -285,7 +299,8 @@ class FrameModel(nn.Module):
         state.position.add_(run)
         state.frame.add_(run)
         state.ended.logical_or_(ended)
-        return Frame(torch.cat((first[:, None], others), dim=1), run & ~ended, ended, starved, full)
+        finite = run & hidden.isfinite().all(-1)
+        return Frame(torch.cat((first[:, None], others), dim=1), run & ~ended, finite, ended, starved, full)
 
     def _mask_first(self, state: FrameState, logits: Tensor, may_end: Tensor) -> Tensor:
         """What of the first code's logits may be drawn: float32[B, V], bool[B] -> float32[B, V]."""

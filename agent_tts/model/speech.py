@@ -40,7 +40,7 @@ class SpeechFrame:
     ended: Tensor  # bool[B]
     starved: Tensor  # bool[B]
     full: Tensor  # bool[B]
-    finite: Tensor  # bool[B]: every sample was a number
+    finite: Tensor  # bool[B]: every sample was a number, and all that it was made of; false where nobody spoke
 
 
 class SpeechModel:
@@ -63,6 +63,6 @@ class SpeechModel:
         """One frame for the rows of a mask bool[B]; nothing of any other row changes."""
         frame = self.frame.step(state.frame, run)
         sound = self.decode(state.codec, frame.codes, frame.spoke)
-        finite = sound.isfinite().all(-1)
+        finite = frame.finite & sound.isfinite().all(-1)
         pcm = (sound.nan_to_num().clamp(-1, 1) * PEAK).to(torch.int16)
         return SpeechFrame(frame.codes, pcm, frame.spoke, frame.ended, frame.starved, frame.full, finite)

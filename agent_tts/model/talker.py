@@ -42,12 +42,12 @@ class Talker(Transformer):
         projected: Tensor = self.text_projection(self.text_embedding(ids))
         return projected
 
-    def prefill(self, x: Tensor, row: int, cache: Cache) -> None:
-        """Writes a prompt into one row, from position 0: x [T, H], T at most `cache.sink`."""
-        device = x.device
-        positions = torch.arange(len(x), device=device)[None]
-        rows = torch.full((1,), row, device=device)
-        self.run(x[None], cache, self.window(positions, len(x), cache, rows))
+    def prefill(self, x: Tensor, row: int, cache: Cache, at: int = 0) -> None:
+        """Writes a part of a prompt into one row, behind the `at` positions before it: x [T, H], all below the sink."""
+        end = at + len(x)
+        positions = torch.arange(at, end, device=x.device)[None]
+        rows = torch.full((1,), row, device=x.device)
+        self.run(x[None], cache, self.window(positions, end, cache, rows))
 
     def step(self, x: Tensor, positions: Tensor, cache: Cache) -> Tensor:
         """One position for every row: x [B, H], int64[B] positions (the sink for a row that pauses) -> [B, H]."""

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agent_tts.engine import qwen3_loading
+from agent_tts.engine import qwen3_loading, qwen3_model
 from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Open, Output, Starved, Text
 from agent_tts.engine.qwen3 import JOINS_PER_STEP, Qwen3Engine
-from agent_tts.errors import SettingsError
+from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.settings import Checkpoint, Qwen3, Settings, Voices
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
@@ -171,6 +171,110 @@ def test_a_text_shorter_than_its_voices_reference_may_end_late(checkpoint: Check
         assert np.array_equal(frames_of(base, base.step([Text(0, "", last=True)], [0])), at_once)
 
 
+def with_clone(folder: Path, size: int, transcript: str, frames: int) -> None:
+    """A library with the voice bob, whose reference is noise."""
+    codes = np.random.default_rng(0).integers(0, 2_048, (frames, 16)).astype(np.int16)
+    voice = StoredVoice(name="bob", kind="cloned", transcript=transcript, consent=Consent("Bob agrees."))
+    VoiceLibrary(folder, 10).add(voice, {f"vector_{size}": np.ones(size, np.float32), "codes": codes})
+
+
+@pytest.fixture
+def base(checkpoint: Checkpoints, tmp_path: Path) -> Iterator[tuple[Qwen3Engine, Path]]:
+    """An engine that speaks cloned voices, and the folder of its library."""
+    voices = tmp_path / "voices"
+    with engine(checkpoint("base"), slots=1, voices=voices, dtype="bfloat16") as made:
+        yield made, voices
+
+
+def to_the_end(made: Qwen3Engine, options: SpeechOptions) -> Output:
+    """The last output of a request."""
+    return speak(made, "Hello.", options=options).outputs[-1]
+
+
+@pytest.mark.parametrize("value", [1e300, 3.402e38], ids=["float32", "bfloat16"])
+def test_a_vector_that_the_model_cannot_hold_reaches_nobody(base: tuple[Qwen3Engine, Path], value: float) -> None:
+    """An infinity would become NaN in the row's cache, and garbage in the speech of all later owners."""
+    made, _ = base
+    size = made.info.models[0].vector_size or 0
+    good = SpeechOptions(seed=0, sampling=GREEDY, speaker_embedding=(0.1,) * size)
+    alone = ours(made, good)
+    failed = to_the_end(made, SpeechOptions(seed=0, speaker_embedding=(value,) * size))
+    assert isinstance(failed, Failed)
+    assert failed.code == "bad_message"
+    assert np.array_equal(ours(made, good), alone)
+
+
+def test_a_row_that_computed_what_is_not_finite_is_whole_again_for_the_next(ending: Checkpoints) -> None:
+    with engine(ending("custom_voice"), slots=1) as made:
+        alone = speak(made, "Hello.", options=RYAN)
+        state = made._models[0]._loaded.state
+        state.codec.values[:, 0, 5] = math.nan
+        state.frame.cache.values[:, 0, 200] = math.nan
+        failed = speak(made, "Hello.", options=RYAN).outputs[-1]
+        assert isinstance(failed, Failed)
+        assert np.array_equal(speak(made, "Hello.", options=RYAN).pcm, alone.pcm)
+
+
+def test_a_transcript_that_leaves_no_room_for_speech_is_refused(base: tuple[Qwen3Engine, Path]) -> None:
+    made, voices = base
+    with_clone(voices, made.info.models[0].vector_size or 0, "\N{NAZAR AMULET}" * 1_000, 20)
+    failed = to_the_end(made, SpeechOptions("bob", seed=0))
+    assert isinstance(failed, Failed)
+    assert failed.code == "unsupported"
+
+
+def test_a_transcript_longer_than_its_reference_says_nothing_before_there_is_text(
+    base: tuple[Qwen3Engine, Path],
+) -> None:
+    made, voices = base
+    with_clone(voices, made.info.models[0].vector_size or 0, "A transcript that is longer than that.", 3)
+    ours(made, SpeechOptions("bob", seed=0))  # makes the voice ready
+    assert made.step([Open(0, 1, SpeechOptions("bob", seed=0))], []) == []
+    assert made.step([Text(0, " ")], [0]) == [Starved(0, 1)]
+    assert made.step([Text(0, "", last=True)], [0]) == [Done(0, 1)]
+
+
+def test_a_language_that_another_model_speaks_is_refused(base: tuple[Qwen3Engine, Path]) -> None:
+    failed = to_the_end(base[0], SpeechOptions(language="sichuan_dialect", seed=0))
+    assert isinstance(failed, Failed)
+    assert failed.code == "unsupported_language"
+
+
+def test_clones_of_requests_that_have_left_are_not_made(base: tuple[Qwen3Engine, Path]) -> None:
+    """Otherwise whoever opens and cancels keeps all others from their voices."""
+    made, voices = base
+    with_clone(voices, made.info.models[0].vector_size or 0, "a", 40)
+    load, begun = made._voices.load, []
+    made._voices.load = lambda cast: begun.append(cast) or load(cast)  # type: ignore[method-assign,func-returns-value]
+    for epoch in range(100):
+        made.step([Open(0, epoch, SpeechOptions("bob", seed=0))], [])
+        made.step([Close(0)], [])
+    assert len(ours(made, SpeechOptions("bob", seed=0))) > 0
+    assert len(begun) < 50
+
+
+def test_a_voice_is_never_spoken_by_another_that_was_given_its_name(base: tuple[Qwen3Engine, Path]) -> None:
+    made, voices = base
+    size = made.info.models[0].vector_size or 0
+    with_clone(voices, size, "a", 40)
+    cast = made._voices.cast(SpeechOptions("bob"))
+    VoiceLibrary(voices, 10).delete("bob")
+    with_clone(voices, size, "b", 40)
+    with pytest.raises(UnknownVoice):
+        made._voices.load(cast)
+
+
+def test_prompts_that_are_kept_ready_take_a_bounded_part_of_the_memory(
+    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_tts.engine.qwen3_model.PREFIX_POSITIONS", 200)
+    with engine(checkpoint("voice_design"), slots=1) as design:
+        for number in range(8):
+            ours(design, SpeechOptions("design", instructions=f"{number} old man. " * 5, seed=0))
+        kept = design._models[0]._prefixes.values()
+        assert 100 < sum(prefix.keys.shape[1] for prefix in kept) <= 200
+
+
 def test_others_that_join_pause_and_leave_change_nothing(ryan: Qwen3Engine) -> None:
     alone = speak(ryan, TEXT, options=RYAN)
     sampled = SpeechOptions("serena", seed=7, clean=False)
@@ -305,6 +409,23 @@ def test_what_cannot_be_spoken_fails_alone(ryan: Qwen3Engine, options: SpeechOpt
     assert isinstance(failed, Failed)
     assert failed.code == code
     assert np.array_equal(spoken[0].pcm, speak(ryan, TEXT, options=RYAN).pcm)
+
+
+def test_a_long_prompt_is_computed_in_parts_while_others_speak(
+    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    styled = SpeechOptions("ryan", "en", "Slowly. " * 8, 0, clean=False, sampling=GREEDY)
+    with engine(checkpoint("custom_voice"), slots=2) as whole:
+        expected = ours(whole, styled)
+    monkeypatch.setattr(qwen3_model, "CPU_SLICE", 16)
+    with engine(checkpoint("custom_voice"), slots=2) as sliced:
+        sliced.step([Open(1, 2, RYAN), Text(1, TEXT)], [1])
+        outputs = sliced.step([Open(0, 1, styled), Text(0, TEXT, last=True)], [0, 1])
+        while not any(one.slot == 0 for one in outputs):
+            assert [type(one) for one in outputs if one.slot == 1] == [Frame]
+            outputs = sliced.step([], [0, 1])
+        sliced.step([Close(1)], [])
+        assert_same(frames_of(sliced, [one for one in outputs if one.slot == 0]), expected)
 
 
 def test_only_so_many_prompts_are_computed_in_one_step(checkpoint: Checkpoints) -> None:

@@ -359,3 +359,12 @@ def test_every_parameter_has_its_place_in_the_checkpoint() -> None:
         assert set(names) == set(ours.state_dict())
         talker = {name for name in upstream.state_dict() if name.startswith("talker.")}
         assert sorted(names.values()) == sorted(talker)
+
+
+def test_a_row_that_is_not_a_number_says_so_although_it_draws_codes() -> None:
+    _, model = tiny.models("custom_voice")
+    state = model.init_state(2, 64)
+    for row in range(2):
+        model.join(state, row, prompt_of(model), GREEDY)
+    state.feedback[0] = torch.nan
+    assert step(model, state, 0, 1).finite.tolist() == [False, True]

@@ -213,6 +213,13 @@ def test_unknown_models_are_refused_with_the_nearest() -> None:
     refused(UnknownModel, *EVERY, model="tts-1-klingon")
 
 
+@pytest.mark.parametrize("asked", ["sichuan_dialect", "Sichuan_Dialect"])
+def test_a_dialect_is_asked_for_by_its_name(asked: str) -> None:
+    info = qwen(NAMED)
+    info = replace(info, languages=info.languages | {"sichuan_dialect": "sichuan_dialect"})
+    assert Routing(info).resolve(SpeechOptions(language=asked)).language == "sichuan_dialect"
+
+
 def test_unknown_languages_are_refused_with_the_nearest() -> None:
     assert "did you mean 'german'?" in refused(UnsupportedLanguage, NAMED, language="germn")
 
