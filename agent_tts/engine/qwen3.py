@@ -15,7 +15,7 @@ from typing import Any
 from loguru import logger
 
 from agent_tts.engine.base import Close, Input, Open, Output
-from agent_tts.engine.qwen3_loading import create_models
+from agent_tts.engine.qwen3_loading import create_models, use
 from agent_tts.engine.qwen3_model import Qwen3Model, Speaker
 from agent_tts.engine.qwen3_row import Row
 from agent_tts.engine.qwen3_voices import Qwen3Voices
@@ -60,7 +60,7 @@ class Qwen3Engine:
         # What the row of every slot has said, whichever model's row it is.
         self._watch = Watch(slots, self._models[0].config.talker.num_code_groups)
         # Loads models on first use and makes clones ready, one after the other, while the others speak.
-        self._loader = ThreadPoolExecutor(1, "qwen3 loader")
+        self._loader = ThreadPoolExecutor(1, "qwen3 loader", use, (self._models[0].device,))
         # What it has to do: at most one thing for each model and for each clone, and nothing that no row waits for.
         self._loading: dict[object, Future[Speaker] | Future[None]] = {}
         # Prompts that may still be computed in this step.

@@ -28,6 +28,7 @@ def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
         raise SettingsError("qwen3.models: the engine qwen3 needs a model: --model FOLDER, or a hub id")
     device = _device(settings.device)
     limit_threads(device)
+    use(device)
     dtype = _dtype(settings.dtype, device)
     models: list[Qwen3Model] = []
     for checkpoint in settings.models:
@@ -41,6 +42,7 @@ def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
                 rows=slots,
                 positions=settings.positions,
                 graphs=settings.cuda_graphs,
+                one_size=settings.reproducible,
             )
         except CheckpointError as error:
             raise SettingsError(f"qwen3.models: {folder.name}: {error}") from error
@@ -56,6 +58,13 @@ def limit_threads(device: torch.device) -> None:
     """Leave a core to the front. Threads that wait for a busy core at every layer are slower than one alone."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1 if device.type == "cuda" else max(1, (os.cpu_count() or 1) - 1))
+
+
+def use(device: torch.device) -> None:
+    """Make it this thread's device, for kernels and graphs that do not say where they run; float32 is float32 there."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.backends.cudnn.allow_tf32 = False
 
 
 def plan_memory(models: Sequence[Qwen3Model], device: torch.device, slots: int, share: float) -> None:

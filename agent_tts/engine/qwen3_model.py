@@ -64,6 +64,7 @@ class Qwen3Model:
     Args:
         positions: of the cache of each row: prompt and frames of one piece of speech.
         graphs: on a GPU, a step is one captured graph.
+        one_size: every step is a batch of all rows, so that the rounding of one never depends on the others.
     Raises:
         CheckpointError: it is no checkpoint of this kind, or incomplete.
     """
@@ -78,6 +79,7 @@ class Qwen3Model:
         rows: int,
         positions: int,
         graphs: bool = True,
+        one_size: bool = False,
     ) -> None:
         self.name = name
         self.folder = folder
@@ -93,6 +95,7 @@ class Qwen3Model:
         self.device = device
         self.dtype = dtype
         self._graphs = graphs
+        self._one_size = one_size
         self._codec_dtype = torch.float16 if can_fuse(device, dtype) else torch.float32
         self._frame = build(FrameModel, self.config)
         self._codec = build(Codec, self.config.codec)
@@ -164,7 +167,9 @@ class Qwen3Model:
         captured = self._graphs and self.device.type == "cuda"
         if captured:
             logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if fused else "")
-        runner = FrameGraphs(model, state, captured=captured, progress=self._tell)
+        runner = FrameGraphs(
+            model, state, captured=captured, buckets=() if self._one_size else None, progress=self._tell
+        )
         self._running = _Running(model, state, runner, pages)
 
     def _tell(self, done: int, total: int) -> None:

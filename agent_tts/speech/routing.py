@@ -85,6 +85,8 @@ class Routing:
         if name is None:
             return None, None
         names = self.model_names()
+        if name not in names:
+            name = name.rpartition("/")[2]  # of a hub id
         for known in names:
             if name == known:
                 return self._models.get(known), None
@@ -139,7 +141,7 @@ class Routing:
         if options.speaker_embedding is not None:
             return self._embedding(options.speaker_embedding, options.voice)
         name = options.voice or self.info.default_voice
-        if (own := self._own.get(name)) is not None:
+        if (own := self._own.get(name, self._own.get(name.lower()))) is not None:
             return _Wanted(own, f"the voice {own!r}", PSEUDO_VOICES.get(own, "named") if self._models else None)
         if (stored := self._stored.get(library_name(name))) is not None:
             return _wanted_of(stored)

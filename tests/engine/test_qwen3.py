@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -338,6 +338,21 @@ def test_all_of_a_text_is_spoken_before_its_flush_is_answered(ryan: Qwen3Engine)
 def test_nothing_to_speak_is_done_without_a_sound(ryan: Qwen3Engine, text: str) -> None:
     spoken = speak(ryan, text, FLUSH, text, options=RYAN)
     assert spoken.kinds == ["Flushed", "Done"]
+
+
+def test_a_first_frame_that_is_silent_is_not_waited_for_and_the_next_is_as_it_was(
+    ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = speak(ryan, TEXT, options=RYAN)
+    model, steps = ryan._models[0], iter([0.0])
+
+    def quiet(rows: Sequence[int]) -> qwen3_model.Spoken:
+        spoken = step(rows)
+        return replace(spoken, pcm=(spoken.pcm * next(steps, 1.0)).astype(np.int16))
+
+    step = model.step
+    monkeypatch.setattr(model, "step", quiet)
+    assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, expected.pcm[1_920:])
 
 
 def test_speech_that_runs_away_is_cut(checkpoint: Checkpoints) -> None:

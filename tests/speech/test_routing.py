@@ -206,6 +206,11 @@ def test_a_models_name_may_carry_the_language(model: str | None, language: str, 
     assert resolve(NAMED, model=model, language=language).language == spoken
 
 
+def test_a_model_may_be_called_as_on_the_hub_and_a_voice_as_in_its_papers() -> None:
+    resolved = resolve(NAMED, SMALL, model="Qwen/custom-0.6b", voice="Ryan")
+    assert (resolved.model, resolved.voice) == ("custom-0.6b", "ryan")
+
+
 def test_unknown_models_are_refused_with_the_nearest() -> None:
     said = refused(UnknownModel, *EVERY, model="base-1.7")
     assert "did you mean 'base-1.7b'?" in said
