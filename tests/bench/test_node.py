@@ -27,7 +27,7 @@ async def test_a_node_of_our_own_is_ready_and_ends_with_the_block() -> None:
 
 
 async def test_a_node_that_does_not_start_says_why() -> None:
-    with pytest.raises(EngineLost, match="'auto', 'espeak' or 'tone'"):
+    with pytest.raises(EngineLost, match="'auto', 'qwen3', 'espeak' or 'tone'"):
         async with own_node(engine="expeak"):
             pass
 
