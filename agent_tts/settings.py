@@ -114,6 +114,9 @@ class Qwen3(Section):
     models: tuple[Checkpoint, ...] = Field((), description="one for each kind of voice that is to be spoken")
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
     dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto is bfloat16 on a GPU")
+    codec_dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
+        "auto", description="auto is float16 by fused kernels on a GPU, otherwise float32"
+    )
     positions: int = Field(2_048, ge=64, le=32_768, description="prompt and 80 ms frames of one piece of speech")
     memory: float = Field(0.85, gt=0, le=1, description="share of the free memory that models and caches may take")
     cuda_graphs: bool = Field(True, description="on a GPU, a whole frame is one captured graph; false runs it in parts")

@@ -11,11 +11,13 @@ from loguru import logger
 
 from agent_tts.engine.qwen3_model import Qwen3Model
 from agent_tts.errors import SettingsError
+from agent_tts.model.acceleration import can_fuse
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.layers import PAGE_POSITIONS
 from agent_tts.settings import Qwen3
 
 GIB = 1 << 30
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
@@ -39,6 +41,7 @@ def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
                 _name(folder, models),
                 device=device,
                 dtype=dtype,
+                codec_dtype=_codec_dtype(settings.codec_dtype, device, dtype),
                 rows=slots,
                 positions=settings.positions,
                 graphs=settings.cuda_graphs,
@@ -119,7 +122,14 @@ def _device(name: str) -> torch.device:
 def _dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+    return DTYPES[name]
+
+
+def _codec_dtype(name: str, device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """That of the codec: in bfloat16 its sound is 20 dB nearer to its own rounding noise than in float16."""
+    if name == "auto":
+        return torch.float16 if can_fuse(device, dtype) else torch.float32
+    return DTYPES[name]
 
 
 def _name(folder: Path, taken: Iterable[Qwen3Model]) -> str:

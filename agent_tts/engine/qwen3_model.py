@@ -16,7 +16,7 @@ from torch import Tensor
 from agent_tts.engine.graphs import FrameGraphs
 from agent_tts.events import VoiceKind
 from agent_tts.model import codec as codec_module
-from agent_tts.model.acceleration import accelerate, can_fuse
+from agent_tts.model.acceleration import accelerate
 from agent_tts.model.codec import Codec
 from agent_tts.model.codec_state import CodecState
 from agent_tts.model.config import ModelConfig, ModelType
@@ -76,6 +76,7 @@ class Qwen3Model:
         *,
         device: torch.device,
         dtype: torch.dtype,
+        codec_dtype: torch.dtype,
         rows: int,
         positions: int,
         graphs: bool = True,
@@ -96,7 +97,7 @@ class Qwen3Model:
         self.dtype = dtype
         self._graphs = graphs
         self._one_size = one_size
-        self._codec_dtype = torch.float16 if can_fuse(device, dtype) else torch.float32
+        self._codec_dtype = codec_dtype
         self._frame = build(FrameModel, self.config)
         self._codec = build(Codec, self.config.codec)
         codec_file = folder / "speech_tokenizer/model.safetensors"

@@ -22,9 +22,11 @@ def accelerate(model: SpeechModel) -> bool:
     weight = model.frame.talker.codec_head.weight
     if not can_fuse(weight.device, weight.dtype):
         return False
-    from agent_tts.model.codec_fast import FastCodec
     from agent_tts.model.fused import fuse
 
     fuse(model.frame)
-    model.decode = FastCodec(model.codec).step
+    if next(model.codec.parameters()).dtype != torch.float32:  # its tiles are for half precision
+        from agent_tts.model.codec_fast import FastCodec
+
+        model.decode = FastCodec(model.codec).step
     return True

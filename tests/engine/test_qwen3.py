@@ -483,6 +483,16 @@ class TestSeveralModels:
         assert spoken[1].frames
 
 
+def test_the_codec_may_have_a_precision_of_its_own(checkpoint: Checkpoints) -> None:
+    with (
+        engine(checkpoint("custom_voice"), slots=1) as exact,
+        engine(checkpoint("custom_voice"), slots=1, codec_dtype="bfloat16") as rounded,
+    ):
+        expected, found = ours(exact, RYAN), ours(rounded, RYAN)
+    noise = np.square(found - expected).sum() / np.square(expected).sum()
+    assert 1e-6 < noise < 0.05  # the same codes, with the rounding of bfloat16 in their sound
+
+
 class TestRefuses:
     def test_no_model(self) -> None:
         with pytest.raises(SettingsError, match="needs a model"), engine():
