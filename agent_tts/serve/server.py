@@ -307,7 +307,7 @@ class NodeServer(uvicorn.Server):
             await super().startup(sockets)
         except SystemExit:  # how uvicorn says that the application's lifespan failed
             raise EngineLost("the engine did not come up") from None
-        if sockets and self._on_ready is not None:
+        if sockets and self._on_ready is not None and not self.should_exit:
             host, port = sockets[0].getsockname()[:2]
             self._on_ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
 
@@ -325,6 +325,9 @@ class NodeServer(uvicorn.Server):
         self._loop.call_soon_threadsafe(self._stop_once_or_twice, sig)
 
     def _stop_once_or_twice(self, sig: int) -> None:
+        if not self.started and not self.should_exit:
+            self.exit_code, self.should_exit = 128 + sig, True  # it ends, in good order, as soon as it has started
+            return
         if self._drain is not None or not self.started:
             self.exit_code = 0 if self.started and self.should_exit else 128 + sig
             self.should_exit = self.force_exit = True
