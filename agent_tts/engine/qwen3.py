@@ -45,7 +45,7 @@ class Qwen3Engine:
         library = VoiceLibrary.of(settings.voices)
         library.voices()  # the first look at a large library takes longer than a step may
         self._voices = Qwen3Voices(self._models, library, settings.qwen3.cached_voices)
-        listed = self._voices.listed()
+        listed = self._voices.listed
         self.info = EngineInfo(
             engine="qwen3",
             model=self._models[0].name,
@@ -53,7 +53,7 @@ class Qwen3Engine:
             voices=listed,
             default_voice=listed[0].name,
             languages=self._voices.languages(),
-            aliases=self._voices.aliases(),
+            aliases=self._voices.aliases,
             models=tuple(Model(m.name, m.kind, str(m.folder), m.vector_size) for m in self._models),
         )
         self._slots = Slots(slots, self._make)

@@ -136,7 +136,6 @@ class Row:
 
     def settle(self) -> list[Output]:
         """Hand the row its text; whether it can run, or why it cannot."""
-        self.runs = False
         slot, epoch = self.track.slot, self.track.epoch
         if not self.track.pieces:
             return [Done(slot, epoch)]

@@ -13,7 +13,7 @@ from agent_tts.engine.qwen3_model import Qwen3Model, Speaker
 from agent_tts.errors import InvalidRequest, UnknownVoice, Unsupported
 from agent_tts.events import SpeechOptions, Voice, VoiceKind
 from agent_tts.model import prompt
-from agent_tts.voices import LANGUAGES
+from agent_tts.voices import ANYONE, DESIGN, LANGUAGES
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
 from agent_tts.voices.names import library_name, parse_mix
 
@@ -47,9 +47,6 @@ ALIASES = {
     "verse": "ryan",
 }
 
-DESIGN = "design"  # the voice that a request's instructions describe
-ANYONE = "anyone"  # no voice in particular: another one for each seed
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cast:
@@ -81,9 +78,17 @@ class Qwen3Voices:
         # Clones on their device, the one used last at the end; by model, voice and its version.
         self._ready: OrderedDict[tuple[object, ...], Speaker] = OrderedDict()
 
-    def listed(self) -> tuple[Voice, ...]:
-        """The voices that the models have of their own; the first is the default."""
-        languages = self._languages()
+        # Names of languages and dialects that a model speaks, and the codes of the languages among them.
+        self._spoken = {name for model in models for name in model.config.talker.codec_language_id}
+        self._codes = tuple(code for name, code in LANGUAGES.items() if name in self._spoken)
+        # The voices that the models have of their own; the first is the default.
+        self.listed = self._list()
+        # Names that other services have for such voices -> the voices that stand in for them.
+        own = [voice.name for voice in self.listed]
+        self.aliases = {alias: name if name in own else own[0] for alias, name in ALIASES.items()}
+
+    def _list(self) -> tuple[Voice, ...]:
+        languages = self._codes
         named = {name for model in self._models for name in model.config.talker.spk_id}
         known = [name for name in SPEAKERS if name in named]
         voices = [Voice(name, _first(SPEAKERS[name][0], languages), SPEAKERS[name][1]) for name in known]
@@ -96,18 +101,7 @@ class Qwen3Voices:
 
     def languages(self) -> dict[str, str]:
         """Every spelling of a language that a model speaks -> its code; a dialect is its own code."""
-        names = {name for model in self._models for name in model.config.talker.codec_language_id}
-        return {name: LANGUAGES.get(name, name) for name in names} | {code: code for code in self._languages()}
-
-    def aliases(self) -> dict[str, str]:
-        """Names that other services have for such voices -> the voices that stand in for them."""
-        own = self.listed()
-        names = {voice.name for voice in own}
-        return {alias: name if name in names else own[0].name for alias, name in ALIASES.items()}
-
-    def _languages(self) -> tuple[str, ...]:
-        spoken = {name for model in self._models for name in model.config.talker.codec_language_id}
-        return tuple(code for name, code in LANGUAGES.items() if name in spoken)
+        return {name: LANGUAGES.get(name, name) for name in self._spoken} | {code: code for code in self._codes}
 
     def cast(self, options: SpeechOptions) -> Cast:
         """Who speaks a request.
@@ -119,8 +113,8 @@ class Qwen3Voices:
         if options.speaker_embedding is not None:
             model = self._model(options, "cloned")
             return Cast(model, embedding=options.speaker_embedding)
-        name = options.voice or self.listed()[0].name
-        name = self.aliases().get(name, name)
+        name = options.voice or self.listed[0].name
+        name = self.aliases.get(name, name)
         if name == DESIGN:
             return Cast(self._model(options, "designed"), instructions=instructions)
         if name == ANYONE:

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 
 from agent_tts.errors import InvalidRequest, UnknownModel, UnknownVoice, Unsupported, UnsupportedLanguage
 from agent_tts.events import EngineInfo, Model, SpeechOptions, Voice, VoiceKind
-from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
+from agent_tts.voices import ANYONE, DESIGN, OPENAI_VOICES, QWEN_VOICES
 from agent_tts.voices.library import StoredVoice
 from agent_tts.voices.names import Mix, library_name, parse_mix
 
 # Accepted beside the engine's own names: whichever model speaks the voice.
 OPENAI_MODELS = ("gpt-4o-mini-tts", "tts-1", "tts-1-hd")
 
-# Voices of an engine without a speaker: one that `instructions` describe, and another one for each seed.
-PSEUDO_VOICES: dict[str, VoiceKind] = {"design": "designed", "anyone": "cloned"}
+PSEUDO_VOICES: dict[str, VoiceKind] = {DESIGN: "designed", ANYONE: "cloned"}
 
 # Names that a voice of the library cannot have, whatever engine is running now.
 RESERVED = frozenset({*OPENAI_VOICES, *QWEN_VOICES, *PSEUDO_VOICES})

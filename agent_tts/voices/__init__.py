@@ -18,6 +18,10 @@ OPENAI_VOICES = (
 )
 QWEN_VOICES = ("vivian", "serena", "uncle_fu", "ryan", "aiden", "ono_anna", "sohee", "eric", "dylan")
 
+# Voices of a model without speakers of its own.
+DESIGN = "design"  # the one that a request's instructions describe
+ANYONE = "anyone"  # no voice in particular: another one for each seed
+
 # English names of languages, as Qwen3-TTS takes them, and their codes.
 LANGUAGES = {
     "chinese": "zh",
