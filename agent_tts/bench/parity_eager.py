@@ -1,4 +1,4 @@
-"""Our own model, step by step as PyTorch runs it, in any precision on any device."""
+"""Our own model, step by step, in any precision on any device: as PyTorch runs it, or by its fused kernels."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from torch import Tensor
 
 from agent_tts.bench.parity import Logits
 from agent_tts.bench.parity_request import Request
+from agent_tts.model.acceleration import accelerate
 from agent_tts.model.codec import ENCODING, Codec
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame import CONTROL_CODES, Choose, FrameModel
 from agent_tts.model.sampling import Sampling
+from agent_tts.model.speech import SpeechModel
 from agent_tts.model.weights import build, plan
 
 # Nothing that depends on what was drawn before.
@@ -22,25 +24,35 @@ PLAIN = Sampling(temperature=0, predictor_temperature=0, repetition_penalty=1, m
 
 @dataclass(frozen=True, slots=True)
 class Eager:
-    """`FrameModel` and `Codec`, one row, a frame at a time."""
+    """A `SpeechModel`, one row, a frame at a time."""
 
-    model: FrameModel
-    codec: Codec
+    speech: SpeechModel
 
     @classmethod
     def load(cls, folder: Path, device: str, dtype: torch.dtype) -> Eager:
         """Raises:
         CheckpointError: the checkpoint cannot be used.
         """
-        config = ModelConfig.read(folder)
-        model, codec = build(FrameModel, config), build(Codec, config.codec)
-        plans = (
-            plan(model, folder / "model.safetensors", dtype, unused=("speaker_encoder.",)),
-            plan(codec, folder / "speech_tokenizer/model.safetensors", dtype, unused=ENCODING),
-        )
-        for each in plans:
-            each.load(device)
-        return cls(model, codec)
+        return cls(_load(folder, device, dtype, dtype))
+
+    @classmethod
+    def load_fused(cls, folder: Path, device: str) -> Eager:
+        """What an engine runs on a GPU: bfloat16, with the codec in float16.
+
+        Raises:
+            CheckpointError: the checkpoint cannot be used.
+        """
+        speech = _load(folder, device, torch.bfloat16, torch.float16)
+        accelerate(speech)
+        return cls(speech)
+
+    @property
+    def model(self) -> FrameModel:
+        return self.speech.frame
+
+    @property
+    def codec(self) -> Codec:
+        return self.speech.codec
 
     def draw(self, request: Request, frames: int) -> Tensor:
         """The likeliest codes, int64[F, 16] on the CPU; never the end of speech."""
@@ -71,7 +83,7 @@ class Eager:
         weight = self.codec.quantizer.rvq_first.output_proj.weight
         state = self.codec.init_state(1, weight.device, weight.dtype)
         run = torch.ones(1, dtype=torch.bool, device=weight.device)
-        pcm = [self.codec.step(state, frame[None].to(weight.device), run)[0].cpu() for frame in codes]
+        pcm = [self.speech.decode(state, frame[None].to(weight.device), run)[0].float().cpu() for frame in codes]
         return torch.cat(pcm)
 
     def _run(self, request: Request, frames: int, choose: Choose) -> None:
@@ -81,3 +93,15 @@ class Eager:
         self.model.join(state, 0, prompt, PLAIN, request.vector)
         for _ in range(frames):
             self.model.step(state, torch.ones_like(state.ended), choose)
+
+
+def _load(folder: Path, device: str, dtype: torch.dtype, codec_dtype: torch.dtype) -> SpeechModel:
+    config = ModelConfig.read(folder)
+    model, codec = build(FrameModel, config), build(Codec, config.codec)
+    plans = (
+        plan(model, folder / "model.safetensors", dtype, unused=("speaker_encoder.",)),
+        plan(codec, folder / "speech_tokenizer/model.safetensors", codec_dtype, unused=ENCODING),
+    )
+    for each in plans:
+        each.load(device)
+    return SpeechModel(model, codec)

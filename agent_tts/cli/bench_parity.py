@@ -18,6 +18,7 @@ from agent_tts.bench.parity_request import Request
 from agent_tts.bench.parity_upstream import Upstream
 from agent_tts.errors import SettingsError
 from agent_tts.hub import local_folder
+from agent_tts.model.acceleration import can_fuse
 from agent_tts.model.config import ModelConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -55,6 +56,9 @@ def run_parity(
     tested: dict[str, Callable[[], Subject]] = {
         f"eager, {name}, {device}": partial(Eager.load, folder, device, DTYPES[name]) for name in names
     }
+    if can_fuse(torch.device(device), DTYPES[dtype]):
+        tested = {f"fused, {dtype}, {device}": partial(Eager.load_fused, folder, device)} | tested
+    torch.backends.cudnn.allow_tf32 = False  # float32 is float32
     found = distances(request, codes, truth, tested)
     for name, parts in found.items():
         report.table(f"{name}: against {reference}, {frames} frames", COLUMNS, list(map(_row, parts)))

@@ -111,7 +111,7 @@ def free_bytes(device: torch.device) -> int | None:
 def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
+    device = torch.device("cuda:0" if name == "cuda" else name)  # kernels and graphs want a number
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SettingsError(f"qwen3.device: {name} is not there: PyTorch sees no CUDA device; use cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from agent_tts.model.speech import SpeechModel
+
+
+@pytest.fixture(scope="session", autouse=True)
+def context() -> None:
+    """The driver keeps its files and threads from the first use on: they are no test's leak."""
+    torch.ones(1, device="cuda") @ torch.ones(1, device="cuda")
 
 
 @pytest.fixture(scope="module")
