@@ -151,10 +151,10 @@ def _parts(model: SpeechModel, state: SpeechState) -> dict[str, Callable[[], obj
 
     parts: dict[str, Callable[[], object]] = {
         "frame": whole,
-        "talker": lambda: ops.talk(x.clone(), position, frame.cache),
+        "talker": lambda: ops.talk(x.clone(), position, frame.cache, None),
         "predictor": lambda: ops.complete(frame.scratch, x, x, lambda logits, codebook: codes[:, codebook]),
         "sampling": sample,
-        "codec": lambda: model.decode(state.codec, codes, run),
+        "codec": lambda: model.decode(state.codec, codes, run, None),
     }
     return {name: parts[name] for name in PARTS}
 

@@ -83,7 +83,7 @@ class Eager:
         weight = self.codec.quantizer.rvq_first.output_proj.weight
         state = self.codec.init_state(1, weight.device, weight.dtype)
         run = torch.ones(1, dtype=torch.bool, device=weight.device)
-        pcm = [self.speech.decode(state, frame[None].to(weight.device), run)[0].float().cpu() for frame in codes]
+        pcm = [self.speech.decode(state, frame[None].to(weight.device), run, None)[0].float().cpu() for frame in codes]
         return torch.cat(pcm)
 
     def _run(self, request: Request, frames: int, choose: Choose) -> None:

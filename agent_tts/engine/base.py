@@ -105,13 +105,23 @@ class Engine(Protocol):
     """One thread calls it, always the same. An exception out of `step` means that the whole engine is lost."""
 
     info: EngineInfo
+    # How many slots may speak in one step.
+    batch: int
 
     def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
         """Apply `inputs` in their order, then speak one frame in every slot of `run`.
 
-        A slot of `run` yields a `Frame`, or says why not (`Starved`, `Done`, `Failed`); an output may come one step
-        late, which is what its epoch is for. The time of a step bounds everybody's latency: no step may take longer
-        than a frame lasts.
+        A slot of `run` yields a `Frame`, or says why not (`Starved`, `Done`, `Failed`), now or where a step stays
+        under way, in the next call; the epoch says whose it is. The time of a step bounds everybody's latency: no step
+        may take longer than a frame lasts.
+        """
+        ...
+
+    def under_way_s(self) -> float | None:
+        """None when all outputs have been given. Otherwise those of the last step are still to come.
+
+        Then it is the time, in seconds, after which to call `step` again: soon enough for the next step to begin when
+        this one ends, and late enough to hear who wants to take part in it.
         """
         ...
 

@@ -63,6 +63,7 @@ class EspeakEngine:
         )
         self._first_words = settings.espeak.first_words
         self._slots = Slots(slots, self._make)
+        self.batch = slots
 
     def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
         """See `Engine.step`. A slot whose clause did not fit into the step's budget yields nothing this time.
@@ -77,6 +78,9 @@ class EspeakEngine:
         for owner in self._slots.owners(run):
             outputs += self._slots.guard(owner, owner.track.hand_out)
         return outputs
+
+    def under_way_s(self) -> None:
+        """Nothing is: a step is done when it returns."""
 
     def close(self) -> None:
         """Free everything. Idempotent."""

@@ -1,10 +1,11 @@
-"""A frame of all rows as one CUDA graph: the host launches step t, and reads step t - 1 while t runs.
+"""A frame of a batch of rows as one CUDA graph: the host launches step t, and reads step t - 1 while t runs.
 
-One graph for each size of batch, over the first rows of one state: a step takes the smallest that holds its last row.
-The graphs share their memory. Without them, on a CPU or by the off-switch, the same step runs kernel by kernel.
+One graph for each size of batch, over any rows of one state: which ones is an input of the graph. A step takes the
+smallest that holds its rows, and fills it up with a row that is nobody's. The graphs share their memory. By the
+off-switch the same step runs kernel by kernel; on a CPU, where a large batch costs little more, it is always all rows,
+in their place.
 
-Rounding depends on the size of a batch, so a request is bit-equal to itself among steps of one size. A CPU, where a
-large batch costs little more, has one size alone.
+Rounding depends on the size of a batch, so a request is bit-equal to itself among steps of one size.
 
 Whoever changes the state between steps (joins, text) does it on the stream that is current here: its order is all the
 synchronisation there is.
@@ -32,9 +33,22 @@ _IN_FLIGHT = 2  # steps that have been launched, the one that is being read incl
 Progress = Callable[[int, int], None]  # graphs captured, of how many
 
 
+def rows_of_state(rows: int, device: torch.device) -> int:
+    """How many rows a state has to have for `rows` to speak: on a GPU one more, which is nobody's."""
+    return rows + (device.type == "cuda")
+
+
+def most_rows(rows: int, device: torch.device) -> int:
+    """How many of `rows` a step may have: on a GPU, as many as fit the last bucket."""
+    return min(rows, BUCKETS[-1]) if device.type == "cuda" else rows
+
+
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A `SpeechFrame` on the host, for the first n rows. Its arrays are good until the second launch after it."""
+    """A `SpeechFrame` on the host, for the n rows of a step, in their order.
+
+    Its arrays are good until the second launch after it.
+    """
 
     codes: NDArray[np.int16]  # [n, 16]
     pcm: NDArray[np.int16]  # [n, 1920]
@@ -49,6 +63,7 @@ class Spoken:
 class Launched:
     """A step that has been launched."""
 
+    size: int  # of its batch
     _packed: Tensor  # int16[n, _WIDTH], in memory that the device writes to
     _written: torch.cuda.Event | None  # None: by now
 
@@ -66,11 +81,12 @@ class Launched:
 
 
 class FrameGraphs:
-    """Steps of a speech model over one state.
+    """Steps of a speech model over one state of `rows_of_state` rows.
 
     Args:
         captured: False runs the same step kernel by kernel; so does a CPU.
-        buckets: sizes of batches besides all rows; None is `BUCKETS` on a GPU and none on a CPU.
+        buckets: on a GPU, sizes of batches besides the largest, which is all rows, or as many as fit the last bucket;
+            None is `BUCKETS`.
     """
 
     def __init__(
@@ -82,56 +98,68 @@ class FrameGraphs:
         buckets: Sequence[int] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        rows, device = len(state.frame.ended), state.frame.ended.device
-        self._model = model
+        device = state.frame.ended.device
         self._on_device = device.type == "cuda"
-        if buckets is None:
-            buckets = BUCKETS if self._on_device else ()
-        self._sizes = [*(size for size in buckets if size < rows), rows]
-        self._states = {size: state.first(size) for size in self._sizes}
-        self._run = torch.zeros(rows, dtype=torch.bool, device=device)
+        rows = len(state.frame.ended) - self._on_device
+        self._model = model
+        self._state = state
+        # Rows of the largest step.
+        self.most = most_rows(rows, device)
+        smaller = [size for size in (BUCKETS if buckets is None else buckets) if size < self.most]
+        self._sizes = [*smaller, self.most] if self._on_device else [rows]
+        self._nobody = rows
+        # On a GPU int64[most], the rows of the step; otherwise bool[rows], who runs.
+        self._who = torch.zeros(self.most, dtype=torch.int64 if self._on_device else torch.bool, device=device)
+        self._all = torch.ones(self.most, dtype=torch.bool, device=device)
         # What the host writes and reads, in turns.
-        self._turns = [_Turn(rows, self._on_device) for _ in range(_IN_FLIGHT)]
+        self._turns = [_Turn(self._who) for _ in range(_IN_FLIGHT)]
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         if captured and self._on_device:
             self._capture(progress or (lambda done, total: None))
 
     def launch(self, rows: Sequence[int]) -> Launched:
-        """A step of these rows, of which there is at least one.
+        """A step of these different rows: at least one, and at most `most`.
 
         Waits for the step before the last, if that is still under way: its memory is used again.
         """
-        size = next(size for size in self._sizes if size > max(rows))
+        if not self._on_device:
+            return self._on_host(rows)
+        count, size = len(rows), next(size for size in self._sizes if size >= len(rows))
         turn = self._turns[0]
         self._turns = [*self._turns[1:], turn]
-        if turn.written is not None:
-            turn.written.synchronize()
-        turn.run.zero_()
-        turn.run[list(rows)] = True
-        self._run.copy_(turn.run, non_blocking=True)
+        assert turn.written is not None
+        turn.written.synchronize()
+        turn.who[:size] = torch.tensor([*rows, *[self._nobody] * (size - count)])
+        self._who[:size].copy_(turn.who[:size], non_blocking=True)
         if size in self._graphs:
             graph, packed = self._graphs[size]
             graph.replay()
         else:
             packed = self._step(size)
-        out = turn.packed[:size]
-        out.copy_(packed, non_blocking=True)
-        if turn.written is not None:
-            turn.written.record()
-        return Launched(out, turn.written)
+        out = turn.packed[:count]
+        out.copy_(packed[:count], non_blocking=True)
+        turn.written.record()
+        return Launched(size, out, turn.written)
+
+    def _on_host(self, rows: Sequence[int]) -> Launched:
+        self._who.zero_()
+        self._who[list(rows)] = True
+        packed = _pack(self._model.step(self._state, self._who))
+        return Launched(len(packed), packed[list(rows)], None)
 
     @torch.inference_mode()
     def _step(self, size: int) -> Tensor:
-        return _pack(self._model.step(self._states[size], self._run[:size]))
+        return _pack(self._model.step(self._state, self._all[:size], self._who[:size]))
 
     def _capture(self, progress: Progress) -> None:
         """Captures all sizes, the largest first: the smaller ones fit into its memory."""
+        self._who.fill_(self._nobody)  # who has ended: it changes nothing, and compiles what has to be compiled
         pool = torch.cuda.graph_pool_handle()
         for done, size in enumerate(reversed(self._sizes), 1):
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                self._step(size)  # nobody runs: it changes nothing, and compiles what has to be compiled
+                self._step(size)
             torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
@@ -143,9 +171,10 @@ class FrameGraphs:
 class _Turn:
     """Memory of the host for one step in flight."""
 
-    def __init__(self, rows: int, pinned: bool) -> None:
-        self.run = torch.zeros(rows, dtype=torch.bool, pin_memory=pinned)
-        self.packed = torch.zeros(rows, _WIDTH, dtype=torch.int16, pin_memory=pinned)
+    def __init__(self, who: Tensor) -> None:
+        pinned = who.device.type == "cuda"
+        self.who = torch.zeros(len(who), dtype=who.dtype, pin_memory=pinned)
+        self.packed = torch.zeros(len(who), _WIDTH, dtype=torch.int16, pin_memory=pinned)
         # When the device has written; None where it is the host itself. Before its first record it does not wait.
         self.written = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
 

@@ -6,16 +6,17 @@ import time
 from collections.abc import Callable
 
 from agent_tts import events
-from agent_tts.engine.base import Engine
-from agent_tts.engine.scheduler import Policy, Scheduler
+from agent_tts.engine.base import Engine, Output
+from agent_tts.engine.scheduler import Policy, Scheduler, Step
 from agent_tts.events import Command, EngineInfo, Event
 from agent_tts.settings import Settings
 
 
-def policy(settings: Settings, slots: int) -> Policy:
+def policy(settings: Settings, slots: int, batch: int | None = None) -> Policy:
     """The scheduler's limits as the settings have them."""
     return Policy(
         slots=slots,
+        batch=batch,
         queue=2 * slots if settings.queue is None else settings.queue,
         queue_s=settings.timeouts.queue_s,
         text_idle_s=settings.limits.text_idle_s,
@@ -36,6 +37,10 @@ class EngineLoop:
         self._pings: list[int] = []
         # Longest step since the last pong, in seconds.
         self._longest_s = 0.0
+        # The step whose outputs are still to come, if there is one.
+        self._under_way: list[Step] = []
+        # When outputs came last.
+        self._heard_at = 0.0
         # Whether a `Stop` has come.
         self.stopped = False
 
@@ -66,15 +71,7 @@ class EngineLoop:
 
     def turn(self) -> list[Event]:
         """At most one step. An exception means that the engine is lost."""
-        now = self._clock()
-        new: list[Event] = []
-        wake_at = self._scheduler.wake_at(now)
-        if wake_at is not None and wake_at <= now:
-            inputs, run = self._scheduler.plan(now)
-            outputs = self._engine.step(inputs, run) if inputs or run else []
-            end = self._clock()
-            self._longest_s = max(self._longest_s, end - now)
-            new = self._scheduler.apply(outputs, run, end, end - now)
+        new = self._step() if self._due_s() == 0 else []
         for nonce in self._pings:
             speaking, queued = self._scheduler.speaking, self._scheduler.queued
             new.append(events.Pong(nonce, speaking, queued, round(self._longest_s * 1_000, 3)))
@@ -84,11 +81,29 @@ class EngineLoop:
 
     def wait_s(self) -> float | None:
         """How long nothing is due, in seconds; None: until a command comes."""
-        if self._pings:
-            return 0.0
+        return 0.0 if self._pings else self._due_s()
+
+    def _due_s(self) -> float | None:
+        """How long no step is due, in seconds; None: until a command comes."""
+        if self._under_way:
+            return self._engine.under_way_s() or 0.0
         now = self._clock()
         wake_at = self._scheduler.wake_at(now)
         return None if wake_at is None else max(0.0, wake_at - now)
+
+    def _step(self) -> list[Event]:
+        now = self._clock()
+        begun = self._heard_at if self._under_way else now
+        step = self._scheduler.plan(now)
+        outputs: list[Output] = []
+        done = [*self._under_way, step]
+        if step.inputs or step.streams or self._under_way:
+            outputs = self._engine.step(step.inputs, step.run)
+            self._under_way = [done.pop()] if self._engine.under_way_s() is not None else []
+        self._heard_at = self._clock()
+        step_s = self._heard_at - begun
+        self._longest_s = max(self._longest_s, step_s)
+        return self._scheduler.apply(outputs, done, self._heard_at, step_s)
 
     def close(self) -> None:
         """Free the engine. Idempotent."""

@@ -9,12 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from loguru import logger
 
 from agent_tts.engine.base import Close, Input, Open, Output
+from agent_tts.engine.graphs import Launched
+from agent_tts.engine.pace import Pace
+from agent_tts.engine.pieces import Piece
 from agent_tts.engine.qwen3_loading import create_models, use
 from agent_tts.engine.qwen3_model import Qwen3Model, Speaker
 from agent_tts.engine.qwen3_row import Row
@@ -65,9 +69,16 @@ class Qwen3Engine:
         self._loading: dict[object, Future[Speaker] | Future[None]] = {}
         # Prompts that may still be computed in this step.
         self._joins = 0
+        # On a GPU the next step is prepared while one is under way.
+        self._overlaps = self._models[0].device.type == "cuda"
+        # The frames that are under way, one for each model that has any.
+        self._under_way: list[_Frames] = []
+        self._pace = Pace()
+        self.batch = self._models[0].batch
 
     def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
         """See `Engine.step`. A slot that waits for its model, or for its turn to join, yields nothing this time."""
+        began = time.perf_counter()
         outputs = self._slots.apply(inputs)
         for one in inputs:
             if isinstance(one, Close):
@@ -80,16 +91,30 @@ class Qwen3Engine:
             outputs += self._slots.guard(row, partial(self._prepare, row))
         for row in self._slots.owners([one.slot for one in inputs if isinstance(one, Open)]):
             outputs += self._slots.guard(row, partial(self._join, row))  # ahead of its text
+        before, self._under_way = self._under_way, []
         for model in self._models:
             if running := [row for row in rows if row.runs and row.model is model]:
-                outputs += self._speak(model, running)
-        if rows and not outputs and not any(row.runs for row in rows):
+                self._under_way.append(_Frames([(row, row.begin()) for row in running], _launch(model, running)))
+        if self._under_way and self._overlaps:
+            sizes = tuple(frames.launched.size for frames in self._under_way)
+            self._pace.launched(sizes, time.perf_counter(), time.perf_counter() - began)
+        outputs = self._hear(before) + outputs
+        if not self._overlaps:
+            step, self._under_way = self._under_way, []
+            outputs += self._hear(step)
+        if rows and not (outputs or self._under_way):
             _wait([row.loading for row in rows if row.loading])
         return outputs
+
+    def under_way_s(self) -> float | None:
+        """See `Engine.under_way_s`."""
+        return self._pace.wait_s(time.perf_counter()) if self._under_way else None
 
     def close(self) -> None:
         """Free everything. Idempotent."""
         self._slots.clear()
+        self._hear(self._under_way)
+        self._under_way = []
         self._loader.shutdown(wait=True, cancel_futures=True)
 
     def _make(self, opened: Open) -> Row:
@@ -152,13 +177,38 @@ class Qwen3Engine:
                 if loading not in awaited and (loading.cancel() or loading.done()):
                     del self._loading[key]
 
-    def _speak(self, model: Qwen3Model, rows: Sequence[Row]) -> list[Output]:
-        spoken = model.step([row.track.slot for row in rows])
-        away = self._watch.see([row.track.slot for row in rows], spoken.codes, spoken.pcm, [row.tokens for row in rows])
+    def _hear(self, step: Sequence[_Frames]) -> list[Output]:
+        """What the rows of a step have said; waits until it is done."""
         outputs: list[Output] = []
-        for index, row in enumerate(rows):
-            outputs += self._slots.guard(row, partial(row.hear, spoken, index, run_away=bool(away[index])))
+        waited = not all(frames.launched.ready() for frames in step)
+        for frames in step:
+            spoken = frames.launched.result()
+            # Who is still speaking what it spoke when the step began.
+            heard = [
+                (index, row)
+                for index, (row, piece) in enumerate(frames.rows)
+                if row.is_of(piece) and self._slots.owns(row)
+            ]
+            slots, tokens = [row.track.slot for _, row in heard], [row.tokens for _, row in heard]
+            index = [index for index, _ in heard]
+            away = self._watch.see(slots, spoken.codes[index], spoken.pcm[index], tokens)
+            for (index_of_row, row), run_away in zip(heard, away.tolist(), strict=True):
+                outputs += self._slots.guard(row, partial(row.hear, spoken, index_of_row, run_away=run_away))
+        if step and self._overlaps:
+            self._pace.done(time.perf_counter(), waited=waited)
         return outputs
+
+
+@dataclass(frozen=True, slots=True)
+class _Frames:
+    """One frame of rows of one model, under way."""
+
+    rows: list[tuple[Row, Piece]]  # in the order of the launch, with what each is speaking
+    launched: Launched
+
+
+def _launch(model: Qwen3Model, rows: Sequence[Row]) -> Launched:
+    return model.launch([row.track.slot for row in rows])
 
 
 def _wait(loading: Sequence[Future[Any]]) -> None:

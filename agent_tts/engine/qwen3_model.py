@@ -13,7 +13,7 @@ from loguru import logger
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agent_tts.engine.graphs import FrameGraphs
+from agent_tts.engine.graphs import FrameGraphs, Launched, most_rows, rows_of_state
 from agent_tts.events import VoiceKind
 from agent_tts.model import codec as codec_module
 from agent_tts.model.acceleration import accelerate
@@ -37,16 +37,6 @@ PREFIX_POSITIONS = 4_096  # of prompts, kept ready: 115 kB each at the released 
 SPEECH_POSITIONS = 300
 # Positions of a prompt that are computed in one step: some milliseconds on a GPU, a second on a small CPU.
 SLICE, CPU_SLICE = 512, 64
-
-
-@dataclass(frozen=True, slots=True)
-class Spoken:
-    """What one step did, for the rows that took part, in their order."""
-
-    ended: NDArray[np.bool_]  # bool[n]: the row said the end of speech, and no frame
-    finite: NDArray[np.bool_]  # bool[n]: the frame is audio
-    codes: NDArray[np.int16]  # int16[n, 16]
-    pcm: NDArray[np.int16]  # int16[n, 1920]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,6 +104,11 @@ class Qwen3Model:
         self._running: _Running | None = None
 
     @property
+    def batch(self) -> int:
+        """Rows that a step may have."""
+        return most_rows(self.rows, self.device)
+
+    @property
     def loaded(self) -> bool:
         """Whether it can speak."""
         return self._running is not None
@@ -143,12 +138,12 @@ class Qwen3Model:
         """Memory of the cache on the device."""
         if self.pages is not None:
             return self.pages * self.page_bytes
-        return self.rows * (self.positions + 1) * self._position_bytes
+        return rows_of_state(self.rows, self.device) * (self.positions + 1) * self._position_bytes
 
     @property
     def codec_bytes(self) -> int:
         """Memory that the codec's state takes on the device."""
-        state = self._codec.init_state(self.rows, "meta", self._codec_dtype)
+        state = self._codec.init_state(rows_of_state(self.rows, self.device), "meta", self._codec_dtype)
         return sum(tensor.nbytes for tensor in (state.keys, state.values, *state.histories))
 
     @property
@@ -163,7 +158,7 @@ class Qwen3Model:
         logger.info("{}: loaded on {} as {}", self.name, self.device, str(self.dtype).removeprefix("torch."))
         model = SpeechModel(self._frame, self._codec)
         fused = accelerate(model)
-        state = model.init_state(self.rows, self.positions, self.pages)
+        state = model.init_state(rows_of_state(self.rows, self.device), self.positions, self.pages)
         pages = Pages(state.frame.cache) if self.pages is not None else None
         captured = self._graphs and self.device.type == "cuda"
         if captured:
@@ -196,7 +191,7 @@ class Qwen3Model:
         state = self._codec.init_state(1, self.device, self._codec_dtype)
         run = torch.ones(1, dtype=torch.bool, device=self.device)
         for codes in torch.tensor(reference.frames, device=self.device):
-            self._loaded.model.decode(state, codes[None], run)
+            self._loaded.model.decode(state, codes[None], run, None)
         return state
 
     def join(self, row: int, prompt: Prompt, sampling: Sampling, speaker: Speaker) -> bool:
@@ -232,7 +227,7 @@ class Qwen3Model:
         if speaker.codec:
             state.codec.put(row, speaker.codec)
         else:
-            self._codec.reset(state.codec, torch.arange(self.rows, device=self.device) == row)
+            self._codec.reset(state.codec, torch.arange(len(state.codec.position), device=self.device) == row)
         return True
 
     def reserve(self, row: int, positions: int) -> bool:
@@ -261,11 +256,9 @@ class Qwen3Model:
         end = [self.config.tts_eos_token_id] if complete else []
         self._frame.add_text(self._loaded.state.frame, row, [*tokens, *end], complete=complete)
 
-    def step(self, rows: Sequence[int]) -> Spoken:
-        """One frame of some different rows, each of which has joined, and has text or knows that there is no more."""
-        spoken = self._loaded.graphs.launch(rows).result()
-        index = list(rows)
-        return Spoken(spoken.ended[index], spoken.finite[index], spoken.codes[index], spoken.pcm[index])
+    def launch(self, rows: Sequence[int]) -> Launched:
+        """Begin a frame of different rows, `batch` at most: each has joined, and has text or knows that it is all."""
+        return self._loaded.graphs.launch(rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from agent_tts.engine.base import Done, Flushed, Frame, NotFinite, Open, Output, Starved
+from agent_tts.engine.graphs import Spoken
 from agent_tts.engine.pieces import Piece, PieceFeed
-from agent_tts.engine.qwen3_model import Qwen3Model, Speaker, Spoken
+from agent_tts.engine.qwen3_model import Qwen3Model, Speaker
 from agent_tts.engine.qwen3_voices import Cast
 from agent_tts.engine.watch import SILENT_PEAK
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
@@ -51,6 +52,8 @@ class Row:
         self._joining: Joining | None = None
         # Whether it can take part in this step.
         self.runs = False
+        # Frames that are under way: of this piece, or of the end of the one before.
+        self._under_way = 0
         # Whether a frame has been handed out.
         self._heard = False
         # Positions of the cache that are in use. 0 while the row has not joined for its present piece.
@@ -145,9 +148,10 @@ class Row:
             piece.tokens.clear()
         # What is left of a reference's transcript is on the text side, too, and waits for the text that follows it.
         if self.joined and piece.speakable and (self._complete or self._read < self._given):
-            if self._used >= self.model.positions or not self.model.reserve(slot, self._used + 1):
+            if self._used < self.model.positions and self.model.reserve(slot, self._used + 1):
+                self.runs = True
+            elif not self._under_way:
                 return [Done(slot, epoch, length=True)]
-            self.runs = True
         elif self.track.dry and not piece.complete and (self.joined or not self._can_join(piece)):
             return [Starved(slot, epoch)]
         return []
@@ -165,10 +169,23 @@ class Row:
         self.tokens += len(tokens)
         self._complete = complete
 
-    def hear(self, spoken: Spoken, index: int, *, run_away: bool) -> list[Output]:
-        """What the row did in a step: entry `index` of `spoken`."""
+    def begin(self) -> Piece:
+        """The row takes part in a step, with the piece that is returned."""
         self._used += 1
         self._read += 1
+        self._under_way += 1
+        return self.track.pieces[0]
+
+    def is_of(self, piece: Piece) -> bool:
+        """A step is done that the row began with `piece`; whether it is still speaking it.
+
+        If not, its end was under way when the step began, and there is no frame.
+        """
+        self._under_way -= 1
+        return bool(self.track.pieces) and self.track.pieces[0] is piece
+
+    def hear(self, spoken: Spoken, index: int, *, run_away: bool) -> list[Output]:
+        """What the row did in a step: entry `index` of `spoken`."""
         slot, epoch = self.track.slot, self.track.epoch
         if not spoken.finite[index]:
             self.model.wipe(slot)

@@ -37,6 +37,7 @@ class Policy:
 
     slots: int  # streams speaking at once
     queue: int  # streams waiting for a slot
+    batch: int | None = None  # streams in one step; None is all
     queue_s: float = 2.0  # longest wait for a slot, then `at_capacity`
     text_idle_s: float = 15.0  # longest time without text in a dry slot, then `starved`
     window_frames: int = 50  # frames made and not yet taken
@@ -60,6 +61,7 @@ class Stream:
     has_text: bool = False  # the engine may have something to speak
     dry_since: float = 0.0  # since when there is none; means nothing while `has_text`
     frames: int = 0  # made so far
+    under_way: int = 0  # steps that it runs in and whose outputs are still to come
     heard_until: float = 0.0  # when a listener who plays without pause will have played all of them
     flushes: deque[str] = field(default_factory=deque)  # flush ids that the engine has not answered yet
     busy_s: float = 0.0  # duration of the steps it ran in
@@ -73,12 +75,25 @@ class Stream:
         """Earliest time at which its lead allows the next frame."""
         if self.lead_s is None or not self.frames:
             return -math.inf
-        return self.heard_until + FRAME_S - self.lead_s
+        return self.heard_until + FRAME_S * (1 + self.under_way) - self.lead_s
 
     def cap(self, policy: Policy) -> int:
         """Frames after which it must be a runaway."""
         by_text = (CAP_FRAMES + CAP_FRAMES_PER_CHAR * self.chars) / min(1.0, self.options.speed)
         return min(policy.max_frames, math.ceil(by_text))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the engine."""
+
+    inputs: list[base.Input]
+    streams: list[Stream]  # who speaks in it
+
+    @property
+    def run(self) -> list[int]:
+        """The slots that speak in it."""
+        return [stream.slot for stream in self.streams if stream.slot is not None]
 
 
 class Scheduler:
@@ -156,20 +171,31 @@ class Scheduler:
 
     # ------------------------------------------------------------ one step
 
-    def plan(self, now: float) -> tuple[list[base.Input], set[int]]:
-        """What the next step is told, and the slots that speak in it. Deadlines that have passed take effect."""
+    def plan(self, now: float) -> Step:
+        """What the next step is told, and who speaks in it. Deadlines that have passed take effect."""
         self._expire(now)
         while self._waiting and self._free:
             self._admit(self._waiting.popleft(), now)
         inputs, self._inputs = self._inputs, []
-        run = {s.slot for s in self._owners if s is not None and s.slot is not None and self._can_run(s, now)}
-        return inputs, run
+        streams = [stream for stream in self._owners if stream is not None and self._can_run(stream, now)]
+        if self.policy.batch is not None and len(streams) > self.policy.batch:
+            # First who has not been heard at all, then who runs dry first.
+            streams = heapq.nsmallest(self.policy.batch, streams, key=lambda stream: stream.heard_until)
+        for stream in streams:
+            stream.under_way += 1
+        return Step(inputs, streams)
 
-    def apply(self, outputs: Iterable[base.Output], run: set[int], now: float, step_s: float) -> list[Event]:
-        """Events of a step that ended at `now` and took `step_s` seconds, and all that came up since the last one."""
-        for slot in run:
-            if owner := self._owners[slot]:
-                owner.busy_s += step_s
+    def apply(self, outputs: Iterable[base.Output], steps: Iterable[Step], now: float, step_s: float) -> list[Event]:
+        """What has happened until `now`, when these steps have given all their outputs.
+
+        Args:
+            outputs: of these steps, and perhaps of one that is still under way.
+            step_s: how long these steps took, in seconds.
+        """
+        for step in steps:
+            for stream in step.streams:
+                stream.under_way -= 1
+                stream.busy_s += step_s
         for output in outputs:
             owner = self._owners[output.slot]
             if owner is not None and owner.id == output.epoch:
@@ -188,7 +214,7 @@ class Scheduler:
             times.append(stream.admitted_at + self.policy.stream_s)
             if not stream.has_text:
                 times.append(stream.dry_since + self.policy.text_idle_s)
-            elif stream.credit > 0:
+            elif stream.credit > stream.under_way:
                 slack = min(PACING_SLACK_S, (stream.lead_s or 0.0) / 4)
                 times.append(stream.due() + slack)
         return min(times, default=None)
@@ -196,7 +222,7 @@ class Scheduler:
     # ------------------------------------------------------------ inside
 
     def _can_run(self, stream: Stream, now: float) -> bool:
-        return stream.has_text and stream.credit > 0 and stream.due() <= now
+        return stream.has_text and stream.credit > stream.under_way and stream.due() <= now
 
     def _admit(self, stream: Stream, now: float) -> None:
         slot = heapq.heappop(self._free)

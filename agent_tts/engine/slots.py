@@ -176,6 +176,10 @@ class Slots(Generic[OwnerT]):
         owners: Iterable[OwnerT | None] = self._owners if run is None else (self._owners[slot] for slot in run)
         return [owner for owner in owners if owner is not None]
 
+    def owns(self, owner: OwnerT) -> bool:
+        """Whether it still has its slot."""
+        return self._owners[owner.track.slot] is owner
+
     def guard(self, owner: OwnerT, act: Callable[[], list[Output] | None]) -> list[Output]:
         """What `act` says for `owner`, or its failure; after the owner's last output the slot is nobody's."""
         track = owner.track

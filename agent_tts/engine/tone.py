@@ -49,6 +49,7 @@ class ToneEngine:
             aliases=ALIASES,
         )
         self._slots = Slots(slots, lambda opened: _Owner(opened, settings.tone))
+        self.batch = slots
 
     def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
         """See `Engine.step`. Raises what a scripted fault of the engine raises, and nothing else."""
@@ -57,6 +58,9 @@ class ToneEngine:
             owner.strike_engine()
             outputs += self._slots.guard(owner, owner.speak)
         return outputs
+
+    def under_way_s(self) -> None:
+        """Nothing is: a step is done when it returns."""
 
     def close(self) -> None:
         """Free everything. Idempotent."""

@@ -151,16 +151,17 @@ class Codec(nn.Module):
         state.position.masked_fill_(mask, 0)
 
     @torch.inference_mode()
-    def step(self, state: CodecState, codes: Tensor, run: Tensor) -> Tensor:
-        """One frame of the rows of `run`.
+    def step(self, state: CodecState, codes: Tensor, run: Tensor, rows: Tensor | None = None) -> Tensor:
+        """One frame of the rows of `run`; the batch are the rows int64[B], or all.
 
-        `codes` int64[rows, 16] and `run` bool[rows] give float32[rows, 1920] within -1 and 1. The other rows stay as
-        they are and give zeros; their codes are not looked at. Nothing waits for the device, and no shape depends on a
-        value: the step can be captured.
+        `codes` int64[B, 16] and `run` bool[B] give float32[B, 1920] within -1 and 1. The other rows stay as they are
+        and give zeros; their codes are not looked at. A row that is there twice must not run. Nothing waits for the
+        device, and no shape depends on a value: the step can be captured.
         """
         codes = codes.masked_fill(~run[:, None], 0)
-        pcm: Tensor = self(codes[:, None], NextFrame(state))
-        state.position.add_(run)
+        past = NextFrame(state, rows)
+        pcm: Tensor = self(codes[:, None], past)
+        past.advance(run)
         return pcm.masked_fill(~run[:, None], 0)
 
     @torch.inference_mode()

@@ -25,7 +25,7 @@ from agent_tts.model.codec_layers import (
     ResidualUnit,
     Upsampling,
 )
-from agent_tts.model.codec_packed import Conv, Snake, Unit
+from agent_tts.model.codec_packed import Conv, Snake, Streams, Unit
 from agent_tts.model.codec_state import CodecState
 
 
@@ -127,85 +127,89 @@ class FastCodec:
         self._last = Conv.of(last)
 
     @torch.inference_mode()
-    def step(self, state: CodecState, codes: Tensor, run: Tensor) -> Tensor:
+    def step(self, state: CodecState, codes: Tensor, run: Tensor, rows: Tensor | None = None) -> Tensor:
         """As `Codec.step`, on the state of that codec."""
-        position, rings = state.position, state.histories
-        x = self._transform(self._quantize(state, codes, run), state)
+        streams = Streams(rows, state.position if rows is None else state.position[rows])
+        rings = state.histories
+        x = self._transform(self._quantize(state, codes, run, streams), state, streams)
         for index, stretch in enumerate(self._stretches):
             last = index == len(self._stretches) - 1
-            x = _stretch(stretch, x, position, rings, rings[self._first_history] if last else None)
+            x = _stretch(stretch, x, streams, rings, rings[self._first_history] if last else None)
         entries = [rings[block.history] for block in self._blocks] + [rings[self._last_history]]
-        self._first(rings[self._first_history], position, ring=entries[0], snake=self._next[0], raw=False)
+        self._first(rings[self._first_history], streams, ring=entries[0], snake=self._next[0], raw=False)
         for index, block in enumerate(self._blocks):
-            self._block(block, entries[index], position, rings, entries[index + 1], self._next[index + 1])
-        pcm = self._waveform(entries[-1], position, run)
-        position.add_(run)
+            self._block(block, entries[index], streams, rings, entries[index + 1], self._next[index + 1])
+        pcm = self._waveform(entries[-1], streams, run)
+        if rows is None:
+            state.position.add_(run)
+        else:
+            state.position[rows] = streams.position + run
         return pcm
 
-    def _quantize(self, state: CodecState, codes: Tensor, run: Tensor) -> Tensor:
+    def _quantize(self, state: CodecState, codes: Tensor, run: Tensor, streams: Streams) -> Tensor:
         """Codes -> [rows, 1, latent]."""
         books, size, channels = self._table.shape
         ring = state.histories[self._start]
         block = min(256, triton.next_power_of_2(channels))
         kernels.quantize[len(run), triton.cdiv(channels, block)](
-            codes, run, state.position, self._table, ring, SIZE=size, BOOKS=books, C=channels, FRAMES=ring.shape[1],
+            codes, run, *streams, self._table, ring, SIZE=size, BOOKS=books, C=channels, FRAMES=ring.shape[1],
             BLOCK=block, num_warps=1,
         )  # fmt: skip
-        return self._pre_conv(ring, state.position)
+        return self._pre_conv(ring, streams)
 
-    def _transform(self, x: Tensor, state: CodecState) -> Tensor:
-        config, position = self._config, state.position
+    def _transform(self, x: Tensor, state: CodecState, streams: Streams) -> Tensor:
+        config = self._config
         heads, half = config.num_attention_heads, config.head_dim // 2
-        x = self._enter(x, position)
+        x = self._enter(x, streams)
         for layer, keys, values in zip(self._layers, state.keys, state.values, strict=True):
-            qkv = layer.qkv(x, position)
+            qkv = layer.qkv(x, streams)
             mixed = x.new_empty(len(x), 1, heads * 2 * half)
             kernels.attention[len(x), heads](
-                qkv, position, keys, values, mixed, self._frequencies, config.head_dim**-0.5,
+                qkv, *streams, keys, values, mixed, self._frequencies, config.head_dim**-0.5,
                 WINDOW=config.sliding_window, HEADS=heads, HALF=half,
                 SLOTS=triton.next_power_of_2(config.sliding_window), num_warps=2,
             )  # fmt: skip
-            x = layer.out(mixed, position, residual=x)
-            x = layer.down(layer.gate(x, position), position, residual=x)
-        return self._leave(x, position)
+            x = layer.out(mixed, streams, residual=x)
+            x = layer.down(layer.gate(x, streams), streams, residual=x)
+        return self._leave(x, streams)
 
     @staticmethod
     def _block(
-        block: Block, x: Tensor, position: Tensor, rings: tuple[Tensor, ...], ring: Tensor, snake: Snake
+        block: Block, x: Tensor, streams: Streams, rings: tuple[Tensor, ...], ring: Tensor, snake: Snake
     ) -> None:
         """A decoder block on its activated input, into `ring` after `snake`."""
-        raw = block.upsample(x, position, ring=rings[block.units[0].history], snake=block.after)
+        raw = block.upsample(x, streams, ring=rings[block.units[0].history], snake=block.after)
         for unit, following in zip(block.units, [*block.units[1:], None], strict=True):
             entry = rings[unit.history]
             if following:
-                raw = unit(entry, position, raw, rings[following.history], following.before)
+                raw = unit(entry, streams, raw, rings[following.history], following.before)
             else:
-                unit(entry, position, raw, ring, snake, raw=False)
+                unit(entry, streams, raw, ring, snake, raw=False)
 
-    def _waveform(self, ring: Tensor, position: Tensor, run: Tensor) -> Tensor:
+    def _waveform(self, ring: Tensor, streams: Streams, run: Tensor) -> Tensor:
         conv, channels = self._last, ring.shape[2]
         m, tile = len(run) * conv.rate, 32
         out = torch.empty(len(run), conv.rate, dtype=torch.float32, device=ring.device)
         kernels.waveform[triton.cdiv(m, tile),](
-            ring, position, run, conv.weight, conv.bias, out, m,
+            ring, *streams, run, conv.weight, conv.bias, out, m,
             T=conv.rate, C=channels, TAPS=conv.taps, FRAMES=ring.shape[1] // conv.rate,
             BM=tile, BLOCK=triton.next_power_of_2(channels), num_warps=4,
         )  # fmt: skip
         return out
 
 
-def _stretch(stretch: Stretch, x: Tensor, position: Tensor, rings: tuple[Tensor, ...], ring: Tensor | None) -> Tensor:
+def _stretch(stretch: Stretch, x: Tensor, streams: Streams, rings: tuple[Tensor, ...], ring: Tensor | None) -> Tensor:
     """[rows, T, C] -> [rows, T * ratio, C], into `ring` if one is given."""
     entry, channels = rings[stretch.history], x.shape[2]
-    x = stretch.upsample(x, position, ring=entry).view(len(x), stretch.rate, channels)
+    x = stretch.upsample(x, streams, ring=entry).view(len(x), stretch.rate, channels)
     hidden = torch.empty_like(x)
     weight, bias = stretch.depthwise
     kernels.depthwise_norm[len(x) * stretch.rate,](
-        entry, position, weight, bias, *stretch.norm, hidden,
+        entry, *streams, weight, bias, *stretch.norm, hidden,
         T=stretch.rate, C=channels, TAPS=len(weight), FRAMES=entry.shape[1] // stretch.rate, EPS=stretch.eps,
         BLOCK=triton.next_power_of_2(channels), num_warps=4,
     )  # fmt: skip
-    return stretch.reduce(stretch.expand(hidden, position), position, residual=x, ring=ring, raw=ring is None)
+    return stretch.reduce(stretch.expand(hidden, streams), streams, residual=x, ring=ring, raw=ring is None)
 
 
 def _projected_codebooks(codec: Codec) -> Tensor:

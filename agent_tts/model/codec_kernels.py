@@ -1,7 +1,8 @@
 """Triton kernels of the codec step, one 80 ms frame of every row, channels last.
 
 Letters: R rows (streams), T steps of a frame at the layer's own rate, C channels, M = R * T. Sums are float32; what is
-stored has the dtype of its tensor. A ring is [R, frames * T, C]: see `CodecState`.
+stored has the dtype of its tensor. A ring is [rows, frames * T, C]: see `CodecState`. `rows` int64[R] says which row of
+a ring, and of keys and values, a stream has; None, that it is the stream's own number.
 """
 
 from __future__ import annotations
@@ -35,7 +36,16 @@ def _snake(x, alpha, beta, n, inside):
 
 
 @triton.jit
-def _store(value, out, ring, alpha, beta, m, n, M, position, frames, T: tl.constexpr, N: tl.constexpr):
+def _row(rows, stream, inside):
+    """The row of each stream."""
+    row = stream
+    if rows is not None:
+        row = tl.load(rows + stream, mask=inside, other=0).to(tl.int32)
+    return row
+
+
+@triton.jit
+def _store(value, out, ring, alpha, beta, m, n, M, row, position, frames, T: tl.constexpr, N: tl.constexpr):
     """value [M, N] into `out` [M, N] as it is, and into this frame of `ring` after SnakeBeta, each if there is one."""
     inside = (m < M)[:, None] & (n < N)[None, :]
     if out is not None:
@@ -43,13 +53,13 @@ def _store(value, out, ring, alpha, beta, m, n, M, position, frames, T: tl.const
     if ring is not None:
         if alpha is not None:
             value = _snake(value, alpha, beta, n, n < N)
-        time = (m // T * frames + position % frames) * T + m % T
+        time = (row * frames + position % frames) * T + m % T
         tl.store(ring + time[:, None] * N + n[None, :], value.to(ring.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _window(x, k, inside, age, position, m, M, frames, T: tl.constexpr, C: tl.constexpr):
-    """Channels k, `age` steps before steps m, of a ring [len(m), len(k)]: zeros before the start of a stream.
+def _window(x, k, inside, age, row, position, m, M, frames, T: tl.constexpr, C: tl.constexpr):
+    """Channels k, `age` steps before steps m, of rows of a ring [len(m), len(k)]: zeros before the start of a stream.
 
     bool `inside` [1, len(k)] says which channels there are, if not all of them.
     """
@@ -59,13 +69,14 @@ def _window(x, k, inside, age, position, m, M, frames, T: tl.constexpr, C: tl.co
     seen = ((m < M) & (position * T + time >= 0))[:, None]
     if inside is not None:
         seen &= inside
-    at = (m // T * frames * T + slot) * C
+    at = (row * frames * T + slot) * C
     return tl.load(x + at[:, None] + k[None, :], mask=seen, other=0.0)
 
 
 @triton.jit(do_not_specialize=["M", "dilation", "frames", "ring_frames"])
 def conv(
     x,
+    rows,
     position,
     weight,
     bias,
@@ -77,6 +88,7 @@ def conv(
     residual,
     out,
     ring,
+    ring_rows,
     alpha,
     beta,
     M,
@@ -107,6 +119,7 @@ def conv(
     k = tl.arange(0, BK)
     WIDTH: tl.constexpr = 2 * N if GATED else N
     place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
+    row = _row(rows, m // T, m < M)
     weights = weight + k[:, None] * WIDTH + n[None, :]
     inside = (n < N)[None, :]
     total = tl.zeros((BM, BN), tl.float32)
@@ -116,7 +129,7 @@ def conv(
         squares = tl.zeros((BM,), tl.float32)
     for step in tl.range(0, TAPS * C // BK, num_stages=STAGES):
         age = (TAPS - 1 - step * BK // C) * dilation
-        a = _window(x, step % (C // BK) * BK + k, None, age, place, m, M, frames, T, C)
+        a = _window(x, step % (C // BK) * BK + k, None, age, row, place, m, M, frames, T, C)
         total = tl.dot(a, tl.load(weights + step * BK * WIDTH, mask=inside, other=0.0), total)
         if GATED:
             gated = tl.dot(a, tl.load(weights + step * BK * WIDTH + N, mask=inside, other=0.0), gated)
@@ -144,13 +157,14 @@ def conv(
     if residual is not None:
         at = m[:, None] * N + n[None, :]
         total += tl.load(residual + at, mask=(m < M)[:, None] & inside, other=0.0).to(tl.float32)
-    _store(total, out, ring, alpha, beta, m, n, M, place, ring_frames, T, N)
+    row = _row(ring_rows, m // T, m < M)
+    _store(total, out, ring, alpha, beta, m, n, M, row, place, ring_frames, T, N)
 
 
 @triton.jit
 def quantize(
-    codes, run, position, table, ring, SIZE: tl.constexpr, BOOKS: tl.constexpr, C: tl.constexpr, FRAMES: tl.constexpr,
-    BLOCK: tl.constexpr,
+    codes, run, rows, position, table, ring,
+    SIZE: tl.constexpr, BOOKS: tl.constexpr, C: tl.constexpr, FRAMES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Codes int64[R, BOOKS] -> the sum of their vectors in `table` [BOOKS, SIZE, C], into this frame of `ring`."""
     row = tl.program_id(0)
@@ -160,25 +174,25 @@ def quantize(
     for book in tl.static_range(BOOKS):
         code = tl.where(runs, tl.load(codes + row * BOOKS + book), 0)
         total += tl.load(table + (book * SIZE + code) * C + c, mask=c < C, other=0.0).to(tl.float32)
-    slot = row * FRAMES + tl.load(position + row) % FRAMES
+    slot = _row(rows, row, row >= 0) * FRAMES + tl.load(position + row) % FRAMES
     tl.store(ring + slot * C + c, total.to(ring.dtype.element_ty), mask=c < C)
 
 
 @triton.jit
 def attention(
-    qkv, position, keys, values, out, frequencies, scale,
+    qkv, rows, position, keys, values, out, frequencies, scale,
     WINDOW: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """One new frame of a row and head over the ring of its window.
 
-    qkv [R, 3, HEADS, 2 * HALF] before rope, frequencies float32[HALF]; keys and values [R, WINDOW, HEADS, 2 * HALF] get
-    the new frame's; out [R, HEADS, 2 * HALF]. SLOTS is a power of two, at least WINDOW.
+    qkv [R, 3, HEADS, 2 * HALF] before rope, frequencies float32[HALF]; keys and values [rows, WINDOW, HEADS, 2 * HALF]
+    get the new frame's; out [R, HEADS, 2 * HALF]. SLOTS is a power of two, at least WINDOW.
     """
     row, head = tl.program_id(0), tl.program_id(1)
     place = tl.load(position + row).to(tl.int32)
     low, full, slots = tl.arange(0, HALF), tl.arange(0, 2 * HALF), tl.arange(0, SLOTS)
     D: tl.constexpr = HEADS * 2 * HALF
-    base = row * WINDOW * D + head * 2 * HALF
+    base = _row(rows, row, row >= 0) * WINDOW * D + head * 2 * HALF
     # The frames before this one, all asked for at once; this one's own key and value are at hand.
     slot = place % WINDOW
     seen = (slots < WINDOW) & (slots <= place) & (slots != slot)
@@ -210,17 +224,18 @@ def attention(
 
 @triton.jit
 def depthwise_norm(
-    x, position, weight, bias, norm, shift, out,
+    x, rows, position, weight, bias, norm, shift, out,
     T: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr, FRAMES: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Depthwise causal conv, then layer norm: ring [R, FRAMES * T, C] and weight [TAPS, C] -> out [R * T, C]."""
+    """Depthwise causal conv, then layer norm: ring [rows, FRAMES * T, C] and weight [TAPS, C] -> out [R * T, C]."""
     m = tl.program_id(0) + tl.arange(0, 1)
     c = tl.arange(0, BLOCK)
     inside = c < C
     place = tl.load(position + m // T).to(tl.int32)
+    row = _row(rows, m // T, m >= 0)
     total = tl.load(bias + c, mask=inside, other=0.0).to(tl.float32)[None, :]
     for tap in tl.static_range(TAPS):
-        a = _window(x, c, inside[None, :], TAPS - 1 - tap, place, m, m + 1, FRAMES, T, C)
+        a = _window(x, c, inside[None, :], TAPS - 1 - tap, row, place, m, m + 1, FRAMES, T, C)
         total += a.to(tl.float32) * tl.load(weight + tap * C + c, mask=inside, other=0.0).to(tl.float32)[None, :]
     total -= tl.sum(total, 1)[:, None] / C
     total = tl.where(inside[None, :], total, 0.0)
@@ -232,11 +247,11 @@ def depthwise_norm(
 
 @triton.jit
 def waveform(
-    x, position, run, weight, bias, out, M,
+    x, rows, position, run, weight, bias, out, M,
     T: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr, FRAMES: tl.constexpr,
     BM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Causal conv to one channel: ring [R, FRAMES * T, C], weight [TAPS, C] -> out float32[R, T] within -1 and 1.
+    """Causal conv to one channel: ring [rows, FRAMES * T, C], weight [TAPS, C] -> out float32[R, T] within -1 and 1.
 
     Rows that do not run give zeros.
     """
@@ -244,9 +259,10 @@ def waveform(
     c = tl.arange(0, BLOCK)
     inside = c < C
     place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
+    row = _row(rows, m // T, m < M)
     total = tl.zeros((BM, BLOCK), tl.float32)
     for tap in tl.static_range(TAPS):
-        a = _window(x, c, inside[None, :], TAPS - 1 - tap, place, m, M, FRAMES, T, C)
+        a = _window(x, c, inside[None, :], TAPS - 1 - tap, row, place, m, M, FRAMES, T, C)
         total += a.to(tl.float32) * tl.load(weight + tap * C + c, mask=inside, other=0.0).to(tl.float32)[None, :]
     samples = tl.sum(total, 1) + tl.load(bias).to(tl.float32)
     samples = tl.minimum(tl.maximum(samples, -1.0), 1.0)

@@ -68,6 +68,17 @@ class Snake(NamedTuple):
         return cls(alpha.repeat(repeat), (1.0 / (beta + 1e-9)).repeat(repeat))
 
 
+class Streams(NamedTuple):
+    """Whose frame a batch is."""
+
+    rows: Tensor | None  # int64[B]: the row of each stream in the state; None is its own number
+    position: Tensor  # int64[B]: of the frame
+
+    def of(self, x: Tensor, rate: int) -> Tensor | None:
+        """Whose rows a tensor of `rate` steps a frame has: a ring, which holds more than the frame, has the state's."""
+        return self.rows if x.shape[1] > rate else None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Conv:
     """A causal convolution or linear layer, packed: `rate` steps a frame of `channels`."""
@@ -85,7 +96,7 @@ class Conv:
     def __call__(
         self,
         x: Tensor,
-        position: Tensor,
+        streams: Streams,
         *,
         residual: Tensor | None = None,
         ring: Tensor | None = None,
@@ -98,14 +109,15 @@ class Conv:
 
         A `pointwise` convolution, after an activation, is done in the same kernel if the `tile` has all channels.
         """
-        rows, channels = len(position), len(self.weight) // self.taps
-        m, n = rows * self.rate, self.weight.shape[1] // (1 + self.gated)
-        out = x.new_empty(rows, self.rate, n) if raw else None
+        count, channels = len(streams.position), len(self.weight) // self.taps
+        m, n = count * self.rate, self.weight.shape[1] // (1 + self.gated)
+        out = x.new_empty(count, self.rate, n) if raw else None
         tile = tile or conv_tile(m, n, channels)
         between, second = pointwise or ((None, None), None)
         kernels.conv[triton.cdiv(m, tile.m) * triton.cdiv(n, tile.n),](
             x,
-            position,
+            streams.of(x, self.rate),
+            streams.position,
             self.weight,
             self.bias,
             *between,
@@ -114,11 +126,12 @@ class Conv:
             residual,
             out,
             ring,
+            None if ring is None else streams.of(ring, self.rate * n // ring.shape[2]),
             *(snake or (None, None)),
             m,
             self.dilation,
-            x.numel() // (m * channels),
-            1 if ring is None else ring.numel() // (m * n),
+            x[0].numel() // (self.rate * channels),
+            1 if ring is None else ring[0].numel() // (self.rate * n),
             T=self.rate,
             C=channels,
             N=n,
@@ -191,15 +204,15 @@ class Unit:
         )
 
     def __call__(
-        self, x: Tensor, position: Tensor, residual: Tensor, ring: Tensor, snake: Snake, raw: bool = True
+        self, x: Tensor, streams: Streams, residual: Tensor, ring: Tensor, snake: Snake, raw: bool = True
     ) -> Tensor:
         """As a `Conv`; the residual is the unit's input before activation."""
         tile = fused_tile(residual.numel() // len(self.second.weight), len(self.second.weight))
         if tile:
             return self.first(
-                x, position, residual=residual, ring=ring, snake=snake, raw=raw, tile=tile,
+                x, streams, residual=residual, ring=ring, snake=snake, raw=raw, tile=tile,
                 pointwise=(self.between, self.second),
             )  # fmt: skip
         hidden = torch.empty_like(residual)
-        self.first(x, position, ring=hidden, snake=self.between, raw=False)
-        return self.second(hidden, position, residual=residual, ring=ring, snake=snake, raw=raw)
+        self.first(x, streams, ring=hidden, snake=self.between, raw=False)
+        return self.second(hidden, streams, residual=residual, ring=ring, snake=snake, raw=raw)

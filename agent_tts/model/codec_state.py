@@ -24,15 +24,6 @@ class CodecState:
     # [rows, frames * rate, channels] for each `History` of the codec, likewise: input t is in slot t % (frames * rate).
     histories: tuple[Tensor, ...]
 
-    def first(self, rows: int) -> CodecState:
-        """The first rows: a view, and a state like any other."""
-        return CodecState(
-            position=self.position[:rows],
-            keys=self.keys[:, :rows],
-            values=self.values[:, :rows],
-            histories=tuple(history[:rows] for history in self.histories),
-        )
-
     @torch.inference_mode()
     def put(self, row: int, source: CodecState, source_row: int = 0) -> None:
         """Makes `row` go on where `source_row` of another state of the same codec is."""
@@ -44,22 +35,28 @@ class CodecState:
 
 
 class NextFrame:
-    """The past of one frame of every row.
+    """The past of one frame of the rows int64[B], or of all.
 
     A row whose position is not advanced afterwards leaves no trace: what it wrote in every ring are the slots that its
     next frame writes before it reads them, and they hold nothing that a frame still needs.
     """
 
-    def __init__(self, state: CodecState) -> None:
-        rows, window = state.keys.shape[1:3]
+    def __init__(self, state: CodecState, rows: Tensor | None = None) -> None:
+        all_rows, window = state.keys.shape[1:3]
         slots = torch.arange(window, device=state.position.device)
-        self.positions = state.position[:, None]
         self._state = state
-        # int64[rows] each: where the frame's key and value go.
-        self._rows = torch.arange(rows, device=state.position.device)
-        self._slot = state.position % window
-        # bool[rows, 1, 1, window]: the slots that the stream has written, this frame's included.
+        self._all = rows is None
+        # int64[B] each: where the frame's key and value go.
+        self._rows = torch.arange(all_rows, device=state.position.device) if rows is None else rows
+        position = state.position[self._rows]
+        self._slot = position % window
+        self.positions = position[:, None]
+        # bool[B, 1, 1, window]: the slots that the stream has written, this frame's included.
         self._written = (slots <= self.positions)[:, None, None]
+
+    def advance(self, run: Tensor) -> None:
+        """The frame of the rows bool[B] is past."""
+        self._state.position[self._rows] = self.positions[:, 0] + run
 
     def extend(self, history: History, x: Tensor) -> Tensor:
         ring = self._state.histories[history.index]
@@ -73,6 +70,8 @@ class NextFrame:
         keys, values = self._state.keys[layer], self._state.values[layer]
         keys[self._rows, self._slot] = key[:, 0]
         values[self._rows, self._slot] = value[:, 0]
+        if not self._all:
+            keys, values = keys[self._rows], values[self._rows]
         return _attention(query, keys, values, self._written)
 
 

@@ -7,7 +7,7 @@ fixed shape, and a step asks the host nothing, so it can be captured once and re
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -30,7 +30,7 @@ CONTROL_CODES = 1024  # the end of the talker's vocabulary: no speech, so never 
 class StepOps:
     """The parts of a step that there are two of: the modules, and fused kernels (`fused.fuse`)."""
 
-    talk: Callable[[Tensor, Tensor, Cache], Tensor]  # as Talker.step; its input may be overwritten
+    talk: Callable[[Tensor, Tensor, Cache, Tensor | None], Tensor]  # as Talker.step; its input may be overwritten
     complete: Callable[[PredictorState, Tensor, Tensor, Draw], tuple[Tensor, Tensor]]  # as Predictor.forward
     draw: Callable[[Tensor, Warp, Tensor, Tensor, int], Tensor]  # as sampling.draw
 
@@ -56,22 +56,20 @@ class FrameState:
     ended: Tensor  # bool[B]: the row has drawn the end of speech, or nobody has joined it
     text_lengths: list[int]
 
-    def first(self, rows: int) -> FrameState:
-        """The first rows: a view, and a state like any other."""
-        return FrameState(
-            cache=self.cache.first(rows),
-            scratch=self.scratch.first(rows),
-            sampling=self.sampling.first(rows),
-            position=self.position[:rows],
-            feedback=self.feedback[:rows],
-            text=self.text[:rows],
-            text_length=self.text_length[:rows],
-            text_complete=self.text_complete[:rows],
-            text_read=self.text_read[:rows],
-            frame=self.frame[:rows],
-            seen=self.seen[:rows],
-            ended=self.ended[:rows],
-            text_lengths=self.text_lengths,
+    def of(self, rows: Tensor) -> FrameState:
+        """What the rows int64[B] remember, copied, in their order; cache and text are still those of all rows."""
+        return replace(
+            self,
+            scratch=self.scratch.first(len(rows)),
+            sampling=self.sampling.of(rows),
+            position=self.position[rows],
+            feedback=self.feedback[rows],
+            text_length=self.text_length[rows],
+            text_complete=self.text_complete[rows],
+            text_read=self.text_read[rows],
+            frame=self.frame[rows],
+            seen=self.seen[rows],
+            ended=self.ended[rows],
         )
 
 
@@ -264,41 +262,43 @@ class FrameModel(nn.Module):
         return torch.stack([first, *others], dim=1).sum(1)
 
     @torch.inference_mode()
-    def step(self, state: FrameState, run: Tensor, choose: Choose | None = None) -> Frame:
+    def step(self, state: FrameState, run: Tensor, choose: Choose | None = None, rows: Tensor | None = None) -> Frame:
         """One frame for the rows of a mask bool[B]; nothing of any other row changes.
 
-        `choose` takes the place of drawing: for a comparison that hears the logits and forces the codes.
+        The batch are the rows int64[B], or all. A row that is there twice must not run. `choose` takes the place of
+        drawing: for a comparison that hears the logits and forces the codes.
 
         A row that is to run but has no text, or no room, or has ended, does not run. No row reads tts_pad, or draws the
         end of speech, before it has read the whole of its text.
         """
-        run = run & ~state.ended
-        full = run & (state.position >= state.cache.sink)
-        has_text = state.text_read < state.text_length
-        starved = run & ~full & ~has_text & ~state.text_complete
+        batch = torch.arange(len(run), device=run.device) if rows is None else rows
+        now = state.of(batch)
+        run = run & ~now.ended
+        full = run & (now.position >= state.cache.sink)
+        has_text = now.text_read < now.text_length
+        starved = run & ~full & ~has_text & ~now.text_complete
         run = run & ~full & ~starved
 
-        at = state.text_read.clamp(max=state.text.shape[1] - 1)
-        token = torch.where(has_text, state.text.gather(1, at[:, None])[:, 0], self.config.tts_pad_token_id)
-        x = state.feedback + self.talker.embed_text(token)
-        hidden = self.ops.talk(x, torch.where(run, state.position, state.cache.sink), state.cache)
+        at = now.text_read.clamp(max=state.text.shape[1] - 1)
+        token = torch.where(has_text, state.text[batch, at], self.config.tts_pad_token_id)
+        x = now.feedback + self.talker.embed_text(token)
+        hidden = self.ops.talk(x, torch.where(run, now.position, state.cache.sink), state.cache, rows)
 
-        text_read = state.text_read + has_text
-        may_end = state.text_complete & (text_read >= state.text_length) & (state.frame >= state.sampling.min_frames)
-        logits = self._mask_first(state, self.talker.codec_head(hidden).float(), may_end)
+        text_read = now.text_read + has_text
+        may_end = now.text_complete & (text_read >= now.text_length) & (now.frame >= now.sampling.min_frames)
+        logits = self._mask_first(now, self.talker.codec_head(hidden).float(), may_end)
         if choose is None:
-            choose = partial(self._draw, state)
+            choose = partial(self._draw, now)
         first = choose(logits, 0)
-        others, embedded = self.ops.complete(state.scratch, hidden, self.talker.codec_embedding(first), choose)
+        others, embedded = self.ops.complete(now.scratch, hidden, self.talker.codec_embedding(first), choose)
 
         ended = run & (first == self.config.talker.codec_eos_token_id)
-        state.feedback.copy_(torch.where(run[:, None], embedded.sum(1), state.feedback))
-        state.text_read.copy_(torch.where(run, text_read, state.text_read))
-        drawn = torch.arange(state.seen.shape[1], device=run.device) == first[:, None]
-        state.seen.logical_or_(drawn & run[:, None])
-        state.position.add_(run)
-        state.frame.add_(run)
-        state.ended.logical_or_(ended)
+        state.feedback[batch] = torch.where(run[:, None], embedded.sum(1), now.feedback)
+        state.text_read[batch] = torch.where(run, text_read, now.text_read)
+        state.seen[batch, first] = now.seen.gather(1, first[:, None])[:, 0] | run
+        state.position[batch] = now.position + run
+        state.frame[batch] = now.frame + run
+        state.ended[batch] = now.ended | ended
         finite = run & hidden.isfinite().all(-1)
         return Frame(torch.cat((first[:, None], others), dim=1), run & ~ended, finite, ended, starved, full)
 

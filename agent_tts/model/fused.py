@@ -84,13 +84,13 @@ class FusedTalker:
         # By how many rows a step has.
         self._scratch: dict[int, Scratch] = {}
 
-    def step(self, x: Tensor, positions: Tensor, cache: Cache) -> Tensor:
-        rows = len(x)
-        if rows not in self._scratch:
-            self._scratch[rows] = Scratch.empty(rows, cache.sink + 1, self.heads, x.device)
+    def step(self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None = None) -> Tensor:
+        size, table = len(x), cache.table if rows is None else cache.table[rows]
+        if size not in self._scratch:
+            self._scratch[size] = Scratch.empty(size, cache.sink + 1, self.heads, x.device)
         for index, layer in enumerate(self.layers):
-            place = Place(positions, cache.keys[index], cache.values[index], cache.table, cache.sink)
-            x = layer.run(x, partial(attend, layer.q_norm, layer.k_norm, self.heads, place, self._scratch[rows]))
+            place = Place(positions, cache.keys[index], cache.values[index], table, cache.sink)
+            x = layer.run(x, partial(attend, layer.q_norm, layer.k_norm, self.heads, place, self._scratch[size]))
         return rms_norm(x, self._norm.weight, self._norm.eps)
 
 

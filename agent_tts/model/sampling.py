@@ -82,8 +82,9 @@ class Warp:
             torch.ones(rows, device=device),
         )
 
-    def first(self, rows: int) -> Warp:
-        return Warp(self.temperature[:rows], self.top_k[:rows], self.top_p[:rows])
+    def of(self, rows: Tensor) -> Warp:
+        """Those of the rows int64[B], copied."""
+        return Warp(self.temperature[rows], self.top_k[rows], self.top_p[rows])
 
     def set(self, row: int, temperature: float, top_k: int, top_p: float) -> None:
         self.temperature[row], self.top_k[row], self.top_p[row] = temperature, top_k, top_p
@@ -109,14 +110,14 @@ class SamplingRows:
             predictor=Warp.empty(rows, device),
         )
 
-    def first(self, rows: int) -> SamplingRows:
-        """The first rows: a view."""
+    def of(self, rows: Tensor) -> SamplingRows:
+        """Those of the rows int64[B], copied."""
         return SamplingRows(
-            seed=self.seed[:rows],
-            repetition_penalty=self.repetition_penalty[:rows],
-            min_frames=self.min_frames[:rows],
-            talker=self.talker.first(rows),
-            predictor=self.predictor.first(rows),
+            seed=self.seed[rows],
+            repetition_penalty=self.repetition_penalty[rows],
+            min_frames=self.min_frames[rows],
+            talker=self.talker.of(rows),
+            predictor=self.predictor.of(rows),
         )
 
     def set(self, row: int, wish: Sampling) -> None:

@@ -25,10 +25,6 @@ class SpeechState:
     frame: FrameState
     codec: CodecState
 
-    def first(self, rows: int) -> SpeechState:
-        """The first rows: a view, and a state like any other."""
-        return SpeechState(self.frame.first(rows), self.codec.first(rows))
-
 
 @dataclass(frozen=True, slots=True)
 class SpeechFrame:
@@ -50,7 +46,7 @@ class SpeechModel:
         self.frame = frame
         self.codec = codec
         # As Codec.step; `accelerate` may put a faster one here.
-        self.decode: Callable[[CodecState, Tensor, Tensor], Tensor] = codec.step
+        self.decode: Callable[[CodecState, Tensor, Tensor, Tensor | None], Tensor] = codec.step
 
     def init_state(self, rows: int, positions: int, pages: int | None = None) -> SpeechState:
         """Empty rows; see `FrameModel.init_state`."""
@@ -59,10 +55,13 @@ class SpeechModel:
         return SpeechState(frame, self.codec.init_state(rows, weight.device, weight.dtype))
 
     @torch.inference_mode()
-    def step(self, state: SpeechState, run: Tensor) -> SpeechFrame:
-        """One frame for the rows of a mask bool[B]; nothing of any other row changes."""
-        frame = self.frame.step(state.frame, run)
-        sound = self.decode(state.codec, frame.codes, frame.spoke)
+    def step(self, state: SpeechState, run: Tensor, rows: Tensor | None = None) -> SpeechFrame:
+        """One frame for the rows of a mask bool[B]; nothing of any other row changes.
+
+        The batch are the rows int64[B], or all. A row that is there twice must not run.
+        """
+        frame = self.frame.step(state.frame, run, rows=rows)
+        sound = self.decode(state.codec, frame.codes, frame.spoke, rows)
         finite = frame.finite & sound.isfinite().all(-1)
         pcm = (sound.nan_to_num().clamp(-1, 1) * PEAK).to(torch.int16)
         return SpeechFrame(frame.codes, pcm, frame.spoke, frame.ended, frame.starved, frame.full, finite)

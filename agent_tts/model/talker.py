@@ -49,10 +49,13 @@ class Talker(Transformer):
         rows = torch.full((1,), row, device=x.device)
         self.run(x[None], cache, self.window(positions, end, cache, rows))
 
-    def step(self, x: Tensor, positions: Tensor, cache: Cache) -> Tensor:
-        """One position for every row: x [B, H], int64[B] positions (the sink for a row that pauses) -> [B, H]."""
+    def step(self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None = None) -> Tensor:
+        """One position of each of the rows int64[B], or of all: x [B, H] -> [B, H].
+
+        int64[B] positions: the sink for a row that pauses.
+        """
         span = cache.sink  # a position that is used is below the sink
-        return self.run(x[:, None], cache, self.window(positions[:, None], span, cache))[:, 0]
+        return self.run(x[:, None], cache, self.window(positions[:, None], span, cache, rows))[:, 0]
 
     @staticmethod
     def checkpoint_name(name: str) -> str:

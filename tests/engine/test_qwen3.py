@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from agent_tts.engine import qwen3_loading, qwen3_model
 from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Open, Output, Starved, Text
+from agent_tts.engine.graphs import Launched
 from agent_tts.engine.qwen3 import JOINS_PER_STEP, Qwen3Engine
 from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.events import Sampling, SpeechOptions
@@ -346,13 +348,70 @@ def test_a_first_frame_that_is_silent_is_not_waited_for_and_the_next_is_as_it_wa
     expected = speak(ryan, TEXT, options=RYAN)
     model, steps = ryan._models[0], iter([0.0])
 
-    def quiet(rows: Sequence[int]) -> qwen3_model.Spoken:
-        spoken = step(rows)
-        return replace(spoken, pcm=(spoken.pcm * next(steps, 1.0)).astype(np.int16))
+    def quiet(rows: Sequence[int]) -> Launched:
+        launched = launch(rows)
+        samples = slice(16, 16 + 1_920)
+        launched._packed[:, samples] = (launched._packed[:, samples] * next(steps, 1.0)).to(torch.int16)
+        return launched
 
-    step = model.step
-    monkeypatch.setattr(model, "step", quiet)
+    launch = model.launch
+    monkeypatch.setattr(model, "launch", quiet)
     assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, expected.pcm[1_920:])
+
+
+@contextmanager
+def overlapped(made: Qwen3Engine) -> Iterator[Qwen3Engine]:
+    """As on a GPU: a step gives what the step before it has said."""
+    made._overlaps = True
+    try:
+        yield made
+    finally:
+        made._overlaps = False
+
+
+class TestAStepIsUnderWayWhileTheNextBegins:
+    def test_every_stream_says_what_it_says_otherwise(self, ending: Checkpoints) -> None:
+        scripts = {
+            0: Script([TEXT], RYAN),
+            1: Script(["Hello ", "world.", FLUSH, " How are", FLUSH, FLUSH, " you?"], RYAN),
+            2: Script(["\n", FLUSH, "Hi."], SpeechOptions("serena", seed=3)),
+            3: Script(["", ""], RYAN),
+        }
+        with engine(ending("custom_voice"), slots=4) as made:
+            plain = speak_all(made, scripts)
+            with overlapped(made):
+                assert made.step([], []) == []
+                for slot, spoken in speak_all(made, scripts).items():
+                    assert spoken.kinds == plain[slot].kinds
+                    assert np.array_equal(spoken.pcm, plain[slot].pcm)
+                assert made.under_way_s() is None
+
+    def test_what_is_under_way_is_nothing_to_the_next_owner(self, ryan: Qwen3Engine) -> None:
+        expected = speak(ryan, TEXT, options=RYAN)
+        with overlapped(ryan):
+            for _ in range(2):
+                ryan.step([Open(0, 1, SpeechOptions("sohee", seed=1)), Text(0, "Something else entirely.")], [0])
+                ryan.step([], [0])
+                assert ryan.under_way_s() is not None
+                ryan.step([Close(0)], [])
+                assert ryan.under_way_s() is None
+            ryan.step([Open(0, 1, SpeechOptions("sohee", seed=1)), Text(0, "Something else entirely.")], [0])
+            ryan.step([], [0])
+            outputs = ryan.step([Close(0), Open(0, 100, RYAN), Text(0, TEXT, last=True)], [0])
+            while not outputs or not isinstance(outputs[-1], Done):
+                outputs += ryan.step([], [0])
+        assert {output.epoch for output in outputs} == {100}
+        assert b"".join(output.pcm for output in outputs if isinstance(output, Frame)) == expected.pcm.tobytes()
+
+    def test_a_full_cache_ends_the_stream_behind_its_last_frame(self, checkpoint: Checkpoints) -> None:
+        with engine(checkpoint("custom_voice"), slots=1, positions=64) as small:
+            plain = speak(small, "word " * 60, options=RYAN)
+            with overlapped(small):
+                spoken = speak(small, "word " * 60, options=RYAN)
+        assert spoken.kinds == plain.kinds
+        assert isinstance(plain.outputs[-1], Done)
+        assert plain.outputs[-1].length
+        assert np.array_equal(spoken.pcm, plain.pcm)
 
 
 def test_speech_that_runs_away_is_cut(checkpoint: Checkpoints) -> None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent_tts import events
 from agent_tts.engine import base
-from agent_tts.engine.scheduler import Policy, Scheduler
+from agent_tts.engine.scheduler import Policy, Scheduler, Step
 from agent_tts.events import FRAME_BYTES, SpeechOptions
 
 PCM = bytes(FRAME_BYTES)
@@ -25,21 +25,26 @@ class Bench:
         self.scheduler = Scheduler(Policy(**{"slots": 1, "queue": 1, **policy}))
         self.now = 0.0
         self.inputs: list[base.Input] = []
-        self.run: set[int] = set()
+        self.run: list[int] = []
         self.events: list[events.Event] = []  # of `frames`
 
     def step(self, *outputs: base.Output, step_s: float = 0.0) -> list[events.Event]:
-        self.inputs, self.run = self.scheduler.plan(self.now)
-        return self.scheduler.apply(outputs, self.run, self.now, step_s)
+        return self.scheduler.apply(outputs, [self.plan()], self.now, step_s)
+
+    def plan(self) -> Step:
+        step = self.scheduler.plan(self.now)
+        self.inputs, self.run = step.inputs, step.run
+        return step
 
     def frames(self, count: int, slot: int = 0, epoch: int = 1) -> int:
         """Step until `count` frames were asked for; the number that the scheduler let run at this time."""
         made = 0
         for _ in range(count):
-            self.inputs, self.run = self.scheduler.plan(self.now)
-            if slot not in self.run:
+            step = self.plan()
+            outputs = [base.Frame(slot, epoch, PCM)] if slot in self.run else []
+            self.events += self.scheduler.apply(outputs, [step], self.now, 0.0)
+            if not outputs:
                 break
-            self.events += self.scheduler.apply([base.Frame(slot, epoch, PCM)], self.run, self.now, 0.0)
             made += 1
         return made
 
@@ -55,7 +60,7 @@ def test_a_stream_gets_a_free_slot_with_the_text_that_came_first() -> None:
     bench.scheduler.end(1)
     assert bench.step() == [events.Started(1, 0)]
     assert bench.inputs == [base.Open(0, 1, UNPACED), base.Text(0, "Hello"), base.Text(0, "", last=True)]
-    assert bench.run == {0}
+    assert bench.run == [0]
 
 
 def test_admission_is_first_in_first_out() -> None:
@@ -154,7 +159,7 @@ def test_paced_streams_that_are_near_run_in_one_step() -> None:
     assert wake_at is not None
     bench.now = wake_at
     bench.step()
-    assert bench.run == {0, 1}
+    assert bench.run == [0, 1]
 
 
 def test_a_dry_slot_is_left_out_until_text_comes() -> None:
@@ -163,10 +168,10 @@ def test_a_dry_slot_is_left_out_until_text_comes() -> None:
     bench.scheduler.append(1, "text")
     bench.step(base.Starved(0, 1))
     bench.step()
-    assert bench.run == set()
+    assert bench.run == []
     bench.scheduler.append(1, "more")
     bench.step()
-    assert bench.run == {0}
+    assert bench.run == [0]
 
 
 def test_a_dry_slot_without_text_starves() -> None:
@@ -257,6 +262,50 @@ def test_busy_time_is_that_of_the_steps_a_stream_ran_in() -> None:
     assert done.busy_ms == pytest.approx(5.0)
 
 
+class TestStepsUnderWay:
+    def test_they_count_as_made(self) -> None:
+        """Neither credit nor lead is used twice."""
+        bench = Bench(window_frames=2)
+        bench.scheduler.open(1, UNPACED, 0.0)
+        bench.scheduler.append(1, "text")
+        steps = [bench.plan() for _ in range(3)]
+        assert [step.run for step in steps] == [[0], [0], []]
+        bench.scheduler.apply([], steps, 0.0, 0.0)  # nothing came of them
+        assert bench.plan().run == [0]
+
+    def test_a_paced_stream_counts_them_in_its_lead(self) -> None:
+        bench = Bench()
+        bench.scheduler.open(1, SpeechOptions(lead_ms=400), 0.0)
+        bench.scheduler.append(1, "text")
+        assert bench.frames(3) == 3
+        assert [bench.plan().run for _ in range(3)] == [[0], [0], []]
+
+    def test_their_duration_is_that_of_everybody_in_them(self) -> None:
+        bench = Bench()
+        bench.scheduler.open(1, UNPACED, 0.0)
+        bench.scheduler.append(1, "text")
+        steps = [bench.plan(), bench.plan()]
+        bench.scheduler.apply([], [], 0.0, 0.5)
+        bench.scheduler.apply([], steps[:1], 0.0, 0.006)
+        happened = bench.scheduler.apply([base.Done(0, 1)], steps[1:], 0.0, 0.004)
+        assert [event.busy_ms for event in happened if isinstance(event, events.Finished)] == [10]
+
+
+def test_a_step_that_cannot_take_all_takes_who_runs_dry_first() -> None:
+    bench = Bench(slots=4, batch=2)
+    for stream in (1, 2, 3):
+        bench.scheduler.open(stream, UNPACED, 0.0)
+        bench.scheduler.append(stream, "text")
+    bench.step()
+    assert bench.run == [0, 1]
+    bench.step(base.Frame(2, 3, PCM))  # the third is heard before the others
+    bench.scheduler.open(4, UNPACED, 0.0)
+    bench.scheduler.append(4, "text")
+    assert sorted(bench.plan().run) == [0, 1]
+    bench.scheduler.apply([base.Frame(0, 1, PCM), base.Frame(0, 1, PCM)], [], 0.0, 0.0)
+    assert sorted(bench.plan().run) == [1, 3]
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     """Any order of commands, engine answers and time."""
 
@@ -269,7 +318,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.open: dict[int, int] = {}  # stream -> frames seen and not taken
         self.started: list[int] = []
         self.over: set[int] = set()
-        self.owners: dict[int, int] = {}  # slot -> epoch, as the engine was told
+        self.owners: dict[int | None, int] = {}  # slot -> epoch, as the engine was told
+        self.under_way: list[Step] = []  # whose outputs are still to come
 
     def streams(self, data: st.DataObject) -> int:
         return data.draw(st.integers(1, max(1, self.next_stream)), label="stream")
@@ -310,10 +360,10 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
-        inputs, run = self.scheduler.plan(self.now)
+        step = self.scheduler.plan(self.now)
         free = self.policy.slots - self.scheduler.speaking
         assert not (free and self.scheduler.queued), "a slot is free and somebody waits"
-        for message in inputs:
+        for message in step.inputs:
             if isinstance(message, base.Open):
                 assert message.slot not in self.owners, "a slot was handed over without a close"
                 self.owners[message.slot] = message.epoch
@@ -321,11 +371,15 @@ class SchedulerMachine(RuleBasedStateMachine):
                 del self.owners[message.slot]
             else:
                 assert message.slot in self.owners, "text for nobody"
-        assert run <= self.owners.keys()
+        before = [stream.id for step in self.under_way for stream in step.streams]
+        for stream in step.streams:
+            assert self.owners[stream.slot] == stream.id
+            assert self.open[stream.id] + before.count(stream.id) < self.policy.window_frames, "ran without credit"
+        done, self.under_way = [*self.under_way, step], []
+        if data.draw(st.booleans(), label="late"):
+            self.under_way = [done.pop()]
         outputs: list[base.Output] = []
-        for slot in sorted(run):
-            epoch = self.owners[slot]
-            assert self.open[epoch] < self.policy.window_frames, "ran without credit"
+        for slot, epoch in ((stream.slot or 0, stream.id) for step in done for stream in step.streams):
             kind = data.draw(st.sampled_from(["frame"] * 4 + ["starved", "done", "failed", "nothing"]), label="kind")
             if kind == "frame":
                 outputs.append(base.Frame(slot, epoch, PCM))
@@ -336,7 +390,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             elif kind == "failed":
                 outputs.append(base.Failed(slot, epoch, "internal", "x"))
             outputs.append(base.Frame(slot, 0, PCM))  # of an earlier owner
-        for event in self.scheduler.apply(outputs, run, self.now, 0.001):
+        for event in self.scheduler.apply(outputs, done, self.now, 0.001):
             self.see(event)
 
     def see(self, event: events.Event) -> None:
@@ -363,8 +417,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for stream in range(1, self.next_stream):
             self.scheduler.cancel(stream)
-        _, run = self.scheduler.plan(self.now)
-        for event in self.scheduler.apply([], run, self.now, 0.0):
+        for event in self.scheduler.apply([], [*self.under_way, self.scheduler.plan(self.now)], self.now, 0.0):
             self.see(event)
         assert self.over == set(range(1, self.next_stream)), "not every stream had its end"
         assert self.scheduler.speaking == self.scheduler.queued == 0

@@ -86,6 +86,17 @@ def test_a_step_is_that_of_torch_whoever_runs_pauses_or_leaves(codec: Codec, fas
         assert not pcm[~run].any()
 
 
+def test_a_batch_is_any_rows_in_any_order(codec: Codec, fast: FastCodec) -> None:
+    expected, found = state_of(codec, 4), state_of(codec, 4)
+    for frame, rows in enumerate([(2, 0), (0, 1), (2, 3, 3), (1, 2)]):
+        codes, run = random_codes(1, len(rows), seed=frame)[0], mask(*(row != 3 for row in rows))
+        wanted = codec.step(expected, codes, run, torch.tensor(rows, device=DEVICE))
+        pcm = fast.step(found, codes, run, torch.tensor(rows, device=DEVICE))
+        assert relative_error(pcm, wanted) < PARITY
+        assert torch.equal(found.position, expected.position)
+    assert found.position.tolist() == [2, 2, 3, 0]
+
+
 def test_both_convolutions_of_a_unit_in_one_kernel_are_the_same(
     codec: Codec, fast: FastCodec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
