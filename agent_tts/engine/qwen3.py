@@ -15,7 +15,7 @@ from typing import Any
 
 from loguru import logger
 
-from agent_tts.engine.base import Close, Input, Open, Output
+from agent_tts.engine.base import Close, Frame, Input, Open, Output
 from agent_tts.engine.graphs import Launched
 from agent_tts.engine.pace import Pace
 from agent_tts.engine.pieces import Piece
@@ -88,7 +88,8 @@ class Qwen3Engine:
         self._joins = JOINS_PER_STEP
         rows = self._slots.owners(run)
         for row in rows:
-            outputs += self._slots.guard(row, partial(self._prepare, row))
+            if not row.goes_on():
+                outputs += self._slots.guard(row, partial(self._prepare, row))
         for row in self._slots.owners([one.slot for one in inputs if isinstance(one, Open)]):
             outputs += self._slots.guard(row, partial(self._join, row))  # ahead of its text
         before, self._under_way = self._under_way, []
@@ -192,8 +193,12 @@ class Qwen3Engine:
             slots, tokens = [row.track.slot for _, row in heard], [row.tokens for _, row in heard]
             index = [index for index, _ in heard]
             away = self._watch.see(slots, spoken.codes[index], spoken.pcm[index], tokens)
-            for (index_of_row, row), run_away in zip(heard, away.tolist(), strict=True):
-                outputs += self._slots.guard(row, partial(row.hear, spoken, index_of_row, run_away=run_away))
+            ordinary = spoken.finite[index] & ~spoken.ended[index] & ~away
+            for (at, row), is_ordinary, run_away in zip(heard, ordinary.tolist(), away.tolist(), strict=True):
+                if is_ordinary and row.heard:
+                    outputs.append(Frame(row.track.slot, row.track.epoch, spoken.pcm[at].tobytes()))
+                else:
+                    outputs += self._slots.guard(row, partial(row.hear, spoken, at, run_away=run_away))
         if step and self._overlaps:
             self._pace.done(time.perf_counter(), waited=waited)
         return outputs

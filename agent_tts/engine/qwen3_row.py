@@ -55,7 +55,7 @@ class Row:
         # Frames that are under way: of this piece, or of the end of the one before.
         self._under_way = 0
         # Whether a frame has been handed out.
-        self._heard = False
+        self.heard = False
         # Positions of the cache that are in use. 0 while the row has not joined for its present piece.
         self._used = 0
         # Tokens on the text side of the row's steps, and how many of them it has read.
@@ -80,6 +80,15 @@ class Row:
     def joining(self) -> bool:
         """Whether a part of its prompt has to be computed yet."""
         return self._joining is not None
+
+    def goes_on(self) -> bool:
+        """Whether it takes part in this step with what it has: most rows do in most steps."""
+        self.runs = (
+            self._complete
+            and 0 < self._used < self.model.positions
+            and self.model.reserve(self.track.slot, self._used + 1)
+        )
+        return self.runs
 
     def read(self) -> list[Output]:
         """Read the text, and pass pieces in which there is nothing to speak."""
@@ -116,7 +125,7 @@ class Row:
         if not self.track.pieces:
             return None
         piece, needed = self.track.pieces[0], text_needed(speaker.voice)
-        if not self._can_join(piece) and (needed or self._heard):
+        if not self._can_join(piece) and (needed or self.heard):
             return None
         start = piece.tokens[:needed] if piece.speakable else []
         config, tokenizer = self.model.config, self.model.tokenizer
@@ -196,8 +205,8 @@ class Row:
         outputs = []
         pcm = spoken.pcm[index]
         # The first frame of a speaker is usually digital silence, which would be 80 ms of waiting.
-        if self._heard or int(np.abs(pcm.astype(np.int32)).max()) >= SILENT_PEAK:
-            self._heard = True
+        if self.heard or int(np.abs(pcm.astype(np.int32)).max()) >= SILENT_PEAK:
+            self.heard = True
             outputs.append(Frame(slot, epoch, pcm.astype("<i2").tobytes()))
         if run_away:
             outputs.append(Done(slot, epoch, length=True))
