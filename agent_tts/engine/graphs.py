@@ -32,6 +32,11 @@ _IN_FLIGHT = 2  # steps that have been launched, the one that is being read incl
 Progress = Callable[[int, int], None]  # graphs captured, of how many
 
 
+def batch_sizes(rows: int, buckets: Sequence[int] = BUCKETS) -> list[int]:
+    """The sizes of steps over a state of so many rows."""
+    return [*(size for size in buckets if size < rows), rows]
+
+
 @dataclass(frozen=True, slots=True)
 class Spoken:
     """A `SpeechFrame` on the host, for the first n rows. Its arrays are good until the second launch after it."""
@@ -87,7 +92,7 @@ class FrameGraphs:
         self._on_device = device.type == "cuda"
         if buckets is None:
             buckets = BUCKETS if self._on_device else ()
-        self._sizes = [*(size for size in buckets if size < rows), rows]
+        self._sizes = batch_sizes(rows, buckets)
         self._states = {size: state.first(size) for size in self._sizes}
         self._run = torch.zeros(rows, dtype=torch.bool, device=device)
         # What the host writes and reads, in turns.
