@@ -40,7 +40,13 @@ def rows_of_state(rows: int, device: torch.device) -> int:
 
 def most_rows(rows: int, device: torch.device) -> int:
     """How many of `rows` a step may have: on a GPU, as many as fit the last bucket."""
-    return min(rows, BUCKETS[-1]) if device.type == "cuda" else rows
+    return batch_sizes(rows)[-1] if device.type == "cuda" else rows
+
+
+def batch_sizes(rows: int, buckets: Sequence[int] = BUCKETS) -> list[int]:
+    """The sizes of a GPU's steps, where so many rows may speak."""
+    most = min(rows, BUCKETS[-1])
+    return [*(size for size in buckets if size < most), most]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +109,12 @@ class FrameGraphs:
         rows = len(state.frame.ended) - self._on_device
         self._model = model
         self._state = state
-        # Rows of the largest step.
-        self.most = most_rows(rows, device)
-        smaller = [size for size in (BUCKETS if buckets is None else buckets) if size < self.most]
-        self._sizes = [*smaller, self.most] if self._on_device else [rows]
+        self._sizes = batch_sizes(rows, BUCKETS if buckets is None else buckets) if self._on_device else [rows]
+        most = self._sizes[-1]
         self._nobody = rows
         # On a GPU int64[most], the rows of the step; otherwise bool[rows], who runs.
-        self._who = torch.zeros(self.most, dtype=torch.int64 if self._on_device else torch.bool, device=device)
-        self._all = torch.ones(self.most, dtype=torch.bool, device=device)
+        self._who = torch.zeros(most, dtype=torch.int64 if self._on_device else torch.bool, device=device)
+        self._all = torch.ones(most, dtype=torch.bool, device=device)
         # What the host writes and reads, in turns.
         self._turns = [_Turn(self._who) for _ in range(_IN_FLIGHT)]
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +15,11 @@ from loguru import logger
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agent_tts.engine.graphs import FrameGraphs, Launched, most_rows, rows_of_state
+from agent_tts.engine.compiling import Steps, compiling
+from agent_tts.engine.graphs import FrameGraphs, Launched, batch_sizes, most_rows, rows_of_state
 from agent_tts.events import VoiceKind
 from agent_tts.model import codec as codec_module
-from agent_tts.model.acceleration import accelerate
+from agent_tts.model.acceleration import accelerate, can_fuse
 from agent_tts.model.codec import Codec
 from agent_tts.model.codec_state import CodecState
 from agent_tts.model.config import ModelConfig, ModelType
@@ -152,13 +155,18 @@ class Qwen3Model:
         return 2 * talker.num_hidden_layers * talker.num_key_value_heads * talker.head_dim * self.dtype.itemsize
 
     def load(self) -> None:
-        """Take the memory, read the weights, and capture the steps."""
-        for part in self._plans:
-            part.load(self.device)
-        logger.info("{}: loaded on {} as {}", self.name, self.device, str(self.dtype).removeprefix("torch."))
-        model = SpeechModel(self._frame, self._codec)
-        fused = accelerate(model)
-        state = model.init_state(rows_of_state(self.rows, self.device), self.positions, self.pages)
+        """Take the memory, read the weights while kernels are compiled, and capture the steps."""
+        times = [time.monotonic()]
+        with compiling(self._steps()) as compilation:
+            for part in self._plans:
+                part.load(self.device)
+            logger.info("{}: loaded on {} as {}", self.name, self.device, _name_of(self.dtype))
+            model = SpeechModel(self._frame, self._codec)
+            fused = accelerate(model)
+            state = model.init_state(rows_of_state(self.rows, self.device), self.positions, self.pages)
+            times.append(time.monotonic())
+            compilation.wait(self._tell_compiled)
+            times.append(time.monotonic())
         pages = Pages(state.frame.cache) if self.pages is not None else None
         captured = self._graphs and self.device.type == "cuda"
         if captured:
@@ -166,7 +174,27 @@ class Qwen3Model:
         runner = FrameGraphs(
             model, state, captured=captured, buckets=() if self._one_size else None, progress=self._tell
         )
+        times.append(time.monotonic())
+        spans = [after - before for before, after in pairwise(times)]
+        logger.info("{}: weights {:.1f} s, then kernels {:.1f} s, capture {:.1f} s", self.name, *spans)
         self._running = _Running(model, state, runner, pages)
+
+    def _steps(self) -> Steps | None:
+        """Those that are made of fused kernels, if they will be."""
+        if not can_fuse(self.device, self.dtype):
+            return None
+        return Steps(
+            folder=str(self.folder),
+            dtype=_name_of(self.dtype),
+            codec_dtype=_name_of(self._codec_dtype),
+            positions=self.positions,
+            paged=self.pages is not None,
+            sizes=(self.batch,) if self._one_size else tuple(batch_sizes(self.rows)),
+            capability=torch.cuda.get_device_capability(self.device),
+        )
+
+    def _tell_compiled(self, done: int, total: int) -> None:
+        logger.info("{}: {} of {} kernels compiled", self.name, done, total)
 
     def _tell(self, done: int, total: int) -> None:
         logger.info("{}: {} of {} captured", self.name, done, total)
@@ -259,6 +287,10 @@ class Qwen3Model:
     def launch(self, rows: Sequence[int]) -> Launched:
         """Begin a frame of different rows, `batch` at most: each has joined, and has text or knows that it is all."""
         return self._loaded.graphs.launch(rows)
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True, slots=True)

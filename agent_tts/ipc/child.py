@@ -9,7 +9,6 @@ Exit codes: 0 after `Stop` or when the front is gone, 70 when the engine is lost
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import os
 import queue
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING
 from agent_tts.errors import SettingsError
 from agent_tts.events import Command, Event, Hello
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, WireError, encode
+from agent_tts.processes import die_with
 
 if TYPE_CHECKING:
     from agent_tts.engine.loop import EngineLoop
@@ -35,7 +35,6 @@ MAX_INBOX_BYTES = 8 << 20
 # The reader must get the interpreter soon while the engine runs Python code; the default of 5 ms is a fifth of a step.
 SWITCH_INTERVAL_S = 0.000_5
 PIPE_BYTES = 1 << 20  # a step of 64 streams is 250 kB
-PR_SET_PDEATHSIG = 1
 
 
 def take_pipes() -> tuple[int, int]:
@@ -49,14 +48,6 @@ def take_pipes() -> tuple[int, int]:
     os.close(null)
     os.dup2(2, 1)
     return commands, out
-
-
-def die_with(parent: int) -> None:
-    """On Linux: have the kernel kill us when `parent` dies, even while the engine holds the GIL."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the call
-            os._exit(0)
 
 
 def arrange_signals() -> None:

@@ -22,6 +22,12 @@ def accelerate(model: SpeechModel) -> bool:
     weight = model.frame.talker.codec_head.weight
     if not can_fuse(weight.device, weight.dtype):
         return False
+    put_kernels(model)
+    return True
+
+
+def put_kernels(model: SpeechModel) -> None:
+    """The same, whatever the device: on the meta device, for a rehearsal."""
     from agent_tts.model.fused import fuse
 
     fuse(model.frame)
@@ -29,4 +35,3 @@ def accelerate(model: SpeechModel) -> bool:
         from agent_tts.model.codec_fast import FastCodec
 
         model.decode = FastCodec(model.codec).step
-    return True

@@ -27,6 +27,7 @@ from agent_tts.model.codec_layers import (
 )
 from agent_tts.model.codec_packed import Conv, Snake, Streams, Unit
 from agent_tts.model.codec_state import CodecState
+from agent_tts.model.kernels.launch import launch
 
 
 class Layer(NamedTuple):
@@ -151,7 +152,8 @@ class FastCodec:
         books, size, channels = self._table.shape
         ring = state.histories[self._start]
         block = min(256, triton.next_power_of_2(channels))
-        kernels.quantize[len(run), triton.cdiv(channels, block)](
+        launch(
+            kernels.quantize, (len(run), triton.cdiv(channels, block)),
             codes, run, *streams, self._table, ring, SIZE=size, BOOKS=books, C=channels, FRAMES=ring.shape[1],
             BLOCK=block, num_warps=1,
         )  # fmt: skip
@@ -164,7 +166,8 @@ class FastCodec:
         for layer, keys, values in zip(self._layers, state.keys, state.values, strict=True):
             qkv = layer.qkv(x, streams)
             mixed = x.new_empty(len(x), 1, heads * 2 * half)
-            kernels.attention[len(x), heads](
+            launch(
+                kernels.attention, (len(x), heads),
                 qkv, *streams, keys, values, mixed, self._frequencies, config.head_dim**-0.5,
                 WINDOW=config.sliding_window, HEADS=heads, HALF=half,
                 SLOTS=triton.next_power_of_2(config.sliding_window), num_warps=2,
@@ -190,7 +193,8 @@ class FastCodec:
         conv, channels = self._last, ring.shape[2]
         m, tile = len(run) * conv.rate, 32
         out = torch.empty(len(run), conv.rate, dtype=torch.float32, device=ring.device)
-        kernels.waveform[triton.cdiv(m, tile),](
+        launch(
+            kernels.waveform, (triton.cdiv(m, tile),),
             ring, *streams, run, conv.weight, conv.bias, out, m,
             T=conv.rate, C=channels, TAPS=conv.taps, FRAMES=ring.shape[1] // conv.rate,
             BM=tile, BLOCK=triton.next_power_of_2(channels), num_warps=4,
@@ -204,7 +208,8 @@ def _stretch(stretch: Stretch, x: Tensor, streams: Streams, rings: tuple[Tensor,
     x = stretch.upsample(x, streams, ring=entry).view(len(x), stretch.rate, channels)
     hidden = torch.empty_like(x)
     weight, bias = stretch.depthwise
-    kernels.depthwise_norm[len(x) * stretch.rate,](
+    launch(
+        kernels.depthwise_norm, (len(x) * stretch.rate,),
         entry, *streams, weight, bias, *stretch.norm, hidden,
         T=stretch.rate, C=channels, TAPS=len(weight), FRAMES=entry.shape[1] // stretch.rate, EPS=stretch.eps,
         BLOCK=triton.next_power_of_2(channels), num_warps=4,

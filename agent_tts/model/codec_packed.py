@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from agent_tts.model import codec_kernels as kernels
 from agent_tts.model.codec_layers import CausalConv, CausalUpsample, ResidualUnit, SnakeBeta
+from agent_tts.model.kernels.launch import launch
 from agent_tts.model.layers import RMSNorm
 
 
@@ -114,7 +115,9 @@ class Conv:
         out = x.new_empty(count, self.rate, n) if raw else None
         tile = tile or conv_tile(m, n, channels)
         between, second = pointwise or ((None, None), None)
-        kernels.conv[triton.cdiv(m, tile.m) * triton.cdiv(n, tile.n),](
+        launch(
+            kernels.conv,
+            (triton.cdiv(m, tile.m) * triton.cdiv(n, tile.n),),
             x,
             streams.of(x, self.rate),
             streams.position,

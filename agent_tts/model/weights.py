@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from agent_tts.model.entries import CheckpointError
@@ -40,6 +40,15 @@ def build(module: Callable[P, M], *args: P.args, **kwargs: P.kwargs) -> M:
     """A module whose large parameters take no memory until they are loaded; its buffers are real at once."""
     with _NoMemory():
         return module(*args, **kwargs).eval()
+
+
+def hollow(module: Loadable, dtype: torch.dtype) -> None:
+    """Makes a module from `build` one of shapes alone, on the meta device, as `Plan.load` makes it on another."""
+    state = module.state_dict()
+    for name in module.checkpoint_names():
+        tensor = torch.empty(state[name].shape, dtype=dtype, device="meta")
+        _place(module, name, tensor)
+    module.to("meta")
 
 
 class _NoMemory(TorchFunctionMode):
@@ -67,11 +76,16 @@ class Plan:
         with ExitStack() as stack:
             files = {path: stack.enter_context(safe_open(path, "pt")) for path in set(self.files.values())}
             for ours, theirs in self.names.items():
-                owner, _, name = ours.rpartition(".")
                 # A copy, even where nothing is converted: what the file maps would change with the file.
                 tensor = files[self.files[theirs]].get_tensor(theirs).to(device, self.dtype, copy=True)
-                setattr(self.module.get_submodule(owner), name, nn.Parameter(tensor, requires_grad=False))
+                _place(self.module, ours, tensor)
         self.module.to(device)
+
+
+def _place(module: Loadable, name: str, tensor: Tensor) -> None:
+    """Makes a tensor the parameter of this name."""
+    owner, _, attribute = name.rpartition(".")
+    setattr(module.get_submodule(owner), attribute, nn.Parameter(tensor, requires_grad=False))
 
 
 def plan(module: Loadable, path: Path, dtype: torch.dtype, unused: tuple[str, ...] = ()) -> Plan:

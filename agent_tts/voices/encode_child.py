@@ -11,15 +11,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from agent_tts.processes import take_stdout
+
 NICE = 10
 THREADS = 2  # speech that is being made goes first
-
-
-def take_stdout() -> int:
-    """Keep stdout for ourselves; whoever else prints gets stderr."""
-    out = os.dup(1)
-    os.dup2(2, 1)
-    return out
 
 
 def encode(samples: bytes, folders: Iterable[Path], *, reference: bool) -> bytes:

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from agent_tts.model.kernels.launch import overlap, power_of_2, wait
+from agent_tts.model.kernels.launch import launch, overlap, power_of_2, wait
 
 _TILE = 64  # positions that a program reads at a time
 
@@ -290,7 +290,9 @@ def attend(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: 
     size = place.keys.shape[1]
     splits = scratch.parts.shape[2]
     tile, warps, stages = _shape(len(qkv))
-    _attend[(len(qkv), heads.pairs, splits)](
+    launch(
+        _attend,
+        (len(qkv), heads.pairs, splits),
         *(qkv, q_norm, k_norm, heads.rope, place.positions, place.keys, place.values, place.table, out),
         *(scratch.parts, scratch.tops, scratch.counters),
         *(heads.eps, place.sink, place.keys.stride(0), heads.dim**-0.5),
@@ -305,7 +307,9 @@ def attend(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: 
 def attend_in_frame(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: FramePlace, qkv: Tensor) -> Tensor:
     """The last T tokens of a frame: [B * T, (queries + 2 pairs) dim] -> [B * T, queries dim]; writes the cache."""
     out = qkv.new_empty(len(qkv), heads.queries * heads.dim)
-    _attend_in_frame[(len(qkv) // place.tokens, heads.pairs)](
+    launch(
+        _attend_in_frame,
+        (len(qkv) // place.tokens, heads.pairs),
         *(qkv, q_norm, k_norm, heads.rope, place.keys, place.values, out, heads.eps, heads.dim**-0.5, place.position),
         *(heads.queries, heads.pairs, heads.dim, place.keys.shape[1], place.tokens),
         num_warps=1,

@@ -6,13 +6,48 @@ kernel before it. The rule that keeps it right: before `wait` a kernel reads not
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+Capability = tuple[int, int]  # of a GPU: major, minor
+
+
+class Listener(Protocol):
+    """Hears of launches in the place of a GPU."""
+
+    capability: Capability  # of that GPU
+
+    def launched(self, kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None: ...
+
+
+# Who hears of launches; None makes them.
+_listener: Listener | None = None
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+    """The one way to a kernel."""
+    if _listener is None:
+        kernel[grid](*args, **options)
+    else:
+        _listener.launched(kernel, args, options)
+
+
+@contextmanager
+def unmade(listener: Listener) -> Iterator[None]:
+    """Within it no launch is made; the listener hears of each, in any thread."""
+    global _listener
+    before, _listener = _listener, listener
+    try:
+        yield
+    finally:
+        _listener = before
 
 
 @triton.jit
@@ -23,11 +58,15 @@ def wait(OVERLAP: tl.constexpr):
         gdc_launch_dependents()
 
 
-@cache
 def overlap(device: torch.device) -> dict[str, Any]:
     """The launch options of kernels on a device."""
-    able = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
-    return {"OVERLAP": True, "launch_pdl": True} if able else {"OVERLAP": False}
+    major, _ = _listener.capability if _listener else _capability(device)
+    return {"OVERLAP": True, "launch_pdl": True} if major >= 9 else {"OVERLAP": False}
+
+
+@cache
+def _capability(device: torch.device) -> Capability:
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
 
 
 def power_of_2(size: int) -> int:

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from agent_tts.model.kernels.launch import overlap, power_of_2, wait
+from agent_tts.model.kernels.launch import launch, overlap, power_of_2, wait
 
 NORM_ROWS = 1  # up to so many, every program norms the rows itself
 VECTOR_ROWS = 2  # up to so many, rows are multiplied one by one
@@ -191,7 +191,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`layers.RMSNorm` of [M, K]."""
     out = torch.empty_like(x)
     size = x.shape[1]
-    _norm_rows[(len(x),)](x, weight, out, eps, size, power_of_2(size), **overlap(x.device))
+    launch(_norm_rows, (len(x),), x, weight, out, eps, size, power_of_2(size), **overlap(x.device))
     return out
 
 
@@ -256,7 +256,9 @@ def linear(
     across = triton.cdiv(outputs, tile.outputs)
     if tile.rows == 0:
         options["NORM"] = norm is not None
-        _rows_times_matrix[(across,)](
+        launch(
+            _rows_times_matrix,
+            (across,),
             *(x, weight, norm and norm.weight, bias, residual, out, norm.eps if norm else 0.0),
             *(count, outputs, inputs, tile.outputs, power_of_2(inputs) if norm else tile.inputs),
             **options,
@@ -264,7 +266,9 @@ def linear(
     else:
         down = triton.cdiv(count, tile.rows)
         area = across * down * tile.rows * tile.outputs * (2 if gated else 1)
-        _tiles_times_matrix[(across, down, tile.splits)](
+        launch(
+            _tiles_times_matrix,
+            (across, down, tile.splits),
             *(x, weight, bias, residual, out),
             x.new_empty(area * tile.splits if tile.splits > 1 else 0, dtype=torch.float32),
             _counters(x.device),
@@ -280,7 +284,7 @@ def _by_cublas(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor 
         both = F.linear(x, weight, bias)
         size = len(weight) // 2
         out = x.new_empty(len(x), size)
-        _gate_rows[(triton.cdiv(size, 1024), len(x))](both, out, size, 1024, **overlap(x.device))
+        launch(_gate_rows, (triton.cdiv(size, 1024), len(x)), both, out, size, 1024, **overlap(x.device))
         return out
     if residual is None:
         return F.linear(x, weight, bias)

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from agent_tts.model.kernels.launch import overlap, power_of_2, wait
+from agent_tts.model.kernels.launch import launch, overlap, power_of_2, wait
 from agent_tts.model.sampling import FRAME_STRIDE, GAMMA, MIX_1, MIX_2, Warp
 
 _GAMMA, _MIX_1, _MIX_2 = tl.constexpr(GAMMA), tl.constexpr(MIX_1), tl.constexpr(MIX_2)
@@ -91,7 +91,9 @@ def draw(logits: Tensor, how: Warp, seed: Tensor, frame: Tensor, codebook: int) 
     """`sampling.draw`: [B, V] -> int64[B]."""
     out = seed.new_empty(len(logits))
     size = logits.shape[1]
-    _draw[(len(logits),)](
+    launch(
+        _draw,
+        (len(logits),),
         *(logits, how.temperature, how.top_k, how.top_p, seed, frame, out, codebook, size, power_of_2(size)),
         num_warps=8,
         **overlap(logits.device),

@@ -1,0 +1,50 @@
+"""The first start on a GPU: what the steps launch has been compiled before they do, so that capturing adds nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent_tts.bench.checkpoint import write
+
+pytestmark = pytest.mark.gpu
+
+# Starts an engine, and says which files its steps have added to triton's cache.
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from agent_tts.engine.compiling import Compilation
+from agent_tts.engine.qwen3 import Qwen3Engine
+from agent_tts.settings import Checkpoint, Qwen3, Settings, Voices
+
+cache, before, wait = Path(os.environ["TRITON_CACHE_DIR"]), set(), Compilation.wait
+
+def counted(compilation, progress):
+    wait(compilation, progress)
+    before.update(cache.iterdir())
+
+Compilation.wait = counted
+folder, paged = sys.argv[1], sys.argv[2] == "paged"
+qwen3 = Qwen3(models=(Checkpoint(source=folder),), positions=4_096, memory=0.08 if paged else 0.85)
+engine = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=folder + "/voices")), 32)
+assert any(model.pages for model in engine._models) == paged
+engine.close()
+print(len(before), *(file.name for kernel in set(cache.iterdir()) - before for file in kernel.iterdir()))
+"""
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("memory", ["plain", "paged"])
+def test_a_first_start_finds_all_its_kernels(tmp_path: Path, memory: str) -> None:
+    write(tmp_path / "0.6B", size="0.6B")
+    environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "0.6B"), memory]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=380)
+    print(done.stderr)
+    compiled, *added = done.stdout.split()
+    assert int(compiled) > 100
+    assert [name for name in added if not name.startswith("cuda_utils")] == []  # triton's own link to the driver
