@@ -63,6 +63,18 @@ def test_nothing_dangerous_is_used(path: Path) -> None:
             assert not any(k.arg == "shell" and ast.unparse(k.value) != "False" for k in node.keywords)
 
 
+def test_kernels_are_launched_in_one_way() -> None:
+    """One that is launched past `launch` would not be compiled ahead."""
+    launches = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in (PACKAGE / "model").rglob("*.py")
+        if "triton" in imports(path)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)
+    ]
+    assert launches == ["model/kernels/launch.py"]
+
+
 def loaded_by(statement: str) -> set[str]:
     """Top-level modules that a fresh interpreter has after a statement."""
     program = f"{statement}\nimport sys\nprint(' '.join({{name.split('.')[0] for name in sys.modules}}))"

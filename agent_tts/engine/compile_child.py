@@ -39,7 +39,6 @@ def rehearse(steps: Steps) -> list[Launch]:
     from agent_tts.model.speech import SpeechModel
     from agent_tts.model.weights import build, hollow
 
-    torch.set_num_threads(1)  # a process with threads must not fork
     config = ModelConfig.read(Path(steps.folder))
     model = SpeechModel(build(FrameModel, config), build(Codec, config.codec))
     hollow(model.frame, getattr(torch, steps.dtype))

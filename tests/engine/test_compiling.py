@@ -154,6 +154,7 @@ def test_it_is_given_up_in_time_with_its_workers(
         (process,) = children(os.getpid())
         while not (workers := children(process)):
             time.sleep(0.01)
+        assert len(list(Path(f"/proc/{process}/task").iterdir())) == 1  # it may fork
         monkeypatch.setattr(compilation, "_deadline", time.monotonic() + 0.1)
         compilation.wait(Heard())
     assert "kernels: not all are compiled after" in log[-1]

@@ -16,7 +16,7 @@ from agent_tts.model.codec import ENCODING, Codec
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
-from agent_tts.model.weights import build, plan
+from agent_tts.model.weights import build, hollow, plan
 from tests.model import oracle
 from tests.model.conftest import Checkpoint
 
@@ -233,3 +233,17 @@ def test_codec_weights_of_a_checkpoint_are_file_contents(checkpoint: Checkpoint)
     contents = load_file(path)
     assert set(contents) == set(expected)
     assert all(torch.equal(contents[name], expected[name]) for name in contents)
+
+
+def test_a_hollow_model_is_the_loaded_one_without_memory(checkpoint: Checkpoint) -> None:
+    folder = checkpoint("custom_voice")
+    hollowed, loaded = (build(Codec, ModelConfig.read(folder).codec) for _ in range(2))
+    hollow(hollowed, torch.float16)
+    plan(loaded, folder / "speech_tokenizer/model.safetensors", torch.float16, ENCODING).load("cpu")
+
+    def shapes(codec: Codec) -> dict[str, tuple[torch.dtype, torch.Size]]:
+        named = (*codec.named_parameters(), *codec.named_buffers())
+        return {name: (tensor.dtype, tensor.shape) for name, tensor in named}
+
+    assert shapes(hollowed) == shapes(loaded)
+    assert all(tensor.is_meta for tensor in (*hollowed.parameters(), *hollowed.buffers()))
