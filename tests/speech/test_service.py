@@ -16,7 +16,8 @@ from agent_tts.errors import Draining, EngineLost, UnknownVoice, UnsupportedLang
 from agent_tts.events import Audio, Event, Finished, Flushed, Model, SpeechOptions, Started
 from agent_tts.ipc.local import LocalEngine
 from agent_tts.settings import Settings
-from agent_tts.speech.service import Link, SpeechService
+from agent_tts.speech.engine import Link
+from agent_tts.speech.service import SpeechService
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
 from tests.support import until
 
@@ -26,7 +27,7 @@ UNPACED = SpeechOptions(lead_ms=None)
 @asynccontextmanager
 async def running(**values: Any) -> AsyncIterator[SpeechService]:
     settings = Settings(**{"engine": "tone", **values})
-    service = SpeechService(lambda events, lost: LocalEngine(create_loop(settings), events, lost))
+    service = SpeechService([lambda events, lost: LocalEngine(create_loop(settings), events, lost)])
     await service.start()
     await until(lambda: service.ready)
     yield service
@@ -36,7 +37,7 @@ async def running(**values: Any) -> AsyncIterator[SpeechService]:
 async def test_ready_means_that_a_real_synthesis_succeeded() -> None:
     """Set `ready` on Hello to see it fail."""
     settings = Settings(engine="tone")
-    service = SpeechService(lambda events, lost: LocalEngine(create_loop(settings), events, lost))
+    service = SpeechService([lambda events, lost: LocalEngine(create_loop(settings), events, lost)])
     await service.start()
     assert service.alive
     assert not service.ready
@@ -58,7 +59,7 @@ async def test_a_first_synthesis_without_audio_is_none() -> None:
 
         return LocalEngine(create_loop(Settings(engine="tone")), heard, on_lost)
 
-    service = SpeechService(mute)
+    service = SpeechService([mute])
     await service.start()
     await until(lambda: service.speaking == 0)
     assert not service.ready
@@ -123,10 +124,11 @@ async def test_voices_are_seen_as_soon_as_they_are_added_and_until_they_are_dele
     """Keep the first `Routing` to see it fail."""
     library = VoiceLibrary(tmp_path / "voices", limit=10)
     settings = Settings(engine="tone")
-    service = SpeechService(lambda events, lost: LocalEngine(create_loop(settings), events, lost), library)
+    service = SpeechService([lambda events, lost: LocalEngine(create_loop(settings), events, lost)], library)
     await service.start()
-    assert service.info is not None
-    service.info = dataclasses.replace(service.info, models=(Model("design", "designed", "/d"),))
+    [engine] = service.engines
+    assert engine.info is not None
+    engine.info = dataclasses.replace(engine.info, models=(Model("design", "designed", "/d"),))
     for _ in range(2):
         with pytest.raises(UnknownVoice):
             service.resolve(SpeechOptions(voice="old"))
