@@ -10,7 +10,6 @@ from agent_tts.bench.streams import Plan, hold, is_clean
 from agent_tts.errors import SpeechError
 from tests.support import running_node
 
-
 NOBODY = 1 << 30  # no process: the kernel's largest id is 2**22
 
 
