@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -189,6 +190,22 @@ async def test_one_that_cannot_start_ends_the_others_and_says_why() -> None:
     wrong = Settings.model_validate({"engine": "espeak", "engines": 2, "espeak": {"voice": "zz"}})
     with pytest.raises(SettingsError, match=r"espeak\.voice"):
         await SpeechService(engine_processes(wrong)).start()
+
+
+async def test_one_that_fails_last_ends_those_that_are_up() -> None:
+    """Mutation: without `_stop` in `SpeechService.start` the leak gate finds their processes."""
+
+    class Late(EngineProcess):
+        """Fails when the others have come up."""
+
+        async def start(self) -> None:
+            await until(lambda: service.engines[0].alive and service.engines[1].alive, BACK_S)
+            raise EngineLost("it is too late")
+
+    service = SpeechService([*engine_processes(tone_settings(engines=2)), partial(Late, tone_settings())])
+    with pytest.raises(EngineLost, match="too late"):
+        await service.start()
+    assert not service.alive
 
 
 async def test_cancelling_the_start_leaves_no_process() -> None:
