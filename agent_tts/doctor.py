@@ -139,7 +139,7 @@ def _gpu() -> Finding:
         torch = f"torch {importlib.metadata.version('torch')}"
     except importlib.metadata.PackageNotFoundError:
         torch = "no torch"
-    return Finding("gpu", Verdict.GOOD, f"NVIDIA driver, {torch}; the engines of this version run on the CPU")
+    return Finding("gpu", Verdict.GOOD, f"NVIDIA driver, {torch}; an engine on each of two: --device cuda:0,cuda:1")
 
 
 def _files() -> Finding:

@@ -1,7 +1,7 @@
 """What crosses the boundary between the front process and the engine process: plain values, nothing else.
 
 A *stream* is one utterance. Its id is a u32 that the front never reuses while the engine process lives, so an event
-of a dead stream can always be told apart.
+of a dead stream can always be told apart. Each engine of a node counts its own.
 """
 
 from __future__ import annotations
@@ -152,6 +152,7 @@ class Hello:
     """The engine is loaded and takes streams."""
 
     info: EngineInfo
+    queue: int  # how many streams may wait for a slot
 
 
 @dataclass(frozen=True, slots=True)

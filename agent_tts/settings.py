@@ -15,6 +15,7 @@ ENV_PREFIX = "AGENT_TTS_"  # AGENT_TTS_LIMITS__CONNECTIONS=64 is limits.connecti
 
 
 HUB_REVISION = re.compile(r"([^/@\s]+/[^/@\s]+)@([^/@\s]+)")
+DEVICES = r"^(auto|(cpu|cuda(:\d+)?)(\s*,\s*(cpu|cuda(:\d+)?))*)$"
 
 
 class Section(BaseModel):
@@ -112,7 +113,9 @@ class Qwen3(Section):
     """The neural engine."""
 
     models: tuple[Checkpoint, ...] = Field((), description="one for each kind of voice that is to be spoken")
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
+    device: str = Field(
+        "auto", pattern=DEVICES, description="auto, cpu, cuda or cuda:N; several, with commas: one each"
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto is bfloat16 on a GPU")
     codec_dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
         "auto", description="auto is float16 by fused kernels on a GPU, otherwise float32"
@@ -141,8 +144,13 @@ class Settings(Section):
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8100, ge=0, le=65_535, description="port of everything; 0 picks a free one")
     engine: Literal["auto", "qwen3", "espeak", "tone"] = Field("auto", description="auto: qwen3 if it has a model")
-    slots: int | None = Field(None, ge=1, le=65_535, description="streams speaking at once; default: the engine's")
-    queue: int | None = Field(None, ge=0, description="streams waiting for a slot; default: 2 x slots")
+    engines: int | None = Field(
+        None, ge=1, le=64, description="engine processes; default: one for each device of qwen3, otherwise 1"
+    )
+    slots: int | None = Field(
+        None, ge=1, le=65_535, description="streams speaking at once in each engine process; default: the engine's"
+    )
+    queue: int | None = Field(None, ge=0, description="streams waiting for a slot of each; default: 2 x slots")
     lead_ms: int = Field(1_000, ge=120, description="default of a session's lead_ms")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severity of a log line")
     web: bool = Field(True, description="serve the page at /")

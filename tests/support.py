@@ -22,7 +22,7 @@ from agent_tts.serve.app import create_app
 from agent_tts.serve.node import Node
 from agent_tts.serve.server import NodeServer, listen
 from agent_tts.settings import Settings
-from agent_tts.speech.service import Link, LinkFactory
+from agent_tts.speech.engine import Link, LinkFactory
 
 START_S = 30.0
 

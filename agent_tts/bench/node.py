@@ -33,7 +33,14 @@ class OwnNode:
 
     url: str  # http://127.0.0.1:port
     front_pid: int
-    engine_pid: int | None  # None where /proc does not tell
+    engine_pids: tuple[int, ...]  # oldest first; empty where /proc does not tell
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Its processes by name."""
+        if len(self.engine_pids) == 1:
+            return {"front": self.front_pid, "engine": self.engine_pids[0]}
+        return {"front": self.front_pid, **{f"engine {number}": pid for number, pid in enumerate(self.engine_pids)}}
 
 
 @asynccontextmanager
@@ -59,8 +66,7 @@ async def own_node(**settings: object) -> AsyncIterator[OwnNode]:
         async with asyncio.timeout(START_S):
             address = await url
             await _ready(address)
-        engine_pid = next(iter(children_of(process.pid)), None)
-        yield OwnNode(address, process.pid, engine_pid)
+        yield OwnNode(address, process.pid, tuple(children_of(process.pid)))
     finally:
         await _stop(process)
         reader.cancel()
@@ -112,10 +118,8 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def cpu_s(pid: int | None) -> float | None:
+def cpu_s(pid: int) -> float | None:
     """CPU time that a process has used, in seconds; None where /proc does not tell."""
-    if pid is None:
-        return None
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

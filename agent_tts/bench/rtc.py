@@ -23,7 +23,7 @@ MARGIN_S = 30.0  # for a process to answer, beyond what it measures
 
 
 async def listen(
-    url: str, key: str | None, count: int, seconds: float, voice: str | None, pids: dict[str, int | None]
+    url: str, key: str | None, count: int, seconds: float, voice: str | None, pids: dict[str, int]
 ) -> dict[str, Any]:
     """Have `count` peers listen for so many seconds; their figures. Cancelling it ends them.
 
@@ -103,7 +103,7 @@ async def _stop(process: asyncio.subprocess.Process, patience_s: float) -> None:
         await process.wait()
 
 
-def _cpu(pids: dict[str, int | None]) -> dict[str, float]:
+def _cpu(pids: dict[str, int]) -> dict[str, float]:
     return {name: used for name, pid in pids.items() if (used := cpu_s(pid)) is not None}
 
 

@@ -50,7 +50,7 @@ class Plan:
     voice: str | None = None
 
 
-async def hold(url: str, key: str | None, count: int, plan: Plan, pids: dict[str, int | None]) -> dict[str, Any]:
+async def hold(url: str, key: str | None, count: int, plan: Plan, pids: dict[str, int]) -> dict[str, Any]:
     """Hold `count` streams; their figures. Cancelling it ends them.
 
     Args:
@@ -81,9 +81,7 @@ async def _dial_all(url: str, key: str | None, count: int) -> list[RawConnection
     return connections
 
 
-async def _hold(
-    connections: list[RawConnection], count: int, plan: Plan, pids: dict[str, int | None]
-) -> dict[str, Any]:
+async def _hold(connections: list[RawConnection], count: int, plan: Plan, pids: dict[str, int]) -> dict[str, Any]:
     session = {"timestamps": "none", "lead_ms": plan.lead_ms, "voice": plan.voice}
     for connection in connections:
         connection.send("session.update", session=session)

@@ -61,7 +61,7 @@ class Target:
     url: str  # of its WebSocket
     http_url: str
     key: str | None
-    pids: dict[str, int | None]  # of its processes by name, where they are ours
+    pids: dict[str, int]  # of its processes by name, where they are ours
     info: dict[str, Any]  # what it says of itself
 
 
@@ -267,8 +267,7 @@ async def target(source: Source, **settings: object) -> AsyncIterator[Target]:
     with _synthetic(source.synthetic) as model:
         async with own_node(**settings, **model) as node:
             address = stream_url(node.url)
-            pids = {"front": node.front_pid, "engine": node.engine_pid}
-            yield Target(address, node.url, key, pids, {**await _info(address, key), "settings": settings})
+            yield Target(address, node.url, key, node.pids, {**await _info(address, key), "settings": settings})
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from agent_tts.configuration import load_settings
 from agent_tts.errors import SettingsError
 from agent_tts.events import EngineInfo, SpeechOptions
 from agent_tts.hub import with_local_models
-from agent_tts.ipc.client import EngineProcess
+from agent_tts.ipc.engines import engine_processes
 from agent_tts.settings import Settings
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.library import VoiceLibrary
@@ -120,7 +120,7 @@ async def local(settings: Settings, options: SpeechOptions) -> AsyncIterator[Spe
 
 @asynccontextmanager
 async def engine(settings: Settings) -> AsyncIterator[tuple[SpeechService, EngineInfo]]:
-    """An engine process of our own, which ends with the block. Its log is not shown: what matters is in the errors.
+    """One engine process of our own, which ends with the block. Its log is not shown: what matters is in the errors.
 
     Raises:
         SettingsError: it cannot be set up like that.
@@ -128,7 +128,7 @@ async def engine(settings: Settings) -> AsyncIterator[tuple[SpeechService, Engin
     """
     logger.disable("agent_tts")
     library = VoiceLibrary.of(settings.voices)
-    service = SpeechService(lambda on_events, on_lost: EngineProcess(settings, on_events, on_lost), library)
+    service = SpeechService(engine_processes(settings.model_copy(update={"engines": 1})), library)
     try:
         await service.start()
         assert service.info is not None

@@ -22,7 +22,7 @@ Models = Annotated[
     list[str] | None,
     typer.Option("--model", metavar="SOURCE", help="Of qwen3: a folder or hub id; once for each kind of voice."),
 ]
-Device = Annotated[str | None, typer.Option(help="Of qwen3: auto, cpu, cuda or cuda:N.")]
+Device = Annotated[str | None, typer.Option(help="Of qwen3: auto, cpu, cuda or cuda:N; several with commas.")]
 Dtype = Annotated[str | None, typer.Option(help="Of qwen3: auto, float32 or bfloat16.")]
 Port = Annotated[int | None, typer.Option(min=0, max=65_535, help="0 picks a free one.")]
 Slots = Annotated[int | None, typer.Option(min=1, help="Contexts that may speak at once.")]

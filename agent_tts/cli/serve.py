@@ -11,6 +11,7 @@ from rich.table import Table
 from agent_tts.cli.reporting import config_file, overrides
 from agent_tts.configuration import load, to_yaml
 from agent_tts.engine.factory import chosen_engine
+from agent_tts.ipc.engines import engine_settings
 from agent_tts.settings import Settings
 
 
@@ -42,7 +43,8 @@ def welcome(settings: Settings, url: str) -> None:
     rows.add_column(style="dim")
     rows.add_column(overflow="fold")
     rows.add_row("page", f"{url}/" if settings.web else "off")
-    rows.add_row("engine", chosen_engine(settings))
+    engines = len(engine_settings(settings))
+    rows.add_row("engine", chosen_engine(settings) + (f", {engines} processes" if engines > 1 else ""))
     rows.add_row("voices", f"agent-tts voices --url {url}")
     rows.add_row("keys", f"{len(settings.auth.api_keys)} accepted" if locked else "none needed: this machine only")
     rows.add_row("say", f'agent-tts say --url {url} "Hello there."')

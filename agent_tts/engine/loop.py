@@ -8,7 +8,7 @@ from collections.abc import Callable
 from agent_tts import events
 from agent_tts.engine.base import Engine, Output
 from agent_tts.engine.scheduler import Policy, Scheduler, Step
-from agent_tts.events import Command, EngineInfo, Event
+from agent_tts.events import Command, EngineInfo, Event, Hello
 from agent_tts.settings import Settings
 
 
@@ -48,6 +48,10 @@ class EngineLoop:
     def info(self) -> EngineInfo:
         """What the engine says of itself."""
         return self._engine.info
+
+    def hello(self) -> Hello:
+        """The greeting, once everything is ready to turn."""
+        return Hello(self.info, self._scheduler.policy.queue)
 
     def submit(self, command: Command) -> None:
         """Take a command; it has its effect in the next `turn`."""

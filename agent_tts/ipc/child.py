@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from agent_tts.errors import SettingsError
-from agent_tts.events import Command, Event, Hello
+from agent_tts.events import Command, Event
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, WireError, encode
 from agent_tts.processes import die_with
 
@@ -145,7 +145,7 @@ class Outbox:
 
 def serve(loop: EngineLoop, inbox: Inbox, outbox: Outbox) -> None:
     """Say `Hello`, then turn the loop until `Stop`. An exception means that the engine is lost."""
-    outbox.send([Hello(loop.info)])
+    outbox.send([loop.hello()])
     while not loop.stopped:
         for command in inbox.receive(loop.wait_s()):
             if isinstance(command, Setup):

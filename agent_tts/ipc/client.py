@@ -26,16 +26,22 @@ class EngineProcess:
     """
 
     def __init__(
-        self, settings: Settings, on_events: Callable[[list[Event]], None], on_lost: Callable[[str], None]
+        self,
+        settings: Settings,
+        on_events: Callable[[list[Event]], None],
+        on_lost: Callable[[str], None],
+        name: str = "engine",
     ) -> None:
         self._settings = settings
+        # What the log and errors call it.
+        self._name = name
         self._on_events = on_events
         self._on_lost = on_lost
         # The running process, or the last one. None before `start`.
         self._child: ChildProcess | None = None
         # Waits for the death of the process and starts the next one. None before `start` and after `close`.
         self._supervisor: asyncio.Task[None] | None = None
-        # Set when the engine died once more than there are back-offs, within a minute: the node cannot speak any more.
+        # Set when the engine died once more than there are back-offs, within a minute: it stays away.
         self.failed = asyncio.Event()
 
     @property
@@ -85,14 +91,14 @@ class EngineProcess:
                 await self._child.end()
 
     def _new_child(self) -> ChildProcess:
-        return ChildProcess(self._settings, self._on_events, self._on_lost)
+        return ChildProcess(self._settings, self._on_events, self._on_lost, self._name)
 
     async def _supervise(self, child: ChildProcess) -> None:
         """Keep an engine running. A safety net in case of bugs: without a supervisor the node has to end."""
         try:
             await self._keep_running(child)
         except Exception as error:  # noqa: BLE001 - the edge of a task
-            logger.opt(exception=error).error("the engine's supervisor failed")
+            logger.opt(exception=error).error("the {}'s supervisor failed", self._name)
             self.failed.set()
 
     async def _keep_running(self, child: ChildProcess) -> None:
@@ -108,7 +114,7 @@ class EngineProcess:
             while deaths[0] < now - DEATHS_WITHIN_S:
                 deaths.popleft()
             if len(deaths) > len(BACKOFF_S):
-                logger.error("the engine died {} times within {:g} s: giving up", len(deaths), DEATHS_WITHIN_S)
+                logger.error("the {} died {} times within {:g} s: giving up", self._name, len(deaths), DEATHS_WITHIN_S)
                 self.failed.set()
                 return
             await asyncio.sleep(BACKOFF_S[len(deaths) - 1])

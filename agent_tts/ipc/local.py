@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from agent_tts.engine.loop import EngineLoop
-from agent_tts.events import Command, Event, Hello
+from agent_tts.events import Command, Event
 
 
 class LocalEngine:
@@ -31,7 +31,7 @@ class LocalEngine:
     async def start(self) -> None:
         """Hand out `Hello`."""
         self.alive = True
-        self._on_events([Hello(self._loop.info)])
+        self._on_events([self._loop.hello()])
 
     def send(self, command: Command) -> None:
         """Takes effect in the next turn; dropped unless alive."""

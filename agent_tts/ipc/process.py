@@ -46,9 +46,15 @@ class ChildProcess(asyncio.SubprocessProtocol):
     """
 
     def __init__(
-        self, settings: Settings, on_events: Callable[[list[Event]], None], on_lost: Callable[[str], None]
+        self,
+        settings: Settings,
+        on_events: Callable[[list[Event]], None],
+        on_lost: Callable[[str], None],
+        name: str = "engine",
     ) -> None:
         self._settings = settings
+        # What the log and errors call the engine.
+        self._name = name
         self._on_events = on_events
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
@@ -111,7 +117,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
             line, refusal = self._last_line(), f"{SettingsError.__name__}: "
             if line.startswith(refusal):
                 raise SettingsError(line.removeprefix(refusal))
-            raise EngineLost(f"the engine did not start ({self.gone.result()}): {line}")
+            raise EngineLost(f"the {self._name} did not start ({self.gone.result()}): {line}")
 
     async def _come_up(self, limit_s: float) -> None:
         try:
@@ -180,7 +186,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
             transport.close()
         await asyncio.wait([self._closed], timeout=LAST_WORDS_S)
         if not self._closed.done():
-            logger.error("engine process {} cannot be killed", transport.get_pid())
+            logger.error("{} process {} cannot be killed", self._name, transport.get_pid())
 
     def _kill(self) -> None:
         if sys.platform == "win32":
@@ -272,7 +278,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         *lines, rest = (self._line + data).split(b"\n")
         for line in lines:
             # Until it is ready, it says what it loads and how much memory that takes.
-            logger.log("DEBUG" if self._greeted else "INFO", "engine: {}", line.decode("utf-8", "replace"))
+            logger.log("DEBUG" if self._greeted else "INFO", "{}: {}", self._name, line.decode("utf-8", "replace"))
         self._line = rest[-TAIL_BYTES:]
 
     def last_words(self) -> str:
@@ -299,8 +305,8 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     def __str__(self) -> str:
         if self._transport is None:
-            return "engine process"
+            return f"{self._name} process"
         code = self._transport.get_returncode()
         if code is None:
-            return f"engine process {self.pid} (running)"
-        return f"engine process {self.pid} (" + (f"signal {-code})" if code < 0 else f"exit code {code})")
+            return f"{self._name} process {self.pid} (running)"
+        return f"{self._name} process {self.pid} (" + (f"signal {-code})" if code < 0 else f"exit code {code})")

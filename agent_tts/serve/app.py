@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,15 +16,15 @@ from starlette.staticfiles import StaticFiles
 
 import agent_tts
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.events import Event
-from agent_tts.ipc.client import EngineProcess
+from agent_tts.ipc.engines import engine_processes
 from agent_tts.serve import http, rtc, voices_http
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.metrics import Metrics
 from agent_tts.serve.node import Node
 from agent_tts.serve.websocket import StreamEndpoint
 from agent_tts.settings import Settings
-from agent_tts.speech.service import Link, LinkFactory, SpeechService
+from agent_tts.speech.engine import LinkFactory
+from agent_tts.speech.service import SpeechService
 from agent_tts.voices.library import VoiceLibrary
 
 LAG_PROBE_S = 0.5
@@ -44,24 +44,21 @@ PAGE_HEADERS = {
 
 
 def create_app(settings: Settings, make_link: LinkFactory | None = None) -> FastAPI:
-    """A node, ready to be served; its engine comes up with the application's lifespan.
+    """A node, ready to be served; its engines come up with the application's lifespan.
 
-    When it does not, the lifespan fails, and the reason is `app.state.start_error`; servers tell only that it failed.
+    When one does not, the lifespan fails, and the reason is `app.state.start_error`; servers tell only that it failed.
 
     Args:
-        make_link: the way to an engine; an engine process of its own when None.
+        make_link: the way to its only engine; when None, engine processes of its own as the settings ask for.
 
     Raises:
         SettingsError: there cannot be a library of voices where the settings have it.
     """
 
-    def engine_process(on_events: Callable[[list[Event]], None], on_lost: Callable[[str], None]) -> Link:
-        return EngineProcess(settings, on_events, on_lost)
-
     metrics = Metrics()
-    service = SpeechService(make_link or engine_process, VoiceLibrary.of(settings.voices))
+    make_links = [make_link] if make_link is not None else engine_processes(settings)
+    service = SpeechService(make_links, VoiceLibrary.of(settings.voices), metrics)
     node = Node(settings, service, Guard(settings, metrics), metrics)
-    service.on_start, service.on_pulse = metrics.started, metrics.pulse
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

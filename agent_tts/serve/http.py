@@ -30,6 +30,7 @@ from agent_tts.serve.guard import Client, authorized
 from agent_tts.serve.node import Node
 from agent_tts.serve.speech_response import SpeechResponse
 from agent_tts.settings import Settings
+from agent_tts.speech.engine import State
 from agent_tts.speech.routing import Routing
 
 
@@ -44,6 +45,12 @@ class Status(BaseModel):
     """Whether something is as it should be."""
 
     status: str
+
+
+class Health(Status):
+    """Whether the node is as it should be."""
+
+    engines: list[State]  # in the order of their numbers, as the metrics have them
 
 
 # ---------------------------------------------------------------- routes
@@ -81,7 +88,7 @@ def router() -> APIRouter:
     routes.add_api_route("/v1/models", list_models, responses=ERRORS)
     routes.add_api_route("/v1/models/{model:path}", retrieve_model, responses=ERRORS)
     routes.add_api_route("/v1/tokens", create_token, methods=["POST"], responses=ERRORS)
-    routes.add_api_route("/health", health, response_model=Status, responses=_NOT_NOW)
+    routes.add_api_route("/health", health, response_model=Health, responses={503: {"model": Health}})
     routes.add_api_route("/ready", ready, response_model=Status, responses=_NOT_NOW)
     routes.add_api_route("/metrics", metrics, response_class=Response, responses=_METRICS | ERRORS)
     return routes
@@ -116,13 +123,16 @@ async def create_token(request: Request, client: Authorized) -> Token:
 
 
 async def health(request: Request) -> Response:
-    """Whether the event loop and the engine are alive."""
-    alive = node_of(request).service.alive
-    return JSONResponse({"status": "ok" if alive else "engine_lost"}, 200 if alive else 503)
+    """Whether the event loop and an engine are alive, and how each engine is."""
+    service = node_of(request).service
+    states = [engine.state for engine in service.engines]
+    return JSONResponse(
+        {"status": "ok" if service.alive else "engine_lost", "engines": states}, 200 if service.alive else 503
+    )
 
 
 async def ready(request: Request) -> Response:
-    """Whether speech may be sent here: the engine has really spoken since it started, and the node is not leaving."""
+    """Whether speech may be sent here: an engine has really spoken since it started, and the node is not leaving."""
     service = node_of(request).service
     status = "draining" if service.draining else "ok" if service.ready else "starting"
     return JSONResponse({"status": status}, 200 if status == "ok" else 503)

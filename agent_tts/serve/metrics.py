@@ -38,32 +38,80 @@ class Metrics:
         self.rtc_lateness = Histogram(
             "agent_tts_rtc_lateness_seconds", "Packets behind their 20 ms grid.", buckets=_SECONDS, registry=registry
         )
+        # Of all engines together, and then of each by its number; those of an engine that is down are 0.
         self.slots = Gauge("agent_tts_slots", "Contexts that may speak at once.", registry=registry)
         self.slots_used = Gauge("agent_tts_slots_used", "Slots speaking, as of the last heartbeat.", registry=registry)
         self.queued = Gauge("agent_tts_contexts_queued", "Contexts waiting for a slot.", registry=registry)
-        self.engine_step = Histogram(
-            "agent_tts_engine_step_seconds", "Longest engine step of each second.", buckets=_SECONDS, registry=registry
+        self.engine_up = Gauge("agent_tts_engine_up", "Whether it answers.", ["engine"], registry=registry)
+        self.engine_slots = Gauge("agent_tts_engine_slots", "Slots of an engine.", ["engine"], registry=registry)
+        self.engine_slots_used = Gauge(
+            "agent_tts_engine_slots_used", "Slots of an engine that speak.", ["engine"], registry=registry
         )
-        self.engine_starts = Counter("agent_tts_engine_starts", "Engine processes started.", registry=registry)
+        self.engine_queued = Gauge(
+            "agent_tts_engine_contexts_queued",
+            "Contexts waiting for a slot of an engine.",
+            ["engine"],
+            registry=registry,
+        )
+        self.engine_step = Histogram(
+            "agent_tts_engine_step_seconds",
+            "Longest engine step of each second.",
+            ["engine"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.engine_starts = Counter(
+            "agent_tts_engine_starts", "Engine processes started.", ["engine"], registry=registry
+        )
         self.loop_lag = Histogram(
             "agent_tts_loop_lag_seconds", "Event loop behind its clock, probed.", buckets=_SECONDS, registry=registry
         )
+        # What the gauges of each engine show.
+        self._engines: dict[int, _Engine] = {}
 
-    def started(self, info: EngineInfo) -> None:
+    def started(self, engine: int, info: EngineInfo) -> None:
         """An engine has come up."""
-        self.engine_starts.inc()
-        self.slots.set(info.slots)
+        self.engine_starts.labels(engine).inc()
+        self._tell(engine, _Engine(info.slots))
 
-    def pulse(self, pong: Pong) -> None:
-        """Take the engine's heartbeat."""
-        self.slots_used.set(pong.speaking)
-        self.queued.set(pong.queued)
-        self.engine_step.observe(pong.step_ms / 1_000)
+    def pulse(self, engine: int, pong: Pong) -> None:
+        """Take an engine's heartbeat."""
+        self.engine_step.labels(engine).observe(pong.step_ms / 1_000)
+        self._tell(engine, _Engine(self._engines[engine].slots, pong.speaking, pong.queued))
+
+    def lost(self, engine: int) -> None:
+        """An engine is down."""
+        self._tell(engine, None)
+
+    def _tell(self, engine: int, now: _Engine | None) -> None:
+        """Show how an engine is now, None being down."""
+        before = self._engines.get(engine, _DOWN)
+        self._engines[engine] = after = now or _DOWN
+        self.engine_up.labels(engine).set(now is not None)
+        for of_one, of_all, was, is_ in (
+            (self.engine_slots, self.slots, before.slots, after.slots),
+            (self.engine_slots_used, self.slots_used, before.speaking, after.speaking),
+            (self.engine_queued, self.queued, before.queued, after.queued),
+        ):
+            of_one.labels(engine).set(is_)
+            of_all.inc(is_ - was)
 
     def context(self, carrier: str, clock: Callable[[], float] = time.monotonic) -> ContextMeter:
         """Begin to measure a context that was opened now."""
         self.active.labels(carrier).inc()
         return ContextMeter(self, carrier, clock)
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """What an engine was last known to have."""
+
+    slots: int
+    speaking: int = 0
+    queued: int = 0
+
+
+_DOWN = _Engine(0)
 
 
 @dataclass(frozen=True, slots=True)

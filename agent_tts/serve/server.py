@@ -314,7 +314,7 @@ class NodeServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Called every 0.1 s; whether to stop."""
         if self._node.service.failed:
-            logger.error("the engine cannot be kept up: the node ends")
+            logger.error("no engine can be kept up: the node ends")
             self.exit_code = 1
             return True
         return await super().on_tick(counter)

@@ -16,14 +16,13 @@ PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks in
 
 @PROC
 async def test_a_node_of_our_own_is_ready_and_ends_with_the_block() -> None:
-    async with own_node(engine="tone", slots=7) as node:
+    async with own_node(engine="tone", engines=2, slots=7) as node:
         async with httpx.AsyncClient() as client:
             assert (await client.get(f"{node.url}/ready")).status_code == 200
-        assert node.engine_pid in children_of(node.front_pid)
-        assert cpu_s(node.front_pid)
-        assert cpu_s(node.engine_pid)
-    assert cpu_s(node.front_pid) is None
-    assert cpu_s(node.engine_pid) is None
+        assert set(node.engine_pids) == set(children_of(node.front_pid))
+        assert list(node.pids) == ["front", "engine 0", "engine 1"]
+        assert all(map(cpu_s, node.pids.values()))
+    assert [cpu_s(pid) for pid in node.pids.values()] == [None, None, None]
 
 
 async def test_a_node_that_does_not_start_says_why() -> None:
@@ -39,7 +38,6 @@ def test_cpu_time_grows_with_work() -> None:
     while (now := cpu_s(os.getpid())) is not None and now <= before:
         sum(range(10_000))
     assert now is not None
-    assert cpu_s(None) is None
 
 
 def test_the_device_is_described() -> None:

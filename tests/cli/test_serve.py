@@ -66,7 +66,7 @@ def test_a_node_says_where_it_is_serves_and_leaves_on_sigterm() -> None:
     assert process.stderr is not None
     try:
         url = process.stderr.readline().decode().removeprefix("agent-tts: ").strip()
-        assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+        assert httpx.get(f"{url}/health").json()["status"] == "ok"
     finally:
         process.send_signal(signal.SIGTERM)
         _, rest = process.communicate(timeout=30)
@@ -78,9 +78,10 @@ def test_the_welcome_on_a_terminal_tells_how_to_use_the_node(monkeypatch: pytest
     out = io.StringIO()
     monkeypatch.setattr(serve, "Console", lambda **_: Console(file=out, force_terminal=True, width=160, no_color=True))
     auth = {"api_keys": ["sesame"]} if locked else {}
-    serve.welcome(Settings.model_validate({"engine": "tone", "auth": auth}), "http://127.0.0.1:1")
+    serve.welcome(Settings.model_validate({"engine": "tone", "engines": 2, "auth": auth}), "http://127.0.0.1:1")
     said = out.getvalue()
     assert "http://127.0.0.1:1/v1/audio/speech" in said
     assert "http://127.0.0.1:1/ " in said
+    assert "tone, 2 processes" in said
     assert ("$AGENT_TTS_KEY" in said) is locked
     assert "sesame" not in said

@@ -154,7 +154,7 @@ async def test_f17_a_websocket_connection() -> None:
 @pytest.mark.parametrize("drain", [False, True])
 async def test_f17_speech_and_service(drain: bool) -> None:
     settings = Settings(engine="tone")
-    service = SpeechService(lambda events, lost: LocalEngine(create_loop(settings), events, lost))
+    service = SpeechService([lambda events, lost: LocalEngine(create_loop(settings), events, lost)])
     await service.start()
     await until(lambda: service.ready)
 
@@ -181,7 +181,7 @@ async def test_f17_speech_and_service(drain: bool) -> None:
 async def test_f17_reading_is_cancelled_without_losing_audio() -> None:
     """Guards the docstring of `Speech.next`: put the `popleft` before an await to see it fail."""
     settings = Settings(engine="tone")
-    service = SpeechService(lambda events, lost: LocalEngine(create_loop(settings), events, lost))
+    service = SpeechService([lambda events, lost: LocalEngine(create_loop(settings), events, lost)])
     await service.start()
     whole = service.open(SpeechOptions(lead_ms=None))
     whole.write(TEXT)

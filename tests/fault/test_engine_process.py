@@ -37,7 +37,7 @@ async def speech_service(settings: Settings) -> AsyncIterator[tuple[SpeechServic
         links.append(EngineProcess(settings, *callbacks))
         return links[0]
 
-    service = SpeechService(make_link)
+    service = SpeechService([make_link])
     await service.start()
     try:
         yield service, links[0]

@@ -61,9 +61,9 @@ class SessionMachine(RuleBasedStateMachine):
             links.append(Clocked(config, on_events, on_lost))
             return links[0]
 
-        self.service = SpeechService(make)
+        self.service = SpeechService([make])
         self.link = links[0]
-        self.service.info = self.link.loop.info
+        self.service.engines[0].info = self.link.loop.info
         self.node = Node(config, self.service, Guard(config, metrics), metrics)
         self.session = Session(self.node, "test", clock=lambda: self.link.now)
         # The model: contexts by number -> [id, state, next first_sample]; state is open, started, cancelled or done.
@@ -122,7 +122,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule()
     def lose_engine(self) -> None:
-        self.service._on_lost("scripted")
+        self.service.engines[0]._on_lost("scripted")
         self.link.loop = create_loop(self.node.settings, lambda: self.link.now)
 
     def see(self, item: str | AudioChunk) -> None:

@@ -453,7 +453,7 @@ async def test_metrics_count_what_was_spoken(node: RunningNode) -> None:
 
 async def test_health_and_ready_follow_the_engine(node: RunningNode) -> None:
     async with client(node) as http:
-        assert (await http.get("/health")).json() == {"status": "ok"}
+        assert (await http.get("/health")).json() == {"status": "ok", "engines": ["ready"]}
         assert (await http.get("/ready")).json() == {"status": "ok"}
         failed = await speak(http, instructions="fault:exit@0")
         assert (failed.status_code, error_of(failed)["code"]) == (503, "engine_lost")

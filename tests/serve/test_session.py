@@ -74,7 +74,7 @@ async def running(playout: Any = None, **values: Any) -> AsyncIterator[Peer]:
     """A session on a node of its own with the tone engine."""
     settings = Settings(**{"engine": "tone", "lead_ms": 60_000, **values})
     metrics = Metrics()
-    service = SpeechService(lambda events, lost: LocalEngine(create_loop(settings), events, lost))
+    service = SpeechService([lambda events, lost: LocalEngine(create_loop(settings), events, lost)])
     node = Node(settings, service, Guard(settings, metrics), metrics)
     await service.start()
     await until(lambda: service.ready)

@@ -81,7 +81,7 @@ async def test_a_client_that_takes_nothing_leaves_the_audio_in_the_window() -> N
         work = asyncio.create_task(app(exchange.scope, exchange.receive, dam.send))
         await dam.reached.wait()
         window = node.settings.limits.window_frames
-        (speech,) = node.service._open.values()
+        (speech,) = node.service.engines[0]._open.values()
         await until(lambda: speech.samples >= window * FRAME_SAMPLES)
         for _ in range(100):
             await asyncio.sleep(0)

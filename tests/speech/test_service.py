@@ -16,7 +16,9 @@ from agent_tts.errors import Draining, EngineLost, UnknownVoice, UnsupportedLang
 from agent_tts.events import Audio, Event, Finished, Flushed, Model, SpeechOptions, Started
 from agent_tts.ipc.local import LocalEngine
 from agent_tts.settings import Settings
-from agent_tts.speech.service import Link, SpeechService
+from agent_tts.speech.engine import Link, LinkFactory
+from agent_tts.speech.service import SpeechService
+from agent_tts.speech.session import Speech
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
 from tests.support import until
 
@@ -26,7 +28,7 @@ UNPACED = SpeechOptions(lead_ms=None)
 @asynccontextmanager
 async def running(**values: Any) -> AsyncIterator[SpeechService]:
     settings = Settings(**{"engine": "tone", **values})
-    service = SpeechService(lambda events, lost: LocalEngine(create_loop(settings), events, lost))
+    service = SpeechService([lambda events, lost: LocalEngine(create_loop(settings), events, lost)])
     await service.start()
     await until(lambda: service.ready)
     yield service
@@ -36,7 +38,7 @@ async def running(**values: Any) -> AsyncIterator[SpeechService]:
 async def test_ready_means_that_a_real_synthesis_succeeded() -> None:
     """Set `ready` on Hello to see it fail."""
     settings = Settings(engine="tone")
-    service = SpeechService(lambda events, lost: LocalEngine(create_loop(settings), events, lost))
+    service = SpeechService([lambda events, lost: LocalEngine(create_loop(settings), events, lost)])
     await service.start()
     assert service.alive
     assert not service.ready
@@ -58,7 +60,7 @@ async def test_a_first_synthesis_without_audio_is_none() -> None:
 
         return LocalEngine(create_loop(Settings(engine="tone")), heard, on_lost)
 
-    service = SpeechService(mute)
+    service = SpeechService([mute])
     await service.start()
     await until(lambda: service.speaking == 0)
     assert not service.ready
@@ -123,10 +125,11 @@ async def test_voices_are_seen_as_soon_as_they_are_added_and_until_they_are_dele
     """Keep the first `Routing` to see it fail."""
     library = VoiceLibrary(tmp_path / "voices", limit=10)
     settings = Settings(engine="tone")
-    service = SpeechService(lambda events, lost: LocalEngine(create_loop(settings), events, lost), library)
+    service = SpeechService([lambda events, lost: LocalEngine(create_loop(settings), events, lost)], library)
     await service.start()
-    assert service.info is not None
-    service.info = dataclasses.replace(service.info, models=(Model("design", "designed", "/d"),))
+    [engine] = service.engines
+    assert engine.info is not None
+    engine.info = dataclasses.replace(engine.info, models=(Model("design", "designed", "/d"),))
     for _ in range(2):
         with pytest.raises(UnknownVoice):
             service.resolve(SpeechOptions(voice="old"))
@@ -189,3 +192,119 @@ async def test_closing_ends_open_streams() -> None:
         await service.close()
         assert speech.finished is not None
         await speech.cancel()
+
+
+# ---------------------------------------------------------------- several engines
+
+
+@asynccontextmanager
+async def several(*each: dict[str, Any], mute: int | None = None) -> AsyncIterator[SpeechService]:
+    """A service on one engine for each of these settings, when all have had their first synthesis.
+
+    Args:
+        mute: the place of one that gives no audio.
+    """
+
+    def factory(place: int, values: dict[str, Any]) -> LinkFactory:
+        settings = Settings.model_validate({"engine": "tone", "tone": {"scripted_faults": True}, **values})
+
+        def make(on_events: Callable[[list[Event]], None], on_lost: Callable[[str], None]) -> Link:
+            def heard(new: list[Event]) -> None:
+                on_events([event for event in new if place != mute or not isinstance(event, Audio)])
+
+            return LocalEngine(create_loop(settings), heard, on_lost)
+
+        return make
+
+    service = SpeechService([factory(place, values) for place, values in enumerate(each)])
+    await service.start()
+    await until(lambda: service.speaking == 0)
+    yield service
+    await service.close()
+
+
+def counts(service: SpeechService) -> list[int]:
+    """Open streams of each engine."""
+    return [engine.speaking for engine in service.engines]
+
+
+async def finished(speech: Speech) -> Finished:
+    """The end of a stream."""
+    await until(lambda: speech.finished is not None)
+    assert speech.finished is not None
+    return speech.finished
+
+
+async def test_streams_go_to_the_least_loaded_engine_and_stay_there() -> None:
+    """As a share of its slots, and as of now: no heartbeat comes in between."""
+    async with several({"slots": 1}, {"slots": 3}) as service:
+        speeches = [service.open(UNPACED) for _ in range(4)]
+        assert counts(service) == [1, 3]
+        await speeches[0].cancel()
+        assert counts(service) == [0, 3]
+        speeches.append(service.open(UNPACED))
+        assert counts(service) == [1, 3]
+        for speech in speeches[1:]:
+            speech.write("a few words")
+            speech.end()
+            assert (await finished(speech)).reason == "end"
+            assert speech.samples == len("afewwords") * 60 * 24
+        assert counts(service) == [0, 0]
+
+
+async def test_a_stream_is_refused_only_when_every_engine_is_full() -> None:
+    """Choose by the share alone to see it fail."""
+    async with several({"slots": 1, "queue": 3}, {"slots": 4, "queue": 0}) as service:
+        speeches = [service.open(UNPACED) for _ in range(8)]
+        await asyncio.sleep(0.05)  # for a refusal to come
+        assert [speech.finished for speech in speeches] == [None] * 8
+        one_more = await finished(service.open(UNPACED))
+        assert (one_more.code, counts(service)) == ("at_capacity", [4, 4])
+
+
+async def test_a_lost_engine_ends_its_own_streams_and_takes_no_more() -> None:
+    """The rest of the node goes on; it is lost when the last one is."""
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the local engine reports its crash there
+    async with several({}, {}) as service:
+        spoiled, sound = service.open(SpeechOptions(lead_ms=None, instructions="fault:crash@1")), service.open(UNPACED)
+        beside = service.open(UNPACED)
+        assert counts(service) == [2, 1]
+        for speech in (spoiled, beside, sound):
+            speech.write("word " * 5)
+        for speech in (spoiled, beside):
+            assert (await finished(speech)).code == "engine_lost"
+        assert [engine.state for engine in service.engines] == ["failed", "ready"]
+        assert (service.alive, service.ready, service.failed) == (True, True, False)
+        later = [service.open(UNPACED) for _ in range(3)]
+        assert counts(service) == [0, 4]
+        sound.end()
+        assert (await finished(sound)).reason == "end"
+        later[0].write("word")
+        crash = service.open(SpeechOptions(lead_ms=None, instructions="fault:crash@0"))
+        crash.write("word")
+        for speech in (*later, crash):
+            assert (await finished(speech)).code == "engine_lost"
+        assert (service.alive, service.ready, service.failed, service.speaking) == (False, False, True, 0)
+        with pytest.raises(EngineLost):
+            service.open(UNPACED)
+
+
+async def test_an_engine_that_has_not_really_spoken_gets_streams_only_when_there_is_no_other() -> None:
+    """It would fail them so quickly that it draws them all. Choose among all that are up to see it fail."""
+    async with several({}, {}, mute=0) as service:
+        assert [engine.state for engine in service.engines] == ["starting", "ready"]
+        assert service.ready
+        for _ in range(3):
+            service.open(UNPACED)
+        assert counts(service) == [0, 3]
+
+
+async def test_draining_waits_for_every_engine() -> None:
+    async with several({}, {}) as service:
+        first, second = service.open(UNPACED), service.open(UNPACED)
+        drain = asyncio.create_task(service.drain(5.0))
+        await first.cancel()
+        await asyncio.sleep(0.01)
+        assert not drain.done()
+        await second.cancel()
+        assert await drain is True

@@ -1,0 +1,67 @@
+"""Two GPUs, an engine process on each: one is killed, and the other speaks on without a gap."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+from loguru import logger
+
+from agent_tts.bench.checkpoint import write
+from agent_tts.ipc.engines import engine_processes
+from agent_tts.settings import Settings
+from agent_tts.speech.service import SpeechService
+from tests.fault.test_several_engines import Hearing, kill
+from tests.support import until
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")]
+
+START_S = 120.0  # a start captures its graphs
+STREAMS = 32
+
+
+async def test_each_gpu_has_its_engine_and_one_that_dies_takes_only_its_own_streams(tmp_path: Path) -> None:
+    """The engines come up side by side, take as many streams each, and the lost one comes back on its own GPU."""
+    write(tmp_path / "model", size="0.6B")
+    qwen3 = {"models": [str(tmp_path / "model")], "device": "cuda:0,cuda:1", "positions": 1024}
+    values = {
+        "engine": "qwen3",
+        "slots": STREAMS,
+        "limits": {"max_frames": 100},  # weights that are random may never say their end
+        "qwen3": qwen3,
+        "voices": {"folder": str(tmp_path / "voices")},
+    }
+    lines: list[str] = []
+    sink = logger.add(lines.append, level="INFO", format="{message}")
+    service = SpeechService(engine_processes(Settings.model_validate(values)))
+    try:
+        await service.start()
+        await until(lambda: all(engine.ready for engine in service.engines), START_S)
+        for number in (0, 1):
+            placed = f"loaded on cuda:{number}"
+            assert any(line.startswith(f"engine {number}: ") and placed in line for line in lines)
+        hearings = [Hearing(service) for _ in range(STREAMS)]
+        assert [engine.speaking for engine in service.engines] == [STREAMS // 2, STREAMS // 2]
+        await asyncio.sleep(2.0)
+        kill(service.engines[1]._link)  # type: ignore[arg-type]
+        await until(lambda: service.engines[1].speaking == 0)
+        hearings += [Hearing(service) for _ in range(4)]
+        assert service.engines[0].speaking == STREAMS // 2 + 4
+        await asyncio.gather(*(hearing.task for hearing in hearings))
+        for hearing in hearings:
+            [end] = hearing.ends
+            if hearing.engine.number == 1:
+                assert (end.reason, end.code) == ("error", "engine_lost")
+            else:
+                assert end.reason in ("end", "length")
+                assert hearing.gaps_s == 0.0
+        await until(lambda: service.engines[1].ready, START_S)
+        again = [Hearing(service) for _ in range(4)]
+        assert [engine.speaking for engine in service.engines] == [2, 2]
+        await asyncio.gather(*(hearing.task for hearing in again))
+        assert all(hearing.ends[0].reason in ("end", "length") for hearing in again)
+    finally:
+        logger.remove(sink)
+        await service.close()
