@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent_tts.bench.node import children_of, cpu_s, device, own_node
+from agent_tts.bench.node import children_of, cpu_s, own_node
 from agent_tts.errors import EngineLost
 
 PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
@@ -40,10 +40,3 @@ def test_cpu_time_grows_with_work() -> None:
         sum(range(10_000))
     assert now is not None
     assert cpu_s(None) is None
-
-
-def test_the_device_is_described() -> None:
-    found = device()
-    assert found["cores"] == os.cpu_count()
-    assert found["cpu"]
-    assert found["versions"]["agent-tts"]
