@@ -79,7 +79,7 @@ async def test_a_node_that_is_not_there_is_counted_too() -> None:
 async def test_words_come_at_their_pace() -> None:
     """The first words of a text are spoken while its last are not yet there."""
     async with running_node() as node:
-        slow = Load(concurrency=1, warmup_s=0, duration_s=0.2, words_every_ms=100, texts=SHORT)
+        slow = Load(concurrency=1, warmup_s=0, duration_s=1, words_every_ms=100, texts=SHORT)
         _, ttfa_ms = await measure(node.ws_url, None, slow)
     assert ttfa_ms
     assert all(ms < 100 * 4 for ms in ttfa_ms)
