@@ -18,6 +18,7 @@ from agent_tts.settings import Limits
 
 DEFAULT_RATES = "1,10,20"
 SPARE_CONNECTIONS = 16
+SPOKEN_S = 10.0  # no request takes longer, and each has a connection for itself
 OVER_SLOTS = 8  # with a request for each slot and one more for each so many, no slot waits for a client
 
 
@@ -32,7 +33,9 @@ def loads_of(
     if sum(option is not None for option in (rates, concurrencies, saturate)) > 1:
         raise SettingsError("--rate, --concurrency and --saturate are ways to load a node: choose one")
     if concurrencies is None and saturate is None:
-        return [replace(load, rate=rate) for rate in numbers("--rate", rates or DEFAULT_RATES)], {}
+        found = numbers("--rate", rates or DEFAULT_RATES)
+        connections = max(Limits().connections, math.ceil(max(found) * SPOKEN_S))
+        return [replace(load, rate=rate) for rate in found], {"limits__connections": connections}
     closed = replace(load, ramp_s=load.warmup_s / 2)
     if saturate is not None:
         unpaced = closed.session | {"lead_ms": None}

@@ -83,7 +83,6 @@ def test_cancel_tells_when_the_slot_is_free(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model_type", "options", "session"),
     [
-        ("base", (), {"voice": "xvector"}),
         ("base", ("--voice", "icl"), {"voice": "icl"}),
         ("voice_design", (), {"instructions": INSTRUCTIONS}),
     ],
