@@ -23,7 +23,7 @@ LAYERS = {
     "ipc": {"engine"},  # the child runs the engine's loop
     "speech": {"voices"},
     "serve": {"speech", "ipc", "voices"},
-    "bench": {"speech", "ipc", "serve", "model"},
+    "bench": {"speech", "ipc", "serve", "model", "voices"},
 }
 
 BANNED_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "requests", "urllib.request"}
