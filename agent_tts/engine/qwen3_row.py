@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agent_tts.engine.admission import Speaker
 from agent_tts.engine.base import Done, Flushed, Frame, NotFinite, Open, Output, Starved
 from agent_tts.engine.pieces import Piece, PieceFeed
-from agent_tts.engine.qwen3_model import Qwen3Model, Speaker, Spoken
+from agent_tts.engine.qwen3_model import Qwen3Model, Spoken
 from agent_tts.engine.qwen3_voices import Cast
 from agent_tts.engine.watch import SILENT_PEAK
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
