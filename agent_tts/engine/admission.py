@@ -16,7 +16,6 @@ from torch import Tensor
 from agent_tts.engine.prefill import Part, Prefill
 from agent_tts.engine.prompt_queue import PromptQueue
 from agent_tts.model.codec_state import CodecState
-from agent_tts.model.frame import FrameModel
 from agent_tts.model.pages import Pages
 from agent_tts.model.prompt import Prompt, Voice
 from agent_tts.model.row_changes import Prefix, RowChanges
@@ -56,10 +55,8 @@ class _Joining:
         return len(self.prompt.prefix)
 
     def part(self, count: int) -> Part:
-        """The next positions."""
+        """The next positions, and the one behind them: of the last part, what follows the prefix."""
         numbers = self.numbers[self.computed : self.computed + count + 1]
-        if self.computed + count < self.length:  # what follows the prefix follows each of its parts
-            numbers = np.concatenate((numbers[:-1], self.numbers[-1:]))
         return Part(self.row, self.computed, numbers, self.speaker.vector)
 
 
@@ -74,7 +71,7 @@ class Admission:
     def __init__(
         self, model: SpeechModel, state: SpeechState, positions: int, pages: Pages | None, *, captured: bool
     ) -> None:
-        self._frame: FrameModel = model.frame
+        self._frame = model.frame
         self._codec = model.codec
         self._state = state
         self._positions = positions
@@ -138,6 +135,7 @@ class Admission:
         """Nobody uses the row until it is joined again."""
         if joining := self._joining.pop(row, None):
             self._queue.drop(joining)
+            self._begin_last()
         self._changes.forget(row)
         self._codecs.pop(row, None)
         if self._pages:

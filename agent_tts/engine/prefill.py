@@ -26,7 +26,7 @@ class Part:
 
     row: int
     at: int  # positions of the prompt that are in the row already
-    numbers: NDArray[np.int64]  # [T + 1, 1 + K], see `Prompt.numbers`; the last of them is what follows the prefix
+    numbers: NDArray[np.int64]  # [T + 1, 1 + K], see `Prompt.numbers`; the last is what follows, and is not computed
     vector: Tensor | None  # [H]: the speaker's, where the numbers have a place for it
 
 
@@ -50,7 +50,7 @@ class Prefill:
 
     @torch.inference_mode()
     def run(self, shape: Shape, parts: Sequence[Part]) -> list[Tensor]:
-        """Computes a batch; gives of each part the codec side of its row's first frame step, [H]."""
+        """Computes a batch; gives of each part what follows it, [H]: the codec side of a row's first frame step."""
         if self._batches:
             return self._run_batch(shape, parts)
         return [self._run_alone(part) for part in parts]

@@ -75,10 +75,11 @@ class PromptQueue(Generic[WaitingT]):
         self._fill()
 
     def drop(self, one: WaitingT) -> None:
-        """A prompt is not wanted any more, if it was."""
+        """A prompt is not wanted any more, if it was; another takes its place."""
         for those in (self._waiting, self.batch):
             if one in those:
                 those.remove(one)
+        self._fill()
 
     def done(self) -> None:
         """The batch has been computed: the next one is made up."""

@@ -151,6 +151,8 @@ class Qwen3Model:
         runner = FrameGraphs(
             model, state, captured=captured, buckets=() if self._one_size else None, progress=self._tell
         )
+        if captured:
+            logger.info("{}: capturing its prompts", self.name)
         admission = Admission(model, state, self.positions, pages, captured=captured)
         self._running = _Running(model, state, runner, admission)
 

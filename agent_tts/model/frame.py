@@ -104,17 +104,23 @@ class FrameModel(nn.Module):
             cache = Cache.empty(talker, rows, positions + 1, device, dtype)
         else:
             cache = Cache.paged(talker, rows, positions, pages, page_positions, device, dtype)
+
+        def block(size: int, dtype: torch.dtype) -> Tensor:
+            """Zeros [size, B], each line at a multiple of 16 bytes: kernels are compiled for such addresses."""
+            return torch.zeros(size, -(-rows // 16) * 16, device=device, dtype=dtype)[:, :rows]
+
         state = FrameState(
             cache=cache,
             scratch=self.predictor.init_state(rows, device, dtype),
-            counts=torch.zeros(COUNTS, rows, device=device, dtype=torch.int64),
-            wishes=torch.ones(WISHES, rows, device=device),
-            flags=torch.zeros(FLAGS, rows, device=device, dtype=torch.bool),
+            counts=block(COUNTS, torch.int64),
+            wishes=block(WISHES, torch.float32),
+            flags=block(FLAGS, torch.bool),
             feedback=torch.zeros(rows, talker.hidden_size, device=device, dtype=dtype),
             text=torch.zeros(rows, positions, device=device, dtype=torch.int64),
             seen=torch.zeros(rows, talker.vocab_size, device=device, dtype=torch.bool),
             text_lengths=[0] * rows,
         )
+        state.wishes.fill_(1)  # what a row without an owner computes with is a number
         state.ended.fill_(True)
         return state
 

@@ -48,6 +48,8 @@ class Pages:
 
     def release(self, row: int) -> None:
         """Takes back all that a row has."""
+        if not self._of_row[row]:
+            return
         self._free += self._of_row[row]
         self._of_row[row] = []
         self._changed.add(row)

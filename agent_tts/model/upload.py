@@ -14,12 +14,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _ALIGNED = 8  # bytes: the widest number that is sent
+_LEAST = 8_192  # numbers: nearly all that is sent is smaller, so that a few buffers of one size serve for ever
 
 
 def staged(array: NDArray[np.int64], device: torch.device) -> Tensor:
-    """A tensor of the host that can be copied to the device by `copy_(..., non_blocking=True)`."""
+    """int64[n] on the host, from where `copy_(..., non_blocking=True)` to the device does not wait."""
     tensor = torch.from_numpy(array)
-    return tensor.pin_memory() if device.type == "cuda" else tensor
+    if device.type != "cuda":
+        return tensor
+    pinned = torch.empty(max(len(array), _LEAST), dtype=torch.int64, pin_memory=True)
+    return pinned[: len(array)].copy_(tensor)
 
 
 def upload(arrays: Sequence[NDArray[np.generic]], device: torch.device) -> list[Tensor]:

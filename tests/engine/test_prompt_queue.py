@@ -84,6 +84,15 @@ def test_what_is_dropped_is_not_computed() -> None:
     made.drop(c)  # as often as anybody likes
 
 
+def test_the_place_of_one_that_is_dropped_is_taken_in_order() -> None:
+    made, (a, b, c) = queue(9, 40, 100)
+    made.drop(a)
+    assert made.batch == [b]
+    made.add(One(200))
+    made.done()
+    assert made.batch == [c]
+
+
 @settings(max_examples=200)
 @given(arrivals=st.lists(st.lists(st.integers(1, 700), max_size=6), min_size=1, max_size=12))
 def test_nobody_waits_for_ever(arrivals: list[list[int]]) -> None:

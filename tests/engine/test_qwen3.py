@@ -464,19 +464,38 @@ def test_only_so_many_prompts_are_computed_or_begun_in_one_step(
         assert speaking(many, 6) == [2, 4, 6]
 
 
+STYLED = replace(RYAN, instructions="Slowly. " * 18)  # a prompt of three parts
+
+
 def test_who_leaves_before_its_prompt_is_computed_leaves_nothing_behind(checkpoint: Checkpoints) -> None:
-    """In the same step, or while its prompt waits; the row's next owner says what it says alone."""
-    styled = replace(RYAN, instructions="Slowly. " * 60)
+    """While its prompt waits, or its last part does; the row's next owner says what it says alone."""
     with engine(checkpoint("custom_voice"), slots=2) as made:
         alone = ours(made, RYAN)
-        for steps in range(4):
-            made.step([Open(0, 1, styled), Text(0, TEXT, last=True)], [0])
-            for _ in range(steps):
-                made.step([], [0])
-            made.step([Close(0)], [])
-            assert np.array_equal(ours(made, RYAN), alone)
         queue = made._models[0]._loaded.admission._queue
-        assert not queue.batch
+        for steps in range(2):
+            made.step([Open(0, 1, STYLED), Text(0, TEXT, last=True)], [0])
+            for _ in range(steps):
+                assert made.step([], [0]) == []
+            assert [queue.ends(one) for one in queue.batch] == [steps == 1]
+            made.step([Close(0)], [])
+            assert not queue.batch
+            assert np.array_equal(ours(made, RYAN), alone)
+
+
+def test_who_has_begun_takes_nobodys_turn_and_waits_for_none(
+    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_tts.engine.qwen3.JOINS_PER_STEP", 1)
+
+    def come(slot: int, options: SpeechOptions, run: list[int]) -> list[int]:
+        outputs = made.step([Open(slot, slot, options), Text(slot, TEXT, last=True)], run)
+        return sorted(one.slot for one in outputs if isinstance(one, Frame))
+
+    with engine(checkpoint("custom_voice"), slots=3) as made:
+        ours(made, RYAN)
+        assert come(0, STYLED, [0]) == []
+        assert come(1, RYAN, [0, 1]) == [1]
+        assert come(2, RYAN, [2, 0, 1]) == [0, 1, 2]
 
 
 class TestSeveralModels:

@@ -73,6 +73,17 @@ def test_a_graph_is_the_batch_bit_for_bit(model: SpeechModel, paged: bool) -> No
                 assert torch.equal(mine, theirs), (shape, row)
 
 
+def test_what_a_batch_gave_outlives_the_next(model: SpeechModel) -> None:
+    """It is kept for later prompts that begin so."""
+    graphs = Prefill(model.frame, state_of(model.frame, paged=False), SHAPES, captured=True)
+    shape = Shape(16, 16, begun=False)
+    (first,) = graphs.run(shape, [part(1, 9)])
+    kept = first.clone()
+    (second,) = graphs.run(shape, [part(2, 9)])
+    assert torch.equal(first, kept)
+    assert not torch.equal(first, second)
+
+
 @torch.inference_mode()
 def test_a_batch_is_its_prompts_alone_up_to_rounding(model: SpeechModel) -> None:
     together, alone = state_of(model.frame, paged=True), state_of(model.frame, paged=True)

@@ -431,6 +431,11 @@ class TestStep:
         frame = model.step(model.init_state(rows=3, positions=48), torch.ones(3, dtype=torch.bool, device="meta"))
         assert frame.codes.shape == (3, 16)
 
+    def test_reads_what_rows_want_where_kernels_are_compiled_to_find_it(self) -> None:
+        state = tiny.models("custom_voice")[1].init_state(rows=3, positions=48)
+        for block in (state.counts, state.wishes, state.flags):
+            assert all(line.data_ptr() % 16 == 0 for line in block)
+
     def test_keeps_every_tensor_in_place(self) -> None:
         """What a captured step reads and writes stays where it was captured."""
         _, ours = tiny.models("custom_voice")

@@ -36,14 +36,15 @@ def spoken_before(model: FrameModel, state: FrameState) -> Prefix:
     return model.prefix(state, 0, len(prompt.prefix), start)
 
 
-@pytest.mark.parametrize("pages", [None, 60])
+@pytest.mark.parametrize("pages", [None, 100])
 def test_many_at_once_are_one_after_the_other(model: FrameModel, pages: int | None) -> None:
-    state = model.init_state(ROWS, 64, pages, page_positions=8)
+    state = model.init_state(ROWS, 64, pages, page_positions=4)
     if pages is not None:
-        state.cache.table[:, :8] = torch.randperm(ROWS * 8).view(ROWS, 8) + 1
+        state.cache.table[:, :16] = torch.randperm(ROWS * 16).view(ROWS, 16) + 1
     prefix = spoken_before(model, state)
     again = copy.deepcopy(state)
     length = prefix.keys.shape[1]
+    assert length > 4  # more than a page
     joining = (4, 1, 3)
 
     together = RowChanges(state)
@@ -89,6 +90,19 @@ def test_what_is_forgotten_is_not_done(model: FrameModel) -> None:
     assert changes.apply() is None
     for name in ("counts", "flags", "text"):
         assert torch.equal(getattr(state, name), getattr(before, name)), name
+
+
+def test_text_that_was_meant_for_a_former_owner_is_not_read(model: FrameModel) -> None:
+    state = model.init_state(ROWS, 64)
+    prefix = spoken_before(model, state)
+    changes = RowChanges(state)
+    changes.add_text(2, [1, 2, 3], complete=True)
+    changes.join(2, prefix.keys.shape[1], Sampling(), prefix)
+    changes.add_text(2, [4], complete=False)
+    changes.apply()
+    assert state.text_length[2] == 1
+    assert state.text[2, 0] == 4
+    assert not state.text_complete[2]
 
 
 class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
