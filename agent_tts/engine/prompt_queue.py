@@ -1,8 +1,8 @@
 """Which prompts a step computes: the rule, in the order in which they came. It knows nothing of tensors.
 
 A step computes one batch: the first prompt that waits, and in the places that are left those behind it that are as
-long, up to padding. So however many come, the rows that speak wait for as many positions as a batch has; who comes
-first is never held up by who comes later; and how a prompt is rounded does not depend on the others. A prompt that is
+long, up to padding. So however many come, the rows that speak wait for as many positions as a batch has; whoever is
+passed in the queue loses no time by it; and how a prompt is rounded does not depend on the others. A prompt that is
 longer than a batch is computed in parts; after each it goes to the end of the queue.
 """
 
