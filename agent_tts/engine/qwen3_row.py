@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agent_tts.engine.admission import Speaker
 from agent_tts.engine.base import Done, Flushed, Frame, NotFinite, Open, Output, Starved
 from agent_tts.engine.graphs import Spoken
 from agent_tts.engine.pieces import Piece, PieceFeed
-from agent_tts.engine.qwen3_model import Qwen3Model, Speaker
+from agent_tts.engine.qwen3_model import Qwen3Model
 from agent_tts.engine.qwen3_voices import Cast
 from agent_tts.engine.watch import SILENT_PEAK
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
