@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from agent_tts.errors import SpeechError
+from agent_tts.processes import settle
 
 LINE_BYTES = 1 << 28  # an answer with all of its samples is one line
 STOP_S = 5.0  # for a process to close its connections, once it has answered
@@ -149,8 +150,7 @@ class Turn:
 
     async def ready(self) -> dict[str, Any]:
         """Say so, and wait for the word to go, which may carry something. A parent that has died ends the process."""
-        gc.collect()
-        gc.freeze()  # what is there by now stays: later collections need not look at it
+        settle()
         self._say({"answer": None})
         line = await asyncio.to_thread(sys.stdin.readline)
         if not line:

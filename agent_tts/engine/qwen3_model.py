@@ -270,7 +270,7 @@ class _Running:
         """
         prompt = Prompt((Position(0, None),) * 16, start=None, text=(0,), complete=False)
         speaker, join = Speaker(Voice()), self.admission.join
-        for rows in (range(1), range(most)):
+        for rows in map(range, sorted({1, most})):
             for _ in ("computed", "kept"):
                 joined: list[int] = []
                 for _ in rows:  # each update computes one prompt at least
