@@ -24,6 +24,10 @@ from agent_tts.voices import LANGUAGES
 
 LANGUAGE_NAMES = {code: name for name, code in LANGUAGES.items()}
 
+# Tokens that a row has before it, as long as it does not read on: to read text takes as long as many frames, and texts
+# that come whole are read when they are needed.
+TOKENS_AHEAD = 8
+
 
 class Joining(NamedTuple):
     """A prompt, and how many tokens of its piece's text are in it."""
@@ -85,7 +89,7 @@ class Row:
     def goes_on(self) -> bool:
         """Whether it takes part in this step with what it has: most rows do in most steps."""
         self.runs = (
-            self._complete
+            (self._complete or (self._given - self._read > TOKENS_AHEAD and self.track.pieces[0].speakable))
             and 0 < self._used < self.model.positions
             and self.model.reserve(self.track.slot, self._used + 1)
         )

@@ -359,6 +359,20 @@ def test_a_first_frame_that_is_silent_is_not_waited_for_and_the_next_is_as_it_wa
     assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, expected.pcm[1_920:])
 
 
+def test_a_text_that_comes_whole_is_read_as_it_is_spoken(ryan: Qwen3Engine) -> None:
+    sentence = "This is one of many sentences. "
+    whole = speak(ryan, sentence * 4, options=RYAN)
+    outputs = ryan.step([Open(0, 1, RYAN), *(Text(0, sentence) for _ in range(3))], [0])
+    for _ in range(3):
+        outputs += ryan.step([], [0])
+    (row,) = ryan._slots.owners()
+    assert not row.track.dry
+    outputs += ryan.step([Text(0, sentence, last=True)], [0])
+    while not isinstance(outputs[-1], Done):
+        outputs += ryan.step([], [0])
+    assert b"".join(output.pcm for output in outputs if isinstance(output, Frame)) == whole.pcm.tobytes()
+
+
 @contextmanager
 def overlapped(made: Qwen3Engine) -> Iterator[Qwen3Engine]:
     """As on a GPU: a step gives what the step before it has said."""
