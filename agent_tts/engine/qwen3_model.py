@@ -199,11 +199,15 @@ class Qwen3Model:
         return Speaker(voice, placed, self._after(voice.reference) if voice.reference else None)
 
     def _after(self, reference: Reference) -> CodecState:
-        """The codec's state behind a reference. Frame by frame: a long clip in one piece takes gigabytes."""
+        """The codec's state behind a reference. Frame by frame: a long clip in one piece takes gigabytes.
+
+        As a batch of rows that are named, for which the kernels are compiled.
+        """
         state = self._codec.init_state(1, self.device, self._codec_dtype)
         run = torch.ones(1, dtype=torch.bool, device=self.device)
+        rows = torch.zeros(1, dtype=torch.int64, device=self.device)
         for codes in torch.tensor(reference.frames, device=self.device):
-            self._loaded.model.decode(state, codes[None], run, None)
+            self._loaded.model.decode(state, codes[None], run, rows)
         return state
 
     def join(self, row: int, prompt: Prompt, sampling: Sampling, speaker: Speaker) -> bool:
