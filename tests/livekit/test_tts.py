@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import time
@@ -11,12 +12,15 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from livekit.agents import APIConnectionError, APIConnectOptions, APIStatusError, metrics, tts
+from livekit.agents import APIConnectionError, APIConnectOptions, APIStatusError, APITimeoutError, metrics, tts
 from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT, TimedString
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
 
 from agent_tts.client import connect
 from agent_tts.errors import SettingsError
 from agent_tts.livekit import TTS
+from agent_tts.serve.protocol import SUBPROTOCOL
 from tests.support import RunningNode, dominant_hz, running_node, until
 
 TOKENS = ("One", " two three", " fo", "ur, five", " six", " seven.")
@@ -352,6 +356,27 @@ async def test_where_no_node_is_there_is_no_connection(way: str) -> None:
         with pytest.raises(APIConnectionError, match="no node answers") as caught:
             await (say(speaker) if way == "stream" else spoken(speaker.synthesize(TEXT, conn_options=ONCE)))
     assert caught.value.retryable
+
+
+@pytest.mark.parametrize("way", ["stream", "synthesize"])
+async def test_a_node_that_says_nothing_of_a_slot_is_given_up_in_time(way: str) -> None:
+    limits = {"contexts": 16, "text_message_chars": 4_000, "text_idle_s": 15.0}
+    about = {"session_id": "s", "engine": "tone", "model": None, "sample_rate": 24_000, "frame_ms": 80}
+    greeting = {"type": "session.created", "protocol": SUBPROTOCOL, **about, "limits": limits}
+
+    async def greet_alone(websocket: ServerConnection) -> None:
+        await websocket.send(json.dumps(greeting))
+        await websocket.wait_closed()
+
+    options = APIConnectOptions(max_retry=0, timeout=0.5)
+    async with serve(greet_alone, "127.0.0.1", 0, subprotocols=[Subprotocol(SUBPROTOCOL)]) as server:
+        async with TTS(f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}") as speaker:
+            with pytest.raises(APITimeoutError):
+                async with asyncio.timeout(5):
+                    if way == "stream":
+                        await spoken(reply(speaker, TOKENS, options))
+                    else:
+                        await spoken(speaker.synthesize(TEXT, conn_options=options))
 
 
 async def test_a_connection_that_was_lost_is_made_anew(node: RunningNode) -> None:
