@@ -42,6 +42,7 @@ def test_better_times_count_until_the_word_is_handed_out() -> None:
     assert made.until(800) == []
     (word,) = made.until(1_000)
     assert (word, word.start_time) == (" there,", 0.9)
+    assert made.finish(1_300) == ["  you.", " "]
 
 
 def test_words_are_spoken_within_the_audio() -> None:
