@@ -24,11 +24,6 @@ class Pages:
         # Rows whose tables are not what the device knows.
         self._changed: set[int] = set()
 
-    @property
-    def free_positions(self) -> int:
-        """How many positions could still be given out."""
-        return len(self._free) * self._size
-
     def ensure(self, row: int, positions: int) -> bool:
         """Gives a row what it lacks for its first `positions`; False, and nothing changes, if there is not so much.
 

@@ -23,12 +23,11 @@ def cache() -> Cache:
 
 def test_nobody_shares_a_page(cache: Cache) -> None:
     pages = Pages(cache)
-    assert pages.free_positions == 20
     assert pages.ensure(0, 5)
     assert pages.ensure(1, 4)
     assert pages.ensure(0, 8)  # it has them
     assert pages.ensure(0, 9)
-    assert pages.free_positions == 4
+    assert not pages.ensure(0, 17)  # one is left
     pages.update()
     given = [*cache.table[0, :3].tolist(), *cache.table[1, :1].tolist()]
     assert len(set(given)) == 4
@@ -45,7 +44,7 @@ def test_more_than_there_is_changes_nothing(cache: Cache) -> None:
     assert not pages.ensure(1, 9)
     pages.update()
     assert torch.equal(cache.table, before)
-    assert pages.free_positions == 8
+    assert pages.ensure(1, 8)
 
 
 def test_pages_come_back_with_the_row(cache: Cache) -> None:
