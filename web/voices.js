@@ -118,9 +118,9 @@ export class VoicePicker {
       const group = document.createElement("div");
       const title = group.appendChild(document.createElement("p"));
       group.setAttribute("role", "group");
-      group.setAttribute("aria-labelledby", (title.id = `voices-${at}`));
+      group.setAttribute("aria-labelledby", (title.id = `${this.#list.id}-${at}`));
       title.textContent = language;
-      for (const voice of members) group.append(optionOf(voice, voice === this.chosen));
+      for (const voice of members) group.append(optionOf(voice, voice === this.chosen, this.#list.id));
       return group;
     });
   }
@@ -168,12 +168,13 @@ function describe({ description, languages }) {
 /**
  * @param {Voice} voice
  * @param {boolean} selected
+ * @param {string} list id of the list
  */
-function optionOf(voice, selected) {
+function optionOf(voice, selected, list) {
   const option = document.createElement("div");
   option.setAttribute("role", "option");
   option.setAttribute("aria-selected", String(selected));
-  option.id = `voice-${voice.name.replace(/[^a-z0-9]/gi, "_")}`;
+  option.id = `${list}-${voice.name.replace(/[^a-z0-9]/gi, "_")}`;
   option.dataset.name = voice.name;
   option.append(Object.assign(document.createElement("span"), { textContent: voice.name }));
   option.append(Object.assign(document.createElement("small"), { textContent: describe(voice) }));
