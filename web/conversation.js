@@ -117,7 +117,7 @@ export class Conversation {
   #answer() {
     this.#drop();
     if (this.#user || this.#agent?.over) this.#cut();
-    this.#user = null;
+    this.#user = this.#unsettled = null;
     this.#agent ??= this.#open("agent");
     this.#agent.written = false;
     if (this.phase !== "speaking") this.phase = "thinking";
@@ -151,11 +151,15 @@ export class Conversation {
     }
   }
 
-  /** Silence after all that was written is the end, unless more words of it are heard. */
+  /**
+   * Silence after all that was written is the end, unless more words of it are heard. While the user speaks it is the
+   * agent's listening: whether it goes on is not known yet.
+   */
   #rest() {
-    this.phase = this.#user && !this.#user.over ? "hearing" : "listening";
+    if (this.phase === "speaking") this.phase = "listening";
     const turn = this.#agent;
     if (!turn?.written || turn.over) return;
+    if (this.#user && /[\p{L}\p{N}]/u.test(turn.text.slice(turn.heard))) return;
     this.#pause = { heard: turn.heard, since: turn.since, over: false };
     turn.heard = turn.text.length;
     turn.over = true;
@@ -165,9 +169,9 @@ export class Conversation {
     const turn = this.#agent;
     if (!turn) return;
     this.#agent = this.#pause = null;
+    this.#unsettled = turn;
     if (turn.over) return;
     turn.over = turn.cut = true;
-    this.#unsettled = turn;
     if (!turn.text) this.#remove(turn);
   }
 
@@ -177,23 +181,24 @@ export class Conversation {
    * @param {string} unheard
    */
   #settle(heard, unheard) {
-    if (!this.#unsettled) this.#cut();
+    this.#cut();
     const turn = this.#unsettled;
     this.#unsettled = null;
     if (!turn) return;
     if (!turn.text.startsWith(heard)) turn.text = joined(heard, unheard);
     turn.heard = heard.length;
+    turn.cut = true;
   }
 
   /** Whoever interrupted said nothing: the agent goes on where it was. */
   #resume() {
     this.#drop();
+    this.phase = "speaking";
     const turn = this.spoken;
     if (!turn?.cut) return;
     turn.over = turn.cut = false;
     this.#agent = turn;
     this.#unsettled = null;
-    this.phase = "speaking";
   }
 
   /** Forget a user's turn in which no word was recognised. */
@@ -244,11 +249,12 @@ export function pieces({ who, text, interim, heard, since, over, cut }) {
       { is: "interim", text: interim && text ? ` ${interim}` : interim },
     ];
   } else {
-    const now = over ? heard : since;
+    const end = cut ? heard + text.slice(heard).search(/\S|$/) : heard; // no space is struck out
+    const now = over ? end : since;
     all = [
       { is: "heard", text: text.slice(0, now) },
-      { is: "now", text: text.slice(now, heard) },
-      { is: cut ? "cut" : "coming", text: text.slice(heard) },
+      { is: "now", text: text.slice(now, end) },
+      { is: cut ? "cut" : "coming", text: text.slice(end) },
     ];
   }
   return all.filter((piece) => piece.text);

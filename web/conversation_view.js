@@ -63,12 +63,12 @@ export class ConversationView {
   }
 
   /**
-   * @param {number} id of a turn that was interrupted
+   * @param {number} id of a turn that somebody spoke or wrote into
    * @param {number} ms until it was silent
    */
   silence(id, ms) {
     const note = this.#noted(id, "span");
-    if (note) note.textContent = `interrupted, silence in ${Math.round(ms)} ms`;
+    if (note) note.textContent = `silent after ${Math.round(ms)} ms`;
   }
 
   /**

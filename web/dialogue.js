@@ -16,7 +16,7 @@ export class Dialogue {
   onchange = () => {};
   /** Where the time to an answer went, so far. @type {(turn: Turn, marks: Marks) => void} */
   onmarks = () => {};
-  /** An interrupted turn is silent, so many ms after the interruption. @type {(turn: Turn, ms: number) => void} */
+  /** A turn that somebody spoke or wrote into is silent, so many ms later. @type {(turn: Turn, ms: number) => void} */
   onsilence = () => {};
   /** The agent has something to say to the page. @type {(text: string) => void} */
   onnotice = () => {};
@@ -68,7 +68,8 @@ export class Dialogue {
    */
   #receive(type, data, at) {
     if (type === "user-stopped-speaking") this.#clock.ask(at, false);
-    else if (type === "bot-interrupted") this.#interrupt(at);
+    // The agent is silent as soon as it notices a voice, and only then finds out whether that is an interruption.
+    else if (type === "user-started-speaking" || type === "bot-interrupted") this.#interrupt(at);
     this.conversation.receive(type, data);
     if (type === "bot-llm-started") this.#clock.answer();
     else if (type === "error" || type === "error-response") this.onerror(data.error);

@@ -20,6 +20,7 @@ import { showWaterfall } from "./waterfall_view.js";
 const FLASH_MS = 2_600;
 const RETRY_MS = 2_000; // at least; the node may ask for more
 const MOST_MARKED = 60; // turns whose figures can be looked up
+const LOOK_MS = 5_000; // between two looks at whether what is missing has come: weights take their time
 
 const STATES = { idle: "Not in a call.", asking: "Waiting for the microphone.", calling: "Calling.", talking: "" };
 const PHASES = { listening: "Listening", hearing: "You are speaking", thinking: "Thinking", speaking: "Speaking" };
@@ -50,6 +51,8 @@ export class Talk {
   #api;
   /** @type {Agent | null} */
   #agent = null;
+  /** What of the agent is missing, and what was said about it. @type {Map<string, string>} */
+  #lacks = new Map();
   /** @type {Call | null} */
   #call = null;
   /** @type {Dialogue | null} */
@@ -63,6 +66,8 @@ export class Talk {
   #marks = new Map();
   /** @type {ReturnType<typeof setTimeout>} */
   #flashing = 0;
+  /** @type {ReturnType<typeof setTimeout>} */
+  #looking = 0;
 
   /** @param {import("./api.js").Api} api */
   constructor(api) {
@@ -92,16 +97,37 @@ export class Talk {
     this.#agent = agent;
     const rows = Object.entries(PARTS).map(([part, label]) => rowOf(label, agent[/** @type {"stt"} */ (part)]));
     at("parts").replaceChildren(...rows);
-    if (agent.stt.kind === "none") {
-      const body = agent.stt.message ?? "No speech recognition is set up. Typed chat works.";
-      this.notices.show("deaf", { title: "The agent cannot hear you", body, calm: true });
-    }
-    if (agent.llm.kind === "builtin") {
-      const body = agent.llm.message ?? "No language model is reachable.";
-      this.notices.show("builtin", { title: "A small built-in responder answers", body, calm: true });
-    }
+    this.#lack("deaf", "The agent cannot hear you", agent.stt.kind === "none", agent.stt.message);
+    this.#lack("builtin", "A small built-in responder answers", agent.llm.kind === "builtin", agent.llm.message);
     if (!isSecureContext) this.#complain(new MicrophoneError(INSECURE));
     this.#show();
+    clearTimeout(this.#looking);
+    if (this.#lacks.size) this.#looking = setTimeout(() => this.#look(), LOOK_MS);
+  }
+
+  async #look() {
+    const isSeen = at("talk").checkVisibility() && !document.hidden;
+    const agent = isSeen ? await this.#api.agent().catch(() => null) : null;
+    this.offer(agent ?? /** @type {Agent} */ (this.#agent));
+  }
+
+  /**
+   * Say what is missing, and say it again only when there is something new to say.
+   * @param {string} kind
+   * @param {string} title
+   * @param {boolean} isMissing
+   * @param {string | null} message
+   */
+  #lack(kind, title, isMissing, message) {
+    const body = isMissing ? (message ?? "The node's settings name none.") : "";
+    if ((this.#lacks.get(kind) ?? "") === body) return;
+    if (isMissing) {
+      this.#lacks.set(kind, body);
+      this.notices.show(kind, { title, body, calm: true });
+    } else {
+      this.#lacks.delete(kind);
+      this.notices.close(kind);
+    }
   }
 
   /** @param {import("./api.js").Voices} list */

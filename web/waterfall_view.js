@@ -29,7 +29,7 @@ function rowOf({ name, label, about, fromMs, toMs }, totalMs) {
   const bar = track.appendChild(document.createElement("span"));
   bar.style.marginInlineStart = percent(fromMs, totalMs);
   bar.style.inlineSize = percent(toMs - fromMs, totalMs);
-  value.append(`${Math.round(toMs - fromMs)} ms`);
+  value.appendChild(document.createElement("span")).textContent = `${Math.round(toMs - fromMs)} ms`;
   return row;
 }
 

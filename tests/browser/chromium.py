@@ -140,7 +140,9 @@ class Page:
     async def allow(self, permission: str, setting: str) -> None:
         """Set a permission of this tab to "granted", "denied" or "prompt"."""
         named = {"name": permission}
-        await self._devtools.call("Browser.setPermission", permission=named, setting=setting, browserContextId=self._context)
+        await self._devtools.call(
+            "Browser.setPermission", permission=named, setting=setting, browserContextId=self._context
+        )
 
     async def resize(self, width: int, height: int, *, phone: bool = False) -> None:
         """The size of the window, CSS pixels."""

@@ -259,8 +259,8 @@ async def test_an_interruption_parts_heard_from_cut(page: Page) -> None:
         [said("Stop."), STOPPED, *written("Fine."), SOUNDS, *words("Fine."), SILENT],
     )
     assert before[0][0] == ["agent", "heard:One ", "now:two", "coming: three four five."]
-    assert after[0] == [["agent", "heard:One two", "cut: three four five."], ["user"]]
-    assert final[0][0] == ["agent", "heard:One two three", "cut: four five."]
+    assert after[0] == [["agent", "heard:One two ", "cut:three four five."], ["user"]]
+    assert final[0][0] == ["agent", "heard:One two three ", "cut:four five."]
     assert following[0] == [final[0][0], ["user", "heard:Stop."], ["agent", "heard:Fine."]]
 
 
@@ -271,8 +271,32 @@ async def test_a_false_interruption_goes_on_where_it_was(page: Page) -> None:
         [*written("One two three."), SOUNDS, *words("One"), STARTED, INTERRUPTED, SILENT, STOPPED],
         [ours("resumed", turn=1), SOUNDS, *words("two three."), SILENT],
     )
-    assert cut[0] == [["agent", "heard:One", "cut: two three."], ["user"]]
+    assert cut[0] == [["agent", "heard:One ", "cut:two three."], ["user"]]
     assert resumed == [[["agent", "heard:One two three."]], "listening"]
+
+
+async def test_a_held_turn_is_neither_over_nor_cut(page: Page) -> None:
+    """The agent is silent while it listens: the rest is still to come, until it says which part was not heard."""
+    held, resumed, cut = await conversation(
+        page,
+        [*written("One two three."), SOUNDS, *words("One"), STARTED, SILENT],
+        [STOPPED, ours("resumed", turn=1), SOUNDS, *words("two")],
+        [STARTED, SILENT, ours("interrupted", turn=1, heard="One two", unheard="three."), INTERRUPTED, said("Stop.")],
+    )
+    assert held == [[["agent", "now:One", "coming: two three."], ["user"]], "hearing"]
+    assert resumed == [[["agent", "heard:One ", "now:two", "coming: three."]], "speaking"]
+    assert cut[0] == [["agent", "heard:One two ", "cut:three."], ["user", "heard:Stop."]]
+
+
+async def test_an_interruption_in_a_pause_takes_the_end_back(page: Page) -> None:
+    """What looked like the end was none: the agent says that words were not heard."""
+    paused, cut = await conversation(
+        page,
+        [*written("One two three."), SOUNDS, *words("One"), SILENT],
+        [STARTED, INTERRUPTED, ours("interrupted", turn=1, heard="One", unheard="two three.")],
+    )
+    assert paused[0] == [["agent", "heard:One two three."]]
+    assert cut[0] == [["agent", "heard:One ", "cut:two three."], ["user"]]
 
 
 async def test_writing_interrupts(page: Page) -> None:
@@ -280,10 +304,15 @@ async def test_writing_interrupts(page: Page) -> None:
     turns, settled = await conversation(
         page,
         [*written("One two three."), SOUNDS, *words("One"), ("type", "Enough.")],
-        [INTERRUPTED, ours("interrupted", turn=1, heard="One two", unheard=" three."), *written("Good."), *words("Good.")],
+        [
+            INTERRUPTED,
+            ours("interrupted", turn=1, heard="One two", unheard=" three."),
+            *written("Good."),
+            *words("Good."),
+        ],
     )
-    assert turns == [[["agent", "heard:One", "cut: two three."], ["user", "heard:Enough."]], "thinking"]
-    assert settled[0] == [["agent", "heard:One two", "cut: three."], ["user", "heard:Enough."], ["agent", "now:Good."]]
+    assert turns == [[["agent", "heard:One ", "cut:two three."], ["user", "heard:Enough."]], "thinking"]
+    assert settled[0] == [["agent", "heard:One two ", "cut:three."], ["user", "heard:Enough."], ["agent", "now:Good."]]
 
 
 async def test_a_pause_is_no_end(page: Page) -> None:
@@ -303,7 +332,10 @@ async def test_a_pause_is_no_end(page: Page) -> None:
 
 async def test_a_long_conversation_forgets_its_beginning(page: Page) -> None:
     """At most 60 turns are kept."""
-    body = CONVERSATION + "for (let i = 0; i < 70; i++) conversation.type(String(i)); return seen().map((turn) => turn[1]);"
+    body = (
+        CONVERSATION
+        + "for (let i = 0; i < 70; i++) conversation.type(String(i)); return seen().map((turn) => turn[1]);"
+    )
     kept = await module(page, "conversation.js", body)
     assert kept == [f"heard:{i}" for i in range(10, 70)]
 

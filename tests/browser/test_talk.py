@@ -202,8 +202,8 @@ async def test_an_interruption_is_silent_and_cut(browser: DevTools) -> None:
         assert await page.js("agentTts.call.silenceMs") == pytest.approx(silences[-1], abs=1)
         assert await text_of(page, "#talk-flash") == f"silence in {silences[-1]} ms"
         agents = "document.querySelectorAll('[data-who=agent]')"
-        assert await page.js(f"[...{agents}].map((li) => li.querySelector('s').textContent)") == [" three four."] * 3
-        assert f"silence in {silences[-1]} ms" in await page.js(f"[...{agents}].at(-1).innerText")
+        assert await page.js(f"[...{agents}].map((li) => li.querySelector('s').textContent)") == ["three four."] * 3
+        assert f"silent after {silences[-1]} ms" in await page.js(f"[...{agents}].at(-1).innerText")
 
         since = await page.js("performance.now()")
         answer(call, "Fine.", hz=1_320)
@@ -351,6 +351,9 @@ async def test_what_the_agent_lacks_is_said(browser: DevTools) -> None:
         await agent.call()
         await page.until("agentTts.call.state === 'talking'")
         assert not await page.js("document.querySelector('#mute').checkVisibility()")
+        agent.about["stt"] = {"kind": "whisper", "name": "small", "message": None}
+        await page.until("document.querySelector('#mute').checkVisibility()")
+        assert await page.js("agentTts.call.notices") == ["builtin"]
 
 
 async def test_a_full_agent_is_said_and_called_again(browser: DevTools) -> None:
@@ -421,7 +424,17 @@ async def test_the_keyboard_alone_is_enough_to_talk(browser: DevTools) -> None:
             seen.append(name)
             if name != "talk-text":  # its frame shows the focus
                 assert await page.js("getComputedStyle(document.activeElement).outlineStyle") != "none", name
-        controls = ("#speak", "#talk", "call", "subtitles", "compact", "conversation", "talk-text", "send", "talk-voice")
+        controls = (
+            "#speak",
+            "#talk",
+            "call",
+            "subtitles",
+            "compact",
+            "conversation",
+            "talk-text",
+            "send",
+            "talk-voice",
+        )
         assert [name for name in controls if name not in seen] == []
         await page.js("document.querySelector('#call').focus()")
         await page.press("Enter")
