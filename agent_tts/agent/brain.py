@@ -42,7 +42,7 @@ class Brain:
             system_instruction=self._settings.instructions,
             max_tokens=self._settings.max_tokens,
         )
-        return OpenAILLMService(base_url=self._settings.base_url, api_key=self._key or "none", settings=settings)
+        return _LanguageModel(base_url=self._settings.base_url, api_key=self._key or "none", settings=settings)
 
     @property
     def _key(self) -> str | None:
@@ -67,6 +67,14 @@ class Brain:
         if wanted is not None and names and wanted not in names and f"{wanted}:latest" not in names:
             return _none(f"the server at {url} has no model {wanted}; it has {', '.join(names[:8])}")
         return Part("openai", wanted or names[0])
+
+
+class _LanguageModel(OpenAILLMService):
+    """Pipecat's service, which leaves its connections open."""
+
+    async def cleanup(self) -> None:
+        await super().cleanup()
+        await self._client.close()
 
 
 def _names(answer: httpx.Response) -> list[str]:

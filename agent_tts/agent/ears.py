@@ -119,6 +119,8 @@ def _loaded(settings: AgentStt) -> Any:
 
     folder = _local(settings)
     if folder is None:
+        if settings.model.count("/") > 1 or settings.model.startswith((".", "/", "~")):
+            raise FileNotFoundError(f"{settings.model} is no folder with a model (model.bin and config.json)")
         logger.info("agent: fetching Whisper {} once", settings.model)
         folder = Path(download_model(settings.model, output_dir=str(_folder(settings))))
     return WhisperModel(str(folder), device=settings.device, compute_type=settings.compute_type, local_files_only=True)
@@ -148,6 +150,8 @@ def _size(folder: Path) -> int:
 def _reason(error: Exception, settings: AgentStt) -> str:
     if isinstance(error, ValueError) and "Invalid model size" in str(error):
         return f"{settings.model} is neither a folder with a model nor a name of one"
+    if isinstance(error, FileNotFoundError) and not error.errno:
+        return str(error)
     if isinstance(error, OSError | RuntimeError) or type(error).__module__.startswith(("huggingface_hub", "httpx")):
         return (
             f"{type(error).__name__}; connect this machine to huggingface.co, "

@@ -29,7 +29,7 @@ from pipecat.frames.frames import (
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 
 PIECE_MS = 20  # of audio that leaves at once
-LEAD_MS = 60  # audio that has left and is not played yet: what is still heard after a hold
+LEAD_MS = 40  # audio that has left and is not played yet: what is still heard after a hold
 AHEAD_MS = 2_000  # audio that waits here; more stays in the engine, where it is not even made
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -12,6 +12,9 @@ from agent_tts.errors import BadMessage
 from agent_tts.serve import ice
 from agent_tts.serve.http import Authorized, read_body
 from agent_tts.serve.node import Node
+
+
+Body = TypeVar("Body", bound=BaseModel)
 
 
 class WishesBody(BaseModel):
@@ -64,9 +67,8 @@ async def _describe(request: Request, client: Authorized) -> dict[str, Any]:
     """What hears, answers and speaks here, and why something else does not."""
     server, node = request.app.state.agent, _node(request)
     info = node.service.info
-    name = node.settings.engine if info is None else info.name
-    voice = node.settings.agent.voice
-    tts = {"kind": name, "name": voice or name, "message": None}
+    starting = "The engine is starting." if info is None else None
+    tts = {"kind": info and info.engine, "name": info and info.model, "message": starting}
     return {
         "stt": _told(server.ears.part),
         "llm": _told(await server.brain.look()),
@@ -111,7 +113,7 @@ def _takes(body: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": body.model_json_schema()}}}}
 
 
-def _parse[T: BaseModel](shape: type[T], body: bytes) -> T:
+def _parse(shape: type[Body], body: bytes) -> Body:
     try:
         return shape.model_validate_json(body)
     except ValidationError as error:

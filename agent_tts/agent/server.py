@@ -18,14 +18,15 @@ class AgentServer:
 
     Args:
         build: makes the pipeline of a call; None takes the one that `agent.pipeline` names.
+        ears: what hears; None takes Whisper as `agent.stt` has it.
 
     Raises:
         SettingsError: there is no such pipeline.
     """
 
-    def __init__(self, settings: Agent, build: Build | None = None) -> None:
+    def __init__(self, settings: Agent, build: Build | None = None, ears: Ears | None = None) -> None:
         self._build = build or load_build(settings.pipeline)
-        self.ears = Ears(settings.stt)
+        self.ears = ears or Ears(settings.stt)
         self.brain = Brain(settings.llm)
 
     def install(self, app: FastAPI, node: Node) -> None:
