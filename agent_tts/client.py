@@ -124,6 +124,26 @@ class NodeConnection:
             ConnectionLost: there is no connection any more.
             TimeoutError: the node did not answer within 10 s.
         """
+        speech = self.begin(context_id=context_id, **session)
+        try:
+            async with asyncio.timeout(OPEN_S):
+                await asyncio.shield(speech.started)
+        except BaseException:
+            speech.stop()
+            raise
+        return speech
+
+    def begin(self, *, context_id: str | None = None, **session: Any) -> RemoteSpeech:
+        """Start a context without waiting for its slot; text may be written at once.
+
+        A refusal of the node is the error of its events, and of its `started`.
+
+        Args: as of `open`.
+
+        Raises:
+            BadMessage, ContextExists: the context_id cannot be used.
+            ConnectionLost: there is no connection any more.
+        """
         if self.lost is not None:
             raise self.lost
         if context_id is None:
@@ -135,12 +155,6 @@ class NodeConnection:
         limit = int(self.info.limits["text_message_chars"])
         speech = self._speeches[context_id] = RemoteSpeech(context_id, self.send, limit)
         self.send("context.open", context_id=context_id, **session)
-        try:
-            async with asyncio.timeout(OPEN_S):
-                await asyncio.shield(speech.started)
-        except BaseException:
-            speech.stop()
-            raise
         return speech
 
     async def update(self, **session: Any) -> None:
@@ -341,6 +355,19 @@ async def connect(
         SettingsError: the url names none.
         TimeoutError: it did not answer within 10 s.
     """
+    node = await open_connection(url, api_key=api_key, buffer_bytes=buffer_bytes)
+    try:
+        if session:
+            await node.update(**session)
+        yield node
+    finally:
+        await node.close()
+
+
+async def open_connection(
+    url: str = DEFAULT_URL, *, api_key: str | None = None, buffer_bytes: int = BUFFER_BYTES
+) -> NodeConnection:
+    """A connection that its caller closes; see `connect` for all else. Cancelling it leaves none behind."""
     websocket = await _dial(stream_url(url), api_key)
     try:
         async with asyncio.timeout(OPEN_S):
@@ -348,13 +375,7 @@ async def connect(
     except BaseException:
         await _close(websocket)
         raise
-    node = NodeConnection(websocket, info, buffer_bytes)
-    try:
-        if session:
-            await node.update(**session)
-        yield node
-    finally:
-        await node.close()
+    return NodeConnection(websocket, info, buffer_bytes)
 
 
 def stream_url(url: str) -> str:

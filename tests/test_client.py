@@ -67,6 +67,24 @@ async def test_text_in_pieces_comes_back_as_speech(node: RunningNode) -> None:
     assert speech.done.ttfa_ms is not None
 
 
+async def test_text_may_be_written_before_the_context_has_a_slot(node: RunningNode) -> None:
+    async with connect(node.url) as connection:
+        speech = connection.begin(voice="tone-660", lead_ms=None)
+        speech.write(TEXT)
+        speech.end()
+        assert not speech.started.done()
+        assert dominant_hz(await spoken(speech)) == pytest.approx(660, abs=5)
+
+
+async def test_a_context_that_is_refused_after_its_beginning_tells_in_its_events(node: RunningNode) -> None:
+    async with connect(node.url) as connection:
+        speech = connection.begin(voice="nobody")
+        speech.write(TEXT)
+        with pytest.raises(UnknownVoice):
+            await spoken(speech)
+        assert await say(connection, TEXT)
+
+
 async def test_a_context_starts_with_what_the_connection_was_given(node: RunningNode) -> None:
     async with connect(node.url, voice="tone-880", lead_ms=None) as connection:
         assert dominant_hz(await say(connection, TEXT)) == pytest.approx(880, abs=5)

@@ -23,6 +23,8 @@ LAYERS = {
     "ipc": {"engine"},  # the child runs the engine's loop
     "speech": {"voices"},
     "serve": {"speech", "ipc", "voices"},
+    "pipecat": {"speech", "serve"},
+    "agent": {"pipecat", "serve", "voices"},
     "bench": {"speech", "ipc", "serve", "model"},
 }
 
@@ -85,6 +87,17 @@ def loaded_by(statement: str) -> set[str]:
 def test_the_front_never_imports_torch() -> None:
     heavy = {"torch", "transformers", "qwen_tts", "matplotlib"}
     assert not loaded_by("import agent_tts.serve.run") & heavy
+
+
+def test_pipecat_is_imported_by_its_own_packages_alone() -> None:
+    users = {
+        path.relative_to(PACKAGE).parts[0] for path in FILES if any(m.split(".")[0] == "pipecat" for m in imports(path))
+    }
+    assert users == {"agent", "pipecat"}
+    others = {"text", "voices", "model", "engine", "ipc", "speech", "serve", "bench"}
+    used = {m for path in FILES if path.relative_to(PACKAGE).parts[0] in others for m in imports(path)}
+    assert not used & {"agent_tts.agent", "agent_tts.pipecat"}
+    assert not loaded_by("import agent_tts.cli, agent_tts.serve.run") & {"pipecat"}
 
 
 def test_the_engine_process_never_imports_the_server() -> None:

@@ -1,0 +1,124 @@
+"""The way from the service to a node in the same process: no socket and no JSON."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from agent_tts.errors import RETRY_MS, Draining, EngineLost, from_code
+from agent_tts.events import SAMPLE_RATE, Audio, Finished
+from agent_tts.events import Words as Aligned
+from agent_tts.pipecat.link import Session, Utterance
+from agent_tts.remote import Audio as AudioPiece
+from agent_tts.remote import ContextEvent, Done, Word, Words
+from agent_tts.serve.protocol import SessionConfig
+from agent_tts.settings import Limits
+from agent_tts.speech.encoding import make_encoder
+from agent_tts.speech.service import SpeechService
+from agent_tts.speech.session import Speech
+from agent_tts.speech.words import Word as TimedWord
+from agent_tts.speech.words import WordTimeline
+
+
+class LocalLink:
+    """The speech of a node in this event loop, which its owner starts and closes."""
+
+    def __init__(self, speech: SpeechService, max_lead_ms: int = Limits().max_lead_ms) -> None:
+        self._service = speech
+        self._max_lead_ms = max_lead_ms
+
+    async def connect(self) -> bool:
+        if self._service.draining:
+            raise Draining("the node is going away: use another one")
+        if not self._service.alive:
+            raise EngineLost("the engine is restarting: try again", retry_after_ms=RETRY_MS)
+        return False
+
+    async def check(self, session: Session) -> None:
+        self._service.resolve(self._config(session).options())
+
+    def begin(self, session: Session) -> Utterance:
+        config = self._config(session)
+        speech = self._service.open(config.options())
+        info = self._service.info
+        return LocalUtterance(speech, config, aligned=info is not None and info.aligns_words)
+
+    async def close(self) -> None:
+        """Nothing: each utterance is stopped by who began it."""
+
+    def _config(self, session: Session) -> SessionConfig:
+        return SessionConfig().merged(dict(session), self._max_lead_ms)
+
+
+class LocalUtterance:
+    """A `Speech` that tells what a context of the protocol tells."""
+
+    def __init__(self, speech: Speech, config: SessionConfig, *, aligned: bool) -> None:
+        self._speech = speech
+        self._timeline = WordTimeline(aligned=aligned, speed=config.speed)
+        # From the engine's pcm to the output's.
+        self._encoder = make_encoder(config.output.encoding, config.output.sample_rate)
+        # Words with a time that `events` has not told yet.
+        self._untold: list[TimedWord] = []
+        # Index of the next sample at the output rate.
+        self._first_sample = 0
+
+    def write(self, text: str) -> None:
+        """See `Utterance`."""
+        self._untold += self._timeline.append(text)
+        self._speech.write(text)
+
+    def end(self) -> None:
+        """See `Utterance`."""
+        self._untold += self._timeline.complete()
+        self._speech.end()
+
+    def stop(self) -> None:
+        """See `Utterance`."""
+        self._speech.stop()
+
+    async def events(self) -> AsyncIterator[ContextEvent]:
+        """See `Utterance`. The words come before the audio that they are spoken in."""
+        while (event := await self._speech.next()) is not None:
+            if isinstance(event, Aligned):
+                self._untold += self._timeline.align(event.words)
+            elif isinstance(event, Audio):
+                for told in self._tell(event.pcm):
+                    yield told
+            elif isinstance(event, Finished):
+                if event.code is not None:
+                    raise from_code(event.code, event.message, event.retry_after_ms)
+                for told in self._tell_rest():
+                    yield told
+                yield self._done(event)
+
+    # ------------------------------------------------------------ inside
+
+    def _tell(self, pcm: bytes) -> list[ContextEvent]:
+        return [*self._words(), *self._pieces(self._encoder.encode(pcm))]
+
+    def _tell_rest(self) -> list[ContextEvent]:
+        self._untold += self._timeline.finish(self._audio_ms)
+        return [*self._words(), *self._pieces(self._encoder.flush())]
+
+    def _words(self) -> list[Words]:
+        words, self._untold = self._untold, []
+        return [Words(self._timeline.kind, tuple(map(_word, words)))] if words else []
+
+    def _pieces(self, chunks: list[tuple[bytes, int]]) -> list[AudioPiece]:
+        pieces = []
+        for payload, samples in chunks:
+            pieces.append(AudioPiece(payload, self._first_sample, flush=False, last=False))
+            self._first_sample += samples
+        return pieces
+
+    def _done(self, finished: Finished) -> Done:
+        audio_ms = self._audio_ms
+        return Done(finished.reason, audio_ms, None, finished.busy_ms / audio_ms if audio_ms else None)
+
+    @property
+    def _audio_ms(self) -> int:
+        return round(self._speech.samples * 1_000 / SAMPLE_RATE)
+
+
+def _word(word: TimedWord) -> Word:
+    return Word(word.word, word.start_ms, word.end_ms, word.char_start, word.char_end)

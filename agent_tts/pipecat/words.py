@@ -1,0 +1,74 @@
+"""Which words a listener has been given: each is let go with the audio that speaks it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from agent_tts.remote import Word
+
+# A character of a script that is written without spaces.
+_CHARACTER = "[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+# Such a character, or a run of others, with the punctuation around it.
+_PIECE = re.compile(rf"[^\w\s]*(?:{_CHARACTER}|(?:(?!{_CHARACTER})\w)+)[^\w\s]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A word of the text, or a character of one that is written without spaces."""
+
+    text: str
+    at_s: float  # when it begins, from the turn's first sample
+    joined: bool  # no space stands between it and its neighbours
+
+
+class SpokenWords:
+    """The words of one turn, over all contexts that it takes."""
+
+    def __init__(self) -> None:
+        # Pieces told and not yet let go, by where they begin in the context's text.
+        self._waiting: dict[int, tuple[str, float, bool]] = {}
+        # Where the last one that was let go begins in the context's text; -1 before the first.
+        self._passed = -1
+        # Audio of the turn before this context.
+        self._before_ms = 0.0
+
+    def tell(self, words: Iterable[Word]) -> None:
+        """Words with their times, or better times of words told before; those that were let go stay so."""
+        for word in words:
+            for start, piece in _pieces(word):
+                if start > self._passed:
+                    self._waiting[start] = piece
+
+    def until(self, audio_ms: float) -> list[Spoken]:
+        """What begins within so much audio of the context."""
+        return self._let_go([start for start, (_, at_ms, _) in self._waiting.items() if at_ms < audio_ms], audio_ms)
+
+    def finish(self, audio_ms: float) -> list[Spoken]:
+        """All of the context's text has been spoken within so much audio: what is left."""
+        left = self._let_go(list(self._waiting), audio_ms)
+        self._before_ms += audio_ms
+        self._passed = -1
+        return left
+
+    def _let_go(self, starts: list[int], audio_ms: float) -> list[Spoken]:
+        spoken = []
+        for start in sorted(starts):
+            text, at_ms, joined = self._waiting.pop(start)
+            spoken.append(Spoken(text, (self._before_ms + min(at_ms, audio_ms)) / 1_000, joined))
+            self._passed = start
+        return spoken
+
+
+def _pieces(word: Word) -> list[tuple[int, tuple[str, float, bool]]]:
+    """What of a word is let go at once: where it begins in the text, and (text, start in ms, whether it is joined)."""
+    if re.search(_CHARACTER, word.word) is None:
+        return [(word.char_start, (word.word, word.start_ms, False))]
+    texts = _PIECE.findall(word.word)
+    step_ms = (word.end_ms - word.start_ms) / len(texts)
+    pieces, start = [], word.char_start
+    for index, text in enumerate(texts):
+        pieces.append((start, (text, word.start_ms + index * step_ms, True)))
+        start += len(text)
+    return pieces

@@ -1,0 +1,152 @@
+"""A Pipecat pipeline that a test writes to and listens to while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from pipecat.frames.frames import (
+    EndFrame,
+    ErrorFrame,
+    Frame,
+    InterruptionFrame,
+    LLMFullResponseEndFrame,
+    LLMFullResponseStartFrame,
+    LLMTextFrame,
+    OutputAudioRawFrame,
+    StartFrame,
+    TTSAudioRawFrame,
+    TTSTextFrame,
+)
+from pipecat.pipeline.pipeline import Pipeline
+from pipecat.pipeline.worker import PipelineParams, PipelineWorker
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.transports.base_output import BaseOutputTransport
+from pipecat.transports.base_transport import TransportParams
+from pipecat.workers.runner import WorkerRunner
+
+from tests.support import until
+
+F = TypeVar("F", bound=Frame)
+
+LIMIT_S = 20.0
+
+
+class Ear(FrameProcessor):
+    """Keeps every frame that passes."""
+
+    def __init__(self, direction: FrameDirection) -> None:
+        super().__init__()
+        self.frames: list[Frame] = []
+        self._direction = direction
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        await super().process_frame(frame, direction)
+        if direction is self._direction:
+            self.frames.append(frame)
+        await self.push_frame(frame, direction)
+
+
+class Loudspeaker(BaseOutputTransport):
+    """Plays in real time to nobody: words leave it when they are heard, as of any transport."""
+
+    def __init__(self) -> None:
+        super().__init__(TransportParams(audio_out_enabled=True))
+        self.played = b""
+
+    async def start(self, frame: StartFrame) -> None:
+        await super().start(frame)
+        await self.set_transport_ready(frame)
+
+    async def write_audio_frame(self, frame: OutputAudioRawFrame) -> bool:
+        await asyncio.sleep(len(frame.audio) / 2 / frame.sample_rate)
+        self.played += frame.audio
+        return True
+
+
+class Running:
+    """A pipeline that runs."""
+
+    def __init__(self, worker: PipelineWorker, up: Ear, down: Ear) -> None:
+        self._worker = worker
+        self._up = up
+        self._down = down
+
+    def down(self, kind: type[F]) -> list[F]:
+        """What came out of the end so far."""
+        return [frame for frame in self._down.frames if isinstance(frame, kind)]
+
+    @property
+    def errors(self) -> list[str]:
+        return [frame.error for frame in self._up.frames if isinstance(frame, ErrorFrame)]
+
+    @property
+    def words(self) -> list[str]:
+        return [frame.text for frame in self.down(TTSTextFrame)]
+
+    def pcm(self, context_id: str | None = None) -> bytes:
+        frames = self.down(TTSAudioRawFrame)
+        return b"".join(frame.audio for frame in frames if context_id in (None, frame.context_id))
+
+    @property
+    def contexts(self) -> list[str | None]:
+        """Ids of the audio contexts heard, in their order."""
+        return list(dict.fromkeys(frame.context_id for frame in self.down(TTSAudioRawFrame)))
+
+    async def send(self, *frames: Frame) -> None:
+        await self._worker.queue_frames(list(frames))
+
+    async def begin(self, *tokens: str) -> None:
+        """The LLM starts to answer."""
+        await self.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, tokens))
+
+    async def end(self) -> None:
+        """The LLM has answered."""
+        await self.send(LLMFullResponseEndFrame())
+
+    async def turn(self, *tokens: str) -> None:
+        """A whole answer of the LLM, and its speech."""
+        ended = len(self.down(LLMFullResponseEndFrame))
+        await self.begin(*tokens)
+        await self.end()
+        await until(lambda: len(self.down(LLMFullResponseEndFrame)) > ended, LIMIT_S)
+
+    async def interrupt(self) -> None:
+        """The listener speaks."""
+        seen = len(self.down(InterruptionFrame))
+        await self.send(InterruptionFrame())
+        await until(lambda: len(self.down(InterruptionFrame)) > seen, LIMIT_S)
+
+
+@asynccontextmanager
+async def running(
+    processors: Iterable[FrameProcessor], *, after: Iterable[FrameProcessor] = (), sample_rate: int = 24_000
+) -> AsyncIterator[Running]:
+    """A pipeline of these processors, and of others after what is kept; it is let speak to its end."""
+    up, down = Ear(FrameDirection.UPSTREAM), Ear(FrameDirection.DOWNSTREAM)
+    params = PipelineParams(audio_out_sample_rate=sample_rate, enable_metrics=True, enable_usage_metrics=True)
+    worker = PipelineWorker(Pipeline([up, *processors, down, *after]), params=params, enable_rtvi=False)
+    started = asyncio.Event()
+
+    @worker.event_handler("on_pipeline_started")
+    async def on_pipeline_started(*_: object) -> None:
+        started.set()
+
+    runner = WorkerRunner(handle_sigint=False)
+    await runner.add_workers(worker)
+    task = asyncio.create_task(runner.run(), name="pipeline")
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            await started.wait()
+        yield Running(worker, up, down)
+        await worker.queue_frame(EndFrame())
+        async with asyncio.timeout(LIMIT_S):
+            await task
+    finally:
+        if not task.done():
+            await worker.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
