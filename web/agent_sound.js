@@ -4,11 +4,12 @@ import { Probe } from "./probe.js";
 
 const REST_MS = 100; // speech has shorter silences in it
 const PAUSE_MS = 400; // and sentences have longer ones between them
+const MOST_HUSHED_MS = 800; // an agent that goes on regardless is heard again
 
 export class AgentSound {
   /** Sound after a silence. @type {(at: number) => void} */
   onsound = () => {};
-  /** Silence that lasts, and when it began. @type {(at: number) => void} */
+  /** Silence of the track that lasts, and when it began. @type {(at: number) => void} */
   onrest = () => {};
   /** 20 ms of sound, or of a pause in it. @type {(peak: number, brightness: number) => void} */
   oncolumn = () => {};
@@ -22,6 +23,8 @@ export class AgentSound {
   #changedAt = -Infinity;
   /** @type {ReturnType<typeof setTimeout>} */
   #resting = 0;
+  /** @type {ReturnType<typeof setTimeout>} */
+  #hushing = 0;
 
   /**
    * @param {AudioContext} audio
@@ -31,6 +34,7 @@ export class AgentSound {
   constructor(audio, stream, element) {
     this.#element = element;
     element.srcObject = stream;
+    element.muted = false;
     // Before a gesture the browser refuses; the call was begun with one.
     element.play().catch(() => {});
     this.#probe = new Probe(audio, stream);
@@ -44,8 +48,16 @@ export class AgentSound {
     return this.#loud || performance.now() - this.#changedAt < PAUSE_MS;
   }
 
+  /** Silent at once, until the track is: what is on its way goes by unheard. */
+  hush() {
+    this.#element.muted = true;
+    clearTimeout(this.#hushing);
+    this.#hushing = setTimeout(() => (this.#element.muted = false), MOST_HUSHED_MS);
+  }
+
   close() {
     clearTimeout(this.#resting);
+    clearTimeout(this.#hushing);
     this.#probe.close();
     this.#element.srcObject = null;
   }
@@ -69,6 +81,8 @@ export class AgentSound {
   /** @param {number} at */
   #rest(at) {
     this.lively = false;
+    clearTimeout(this.#hushing);
+    this.#element.muted = false;
     this.onrest(at);
   }
 }

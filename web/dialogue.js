@@ -49,7 +49,7 @@ export class Dialogue {
   write(text) {
     const at = performance.now();
     this.#interrupt(at);
-    this.#clock.ask(at, true);
+    this.#clock.write(at);
     this.conversation.type(text);
     this.#call.write(text);
     this.onchange();
@@ -67,21 +67,22 @@ export class Dialogue {
    * @param {number} at
    */
   #receive(type, data, at) {
-    if (type === "user-stopped-speaking") this.#clock.ask(at, false);
     // The agent is silent as soon as it notices a voice, and only then finds out whether that is an interruption.
-    else if (type === "user-started-speaking" || type === "bot-interrupted") this.#interrupt(at);
+    if (type === "user-started-speaking" || type === "bot-interrupted") this.#interrupt(at);
     this.conversation.receive(type, data);
     if (type === "bot-llm-started") this.#clock.answer();
     else if (type === "error" || type === "error-response") this.onerror(data.error);
     else if (type === "server-message" && data.kind === "notice") this.onnotice(data.text);
-    else if (type === "server-message" && data.kind === "turn") this.#tell(data);
+    else if (type === "server-message" && data.kind === "turn") this.#tell(data, at);
     this.onchange();
   }
 
   /** @param {number} at */
   #interrupt(at) {
     const turn = this.conversation.spoken;
-    if (turn && !turn.over && this.#sound.lively) this.#barged ??= { turn, at };
+    if (!turn || turn.over || !this.#sound.lively) return;
+    this.#sound.hush();
+    this.#barged ??= { turn, at };
   }
 
   /** @param {number} at */
@@ -90,14 +91,17 @@ export class Dialogue {
     if (whole) this.#show(whole);
   }
 
-  /** @param {{turn: number, marks: Marks}} told */
-  #tell({ turn, marks }) {
+  /**
+   * @param {{turn: number, marks: Marks}} told
+   * @param {number} at
+   */
+  #tell({ turn, marks }, at) {
     const { spoken } = this.conversation;
     if (!spoken) return;
     if (!this.#numbered.has(turn)) this.#numbered.set(turn, spoken);
     if (this.#numbered.size > MOST_NUMBERED) this.#numbered.delete(this.#numbered.keys().next().value ?? 0);
     this.#number = turn;
-    this.#show(this.#clock.tell(turn, marks));
+    this.#show(this.#clock.tell(turn, marks, at));
   }
 
   /** @param {{turn: number, marks: Marks}} whole */

@@ -130,11 +130,12 @@ export class Talk {
     }
   }
 
-  /** @param {import("./api.js").Voices} list */
-  fill(list) {
-    const chosen = this.voices.chosen?.name;
-    this.voices.fill(list.voices, list.default);
-    if (chosen) this.voices.choose(chosen);
+  /**
+   * @param {import("./api.js").Voices} list
+   * @param {string} [chosen] name of a voice
+   */
+  fill(list, chosen = this.voices.chosen?.name) {
+    this.voices.fill(list.voices, list.default, chosen);
     at("clone").hidden = !list.clones;
   }
 
@@ -377,8 +378,7 @@ export class Talk {
 
   /** @param {string} name of a voice that has been cloned */
   async #added(name) {
-    this.fill(await this.#api.voices());
-    this.voices.choose(name);
+    this.fill(await this.#api.voices(), name);
   }
 }
 

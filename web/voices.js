@@ -57,11 +57,12 @@ export class VoicePicker {
   /**
    * @param {Voice[]} voices
    * @param {string} preferred name of the node's own choice
+   * @param {string} [chosen] name of another one to choose, if it is there
    */
-  fill(voices, preferred) {
+  fill(voices, preferred, chosen = preferred) {
     this.voices = voices;
     this.preferred = preferred;
-    this.choose(preferred);
+    this.choose(this.#find(chosen) ? chosen : preferred);
   }
 
   /**

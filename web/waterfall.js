@@ -28,31 +28,32 @@ export function waterfall(marks) {
 }
 
 /**
- * Puts what is seen on the page and what the agent measured on one clock. The moments are performance.now's.
+ * Puts what is heard here and what the agent measured on one clock. The moments are performance.now's.
  *
- * The end of a turn is known to both sides: the agent says when it has seen it, and how long after the user's last
- * sound that was. So the way there and back is not in the figures of a spoken turn; it is in those of a typed one.
+ * The agent tells its figures as it sends the first sound: that moment is known to both sides, but for the way of a
+ * message. A written turn needs no such moment, as it begins here; its way to the agent counts.
  */
 export class TurnClock {
-  /** @type {{at: number, typed: boolean} | null} */
-  #asked = null;
-  #answered = false;
-  /** @type {number | null} */
-  #heardAt = null;
-  /** @type {{turn: number, marks: Marks} | null} */
+  /** When the turn was written that is not answered yet. @type {number | null} */
+  #written = null;
+  /** The answer: when its question was written, if it was, and when its first sound was heard. */
+  #answer = { written: /** @type {number | null} */ (null), heard: /** @type {number | null} */ (null) };
+  /** @type {{turn: number, marks: Marks, at: number} | null} */
   #told = null;
+  /** Whether sound is of an answer that began and was not heard yet. */
+  #waits = false;
 
-  /** The user has finished. @param {number} at @param {boolean} typed */
-  ask(at, typed) {
-    this.#asked = { at, typed };
-    this.#answered = false;
-    this.#heardAt = null;
-    this.#told = null;
+  /** The user has written. @param {number} at */
+  write(at) {
+    this.#written = at;
+    this.#waits = false;
   }
 
   /** The agent begins to answer: sound from now on is of the answer. */
   answer() {
-    this.#answered = true;
+    this.#answer = { written: this.#written, heard: null };
+    this.#written = this.#told = null;
+    this.#waits = true;
   }
 
   /**
@@ -61,32 +62,29 @@ export class TurnClock {
    * @returns {{turn: number, marks: Marks} | null} the turn's marks, if that completes them
    */
   hear(at) {
-    if (!this.#asked || !this.#answered || this.#heardAt !== null) return null;
-    this.#heardAt = at;
-    return this.#told && this.#whole();
+    if (!this.#waits) return null;
+    this.#waits = false;
+    this.#answer.heard = at;
+    return this.#told && this.#whole(this.#told);
   }
 
   /**
    * The agent's figures of a turn.
    * @param {number} turn its number
    * @param {Marks} marks
+   * @param {number} at
    * @returns {{turn: number, marks: Marks}} with `heard`, null while it is not known
    */
-  tell(turn, marks) {
-    this.#told = { turn, marks };
-    return this.#whole();
+  tell(turn, marks, at) {
+    this.#told = { turn, marks, at };
+    return this.#whole(this.#told);
   }
 
-  #whole() {
-    const { turn, marks } = /** @type {{turn: number, marks: Marks}} */ (this.#told);
-    return { turn, marks: { ...marks, heard: this.#heard(marks) } };
-  }
-
-  /** @param {Marks} marks */
-  #heard({ turn_end, audio_first }) {
-    if (this.#heardAt === null || !this.#asked) return null;
-    const { at, typed } = this.#asked;
-    const heard = this.#heardAt - at + (typed ? 0 : (turn_end ?? 0));
-    return Math.max(heard, audio_first ?? 0); // no sound is heard before it is made
+  /** @param {{turn: number, marks: Marks, at: number}} told */
+  #whole({ turn, marks, at }) {
+    const { written, heard } = this.#answer;
+    const sent = marks.audio_first ?? 0;
+    const ms = heard === null ? null : heard - (written ?? at - sent);
+    return { turn, marks: { ...marks, heard: ms && Math.max(ms, sent) } }; // no sound is heard before it is made
   }
 }

@@ -359,22 +359,24 @@ async def test_a_waterfall_adds_up(page: Page) -> None:
 
 
 async def test_what_is_heard_is_on_the_clock_of_the_agent(page: Page) -> None:
-    """The end of the turn joins the clocks; sound before the answer is of the turn before; either order is right."""
+    """The agent's message joins the clocks; sound before the answer is of the turn before; either order is right."""
     body = """
       const heard = (found) => found && found.marks.heard;
       const marks = { turn_end: 300, audio_first: 500 };
       const clock = new m.TurnClock();
-      const greeting = [heard(clock.hear(10)), heard(clock.tell(0, marks))];
-      clock.ask(1000, false);
-      const before = heard(clock.hear(1050));
+      const greeting = [heard(clock.hear(10)), heard(clock.tell(0, marks, 20))];
       clock.answer();
-      const spoken = [heard(clock.tell(1, marks)), heard(clock.hear(1290)), heard(clock.hear(1500))];
-      clock.ask(2000, true);
+      const spoken = [heard(clock.tell(1, marks, 1000)), heard(clock.hear(1090)), heard(clock.hear(1500))];
+      clock.write(2000);
+      const before = heard(clock.hear(2050));
       clock.answer();
-      const typed = [heard(clock.hear(2180)), heard(clock.tell(2, { turn_end: null, audio_first: 120 }))];
-      return [greeting, before, spoken, typed];
+      const written = [heard(clock.hear(2180)), heard(clock.tell(2, { turn_end: null, audio_first: 120 }, 2150))];
+      clock.answer();
+      const late = [heard(clock.hear(3000)), heard(clock.tell(3, marks, 3100))];
+      return [greeting, before, spoken, written, late];
     """
-    assert await module(page, "waterfall.js", body) == [[None, None], None, [None, 590, None], [None, 180]]
+    found = await module(page, "waterfall.js", body)
+    assert found == [[None, None], None, [None, 590, None], [None, 180], [None, 500]]
 
 
 async def test_a_subtitle_is_one_line(page: Page) -> None:

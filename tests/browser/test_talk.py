@@ -17,11 +17,14 @@ import pytest
 import pytest_asyncio
 from starlette.responses import JSONResponse
 
+from agent_tts.bench.checkpoint import write as write_checkpoint
+from agent_tts.events import Model
 from agent_tts.serve.app import create_app
+from agent_tts.speech.engine import LinkFactory
 from tests.browser.chromium import DevTools, Page, chromium
 from tests.browser.scripted_agent import Agent, Call, agent_of
 from tests.browser.test_page import CONTRAST, EAR, LONG
-from tests.support import dominant_hz, running_app, running_node, settings_of, until
+from tests.support import dominant_hz, running_app, running_node, settings_of, until, with_models
 
 MICROPHONE_HZ = 700
 NEAR_HZ = 25
@@ -51,10 +54,15 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Dev
 
 @asynccontextmanager
 async def open_talk(
-    browser: DevTools, *, expected: str | None = None, about: dict[str, Any] | None = None, **settings: Any
+    browser: DevTools,
+    *,
+    expected: str | None = None,
+    about: dict[str, Any] | None = None,
+    link: LinkFactory | None = None,
+    **settings: Any,
 ) -> AsyncIterator[tuple[Page, Agent]]:
     """The Talk view of a node of its own. It must make no complaint (but `expected`) and ask nobody else."""
-    app = create_app(settings_of(**settings))
+    app = create_app(settings_of(**settings), link)
     async with agent_of(app) as agent, running_app(app) as node, browser.page() as page:
         agent.about |= about or {}
         await page.allow("microphone", "granted")
@@ -65,7 +73,7 @@ async def open_talk(
         complaints = [error for error in page.errors if expected is None or expected not in error]
         assert complaints == []
         strangers = [url for url in page.requests if f"//{node.url.split('//')[1]}/" not in url]
-        assert [url for url in strangers if not url.startswith("blob:")] == []
+        assert [url for url in strangers if not url.startswith(("blob:", "data:"))] == []
 
 
 async def start(page: Page, agent: Agent, number: int = 1) -> Call:
@@ -191,8 +199,8 @@ async def test_an_interruption_is_silent_and_cut(browser: DevTools) -> None:
             call.say("bot-tts-text", text="One")
             await page.until("ear.loud")
             await asyncio.sleep(0.3)
-            call.voice.hz = 0
             call.say("user-started-speaking")
+            call.voice.hz = 0
             call.say("bot-interrupted")
             await until(lambda n=number: len(call.of("client-message", "silent")) == n)  # type: ignore[misc]
             silences.append(call.of("client-message", "silent")[-1]["ms"])
@@ -211,6 +219,24 @@ async def test_an_interruption_is_silent_and_cut(browser: DevTools) -> None:
         heard = await page.js(f"ear.since({since})")
         assert median(heard) == pytest.approx(1_320, abs=NEAR_HZ)
         assert [hz for hz in heard if abs(hz - 660) < NEAR_HZ] == []
+
+
+async def test_a_voice_silences_the_page_before_the_agent(browser: DevTools) -> None:
+    """What is still on its way is not heard; an agent that goes on regardless is heard again."""
+    muted = "document.querySelector('#agent-voice').muted"
+    async with open_talk(browser) as (page, agent):
+        call = await start(page, agent)
+        answer(call, "One two three.")
+        await page.until("ear.loud")
+        call.say("user-started-speaking")
+        await page.until(muted)
+        assert await page.js("ear.loud")
+        await page.until(f"!{muted}")
+        assert await page.js("ear.loud")
+        call.say("user-started-speaking")
+        await page.until(muted)
+        call.voice.hz = 0
+        await page.until(f"!{muted} && !ear.loud")
 
 
 async def test_a_false_interruption_is_taken_back(browser: DevTools) -> None:
@@ -317,6 +343,38 @@ async def test_the_views_sound_one_at_a_time(browser: DevTools) -> None:
         await page.until("agentTts.speaking && ear.loud")
         await page.click("[href='#talk']")
         assert not await page.js("agentTts.speaking")
+
+
+async def test_a_voice_is_recorded_and_cloned(browser: DevTools, tmp_path: Path) -> None:
+    """Only with consent, and only where a model clones; the new voice is chosen, also for the call that goes on."""
+    encoder = write_checkpoint(tmp_path / "base", model_type="base").speaker_encoder
+    assert encoder is not None
+    base = Model("base-tiny", "cloned", str(tmp_path / "base"), encoder.enc_dim)
+    library = {"folder": str(tmp_path / "library")}
+    async with open_talk(browser, link=with_models(base), voices=library) as (page, agent):
+        call = await start(page, agent)
+        await page.click("#clone")
+        assert await page.js("document.querySelector('#clone-add').disabled")
+        await page.click("#record")
+        await page.until("document.querySelector('#record-state').textContent.includes('8 s left')")
+        await page.click("#record")
+        await page.until("!document.querySelector('#clone-add').disabled")
+        await page.until("document.querySelector('#recording').readyState > 0")
+        await page.js("document.querySelector('#clone-name').focus()")
+        await page.type("bob")
+        await page.click("#clone-add")
+        assert await page.js("document.querySelector('#clone-form').matches(':invalid')")
+        await page.click("#consent")
+        await page.click("#clone-add")
+        await page.until("!document.querySelector('#clone-dialog').open", 60)
+        await page.until("document.querySelector('#talk-voice').value === 'bob'")
+        await until(lambda: call.of("client-message", "voice") == [{"voice": "bob"}])
+        assert await page.js("document.querySelector('#recording').hasAttribute('src')") is False
+
+
+async def test_a_node_that_cannot_clone_offers_no_recording(browser: DevTools) -> None:
+    async with open_talk(browser) as (page, _):
+        assert not await page.js("document.querySelector('#clone').checkVisibility()")
 
 
 # ---------------------------------------------------------------- trouble
@@ -451,7 +509,7 @@ async def in_use(page: Page, agent: Agent) -> Call:
     call = await start(page, agent)
     ask(call)
     answer(call, "It is ten past nine, and the harbour is quiet. Shall I wake you before the next boat comes in?")
-    for word in "It is ten past nine, and the harbour".split():
+    for word in ["It", "is", "ten", "past", "nine,", "and", "the", "harbour"]:
         call.say("bot-tts-text", text=word)
     marks = {"user_stopped": 0, "turn_end": 212, "transcript": 148, "llm_first_token": 290, "audio_first": 355}
     call.tell("turn", turn=1, marks=marks)
