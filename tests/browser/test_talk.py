@@ -132,6 +132,7 @@ async def test_a_plain_node_has_no_talk(browser: DevTools) -> None:
         await page.until("performance.getEntriesByType('resource').some(({name}) => name.endsWith('/api/agent'))")
         assert not await page.js("document.querySelector('#views').checkVisibility()")
         assert await page.js("document.querySelector('#talk').hidden && !document.querySelector('#speak').hidden")
+        assert [error for error in page.errors if not error.endswith(f"{node.url}/api/agent")] == []
 
 
 async def test_a_spoken_turn_is_shown_heard_and_measured(browser: DevTools) -> None:
@@ -452,7 +453,7 @@ async def test_a_call_that_is_given_up_leaves_nothing(browser: DevTools) -> None
         track = "window.track = new AudioContext().createMediaStreamDestination().stream"
         await page.js(f"{track}; late(track)")
         await page.until("track.getTracks()[0].readyState === 'ended'")
-        assert agent.calls == []
+        assert (await page.js("agentTts.call.state"), agent.calls) == ("idle", [])
 
 
 async def test_errors_and_notices_of_the_agent_are_shown(browser: DevTools) -> None:
