@@ -107,7 +107,7 @@ async function loadVoices() {
   try {
     const list = await api.voices();
     voices.fill(list.voices, list.default);
-    talk.fill(list);
+    talk.voice.fill(list);
     const languages = [...new Set(list.voices.flatMap((voice) => voice.languages))];
     const options = languages.map((code) => new Option(languageName(code), code));
     options.sort((a, b) => a.text.localeCompare(b.text));
@@ -320,7 +320,7 @@ for (const button of /** @type {NodeListOf<HTMLElement>} */ (document.querySelec
 
 bindTheme(at("theme"), () => {
   wave.recolour();
-  talk.wave.recolour();
+  talk.strip.recolour();
 });
 composer.text = SAMPLES[0].text;
 showSettings();
@@ -355,7 +355,8 @@ Object.defineProperty(window, "agentTts", {
       return views.shown === "talk" ? (talk.sound?.analyser ?? null) : (connection.sink?.analyser ?? null);
     },
     get call() {
-      return { state: talk.state, notices: talk.notices.kinds, ...talk.measured };
+      const { heardMs, silenceMs } = talk.figures;
+      return { state: talk.state, notices: talk.notices.kinds, heardMs, silenceMs };
     },
     get lastCancelMs() {
       return meters.values.cancelMs;

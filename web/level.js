@@ -30,7 +30,13 @@ export class Level {
    */
   watch(audio, stream) {
     this.rest();
-    this.#probe = new Probe(audio, stream);
+    try {
+      this.#probe = new Probe(audio, stream);
+    } catch (error) {
+      // Firefox takes no microphone into a context of another sample rate: the call goes on without a meter.
+      if (/** @type {Error} */ (error).name === "NotSupportedError") return;
+      throw error;
+    }
     this.#probe.oncolumn = (peak) => this.#show(20 * Math.log10(Math.max(peak, 1e-6)));
     this.#root.hidden = false;
   }

@@ -1,36 +1,27 @@
 /** The Talk view: a call to the agent, by voice or in writing, and all that is seen of it. */
 
 import { AgentSound } from "./agent_sound.js";
+import { AgentVoice } from "./agent_voice.js";
 import { ApiError } from "./api.js";
 import { audioContext, unlock } from "./audio.js";
 import { Call } from "./call.js";
-import { CloneDialog } from "./clone.js";
 import { ConversationView } from "./conversation_view.js";
 import { Dialogue } from "./dialogue.js";
+import { Figures } from "./figures.js";
 import { Level } from "./level.js";
 import { CONVERSATION, INSECURE, MicrophoneError, openMicrophone, stopMicrophone } from "./microphone.js";
 import { Notices } from "./notices.js";
-import { Preview } from "./preview.js";
+import { Parts } from "./parts.js";
 import { callProblemOf } from "./problems.js";
 import { Strip } from "./strip.js";
 import { bindSwitch } from "./switch.js";
-import { VoicePicker } from "./voices.js";
-import { showWaterfall } from "./waterfall_view.js";
 
-const FLASH_MS = 2_600;
 const RETRY_MS = 2_000; // at least; the node may ask for more
-const MOST_MARKED = 60; // turns whose figures can be looked up
-const LOOK_MS = 5_000; // between two looks at whether what is missing has come: weights take their time
 
 const STATES = { idle: "Not in a call.", asking: "Waiting for the microphone.", calling: "Calling.", talking: "" };
 const PHASES = { listening: "Listening", hearing: "You are speaking", thinking: "Thinking", speaking: "Speaking" };
-/** What each part of the agent does. */
-const PARTS = { stt: "Hears with", llm: "Thinks with", tts: "Speaks with" };
 
-/**
- * @typedef {import("./api.js").Agent} Agent
- * @typedef {keyof typeof STATES} State
- */
+/** @typedef {keyof typeof STATES} State */
 
 /**
  * @template {HTMLElement} [T=HTMLElement]
@@ -43,45 +34,39 @@ export class Talk {
   state = "idle";
   /** Of the agent's voice; null without a call. @type {AgentSound | null} */
   sound = null;
-  /** What was measured last: time to the first sound heard, and to silence after an interruption, ms. */
-  measured = { heardMs: /** @type {number | null} */ (null), silenceMs: /** @type {number | null} */ (null) };
   notices = new Notices(at("talk-notices"));
-  voices = new VoicePicker(at("talk-voice"), at("talk-voice-list"), at("talk-voice-about"));
-  wave = new Strip(at("talk-wave"));
+  strip = new Strip(at("talk-wave"));
+  voice;
+  figures;
   #api;
-  /** @type {Agent | null} */
-  #agent = null;
-  /** What of the agent is missing, and what was said about it. @type {Map<string, string>} */
-  #lacks = new Map();
+  #parts;
   /** @type {Call | null} */
   #call = null;
   /** @type {Dialogue | null} */
   #dialogue = null;
   #view = new ConversationView(at("conversation"), at("subtitle"));
   #level = new Level(at("level"));
-  #preview;
   /** Ends the call that is being made. */
   #attempt = new AbortController();
-  /** Where the time to each answer went, by turn. @type {Map<number, import("./waterfall.js").Marks>} */
-  #marks = new Map();
-  /** @type {ReturnType<typeof setTimeout>} */
-  #flashing = 0;
-  /** @type {ReturnType<typeof setTimeout>} */
-  #looking = 0;
 
   /** @param {import("./api.js").Api} api */
   constructor(api) {
     this.#api = api;
-    this.#preview = new Preview(api);
-    this.#preview.onchange = (sounding) => (at("preview").textContent = sounding ? "Stop" : "Preview");
-    const clone = new CloneDialog(api);
-    clone.onadded = (name) => this.#added(name);
-    this.#view.onask = (id) => this.#showMarks(id);
-    this.voices.onchange = (voice) => voice && this.#call?.tell("voice", { voice: voice.name });
+    this.#parts = new Parts(api, at("parts"), this.notices);
+    this.#parts.onchange = () => this.#show();
+    this.voice = new AgentVoice(api, {
+      input: at("talk-voice"),
+      list: at("talk-voice-list"),
+      about: at("talk-voice-about"),
+      preview: at("preview"),
+      clone: at("clone"),
+    });
+    this.voice.onchange = (name) => this.#call?.tell("voice", { voice: name });
+    this.voice.onerror = (body) => this.#notify("preview", "The voice cannot be heard now", body);
+    const places = { waterfall: at("waterfall"), about: at("latency-about"), flash: at("talk-flash") };
+    this.figures = new Figures(this.#view, places);
     at("call").addEventListener("click", () => (this.state === "idle" ? this.#begin(true) : this.hangUp()));
     at("mute").addEventListener("click", () => this.toggleMute());
-    at("preview").addEventListener("click", () => this.#listen());
-    at("clone").addEventListener("click", () => clone.open());
     at("talk-settings").addEventListener("submit", (event) => event.preventDefault());
     at("talk-composer").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -92,57 +77,17 @@ export class Talk {
     this.#show();
   }
 
-  /** There is an agent. @param {Agent} agent */
+  /** There is an agent. @param {import("./api.js").Agent} agent */
   offer(agent) {
-    this.#agent = agent;
-    const rows = Object.entries(PARTS).map(([part, label]) => rowOf(label, agent[/** @type {"stt"} */ (part)]));
-    at("parts").replaceChildren(...rows);
-    this.#lack("deaf", "The agent cannot hear you", agent.stt.kind === "none", agent.stt.message);
-    this.#lack("builtin", "A small built-in responder answers", agent.llm.kind === "builtin", agent.llm.message);
+    this.#parts.tell(agent);
     if (!isSecureContext) this.#complain(new MicrophoneError(INSECURE));
-    this.#show();
-    clearTimeout(this.#looking);
-    if (this.#lacks.size) this.#looking = setTimeout(() => this.#look(), LOOK_MS);
-  }
-
-  async #look() {
-    const isSeen = at("talk").checkVisibility() && !document.hidden;
-    const agent = isSeen ? await this.#api.agent().catch(() => null) : null;
-    this.offer(agent ?? /** @type {Agent} */ (this.#agent));
-  }
-
-  /**
-   * Say what is missing, and say it again only when there is something new to say.
-   * @param {string} kind
-   * @param {string} title
-   * @param {boolean} isMissing
-   * @param {string | null} message
-   */
-  #lack(kind, title, isMissing, message) {
-    const body = isMissing ? (message ?? "The node's settings name none.") : "";
-    if ((this.#lacks.get(kind) ?? "") === body) return;
-    if (isMissing) {
-      this.#lacks.set(kind, body);
-      this.notices.show(kind, { title, body, calm: true });
-    } else {
-      this.#lacks.delete(kind);
-      this.notices.close(kind);
-    }
-  }
-
-  /**
-   * @param {import("./api.js").Voices} list
-   * @param {string} [chosen] name of a voice
-   */
-  fill(list, chosen = this.voices.chosen?.name) {
-    this.voices.fill(list.voices, list.default, chosen);
-    at("clone").hidden = !list.clones;
   }
 
   /** Hang up, or do not call after all; idempotent. */
   hangUp() {
     this.#attempt.abort();
-    this.#preview.stop();
+    this.notices.close("at_capacity");
+    this.voice.hush();
     this.#call?.close();
     this.#rest();
   }
@@ -163,11 +108,6 @@ export class Talk {
     this.#show();
   }
 
-  /** Put the focus where one writes. */
-  focus() {
-    at("talk-text").focus();
-  }
-
   // ---------------------------------------------------------------- the call
 
   /**
@@ -175,10 +115,10 @@ export class Talk {
    * @returns {Promise<boolean>} whether there is a call now
    */
   async #begin(aloud) {
-    if (!this.#agent || this.state !== "idle") return this.state === "talking";
+    if (!this.#parts.agent || this.state !== "idle") return this.state === "talking";
     const { signal } = (this.#attempt = new AbortController());
     for (const kind of ["microphone", "at_capacity", "call"]) this.notices.close(kind);
-    this.#preview.stop();
+    this.voice.hush();
     await unlock();
     this.#set("asking");
     const microphone = aloud ? await this.#microphone() : null;
@@ -205,16 +145,17 @@ export class Talk {
    */
   async #connect(microphone, signal) {
     this.#set("calling");
-    const voice = this.voices.chosen?.name;
-    const wishes = voice && voice !== this.voices.preferred ? { voice } : {};
-    const { ice_servers } = /** @type {Agent} */ (this.#agent);
+    const { wanted } = this.voice;
+    const wishes = wanted === null ? {} : { voice: wanted };
+    const { ice_servers } = /** @type {import("./api.js").Agent} */ (this.#parts.agent);
     try {
       const call = await Call.open(this.#api, ice_servers, microphone, wishes, signal);
       if (signal.aborted) return call.close();
       await this.#attach(call);
     } catch (error) {
       if (signal.aborted) return;
-      this.#set("idle");
+      this.#call?.close();
+      this.#rest();
       if (!(error instanceof ApiError)) throw error;
       this.#refused(error, microphone !== null);
     }
@@ -225,16 +166,16 @@ export class Talk {
     const audio = await audioContext();
     this.#call = call;
     this.sound = new AgentSound(audio, call.stream, at("agent-voice"));
-    this.sound.oncolumn = (peak, brightness) => this.wave.hear(peak, brightness);
+    this.sound.oncolumn = (peak, brightness) => this.strip.hear(peak, brightness);
     const dialogue = (this.#dialogue = new Dialogue(call, this.sound));
     this.#view.clear();
-    this.#marks.clear();
+    this.figures.clear();
     call.onlost = () => this.#lost();
     dialogue.onchange = () => this.#changed(dialogue.conversation);
-    dialogue.onmarks = (turn, marks) => this.#mark(turn.id, marks);
-    dialogue.onsilence = (turn, ms) => this.#flash(turn.id, ms);
-    dialogue.onnotice = (body) => this.notices.show("notice", { title: "The agent says", body, calm: true, ...CLOSE });
-    dialogue.onerror = (body) => this.notices.show("agent", { title: "Something of the agent failed", body, ...CLOSE });
+    dialogue.onmarks = (turn, marks) => this.figures.mark(turn, marks);
+    dialogue.onsilence = (turn, ms) => this.figures.silence(turn, ms);
+    dialogue.onnotice = (body) => this.#notify("notice", "The agent says", body, true);
+    dialogue.onerror = (body) => this.#notify("agent", "Something of the agent failed", body);
     if (call.microphone) await this.#meter(call.microphone);
     this.#set("talking");
   }
@@ -246,7 +187,7 @@ export class Talk {
 
   #lost() {
     this.#rest();
-    const again = { label: "Call again", run: () => void this.#begin(this.#canHear) };
+    const again = { label: "Call again", run: () => void this.#begin(this.#parts.hears) };
     this.notices.show("call", {
       title: "The call was lost",
       body: "The agent or the network went away. What was said stays here until the next call.",
@@ -261,7 +202,7 @@ export class Talk {
     this.sound?.close();
     this.sound = null;
     this.#level.rest();
-    this.wave.rest();
+    this.strip.rest();
     this.#set("idle");
   }
 
@@ -276,7 +217,7 @@ export class Talk {
     this.notices.show(counts ? "at_capacity" : "call", {
       title,
       body,
-      actions: [{ label: counts ? "Try now" : "Call again", run: again }, ...CLOSE.actions],
+      actions: [{ label: counts ? "Try now" : "Call again", run: again }, CLOSE],
       countdown: counts ? { ms: Math.max(RETRY_MS, error.retryAfterMs ?? 0), run: again } : undefined,
     });
   }
@@ -293,50 +234,25 @@ export class Talk {
 
   /** @param {import("./conversation.js").Conversation} conversation */
   #changed(conversation) {
-    this.wave.follow(conversation.spoken);
+    this.strip.follow(conversation.spoken);
     this.#view.show(conversation);
     at("phase").textContent = this.state === "talking" ? PHASES[conversation.phase] : "";
   }
 
-  /**
-   * @param {number} id of a turn
-   * @param {import("./waterfall.js").Marks} marks
-   */
-  #mark(id, marks) {
-    this.#marks.set(id, marks);
-    if (this.#marks.size > MOST_MARKED) this.#marks.delete(this.#marks.keys().next().value ?? 0);
-    this.measured.heardMs = marks.heard;
-    this.#view.time(id, this.#showMarks(id));
-  }
-
-  /** @param {number} id of a turn */
-  #showMarks(id) {
-    const totalMs = showWaterfall(at("waterfall"), this.#marks.get(id) ?? {});
-    at("latency-about").textContent = `From the end of your words: ${Math.round(totalMs)} ms.`;
-    return totalMs;
-  }
-
-  /**
-   * @param {number} id of a turn
-   * @param {number} ms
-   */
-  #flash(id, ms) {
-    this.measured.silenceMs = ms;
-    this.#view.silence(id, ms);
-    const flash = at("talk-flash");
-    flash.textContent = `silence in ${Math.round(ms)} ms`;
-    flash.dataset.on = "";
-    clearTimeout(this.#flashing);
-    this.#flashing = setTimeout(() => delete flash.dataset.on, FLASH_MS);
-  }
-
   /** @param {MicrophoneError} error */
   #complain({ problem }) {
-    this.notices.show("microphone", { ...problem, ...CLOSE });
+    this.#notify("microphone", problem.title, problem.body);
   }
 
-  get #canHear() {
-    return this.#agent !== null && this.#agent.stt.kind !== "none" && isSecureContext;
+  /**
+   * Something to be read and closed.
+   * @param {string} kind
+   * @param {string} title
+   * @param {string} body
+   * @param {boolean} calm
+   */
+  #notify(kind, title, body, calm = false) {
+    this.notices.show(kind, { title, body, calm, actions: [CLOSE] });
   }
 
   /** @param {State} state */
@@ -352,53 +268,21 @@ export class Talk {
     at("talk").dataset.state = state;
     at("call").textContent = isIdle ? "Start talking" : "Hang up";
     at("call").className = isIdle ? "go" : "stop";
-    at("call").toggleAttribute("disabled", isIdle && !this.#canHear);
+    at("call").toggleAttribute("disabled", isIdle && !this.#parts.hears);
     at("send").toggleAttribute("disabled", !isSecureContext);
-    at("mute").hidden = !call || !this.#canHear;
+    at("mute").hidden = !call || !this.#parts.hears;
     at("mute").setAttribute("aria-pressed", String(Boolean(call?.microphone && call.muted)));
     at("mute-text").textContent = !call?.microphone ? "Turn on the microphone" : call.muted ? "Unmute" : "Mute";
     at("call-state").textContent = state !== "talking" ? STATES[state] : callState(call);
-    if (state !== "talking") at("phase").textContent = "";
-    else if (this.#dialogue) this.#changed(this.#dialogue.conversation);
-  }
-
-  // ---------------------------------------------------------------- voices
-
-  async #listen() {
-    if (at("preview").textContent === "Stop") return this.#preview.stop();
-    const { chosen } = this.voices;
-    if (!chosen) return;
-    try {
-      await this.#preview.play(chosen);
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
-      this.notices.show("preview", { title: "The voice cannot be heard now", body: error.message, ...CLOSE });
-    }
-  }
-
-  /** @param {string} name of a voice that has been cloned */
-  async #added(name) {
-    this.fill(await this.#api.voices(), name);
+    if (this.#dialogue) this.#changed(this.#dialogue.conversation);
+    else at("phase").textContent = "";
   }
 }
 
-const CLOSE = { actions: [{ label: "Close", run: () => {} }] };
+const CLOSE = { label: "Close", run: () => {} };
 
 /** @param {Call | null} call */
 function callState(call) {
   if (!call?.microphone) return "In a call, in writing.";
   return call.muted ? "In a call, muted." : "In a call.";
-}
-
-/**
- * @param {string} label
- * @param {import("./api.js").Part} part
- */
-function rowOf(label, { kind, name, message }) {
-  const row = document.createElement("div");
-  row.appendChild(document.createElement("dt")).textContent = label;
-  const value = row.appendChild(document.createElement("dd"));
-  value.textContent = kind === "none" ? "nothing" : name;
-  if (message) value.appendChild(document.createElement("small")).textContent = message;
-  return row;
 }

@@ -343,7 +343,7 @@ async def test_the_views_sound_one_at_a_time(browser: DevTools) -> None:
         await page.click("#go")
         await page.until("agentTts.speaking && ear.loud")
         await page.click("[href='#talk']")
-        assert not await page.js("agentTts.speaking")
+        await page.until("!agentTts.speaking && agentTts.call.state === 'idle'")
 
 
 async def test_a_voice_is_recorded_and_cloned(browser: DevTools, tmp_path: Path) -> None:
@@ -416,13 +416,18 @@ async def test_what_the_agent_lacks_is_said(browser: DevTools) -> None:
 
 
 async def test_a_full_agent_is_said_and_called_again(browser: DevTools) -> None:
-    """The notice counts down, and the call is made once there is room."""
+    """The notice counts down, and the call is made once there is room; not for somebody who has left."""
     error = {"error": {"message": "2 calls", "type": "server_error", "param": None, "code": "at_capacity"}}
     async with open_talk(browser, expected="503 (Service Unavailable)") as (page, agent):
         agent.refusal = lambda: JSONResponse(error, 503, {"Retry-After": "1"})
         await page.click("#call")
         await page.until("agentTts.call.notices.includes('at_capacity')")
         assert "at capacity" in await text_of(page, "#talk-notices")
+        await page.click("[href='#speak']")
+        await page.until("agentTts.call.notices.length === 0")
+        await page.click("[href='#talk']")
+        await page.click("#call")
+        await page.until("agentTts.call.notices.includes('at_capacity')")
         agent.refusal = None
         await agent.call()
         await page.until("agentTts.call.state === 'talking' && agentTts.call.notices.length === 0")
