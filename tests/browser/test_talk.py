@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import wave
 from collections.abc import AsyncIterator
@@ -182,6 +183,14 @@ async def test_a_spoken_turn_is_shown_heard_and_measured(browser: DevTools) -> N
         rows = "[...document.querySelectorAll('#waterfall > div')].map((row) => row.dataset.stage)"
         assert await page.js(rows) == ["transcript", "turn_end", "llm_first_token", "audio_first", "heard"]
         assert str(heard["ms"]) in await text_of(page, "#latency-about")
+        bars = (
+            "[...document.querySelectorAll('#waterfall .track')].map((track) => { const bar = track.firstElementChild;"
+            "const [all, part] = [track, bar].map((element) => element.getBoundingClientRect());"
+            "return [(part.left - all.left) / all.width, (part.right - all.left) / all.width]; })"
+        )
+        ends = [0, *(ms / heard["ms"] for ms in (150, 200, 210, 220)), 1]
+        for (begin, end), expected in zip(await page.js(bars), itertools.pairwise(ends), strict=True):
+            assert (begin, end) == pytest.approx(expected, abs=0.03)
         assert f"{heard['ms']} ms" in await text_of(page, "#conversation li:last-child .note")
 
         await page.click("#call")
