@@ -139,7 +139,9 @@ async def test_a_conversation_at_8_khz_and_an_interruption_clears_the_carrier() 
             phone.say(question)
             await until(lambda: "clear" in phone.events, 30)
             await until(lambda: len(llm.requests) == 3, 30)
-            assert [role for role, _ in llm.history()] == ["user", "assistant", "user", "assistant", "user"], llm.history()
+            assert [role for role, _ in llm.history()] == ["user", "assistant", "user", "assistant", "user"], (
+                llm.history()
+            )
             assert story.startswith(llm.history()[3][1])
         await until(lambda: agent.server.calls._count == 0)
 
