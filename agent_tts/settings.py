@@ -170,13 +170,17 @@ class Agent(Section):
     """Conversations, on a node that `agent-tts agent` runs."""
 
     calls: int = Field(8, ge=1, description="conversations at once; each costs a share of a core")
-    pipeline: str | None = Field(None, description="a Python file with `build(call)`; default: pipelines/voice_agent.py")
+    pipeline: str | None = Field(
+        None, description="a Python file with `build(call)`; default: pipelines/voice_agent.py"
+    )
     voice: str | None = Field(None, description="of the answers; default: the engine's")
     language: str | None = Field(None, description="of the answers; default: the voice's")
     idle_s: float = Field(300.0, gt=0, description="a call in which nobody speaks is ended")
     vad_start_s: float = Field(0.2, gt=0, le=2, description="speech that counts as speaking")
     vad_stop_s: float = Field(0.2, gt=0, le=2, description="silence after which it is asked whether the turn is over")
-    turn_silence_s: float = Field(2.0, gt=0, le=10, description="silence that ends a turn, however unfinished it sounds")
+    turn_silence_s: float = Field(
+        2.0, gt=0, le=10, description="silence that ends a turn, however unfinished it sounds"
+    )
     echo_guard_s: float = Field(0.5, ge=0, le=5, description="start of an answer in which nobody can interrupt it")
     resume_after_s: float = Field(1.0, gt=0, le=10, description="speech without a word: the answer goes on after this")
     stt: AgentStt = AgentStt()

@@ -26,10 +26,11 @@ from agent_tts.settings import Agent
 
 def build(call: Call) -> Pipeline:
     """The pipeline of one call. It runs in a thread, as it loads models: nothing may be started here."""
-    playout = Playout(call.turns)
+    playout = Playout(call.turns, call.tts)
     pair = LLMContextAggregatorPair(LLMContext(), user_params=turn_taking(call.settings, hears=call.stt is not None))
     parts = [
         call.transport.input(),
+        EchoGuard(call.settings.echo_guard_s),
         call.stt,  # Whisper; any STT service of Pipecat's may stand here
         BargeIn(playout, pair.assistant()),
         pair.user(),
@@ -57,6 +58,5 @@ def turn_taking(agent: Agent, *, hears: bool) -> LLMUserAggregatorParams:
             ],
             stop=[TurnAnalyzerUserTurnStopStrategy(turn_analyzer=smart_turn), Wordless(agent.resume_after_s)],
         ),
-        user_mute_strategies=[EchoGuard(agent.echo_guard_s)],
         empty_user_turn=None,  # a turn without words is none: the answer goes on
     )

@@ -26,6 +26,8 @@ def pytest_configure() -> None:
     # Ctrl-C reaches the processes that tests start: a shell's background job hands down that it is ignored.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Pipecat's turn detection runs on it; it would keep a database of its own open, and report to its makers.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     # Kernels run everywhere: without a GPU, triton interprets them, if it is told so before anything imports it.
     if find_spec("triton") and not import_module("torch").cuda.is_available():
         os.environ["TRITON_INTERPRET"] = "1"

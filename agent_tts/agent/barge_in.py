@@ -10,6 +10,7 @@ from pipecat.frames.frames import (
     BotStartedSpeakingFrame,
     BotStoppedSpeakingFrame,
     Frame,
+    InputAudioRawFrame,
     InterruptionFrame,
     TranscriptionFrame,
     VADUserStartedSpeakingFrame,
@@ -17,7 +18,6 @@ from pipecat.frames.frames import (
 )
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.turns.types import ProcessFrameResult
-from pipecat.turns.user_mute import BaseUserMuteStrategy
 from pipecat.turns.user_stop import BaseUserTurnStopStrategy
 
 from agent_tts.agent.playout import Playout
@@ -61,23 +61,29 @@ class BargeIn(FrameProcessor):
             self._committed.set()
 
 
-class EchoGuard(BaseUserMuteStrategy):
-    """Takes no notice of sound in the first moments of an answer, until echo cancellation knows it."""
+class EchoGuard(FrameProcessor):
+    """Stands after the transport's input, and turns sound into silence in the first moments of an answer.
+
+    Until echo cancellation knows the answer, the microphone hears it too. What is typed still interrupts.
+    """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._seconds = seconds
         self._clock = clock
-        # Until when sound counts for nothing.
+        # Until when there is silence.
         self._until = 0.0
 
-    async def process_frame(self, frame: Frame) -> bool:
-        """Whether sound counts for nothing now."""
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        """Pass all on; sound perhaps as silence."""
+        await super().process_frame(frame, direction)
         if isinstance(frame, BotStartedSpeakingFrame):
             self._until = self._clock() + self._seconds
         elif isinstance(frame, BotStoppedSpeakingFrame):
             self._until = 0.0
-        return self._clock() < self._until
+        elif isinstance(frame, InputAudioRawFrame) and self._clock() < self._until:
+            frame.audio = bytes(len(frame.audio))
+        await self.push_frame(frame, direction)
 
 
 class Wordless(BaseUserTurnStopStrategy):

@@ -1,7 +1,7 @@
 """The last step before the transport: an answer leaves it as fast as it is heard, and can be held and taken up again.
 
-Pipecat's transports take all audio at once and release words by the clock. Here every word stands in line before the
-audio that speaks it, so that what has left is what was heard, and a pause moves both.
+Pipecat's transports take all audio at once and release words by the clock, once their sentence is complete. Here every
+word stands in line before the audio that speaks it, so that what has left is what was heard, and a pause moves both.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pipecat.frames.frames import (
@@ -22,11 +22,17 @@ from pipecat.frames.frames import (
     StartFrame,
     SystemFrame,
     TTSAudioRawFrame,
+    TTSStartedFrame,
+    TTSStoppedFrame,
     TTSTextFrame,
     UserStoppedSpeakingFrame,
     VADUserStartedSpeakingFrame,
 )
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.utils.text.base_text_aggregator import TextType
+
+from agent_tts.pipecat import AgentTTSService
+from agent_tts.pipecat.words import SPOKEN, Spoken
 
 PIECE_MS = 20  # of audio that leaves at once
 LEAD_MS = 40  # audio that has left and is not played yet: what is still heard after a hold
@@ -58,11 +64,18 @@ class Playout(FrameProcessor):
 
     Whoever begins to speak holds the answer at once. It goes on when the user's turn ends and no interruption came:
     see `barge_in.BargeIn`, which interrupts as soon as there are words.
+
+    Args:
+        listener: told what becomes of the answers.
+        tts: speaks in the same pipeline. Of an `AgentTTSService` the words are those that come with its audio; of
+            another service, its word frames.
     """
 
-    def __init__(self, listener: Listener, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, listener: Listener, tts: FrameProcessor, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._listener = listener
+        # Whether the words come with the audio.
+        self._own_words = isinstance(tts, AgentTTSService)
         self._clock = clock
         # What has not left yet, in its order. Bounded by AHEAD_MS of audio.
         self._line: deque[Frame] = deque()
@@ -74,6 +87,8 @@ class Playout(FrameProcessor):
         self._held = False
         # Whether there was an answer when the hold began, and it was not interrupted since.
         self._holds_answer = False
+        # Whether what is spoken now enters the context.
+        self._for_context = True
         # Whether an answer of the language model is not complete yet.
         self._open = False
         # Set when there may be something to send, and when there may be room.
@@ -120,6 +135,12 @@ class Playout(FrameProcessor):
     async def _queue(self, frame: Frame) -> None:
         if isinstance(frame, LLMFullResponseStartFrame):
             self._open = True
+        elif isinstance(frame, TTSStartedFrame):
+            self._for_context = frame.append_to_context
+        elif isinstance(frame, TTSTextFrame) and self._own_words:
+            return
+        if isinstance(frame, TTSAudioRawFrame | TTSStoppedFrame):
+            self._line += self._words(frame.metadata.get(SPOKEN, ()), frame.context_id)
         if isinstance(frame, TTSAudioRawFrame):
             while self._ahead_ms >= AHEAD_MS:
                 self._room.clear()
@@ -131,6 +152,16 @@ class Playout(FrameProcessor):
             frame.pts = None  # its place in line is its time
             self._line.append(frame)
         self._changed.set()
+
+    def _words(self, spoken: Sequence[Spoken], context_id: str | None) -> list[Frame]:
+        frames: list[Frame] = []
+        for word in spoken:
+            frame = TTSTextFrame(word.text, TextType.WORD)
+            frame.includes_inter_frame_spaces = word.joined
+            frame.append_to_context = self._for_context
+            frame.context_id = context_id
+            frames.append(frame)
+        return frames
 
     # ------------------------------------------------------------ out
 

@@ -13,7 +13,6 @@ from agent_tts.serve import ice
 from agent_tts.serve.http import Authorized, read_body
 from agent_tts.serve.node import Node
 
-
 Body = TypeVar("Body", bound=BaseModel)
 
 
@@ -58,7 +57,12 @@ def router() -> APIRouter:
     routes.add_api_route("", _describe, methods=["GET"])
     routes.add_api_route("/offer", _offer, methods=["POST"], openapi_extra=_takes(OfferBody))
     routes.add_api_route(
-        "/offer", _patch, methods=["PATCH"], status_code=204, response_class=Response, openapi_extra=_takes(CandidatesBody)
+        "/offer",
+        _patch,
+        methods=["PATCH"],
+        status_code=204,
+        response_class=Response,
+        openapi_extra=_takes(CandidatesBody),
     )
     return routes
 

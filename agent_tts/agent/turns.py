@@ -12,11 +12,11 @@ from pipecat.frames.frames import (
     BotStartedSpeakingFrame,
     ErrorFrame,
     InterruptionFrame,
+    LLMContextFrame,
     LLMFullResponseStartFrame,
     LLMTextFrame,
     TranscriptionFrame,
     TTSStartedFrame,
-    UserStoppedSpeakingFrame,
     VADUserStoppedSpeakingFrame,
 )
 from pipecat.observers.base_observer import BaseObserver, FramePushed
@@ -96,7 +96,7 @@ class Turns(BaseObserver):
                 self._user_stopped, self._turn_end, self._transcript = now - stop_s, None, None
             case TranscriptionFrame(text=text) if text.strip():
                 self._transcript = now
-            case UserStoppedSpeakingFrame():
+            case LLMContextFrame() if self._transcript is not None:
                 self._turn_end = now
             case RTVISendTextFrame():
                 self._user_stopped, self._turn_end, self._transcript = now, None, None

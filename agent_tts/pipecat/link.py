@@ -61,8 +61,8 @@ class Link(Protocol):
         """
         ...
 
-    async def close(self) -> None:
-        """Stop everything that this link has begun. Idempotent; it may be connected again."""
+    async def close(self) -> bool:
+        """End the connection, and all speech on it; whether there was one. Idempotent; it may be connected again."""
         ...
 
 
@@ -105,10 +105,11 @@ class SocketLink:
     def begin(self, session: Session) -> Utterance:
         return self._connected.begin(**session)
 
-    async def close(self) -> None:
+    async def close(self) -> bool:
         nodes = [node for node in (self._node, self._draining) if node is not None]
         self._node = self._draining = None
         await asyncio.gather(*(node.close() for node in nodes))
+        return bool(nodes)
 
     @property
     def _connected(self) -> NodeConnection:

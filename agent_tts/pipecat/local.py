@@ -42,8 +42,9 @@ class LocalLink:
         info = self._service.info
         return LocalUtterance(speech, config, aligned=info is not None and info.aligns_words)
 
-    async def close(self) -> None:
-        """Nothing: each utterance is stopped by who began it."""
+    async def close(self) -> bool:
+        """There is no connection; each utterance is stopped by who began it."""
+        return False
 
     def _config(self, session: Session) -> SessionConfig:
         return SessionConfig().merged(dict(session), self._max_lead_ms)

@@ -12,6 +12,7 @@ from pipecat.frames.frames import (
     EndFrame,
     Frame,
     InterruptionFrame,
+    LLMFullResponseStartFrame,
     StartFrame,
     TTSAudioRawFrame,
     TTSStoppedFrame,
@@ -27,7 +28,7 @@ from agent_tts.pipecat import faults
 from agent_tts.pipecat.link import Link, SocketLink, Utterance
 from agent_tts.pipecat.local import LocalLink
 from agent_tts.pipecat.settings import AgentTTSSettings, defaults
-from agent_tts.pipecat.words import Spoken, SpokenWords
+from agent_tts.pipecat.words import SPOKEN, Spoken, SpokenWords
 from agent_tts.remote import Audio, Done, Words
 from agent_tts.speech.service import SpeechService
 
@@ -43,6 +44,7 @@ class _Turn:
 
     context_id: str
     words: SpokenWords = field(default_factory=SpokenWords)
+    spoken: list[Spoken] = field(default_factory=list)  # goes with the next frame, as its metadata
     utterance: Utterance | None = None  # None until it is begun, and when it was starved of text
     hearing: asyncio.Task[None] | None = None  # reads `utterance`
     ended: bool = False  # no more text comes
@@ -127,6 +129,8 @@ class AgentTTSService(TTSService):
     async def stop(self, frame: EndFrame) -> None:
         """Let what was written be spoken, then leave."""
         for context_id in list(self._turns):
+            last = await self._aggregated_frame_sequencer.finalize(context_id)
+            await self._push_sequencer_frames(last, context_id)
             await self.flush_audio(context_id)
         await super().stop(frame)
         await self._leave()
@@ -145,7 +149,8 @@ class AgentTTSService(TTSService):
         await self._end_recovery()
         for context_id in list(self._turns):
             await self._drop(context_id)
-        await self._link.close()
+        if await self._link.close():
+            await self._call_event_handler("on_disconnected")
 
     async def _update_settings(self, delta: Any) -> dict[str, Any]:
         changed = await super()._update_settings(delta)
@@ -210,17 +215,13 @@ class AgentTTSService(TTSService):
             await self._drop(context_id)
 
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
-        """Also gives up the turns that were interrupted before their first word."""
+        """Also stops the turns that were interrupted, even before their first word."""
+        if isinstance(frame, LLMFullResponseStartFrame):
+            await self.on_turn_context_completed()  # of a turn whose end went to another service
         await super().process_frame(frame, direction)
         if isinstance(frame, InterruptionFrame):
             for context_id in set(self._turns).difference(self.get_audio_contexts()):
                 await self._drop(context_id)
-
-    async def on_audio_context_interrupted(self, context_id: str) -> None:
-        """The listener spoke: no audio of this turn is handed on any more, and the node stops."""
-        await self.stop_all_metrics()
-        await self._drop(context_id)
-        await super().on_audio_context_interrupted(context_id)
 
     async def on_audio_context_completed(self, context_id: str) -> None:
         """All of this turn has been handed on."""
@@ -270,16 +271,18 @@ class AgentTTSService(TTSService):
                         samples += len(pcm) // 2
                         await self._tell(turn, turn.words.until(samples * 1_000 / sample_rate))
                         frame = TTSAudioRawFrame(pcm, sample_rate, 1, context_id=turn.context_id)
+                        frame.metadata[SPOKEN], turn.spoken = turn.spoken, []
                         await self.append_to_audio_context(turn.context_id, frame)
                     case Done(reason=reason, audio_ms=audio_ms):
                         await self._done(turn, reason, audio_ms)
         except Starved:
             await self._tell(turn, turn.words.finish(samples * 1_000 / sample_rate))
             turn.utterance = None
+            await self._finish_if_ended(turn)
         except SpeechError as error:
             turn.lost, turn.utterance = True, None
             await self._report(error)
-            await self._finish_lost(turn)
+            await self._finish_if_ended(turn)
 
     async def _done(self, turn: _Turn, reason: str, audio_ms: int) -> None:
         if reason == "end":
@@ -292,21 +295,25 @@ class AgentTTSService(TTSService):
                 "(limits.max_frames, limits.context_s)",
                 category=ErrorCategory.APPLICATION,
             )
-            await self._finish_lost(turn)
+            await self._finish_if_ended(turn)
 
     async def _tell(self, turn: _Turn, words: Sequence[Spoken]) -> None:
+        turn.spoken += words
         for word in words:
             await self.add_word_timestamps([(word.text, word.at_s)], turn.context_id, word.joined)
 
-    async def _finish_lost(self, turn: _Turn) -> None:
-        """End the audio context of a lost turn, unless more of its text comes, which then does."""
+    async def _finish_if_ended(self, turn: _Turn) -> None:
+        """End the audio context of a turn that nothing speaks any more; its last text does so otherwise."""
         if turn.ended:
             await self._finish(turn.context_id)
 
     async def _finish(self, context_id: str) -> None:
         """End an audio context after what it holds."""
         if self.audio_context_available(context_id):
-            await self.append_to_audio_context(context_id, TTSStoppedFrame(context_id=context_id))
+            frame = TTSStoppedFrame(context_id=context_id)
+            if (turn := self._turns.get(context_id)) is not None:
+                frame.metadata[SPOKEN], turn.spoken = turn.spoken, []
+            await self.append_to_audio_context(context_id, frame)
             await self.remove_audio_context(context_id)
 
     async def _apply_force_complete(self, context_id: str) -> None:

@@ -60,9 +60,7 @@ class Companion(Protocol):
         ...
 
 
-def create_app(
-    settings: Settings, make_link: LinkFactory | None = None, companion: Companion | None = None
-) -> FastAPI:
+def create_app(settings: Settings, make_link: LinkFactory | None = None, companion: Companion | None = None) -> FastAPI:
     """A node, ready to be served; its engines come up with the application's lifespan.
 
     When one does not, the lifespan fails, and the reason is `app.state.start_error`; servers tell only that it failed.

@@ -17,9 +17,7 @@ from agent_tts.serve.server import NodeServer, listen
 from agent_tts.settings import Settings
 
 
-def run(
-    settings: Settings, on_ready: Callable[[str], None] | None = None, companion: Companion | None = None
-) -> int:
+def run(settings: Settings, on_ready: Callable[[str], None] | None = None, companion: Companion | None = None) -> int:
     """Serve until SIGTERM or SIGINT; the process's exit code.
 
     0 after a drain, 128 + the signal when a second one cut it short, 1 when the engine cannot be brought or kept up.

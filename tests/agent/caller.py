@@ -146,6 +146,10 @@ class Caller:
         """When the last sound came, before a moment if there is one."""
         return max((at for at, level in self.sound if level > LOUD and (not before or at < before)), default=0.0)
 
+    def delay_s(self) -> float:
+        """How long sound takes longer than messages: aiortc keeps 80 ms before it decodes any."""
+        return self._loud_at(0.0) - self.at("bot-started-speaking")
+
     def _loud_at(self, since: float) -> float:
         return next((at for at, level in self.sound if level > LOUD and at >= since), 0.0)
 

@@ -1,4 +1,4 @@
-"""A language model's server: OpenAI's chat completions, streamed token by token over real HTTP. It says what it is told."""
+"""A language model's server: OpenAI's chat completions over real HTTP, token by token. It says what it is told."""
 
 from __future__ import annotations
 

@@ -39,7 +39,9 @@ class RunningAgent:
 
 
 @asynccontextmanager
-async def running_agent(llm: str = "http://127.0.0.1:9/v1", *, hears: bool = False, **agent: Any) -> AsyncIterator[RunningAgent]:
+async def running_agent(
+    llm: str = "http://127.0.0.1:9/v1", *, hears: bool = False, **agent: Any
+) -> AsyncIterator[RunningAgent]:
     """A node of espeak and an agent in this event loop. `agent` are settings of its section."""
     stt = agent.pop("stt", {"kind": "none"})
     settings = settings_of(engine="espeak", agent={"llm": {"base_url": llm}, "stt": stt, **agent})

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, Literal
 
 import pytest
 from pipecat.frames.frames import (
+    AggregatedTextFrame,
     DataFrame,
     LLMFullResponseEndFrame,
     LLMFullResponseStartFrame,
     LLMTextFrame,
+    ManuallySwitchServiceFrame,
     MetricsFrame,
     TTSAudioRawFrame,
     TTSSpeakFrame,
@@ -25,14 +28,14 @@ from pipecat.metrics.metrics import TTFBMetricsData, TTSUsageMetricsData
 from pipecat.pipeline.service_switcher import ServiceSwitcher, ServiceSwitcherStrategyFailover
 from pipecat.pipeline.worker import PipelineParams
 from pipecat.processors.aggregators.llm_context import LLMContext
-from pipecat.processors.aggregators.llm_response_universal import LLMAssistantAggregator
+from pipecat.processors.aggregators.llm_response_universal import LLMAssistantAggregator, LLMContextAggregatorPair
 from pipecat.services.tts_service import TextAggregationMode
 from pipecat.tests.utils import run_test
 from pipecat.transcriptions.language import Language
 
 from agent_tts.errors import SettingsError
 from agent_tts.events import SpeechOptions
-from agent_tts.pipecat import AgentTTSService
+from agent_tts.pipecat import AgentTTSService, faults
 from agent_tts.pipecat.link import SocketLink
 from tests.pipecat.pipeline import Loudspeaker, running
 from tests.support import RunningNode, dominant_hz, running_node, until
@@ -119,9 +122,19 @@ async def test_a_rate_that_no_node_has_is_told_at_the_start(node: RunningNode, w
 
 async def test_whole_sentences_are_words_apart(node: RunningNode, way: Way) -> None:
     async with running([service(node, way, TextAggregationMode.SENTENCE)]) as pipeline:
-        await pipeline.turn("One two. ", "Three four. ", "Five.")
+        await pipeline.begin()
+        await pipeline.send(*(AggregatedTextFrame(text, "sentence") for text in ("One two.", "Three four.", "Five.")))
+        await pipeline.end()
+        await until(lambda: bool(pipeline.down(LLMFullResponseEndFrame)))
         assert pipeline.words == ["One", "two.", "Three", "four.", "Five."]
+        assert len({frame.pts for frame in pipeline.down(TTSTextFrame)}) == 5
         assert len(pipeline.contexts) == 1
+
+
+async def test_the_end_of_the_pipeline_lets_be_spoken_what_was_written(node: RunningNode, way: Way) -> None:
+    async with running([service(node, way)]) as pipeline:
+        await pipeline.begin("One two", " three")
+    assert pipeline.words == ["One", "two", "three"]
 
 
 async def test_the_slot_is_taken_before_the_first_word(node: RunningNode, way: Way) -> None:
@@ -206,9 +219,10 @@ async def test_an_interruption_before_the_first_word_frees_the_slot(node: Runnin
 
 async def test_the_context_of_the_llm_holds_what_was_heard(way: Way) -> None:
     context = LLMContext()
+    user, assistant = LLMContextAggregatorPair(context)
     async with running_node(engine="espeak") as node:
         loudspeaker = Loudspeaker()
-        async with running([service(node, way), loudspeaker], after=[LLMAssistantAggregator(context)]) as pipeline:
+        async with running([user, service(node, way), loudspeaker], after=[assistant]) as pipeline:
             await pipeline.begin(
                 "The first sentence is short. The second one is much longer than that, and", " goes on."
             )
@@ -329,9 +343,11 @@ async def test_a_lost_connection_costs_one_turn(node: RunningNode) -> None:
         await until(lambda: bool(pipeline.errors))
         assert "connection_lost" in pipeline.errors[0]
         await until(lambda: tts.is_usable)
+        played = pipeline.pcm()
         await pipeline.send(LLMTextFrame("the rest of a turn that was lost"))
         await pipeline.end()
         await until(lambda: bool(pipeline.down(TTSStoppedFrame)))
+        assert pipeline.pcm() == played
         heard = len(pipeline.words)
         await pipeline.turn("Clean again.")
         assert pipeline.words[heard:] == ["Clean", "again."]
@@ -347,6 +363,38 @@ async def test_a_connection_that_was_lost_between_turns_costs_none(node: Running
         await pipeline.turn("Two.")
         assert pipeline.words == ["One.", "Two."]
         assert not pipeline.errors
+
+
+async def test_a_node_that_is_going_away_finishes_its_speech_while_another_begins(node: RunningNode) -> None:
+    tts = service(node, "socket")
+    async with running([tts]) as pipeline:
+        await pipeline.send(TTSSpeakFrame(TEXT))
+        await until(lambda: bool(pipeline.pcm()))
+        for session in list(node.node.sessions):
+            session.drain()
+        await asyncio.sleep(0.1)
+        await pipeline.send(TTSSpeakFrame("Goodbye."))
+        await until(lambda: len(pipeline.down(TTSStoppedFrame)) == 2, 10)
+        assert pipeline.words == [*TEXT.split(), "Goodbye."]
+        assert not pipeline.errors
+
+
+async def test_an_application_hears_of_the_connection(node: RunningNode) -> None:
+    tts = service(node, "socket")
+    heard: list[str] = []
+    for event in ("on_connected", "on_disconnected", "on_connection_error"):
+        tts.add_event_handler(event, partial(note, heard, event))
+    async with running([tts]) as pipeline:
+        await pipeline.begin(TEXT)
+        await until(lambda: bool(pipeline.pcm()))
+        cut(tts)
+        await until(lambda: len(heard) == 3)
+        await pipeline.end()
+    assert heard == ["on_connected", "on_connection_error", "on_connected", "on_disconnected"]
+
+
+async def note(heard: list[str], event: str, *_: object) -> None:
+    heard.append(event)
 
 
 def cut(tts: AgentTTSService) -> None:
@@ -405,7 +453,10 @@ async def test_a_full_node_is_left_for_another_and_taken_again(way: Way) -> None
         await taken.cancel()
 
 
-async def test_a_full_node_without_another_is_tried_again_by_the_next_turn(way: Way) -> None:
+async def test_a_full_node_without_another_is_tried_again_by_the_next_turn(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "retry_s", lambda _: 60.0)
     async with running_node(slots=1, queue=0) as node:
         taken = node.node.service.open(SpeechOptions())
         async with running([service(node, way)]) as pipeline:
@@ -414,10 +465,11 @@ async def test_a_full_node_without_another_is_tried_again_by_the_next_turn(way: 
             assert not pipeline.pcm()
             await taken.cancel()
             await pipeline.turn("Taken.")
+            assert pipeline.pcm()
             assert pipeline.words == ["Taken."]
 
 
-async def test_a_connection_that_breaks_is_left_for_another(node: RunningNode) -> None:
+async def test_a_connection_that_breaks_is_left_for_another_and_taken_again(node: RunningNode) -> None:
     async with running_node() as other:
         first, second = service(node, "socket"), service(other, "socket", voice="tone-880")
         both = switcher(first, second)
@@ -430,3 +482,10 @@ async def test_a_connection_that_breaks_is_left_for_another(node: RunningNode) -
             await until(lambda: bool(pipeline.down(LLMFullResponseEndFrame)))
             await pipeline.turn("Another turn.")
             assert dominant_hz(pipeline.pcm(pipeline.contexts[-1])) == pytest.approx(880, abs=5)
+            await until(lambda: first.is_usable)
+            await pipeline.send(ManuallySwitchServiceFrame(service=first))
+            heard = len(pipeline.words)
+            await pipeline.turn("The first again.")
+            assert dominant_hz(pipeline.pcm(pipeline.contexts[-1])) == pytest.approx(440, abs=5)
+            assert pipeline.words[heard:] == ["The", "first", "again."]
+            assert len(pipeline.contexts) == 3
