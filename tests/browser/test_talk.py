@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import socket
 import wave
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,6 +30,8 @@ from tests.support import dominant_hz, running_app, running_node, settings_of, u
 
 MICROPHONE_HZ = 700
 NEAR_HZ = 25
+# A name that browsers do not take for this machine.
+ELSEWHERE = "talk.test"
 # From the agent's word to silence: its track, the network and the browser's buffer.
 SILENT_MS = 150
 
@@ -43,7 +46,11 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Dev
     with wave.open(str(path), "wb") as file:
         file.setparams((1, 2, 48_000, 0, "NONE", ""))
         file.writeframes((8_000 * np.sin(2 * np.pi * MICROPHONE_HZ * at)).astype("<i2").tobytes())
-    flags = ("--use-fake-device-for-media-stream", f"--use-file-for-fake-audio-capture={path}")
+    flags = (
+        "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-audio-capture={path}",
+        f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
+    )
     # aiortc encodes on a thread of the loop, which is there before the first test looks for leaks.
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(1))
@@ -401,6 +408,21 @@ async def test_a_microphone_that_is_not_allowed_is_said(browser: DevTools) -> No
         await write(page, "Hello")
         await agent.call()
         await page.until("agentTts.call.notices.length === 0")
+
+
+async def test_a_page_from_elsewhere_says_what_it_needs(browser: DevTools) -> None:
+    """Without HTTPS a browser has no microphone for it, nor the page a way to play."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    origin = f"http://{ELSEWHERE}:{port}"
+    app = create_app(settings_of(port=port, auth={"allowed_origins": [origin]}))
+    async with agent_of(app), running_app(app), browser.page() as page:
+        await page.open(origin + "/#talk")
+        await page.until("agentTts.call.notices.includes('microphone') && !document.querySelector('#talk').hidden")
+        told = await text_of(page, "#talk-notices")
+        assert "HTTPS, or localhost" in told
+        assert await page.js("document.querySelector('#call').disabled && document.querySelector('#send').disabled")
+        assert page.errors == []
 
 
 async def test_what_the_agent_lacks_is_said(browser: DevTools) -> None:
