@@ -94,3 +94,23 @@ async def test_an_answer_is_heard_interrupted_and_remembered(tmp_path: Path) -> 
         print(f"silent after {silence_ms:.0f} ms")
         assert silence_ms <= 1_000  # of the track; the page itself is silent before it
         await page.click("#call")
+
+
+async def test_ten_turns_in_writing_leave_nothing(tmp_path: Path) -> None:
+    """Each interrupts the answer before it; every answer stands under its question."""
+    answers = [f"{LONG} That was story number {number}." for number in range(10)]
+    async with talk(tmp_path / "microphone.wav", *answers) as (page, agent, llm):
+        agents = "[...document.querySelectorAll('[data-who=agent]')]"
+        for number in range(10):
+            await page.js("document.querySelector('#talk-text').focus()")
+            await page.call("Input.insertText", text=f"Question {number}")
+            await page.press("Enter")
+            await page.until(f"{agents}.length === {number + 1} && {agents}.at(-1).querySelector('[data-is=now]')", 20)
+        who = "[...document.querySelectorAll('#conversation li')].map((li) => li.dataset.who)"
+        assert await page.js(who) == ["user", "agent"] * 10
+        assert len(llm.requests) == 10
+        assert await page.js(f"{agents}.filter((li) => li.querySelector('s')).length") == 9
+        assert await page.js("agentTts.call.notices") == []
+        await page.click("#call")
+        await until(lambda: agent.server.calls._count == 0, 10)
+        assert agent.node.node.service.speaking == 0
