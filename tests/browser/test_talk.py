@@ -355,6 +355,7 @@ async def test_the_views_sound_one_at_a_time(browser: DevTools) -> None:
         call = await start(page, agent)
         await page.click("[href='#speak']")
         await until(lambda: call.connection.connectionState == "closed")
+        await page.until("!document.querySelector('#speak').hidden")
         await page.js(f"document.querySelector('#text').value = {json.dumps(LONG)}")
         await page.click("#go")
         await page.until("agentTts.speaking && ear.loud")
@@ -457,6 +458,7 @@ async def test_a_full_agent_is_said_and_called_again(browser: DevTools) -> None:
         await page.click("[href='#speak']")
         await page.until("agentTts.call.notices.length === 0")
         await page.click("[href='#talk']")
+        await page.until("!document.querySelector('#talk').hidden")
         await page.click("#call")
         await page.until("agentTts.call.notices.includes('at_capacity')")
         agent.refusal = None
