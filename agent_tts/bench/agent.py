@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import random
 import time
@@ -118,7 +119,7 @@ class _Caller:
                     await asyncio.sleep(0.02)
                 self.silence_ms.append(1_000 * max(0.0, self._loud_at - typed_at))
             self._first_loud_at = None
-            await self._wait(lambda told=told: self._first_loud_at is not None and self._told > told, ANSWER_S)
+            await self._wait(functools.partial(self._is_heard, told), ANSWER_S)
             assert self._first_loud_at is not None
             self.heard_ms.append(1_000 * (self._first_loud_at - typed_at))
             await asyncio.sleep(self._random.uniform(*LISTEN_S))
@@ -131,6 +132,10 @@ class _Caller:
         await self._connection.close()
 
     # ------------------------------------------------------------ inside
+
+    def _is_heard(self, told: int) -> bool:
+        """Whether an answer sounds, and more than `told` have had their marks told."""
+        return self._first_loud_at is not None and self._told > told
 
     async def _wait(self, what: Callable[[], bool], timeout_s: float) -> None:
         async with asyncio.timeout(timeout_s):

@@ -33,7 +33,7 @@ async def running_chat() -> AsyncIterator[str]:
     routes = [Route("/v1/models", _models), Route("/v1/chat/completions", _completions, methods=["POST"])]
     config = uvicorn.Config(Starlette(routes=routes), log_config=None, lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
-    server.capture_signals = nullcontext  # type: ignore[method-assign]  # Ctrl-C is for the benchmark
+    server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]  # Ctrl-C is for the benchmark
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         task = asyncio.create_task(server.serve([listener]), name="chat")
