@@ -146,6 +146,10 @@ async def test_an_interruption_drops_the_rest_and_the_next_answer_is_clean() -> 
         await worker.queue_frames(spoken("four"))
         await until(lambda: "finished" in notes.told)
         assert notes.told == [" one", "sounded", "held", " four", "sounded", "finished"]
+        # A transport takes the bot for speaking, if a piece came to it behind the interruption, until it is told.
+        kinds = [type(frame) for _, frame in ear.frames]
+        assert kinds.index(TTSStoppedFrame) > kinds.index(InterruptionFrame)
+        assert kinds.count(TTSStoppedFrame) == 2
 
 
 async def test_a_long_answer_waits_where_it_is_made() -> None:
