@@ -42,6 +42,10 @@ AHEAD_MS = 2_000  # audio that waits here; more stays in the engine, where it is
 class Listener(Protocol):
     """Who is told what becomes of an answer. No method may raise or await."""
 
+    def sounded(self) -> None:
+        """The first sound of an answer leaves."""
+        ...
+
     def heard(self, text: str) -> None:
         """A word, or a piece of one with the space before it, is being spoken."""
         ...
@@ -89,6 +93,8 @@ class Playout(FrameProcessor):
         self._holds_answer = False
         # Whether what is spoken now enters the context.
         self._for_context = True
+        # Whether sound of the answer has left.
+        self._sounds = False
         # Whether an answer of the language model is not complete yet.
         self._open = False
         # Set when there may be something to send, and when there may be room.
@@ -129,7 +135,10 @@ class Playout(FrameProcessor):
         elif isinstance(frame, CancelFrame):
             await self._stop()
         await self.push_frame(frame)
-        if isinstance(frame, StartFrame):
+        if isinstance(frame, InterruptionFrame):
+            # A piece that left just before may come to the transport just after, which then takes the bot for speaking.
+            await self.push_frame(TTSStoppedFrame())
+        elif isinstance(frame, StartFrame):
             self._task = self.create_task(self._send(), name="playout")
 
     async def _queue(self, frame: Frame) -> None:
@@ -190,10 +199,13 @@ class Playout(FrameProcessor):
             self._ahead_ms -= length_ms
             self._played_at = max(self._played_at, self._clock()) + length_ms / 1_000
             self._room.set()
+            if not self._sounds:
+                self._sounds = True
+                self._listener.sounded()
         elif isinstance(frame, TTSTextFrame):
             self._listener.heard(frame.text if frame.includes_inter_frame_spaces else f" {frame.text}")
         elif isinstance(frame, LLMFullResponseEndFrame):
-            self._open = False
+            self._open = self._sounds = False
             self._listener.finished()
 
     # ------------------------------------------------------------ held, dropped
@@ -214,7 +226,7 @@ class Playout(FrameProcessor):
     def _drop(self) -> None:
         self._line = deque(frame for frame in self._line if not frame.interruptible)
         self._ahead_ms = sum(_ms(frame) for frame in self._line if isinstance(frame, TTSAudioRawFrame))
-        self._open = self._holds_answer = False
+        self._open = self._sounds = self._holds_answer = False
         self._played_at = self._clock()
         self._room.set()
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from loguru import logger
 from pipecat.frames.frames import (
-    BotStartedSpeakingFrame,
     ErrorFrame,
     InterruptionFrame,
     LLMContextFrame,
@@ -108,9 +107,6 @@ class Turns(BaseObserver):
                 self._turn.written += text
             case TTSStartedFrame(context_id=context_id) if self._turn is not None:
                 self._turn.context_id = context_id
-            case BotStartedSpeakingFrame() if self._turn is not None and self._turn.audio_first is None:
-                self._turn.audio_first = now
-                self._tell({"kind": "turn", "turn": self._turn.number, "marks": self._turn.marks()})
             case InterruptionFrame():
                 self._interrupted()
             case _:
@@ -153,6 +149,12 @@ class Turns(BaseObserver):
         )
 
     # ------------------------------------------------------------ the playout's side
+
+    def sounded(self) -> None:
+        """See `Listener`."""
+        if self._turn is not None and self._turn.audio_first is None:
+            self._turn.audio_first = self._clock()
+            self._tell({"kind": "turn", "turn": self._turn.number, "marks": self._turn.marks()})
 
     def heard(self, text: str) -> None:
         """See `Listener`."""
