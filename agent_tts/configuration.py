@@ -83,8 +83,11 @@ def load(
     tree: dict[str, Any] = {}
     strongest: dict[str, _Value] = {}
     for value in values:
-        section, _, name = value.key.rpartition(".")
-        (tree.setdefault(section, {}) if section else tree)[name] = value.value
+        *sections, name = value.key.split(".")
+        place = tree
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = value.value
         strongest[value.key] = value
     try:
         settings = Settings.model_validate(tree)
@@ -221,7 +224,7 @@ def _complaints(error: ValidationError, strongest: Mapping[str, _Value]) -> Iter
         if not path:
             yield what
             continue
-        key = next((key for n in (2, 1) if (key := ".".join(path[:n])) in FIELDS), path[0])
+        key = next((key for n in (3, 2, 1) if (key := ".".join(path[:n])) in FIELDS), path[0])
         written = strongest[key].written if key in strongest else key
         inside = path[key.count(".") + 1 :]
         got = "" if _is_secret(key) or isinstance(found["input"], dict | list | tuple) else f", not {found['input']!r}"

@@ -138,6 +138,55 @@ class Voices(Section):
     clip_s: float = Field(60.0, ge=1, le=600, description="longest clip, in seconds")
 
 
+class AgentStt(Section):
+    """What hears the user."""
+
+    kind: Literal["whisper", "none"] = Field("whisper", description="none: typed chat alone")
+    model: str = Field("base.en", min_length=1, description="a Whisper model's name or hub id, or a folder with one")
+    folder: str | None = Field(
+        None, description="where fetched models are kept; default: agent-tts/whisper in the user's data folder"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where it runs")
+    compute_type: str = Field("default", description="of CTranslate2: default, int8, float16, int8_float16")
+    language: str | None = Field("en", description="what the user speaks; empty lets Whisper find out")
+
+
+class AgentLlm(Section):
+    """What answers the user: any server that speaks OpenAI's chat completions."""
+
+    base_url: str = Field("http://127.0.0.1:11434/v1", min_length=1, description="of the server; default: Ollama's")
+    model: str | None = Field(None, description="default: the first that the server has")
+    api_key: SecretStr | None = Field(None, description="of the server")
+    instructions: str = Field(
+        "You are a helpful assistant in a spoken conversation. Answer in one to three short sentences of plain "
+        "text, without lists, markdown or emoji.",
+        description="the system prompt",
+    )
+    max_tokens: int = Field(400, ge=1, description="of one answer")
+    look_s: float = Field(2.0, gt=0, description="for the server to say which models it has")
+
+
+class Agent(Section):
+    """Conversations, on a node that `agent-tts agent` runs."""
+
+    calls: int = Field(8, ge=1, description="conversations at once; each costs a share of a core")
+    pipeline: str | None = Field(
+        None, description="a Python file with `build(call)`; default: pipelines/voice_agent.py"
+    )
+    voice: str | None = Field(None, description="of the answers; default: the engine's")
+    language: str | None = Field(None, description="of the answers; default: the voice's")
+    idle_s: float = Field(300.0, gt=0, description="a call in which nobody speaks is ended")
+    vad_start_s: float = Field(0.2, gt=0, le=2, description="speech that counts as speaking")
+    vad_stop_s: float = Field(0.2, gt=0, le=2, description="silence after which it is asked whether the turn is over")
+    turn_silence_s: float = Field(
+        2.0, gt=0, le=10, description="silence that ends a turn, however unfinished it sounds"
+    )
+    echo_guard_s: float = Field(0.5, ge=0, le=5, description="start of an answer in which nobody can interrupt it")
+    resume_after_s: float = Field(1.0, gt=0, le=10, description="speech without a word: the answer goes on after this")
+    stt: AgentStt = AgentStt()
+    llm: AgentLlm = AgentLlm()
+
+
 class Settings(Section):
     """All settings of a node."""
 
@@ -162,6 +211,7 @@ class Settings(Section):
     tone: Tone = Tone()
     qwen3: Qwen3 = Qwen3()
     voices: Voices = Voices()
+    agent: Agent = Agent()
 
     @model_validator(mode="after")
     def _locked_unless_loopback(self) -> Settings:

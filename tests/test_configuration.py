@@ -156,7 +156,7 @@ def test_printed_settings_are_a_file_with_the_same_settings(tmp_path: Path, conf
 
 
 def test_every_setting_has_a_meaning() -> None:
-    sections = {"auth", "limits", "timeouts", "espeak", "tone", "qwen3", "voices"}
+    sections = {"auth", "limits", "timeouts", "espeak", "tone", "qwen3", "voices", "agent", "agent.stt", "agent.llm"}
     assert [key for key, field in FIELDS.items() if key not in sections and not field.description] == []
 
 
@@ -174,5 +174,12 @@ def test_shipped_files_and_what_their_comments_offer_are_valid(path: Path, tmp_p
 def test_a_configuration_is_found_by_path_or_by_name(config: Path) -> None:
     assert find_config(str(config)) == config
     assert find_config("cpu") == CONFIGS / "cpu.yaml"
-    with pytest.raises(SettingsError, match="no such file; the package has cpu"):
+    with pytest.raises(SettingsError, match="no such file; the package has agent, cpu"):
         find_config("gpq")
+
+
+def test_a_section_within_a_section_has_keys_as_any_other(config: Path) -> None:
+    config.write_text("agent:\n  calls: 2\n  llm:\n    model: owl\n")
+    environ = {"AGENT_TTS_AGENT__STT__MODEL": "tiny.en", "AGENT_TTS_AGENT__LLM__MODEL": "parrot"}
+    agent = load_settings(config, {"agent.stt.device": "cpu"}, environ).agent
+    assert (agent.calls, agent.llm.model, agent.stt.model, agent.stt.device) == (2, "parrot", "tiny.en", "cpu")

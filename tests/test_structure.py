@@ -24,8 +24,9 @@ LAYERS = {
     "speech": {"voices"},
     "serve": {"speech", "ipc", "voices"},
     "pipecat": {"speech", "serve"},
-    "bench": {"speech", "ipc", "serve", "model", "voices"},
     "livekit": {"serve"},  # the wire protocol alone
+    "agent": {"pipecat", "serve", "voices"},
+    "bench": {"speech", "ipc", "serve", "model", "voices"},
 }
 
 BANNED_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "requests", "urllib.request"}
@@ -89,15 +90,15 @@ def test_the_front_never_imports_torch() -> None:
     assert not loaded_by("import agent_tts.serve.run") & heavy
 
 
-def test_pipecat_is_imported_by_its_own_package_alone() -> None:
+def test_pipecat_is_imported_by_its_own_packages_alone() -> None:
     users = {
         path.relative_to(PACKAGE).parts[0] for path in FILES if any(m.split(".")[0] == "pipecat" for m in imports(path))
     }
-    assert users == {"pipecat"}
-    others = {"text", "voices", "model", "engine", "ipc", "speech", "serve", "bench", "cli"}
-    assert "agent_tts.pipecat" not in {
-        m for path in FILES if path.relative_to(PACKAGE).parts[0] in others for m in imports(path)
-    }
+    assert users == {"agent", "pipecat"}
+    others = {"text", "voices", "model", "engine", "ipc", "speech", "serve", "bench"}
+    used = {m for path in FILES if path.relative_to(PACKAGE).parts[0] in others for m in imports(path)}
+    assert not used & {"agent_tts.agent", "agent_tts.pipecat"}
+    assert not loaded_by("import agent_tts.cli, agent_tts.serve.run") & {"pipecat"}
 
 
 def test_the_engine_process_never_imports_the_server() -> None:

@@ -42,8 +42,11 @@ class OwnNode:
 
 
 @asynccontextmanager
-async def own_node(**settings: object) -> AsyncIterator[OwnNode]:
+async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterator[OwnNode]:
     """A node process with these settings (keys with "__" for the dots), ready to speak; stopped with the block.
+
+    Args:
+        command: of `agent-tts`, that runs it: serve or agent.
 
     Raises:
         EngineLost: it does not come up; the message holds its last words.
@@ -51,7 +54,7 @@ async def own_node(**settings: object) -> AsyncIterator[OwnNode]:
     settings = {"timeouts__drain_s": DRAIN_S} | settings
     flags = [part for key, value in settings.items() for part in ("--set", f"{key.replace('__', '.')}={value}")]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "agent_tts", "serve", "--port", "0", "--log-level", "warning", *flags),
+        *(sys.executable, "-m", "agent_tts", command, "--port", "0", "--log-level", "warning", *flags),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

@@ -60,6 +60,37 @@ def serve(
 
 
 @app.command()
+def agent(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; beyond 127.0.0.1 needs a key.")] = None,
+    port: Port = None,
+    engine: Engine = None,
+    model: Models = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    slots: Slots = None,
+    api_key: Annotated[list[str] | None, typer.Option(help="Accept this key; may be repeated.")] = None,
+    llm: Annotated[str | None, typer.Option("--llm", metavar="URL", help="Of OpenAI's chat completions.")] = None,
+    llm_model: Annotated[str | None, typer.Option(help="Default: the first that the server has.")] = None,
+    whisper: Annotated[str | None, typer.Option(help="A model's name, or a folder with one.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    config: Config = None,
+    set_: Set = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Show all settings, and leave.")] = False,
+) -> None:
+    """Run a node that one can talk to: speech recognition, a language model and speech on one port.
+
+    Everything of `agent-tts serve` is there too. Needs agent-tts[agent].
+    """
+    from agent_tts.cli.agent import agent as run
+
+    flags = {"host": host, "port": port, "slots": slots, "log_level": log_level, "auth.api_keys": api_key or None}
+    flags |= {"agent.llm.base_url": llm, "agent.llm.model": llm_model, "agent.stt.model": whisper}
+    with reported():
+        code = run(config, flags | engine_flags(engine, model, device, dtype), set_ or [], print_config)
+    raise typer.Exit(code)
+
+
+@app.command()
 def say(
     text: Annotated[str, typer.Argument(help="What to say; - speaks stdin as it arrives.")],
     output: Annotated[

@@ -223,6 +223,28 @@ def peers(
 
 
 @bench.command()
+def agent(
+    url: Url = None,
+    key: Key = None,
+    engine: OwnEngine = "espeak",
+    set_: Set = None,
+    calls: Annotated[str, typer.Option(help="How many at once, one run for each.")] = "1,4,8",
+    turns: Annotated[int, typer.Option(min=1, max=10_000, help="Answers that each caller interrupts.")] = 10,
+    json: Json = None,
+) -> None:
+    """How soon an interrupted agent is silent, how soon an answer is heard, and what a call costs.
+
+    Callers type, listen and interrupt over WebRTC. Of our own node the language model is part of the benchmark; a
+    running one (--url) should use one that thinks for half a second.
+    """
+    from agent_tts.cli.bench_agent import run_agent
+    from agent_tts.cli.bench_target import Source, own
+
+    with reported():
+        run_agent(Source(url, key, **own(url, engine, set_, None)), calls, turns, json)
+
+
+@bench.command()
 def frame(
     synthetic: Annotated[str | None, typer.Option(help="Random weights of a size: 1.7B or 0.6B.")] = None,
     model: Annotated[Path | None, typer.Option(help="Instead: a checkpoint folder.")] = None,

@@ -28,7 +28,7 @@ from agent_tts.pipecat import faults
 from agent_tts.pipecat.link import Link, SocketLink, Utterance
 from agent_tts.pipecat.local import LocalLink
 from agent_tts.pipecat.settings import AgentTTSSettings, defaults
-from agent_tts.pipecat.words import Spoken, SpokenWords
+from agent_tts.pipecat.words import SPOKEN, Spoken, SpokenWords
 from agent_tts.remote import Audio, Done, Words
 from agent_tts.speech.service import SpeechService
 
@@ -44,6 +44,7 @@ class _Turn:
 
     context_id: str
     words: SpokenWords = field(default_factory=SpokenWords)
+    spoken: list[Spoken] = field(default_factory=list)  # goes with the next frame, as its metadata
     utterance: Utterance | None = None  # None until it is begun, and when it was starved of text
     hearing: asyncio.Task[None] | None = None  # reads `utterance`
     ended: bool = False  # no more text comes
@@ -270,6 +271,7 @@ class AgentTTSService(TTSService):
                         samples += len(pcm) // 2
                         await self._tell(turn, turn.words.until(samples * 1_000 / sample_rate))
                         frame = TTSAudioRawFrame(pcm, sample_rate, 1, context_id=turn.context_id)
+                        frame.metadata[SPOKEN], turn.spoken = turn.spoken, []
                         await self.append_to_audio_context(turn.context_id, frame)
                     case Done(reason=reason, audio_ms=audio_ms):
                         await self._done(turn, reason, audio_ms)
@@ -296,6 +298,7 @@ class AgentTTSService(TTSService):
             await self._finish_if_ended(turn)
 
     async def _tell(self, turn: _Turn, words: Sequence[Spoken]) -> None:
+        turn.spoken += words
         for word in words:
             await self.add_word_timestamps([(word.text, word.at_s)], turn.context_id, word.joined)
 
@@ -307,7 +310,10 @@ class AgentTTSService(TTSService):
     async def _finish(self, context_id: str) -> None:
         """End an audio context after what it holds."""
         if self.audio_context_available(context_id):
-            await self.append_to_audio_context(context_id, TTSStoppedFrame(context_id=context_id))
+            frame = TTSStoppedFrame(context_id=context_id)
+            if (turn := self._turns.get(context_id)) is not None:
+                frame.metadata[SPOKEN], turn.spoken = turn.spoken, []
+            await self.append_to_audio_context(context_id, frame)
             await self.remove_audio_context(context_id)
 
     async def _apply_force_complete(self, context_id: str) -> None:

@@ -14,6 +14,11 @@ _CHARACTER = "[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 _PIECE = re.compile(rf"[^\w\s]*(?:{_CHARACTER}|(?:(?!{_CHARACTER})\w)+)[^\w\s]*")
 
 
+# Metadata of the service's audio frames, and of the stop after the last: the `Spoken` that begin in them. Pipecat's
+# own word frames wait for the end of their sentence, which the language model may not have written yet.
+SPOKEN = "agent_tts.spoken"
+
+
 @dataclass(frozen=True, slots=True)
 class Spoken:
     """A word of the text, or a character of one that is written without spaces."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Protocol
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -43,13 +44,30 @@ PAGE_HEADERS = {
 }
 
 
-def create_app(settings: Settings, make_link: LinkFactory | None = None) -> FastAPI:
+class Companion(Protocol):
+    """What is served beside a node, on its port."""
+
+    def install(self, app: FastAPI, node: Node) -> None:
+        """Add its routes."""
+        ...
+
+    async def start(self) -> None:
+        """Begin; the engines are up. It must not wait for anything."""
+        ...
+
+    async def close(self) -> None:
+        """End all that it has begun, within seconds; the engines are still up."""
+        ...
+
+
+def create_app(settings: Settings, make_link: LinkFactory | None = None, companion: Companion | None = None) -> FastAPI:
     """A node, ready to be served; its engines come up with the application's lifespan.
 
     When one does not, the lifespan fails, and the reason is `app.state.start_error`; servers tell only that it failed.
 
     Args:
         make_link: the way to its only engine; when None, engine processes of its own as the settings ask for.
+        companion: served beside it.
 
     Raises:
         SettingsError: there cannot be a library of voices where the settings have it.
@@ -69,10 +87,14 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None) -> Fast
             raise
         probe = asyncio.create_task(_probe_lag(node), name="loop lag probe")
         try:
+            if companion is not None:
+                await companion.start()
             yield
         finally:
             probe.cancel()
             await asyncio.gather(probe, return_exceptions=True)
+            if companion is not None:
+                await companion.close()
             await rtc.close_all(node)
             await service.close()
 
@@ -83,6 +105,8 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None) -> Fast
     app.include_router(voices_http.router())
     app.include_router(rtc.router())
     app.router.routes.append(WebSocketRoute("/v1/tts/stream", StreamEndpoint(node)))
+    if companion is not None:
+        companion.install(app, node)
     http.install_error_handlers(app)
     if settings.web:
         _add_page(app)
@@ -90,7 +114,7 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None) -> Fast
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(settings.auth.allowed_origins),
-            allow_methods=["GET", "POST", "DELETE"],
+            allow_methods=["GET", "POST", "PATCH", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "X-API-Key"],
         )
     return app

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 import time
 
-from aioice import Candidate
 from aiortc import (
     RTCBundlePolicy,
     RTCConfiguration,
     RTCDataChannel,
-    RTCIceServer,
     RTCPeerConnection,
     RTCRtpSender,
     RTCSessionDescription,
@@ -21,15 +18,13 @@ from aiortc import (
 from loguru import logger
 
 from agent_tts.errors import SlowConsumer, SpeechError, at_capacity
-from agent_tts.serve import protocol
+from agent_tts.serve import ice, protocol
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.sdp import DEFAULT_MAX_MESSAGE, Offer
 from agent_tts.serve.session import AudioChunk, Session
 from agent_tts.serve.track import SpeechTrack
-from agent_tts.settings import Settings
 
-GATHER_S = 1  # for answers of STUN and TURN servers; aioice's own 5 s are longer than anybody waits for an answer
 CLOSE_S = 1.0  # for aiortc to take a connection down
 LINGER_S = 1.0  # for the last messages of a session that closes
 
@@ -65,7 +60,7 @@ class RtcPeer:
         self._wake = asyncio.Event()
         self._track = SpeechTrack(self._wake.set, node.metrics.rtc_lateness.observe)
         self._connection = RTCPeerConnection(
-            RTCConfiguration(iceServers=_ice_servers(node.settings), bundlePolicy=RTCBundlePolicy.MAX_BUNDLE)
+            RTCConfiguration(iceServers=ice.servers(node.settings), bundlePolicy=RTCBundlePolicy.MAX_BUNDLE)
         )
         self._connection.on("datachannel", self._on_channel)
         self._connection.on("connectionstatechange", self._on_state)
@@ -110,7 +105,7 @@ class RtcPeer:
         """
         self._max_message = offer.max_message
         await self._connection.setRemoteDescription(RTCSessionDescription(sdp=offer.sdp, type="offer"))
-        _bound_gathering(self._sender)
+        ice.bound_gathering(self._sender)
         await self._connection.setLocalDescription(await self._connection.createAnswer())
         return str(self._connection.localDescription.sdp)
 
@@ -277,26 +272,3 @@ def _fit(message: str, limit: int) -> str | None:
     if fields.pop("type") != "context.cancelled":
         return None
     return protocol.build("context.cancelled", **fields | {"heard_text": None, "unheard_text": None})
-
-
-def _ice_servers(settings: Settings) -> list[RTCIceServer]:
-    # Never None: aiortc would ask a public STUN server then.
-    return [
-        RTCIceServer(
-            urls=list(server.urls),
-            username=server.username,
-            credential=None if server.credential is None else server.credential.get_secret_value(),
-        )
-        for server in settings.ice_servers
-    ]
-
-
-def _bound_gathering(sender: RTCRtpSender) -> None:
-    """Let the transport gather its candidates in bounded time, and on a machine without a network too."""
-    connection = sender.transport.transport.iceGatherer._connection
-    gather = functools.partial(connection.get_component_candidates, timeout=GATHER_S)
-
-    async def gather_soon(component: int, addresses: list[str]) -> list[Candidate]:
-        return await gather(component, addresses or ["127.0.0.1"])
-
-    connection.get_component_candidates = gather_soon  # type: ignore[method-assign,assignment]

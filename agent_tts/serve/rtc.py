@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any, Literal
+from typing import Literal
 
 from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent_tts.errors import BadMessage, Draining, Internal
-from agent_tts.serve import sdp
+from agent_tts.serve import ice, sdp
 from agent_tts.serve.http import Authorized, read_body
 from agent_tts.serve.node import Node
 from agent_tts.serve.peer import RtcPeer
@@ -77,18 +77,10 @@ def _parse(body: bytes) -> OfferBody:
         raise BadMessage('an offer is JSON: {"type": "offer", "sdp": "v=0..."}') from None
 
 
-async def _ice(request: Request, client: Authorized) -> dict[str, list[dict[str, Any]]]:
+async def _ice(request: Request, client: Authorized) -> dict[str, list[dict[str, object]]]:
     """The STUN and TURN servers to give to `RTCPeerConnection`, as `iceServers`."""
     node: Node = request.app.state.node
-    servers = [
-        {
-            "urls": list(server.urls),
-            "username": server.username,
-            "credential": server.credential and server.credential.get_secret_value(),
-        }
-        for server in node.settings.ice_servers
-    ]
-    return {"iceServers": [{name: value for name, value in server.items() if value} for server in servers]}
+    return {"iceServers": ice.told(node.settings)}
 
 
 async def _delete(session_id: str, request: Request, client: Authorized) -> Response:

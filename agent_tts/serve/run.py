@@ -14,18 +14,19 @@ from loguru import logger
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.hub import with_local_models
 from agent_tts.processes import settle
-from agent_tts.serve.app import create_app
+from agent_tts.serve.app import Companion, create_app
 from agent_tts.serve.server import NodeServer, listen
 from agent_tts.settings import Settings
 
 
-def run(settings: Settings, on_ready: Callable[[str], None] | None = None) -> int:
+def run(settings: Settings, on_ready: Callable[[str], None] | None = None, companion: Companion | None = None) -> int:
     """Serve until SIGTERM or SIGINT; the process's exit code.
 
     0 after a drain, 128 + the signal when a second one cut it short, 1 when the engine cannot be brought or kept up.
 
     Args:
         on_ready: called once with the node's URL when it takes requests.
+        companion: served beside it, on its port.
 
     Raises:
         SettingsError: the node, or its engine, cannot be set up like that, or a model cannot be had.
@@ -39,7 +40,7 @@ def run(settings: Settings, on_ready: Callable[[str], None] | None = None) -> in
     log_to_stderr(settings.log_level)
     settings = with_local_models(settings)
     with contextlib.closing(listen(settings)) as listener:
-        app = create_app(settings)
+        app = create_app(settings, companion=companion)
         server = NodeServer(app, settings, ready)
         # uvicorn would show the whole traceback of an engine that does not start; its message follows here.
         logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.start_error is None)
@@ -69,7 +70,9 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def log_to_stderr(level: str) -> None:
     """Send all logs, of libraries too, to stderr in one format."""
     logger.remove()
-    logger.add(sys.stderr, level=level.upper(), format="{time:HH:mm:ss.SSS} {level: <7} {message}", diagnose=False)
+    form = "{time:HH:mm:ss.SSS} {level: <7} {message}"
+    # Pipecat's lines below errors hold what was said.
+    logger.add(sys.stderr, level=level.upper(), format=form, filter={"pipecat": "ERROR"}, diagnose=False)
     logging.basicConfig(handlers=[_ToLoguru()], level=logging.WARNING, force=True)
 
 

@@ -50,11 +50,14 @@ class _Section:
         return self.attributes[name][0] if name in self.attributes else None
 
 
-def read_offer(text: str) -> Offer:
+def read_offer(text: str, *, microphone: bool = False) -> Offer:
     """Take an offer to pieces and put a clean one together.
 
     The client's host names (mDNS) are left out: they would be asked for by multicast, and a client behind one is found
     by its own connectivity checks. So is the end of candidates: those checks may still bring some.
+
+    Args:
+        microphone: whether the client's sound is taken, if it sends some.
 
     Raises:
         BadMessage: it is no such offer; the message says what is missing.
@@ -70,7 +73,7 @@ def read_offer(text: str) -> Offer:
     if set(bundle) != set(mids):
         raise BadMessage("sdp: audio and data channel are bundled (a=group:BUNDLE)")
     transport = _transport(session, sections[mids.index(bundle[0])])
-    bodies = {id(audio): _audio(audio), id(channel): _channel(channel)}
+    bodies = {id(audio): _audio(audio, microphone), id(channel): _channel(channel)}
     lines = ["v=0", "o=- 0 0 IN IP4 0.0.0.0", "s=-", "t=0 0", f"a=group:BUNDLE {' '.join(bundle)}"]
     lines += ["a=ice-lite"] if "ice-lite" in session.attributes else []
     for section, mid in zip(sections, mids, strict=True):
@@ -108,7 +111,7 @@ def _pair(sections: list[_Section]) -> tuple[_Section, _Section]:
     return by_kind["audio"], by_kind["application"]
 
 
-def _audio(section: _Section) -> list[str]:
+def _audio(section: _Section, microphone: bool) -> list[str]:
     assert section.media is not None
     if section.media[3] != "UDP/TLS/RTP/SAVPF":
         raise BadMessage("sdp: audio is UDP/TLS/RTP/SAVPF")
@@ -122,8 +125,9 @@ def _audio(section: _Section) -> list[str]:
         opus = _OPUS.fullmatch(value)
         if opus is not None and opus[1] in formats:
             head = f"m=audio 9 UDP/TLS/RTP/SAVPF {opus[1]}"
-            # Whatever the client would send is refused: the node only speaks.
-            return [head, f"a=rtpmap:{opus[1]} opus/48000/2", "a=recvonly", "a=rtcp-mux"]
+            # Whatever the client would send is refused where the node only speaks.
+            taken = direction if microphone else "recvonly"
+            return [head, f"a=rtpmap:{opus[1]} opus/48000/2", f"a={taken}", "a=rtcp-mux"]
     raise BadMessage("sdp: audio needs opus/48000/2 at a dynamic payload type")
 
 

@@ -1,0 +1,134 @@
+"""When the user takes the floor: words interrupt an answer, other sounds only hold it, and echo does neither."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from pipecat.frames.frames import (
+    BotStartedSpeakingFrame,
+    BotStoppedSpeakingFrame,
+    Frame,
+    InputAudioRawFrame,
+    InterruptionFrame,
+    TranscriptionFrame,
+    VADUserStartedSpeakingFrame,
+    VADUserStoppedSpeakingFrame,
+)
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.turns.types import ProcessFrameResult
+from pipecat.turns.user_stop import BaseUserTurnStopStrategy
+
+from agent_tts.agent.playout import Playout
+
+COMMIT_S = 1.0  # for what was heard to enter the context; the user's words come after it
+
+
+class BargeIn(FrameProcessor):
+    """Stands before the user's aggregator, and interrupts what `playout` holds when words were recognised.
+
+    Args:
+        playout: of the same pipeline.
+        assistant: keeps what was heard of an interrupted answer; the last of the pipeline.
+    """
+
+    def __init__(self, playout: Playout, assistant: FrameProcessor) -> None:
+        super().__init__()
+        self._playout = playout
+        # Set when `assistant` has taken note of an interruption.
+        self._committed = asyncio.Event()
+        assistant.add_event_handler("on_after_process_frame", self._on_processed)
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        """Let an interruption go before the words that are one."""
+        await super().process_frame(frame, direction)
+        if isinstance(frame, TranscriptionFrame) and frame.text.strip() and self._playout.busy:
+            self._committed.clear()
+            await self.broadcast_interruption()
+            await self._wait_for_commit()
+        await self.push_frame(frame, direction)
+
+    async def _wait_for_commit(self) -> None:
+        try:
+            async with asyncio.timeout(COMMIT_S):
+                await self._committed.wait()
+        except TimeoutError:
+            await self.push_error(f"an interruption took more than {COMMIT_S:g} s to pass the pipeline")
+
+    async def _on_processed(self, _: FrameProcessor, frame: Frame) -> None:
+        if isinstance(frame, InterruptionFrame):
+            self._committed.set()
+
+
+class EchoGuard(FrameProcessor):
+    """Stands after the transport's input, and turns sound into silence in the first moments of an answer.
+
+    Until echo cancellation knows the answer, the microphone hears it too. What is typed still interrupts.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._clock = clock
+        # Until when there is silence.
+        self._until = 0.0
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        """Pass all on; sound perhaps as silence."""
+        await super().process_frame(frame, direction)
+        if isinstance(frame, BotStartedSpeakingFrame):
+            self._until = self._clock() + self._seconds
+        elif isinstance(frame, BotStoppedSpeakingFrame):
+            self._until = 0.0
+        elif isinstance(frame, InputAudioRawFrame) and self._clock() < self._until:
+            frame.audio = bytes(len(frame.audio))
+        await self.push_frame(frame, direction)
+
+
+class Wordless(BaseUserTurnStopStrategy):
+    """Ends a turn in which nothing was said: voice was noticed, and `seconds` after it no word was recognised."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+        # Whether a word was recognised in this turn.
+        self._words = False
+        # Ends the turn. None while the user speaks, and from the first word on.
+        self._timer: asyncio.Task[None] | None = None
+
+    async def handle_user_turn_started(self) -> None:
+        """A turn begins, without a word."""
+        self._words = False
+        await self._stop()
+
+    async def handle_user_turn_stopped(self) -> None:
+        """The turn is over."""
+        await self._stop()
+
+    async def process_frame(self, frame: Frame) -> ProcessFrameResult:
+        """Count from the end of the voice on."""
+        if isinstance(frame, VADUserStartedSpeakingFrame):
+            await self._stop()
+        elif isinstance(frame, TranscriptionFrame) and frame.text.strip():
+            self._words = True
+            await self._stop()
+        elif isinstance(frame, VADUserStoppedSpeakingFrame) and not self._words:
+            await self._stop()
+            self._timer = self.task_manager.create_task(self._end(), f"{self}::wordless")
+        return ProcessFrameResult.CONTINUE
+
+    async def cleanup(self) -> None:
+        """Stop."""
+        await super().cleanup()
+        await self._stop()
+
+    async def _end(self) -> None:
+        await asyncio.sleep(self._seconds)
+        self._timer = None  # what it triggers stops this strategy
+        await self.trigger_user_turn_stopped()
+
+    async def _stop(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            await self.task_manager.cancel_task(timer)

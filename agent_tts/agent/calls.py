@@ -1,0 +1,251 @@
+"""The calls of a node: who may begin one, and that none is left when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiortc import RTCPeerConnection
+from aiortc.sdp import candidate_from_sdp
+from loguru import logger
+from pipecat.processors.frameworks.rtvi.models import ServerMessage
+from pipecat.transports.base_transport import BaseTransport, TransportParams
+from pipecat.transports.smallwebrtc.connection import SmallWebRTCConnection
+from pipecat.transports.smallwebrtc.transport import SmallWebRTCTransport
+
+from agent_tts.agent.brain import Brain
+from agent_tts.agent.call import Call
+from agent_tts.agent.ears import Ears
+from agent_tts.agent.loading import Build
+from agent_tts.agent.metrics import AgentMetrics
+from agent_tts.agent.running import listen_to_page, make_worker, run
+from agent_tts.agent.turns import Tell, Turns
+from agent_tts.errors import BadMessage, Draining, Internal, at_capacity
+from agent_tts.events import SAMPLE_RATE, SpeechOptions
+from agent_tts.pipecat import AgentTTSService
+from agent_tts.serve import ice, sdp
+from agent_tts.serve.guard import Client
+from agent_tts.serve.node import Node
+
+CONNECT_S = 15.0  # for the caller to connect, after the answer
+SILENCE_S = 1.0  # after Pipecat has given the connection up (3 s without a ping): time for one that comes back
+CLOSE_S = 2.0  # for aiortc to take a connection down
+MAX_CANDIDATES = 64  # in one message
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a caller wants of the answers; None is the node's choice."""
+
+    voice: str | None = None
+    language: str | None = None
+    instructions: str | None = None
+
+
+@dataclass(slots=True)
+class _Peer:
+    """A call over WebRTC."""
+
+    connection: SmallWebRTCConnection
+    client: Client
+    task: asyncio.Task[None] | None = None  # runs the call, and ends it
+
+
+class Calls:
+    """Owns every call of a node; each is one task that takes all of it down."""
+
+    def __init__(self, node: Node, ears: Ears, brain: Brain, build: Build) -> None:
+        self._node = node
+        self._settings = node.settings.agent
+        self._ears = ears
+        self._brain = brain
+        self._build = build
+        self._metrics = AgentMetrics(node.metrics.registry)
+        # Calls over WebRTC, by the id that the caller knows.
+        self._peers: dict[str, _Peer] = {}
+        # How many calls there are, whatever carries them.
+        self._count = 0
+
+    # ------------------------------------------------------------ WebRTC
+
+    async def offer(self, offer_sdp: str, wishes: Wishes, client: Client) -> dict[str, str]:
+        """Begin a call: the answer, with the node's candidates, as Pipecat's clients take it.
+
+        Raises:
+            SpeechError: there cannot be one; the message says why.
+        """
+        offer = sdp.read_offer(offer_sdp, microphone=True)
+        permit = self._admit("webrtc", client)
+        connection = SmallWebRTCConnection(ice_servers=ice.servers(self._node.settings))
+        try:
+            self._check(wishes)
+            _bound_gathering(connection.pc)
+            async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
+                await connection.initialize(offer.sdp, "offer")
+            answer = connection.get_answer()
+            if answer is None:
+                raise BadMessage("the offer cannot be answered")
+        except BaseException as error:
+            await _close(connection)
+            permit.close()
+            if isinstance(error, TimeoutError):
+                raise Internal("the offer could not be answered in time") from None
+            raise
+        peer = self._peers[connection.pc_id] = _Peer(connection, client)
+        peer.task = asyncio.create_task(self._live(peer, wishes, permit), name=f"call {connection.pc_id}")
+        return {name: str(value) for name, value in answer.items()}
+
+    async def candidates(self, pc_id: str, candidates: list[tuple[str, str, int]], client: Client) -> None:
+        """Take candidates that a caller found later: each a line, its section's mid, and its index.
+
+        Raises:
+            BadMessage: there is no such call, or a line is no candidate.
+        """
+        peer = self._peers.get(pc_id)
+        if peer is None or peer.client != client:
+            raise BadMessage("there is no such call")
+        if len(candidates) > MAX_CANDIDATES:
+            raise BadMessage(f"a message has at most {MAX_CANDIDATES} candidates")
+        for line, mid, index in candidates:
+            if not line or ".local " in line:  # the end of them; a name that only multicast could find
+                continue
+            try:
+                found = candidate_from_sdp(line.removeprefix("candidate:"))
+            except (ValueError, IndexError, AssertionError):
+                raise BadMessage("a candidate is a line as the browser gives it") from None
+            found.sdpMid, found.sdpMLineIndex = mid, index
+            await peer.connection.add_ice_candidate(found)
+
+    async def close(self) -> None:
+        """End every call over WebRTC, and wait until nothing is left of them."""
+        tasks = [peer.task for peer in self._peers.values() if peer.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _live(self, peer: _Peer, wishes: Wishes, permit: contextlib.ExitStack) -> None:
+        connection = peer.connection
+        try:
+            params = TransportParams(audio_in_enabled=True, audio_out_enabled=True, audio_out_10ms_chunks=2)
+            transport = SmallWebRTCTransport(connection, params)
+
+            def tell(data: dict[str, Any]) -> None:
+                connection.send_app_message(ServerMessage(data=data).model_dump())
+
+            call = await self._make(transport, wishes, tell)
+            worker = make_worker(call, await asyncio.to_thread(self._build, call), SAMPLE_RATE, rtvi=True)
+            listen_to_page(call, worker)
+            await run(call, worker, _Presence(connection).gone)
+        except asyncio.CancelledError:
+            logger.info("agent: call {}: the node is going away", connection.pc_id)
+        except Exception:  # noqa: BLE001 - a fault of a pipeline ends its own call
+            logger.exception("agent: call {} failed", connection.pc_id)
+        finally:
+            await _close(connection)
+            del self._peers[connection.pc_id]
+            permit.close()
+
+    # ------------------------------------------------------------ any carrier
+
+    async def converse(
+        self,
+        carrier: str,
+        transport: BaseTransport,
+        out_rate: int,
+        client: Client,
+        gone: Callable[[], str | None],
+    ) -> None:
+        """Run a call over another transport of Pipecat's until it ends. Cancelling it ends the call.
+
+        Args:
+            carrier: names it in the metrics.
+            out_rate: of the audio that leaves, Hz.
+            gone: why the call is to end, or None.
+
+        Raises:
+            AtCapacity, Draining: there cannot be one more.
+        """
+        with self._admit(carrier, client):
+            call = await self._make(transport, Wishes(), lambda _: None)
+            pipeline = await asyncio.to_thread(self._build, call)
+            await run(call, make_worker(call, pipeline, out_rate, rtvi=False), gone)
+
+    def _admit(self, carrier: str, client: Client) -> contextlib.ExitStack:
+        """Count a call until the stack is closed."""
+        if self._node.service.draining:
+            raise Draining("the node is going away: use another one")
+        if self._count >= self._settings.calls:
+            raise at_capacity("calls", self._settings.calls)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._node.guard.admit(client))
+            self._count += 1
+            stack.callback(self._leave, carrier)
+            self._metrics.calls.labels(carrier).inc()
+            return stack.pop_all()
+
+    def _leave(self, carrier: str) -> None:
+        self._count -= 1
+        self._metrics.calls.labels(carrier).dec()
+
+    def _check(self, wishes: Wishes) -> None:
+        """Refuse a voice or language that the node has not, before anything is said."""
+        voice = wishes.voice or self._settings.voice
+        language = wishes.language or self._settings.language or "auto"
+        self._node.service.resolve(SpeechOptions(voice, language, wishes.instructions))
+
+    async def _make(self, transport: BaseTransport, wishes: Wishes, tell: Tell) -> Call:
+        voice = AgentTTSService.Settings(
+            voice=wishes.voice or self._settings.voice,
+            language=wishes.language or self._settings.language,
+            instructions=wishes.instructions,
+        )
+        call_id = secrets.token_hex(4)
+        return Call(
+            id=call_id,
+            settings=self._settings,
+            transport=transport,
+            stt=self._ears.service(),
+            llm=await self._brain.service(),
+            tts=AgentTTSService(speech=self._node.service, settings=voice),
+            turns=Turns(call_id, self._metrics, tell),
+        )
+
+
+class _Presence:
+    """Whether a caller over WebRTC is still there."""
+
+    def __init__(self, connection: SmallWebRTCConnection) -> None:
+        self._connection = connection
+        self._clock = asyncio.get_running_loop().time
+        # Until when the caller must be there (again).
+        self._due = self._clock() + CONNECT_S
+
+    def gone(self) -> str | None:
+        """Why the call is to end; None while it may go on."""
+        if self._connection.pc.connectionState in ("closed", "failed"):
+            return "the caller has hung up"
+        now = self._clock()
+        if self._connection.is_connected():
+            self._due = now + SILENCE_S
+        return "the caller is gone" if now > self._due else None
+
+
+def _bound_gathering(connection: RTCPeerConnection) -> None:
+    """Bound the gathering of a connection whose offer is taken and answered in one step."""
+
+    @connection.on("track")
+    def on_track(_: object) -> None:
+        ice.bound_gathering(connection.getTransceivers()[0].sender)
+
+
+async def _close(connection: SmallWebRTCConnection) -> None:
+    """Take a connection down, in bounded time."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await connection.disconnect()
+    except TimeoutError:
+        logger.error("agent: a connection did not close in {:g} s", CLOSE_S)

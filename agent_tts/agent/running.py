@@ -1,0 +1,82 @@
+"""Runs the pipeline of one call until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from loguru import logger
+from pipecat.frames.frames import TTSUpdateSettingsFrame
+from pipecat.pipeline.pipeline import Pipeline
+from pipecat.pipeline.worker import PipelineParams, PipelineWorker
+from pipecat.processors.frameworks.rtvi.models import ClientMessage
+from pipecat.processors.frameworks.rtvi.processor import RTVIProcessor
+from pipecat.workers.runner import WorkerRunner
+
+from agent_tts.agent.call import Call
+from agent_tts.pipecat import AgentTTSService
+
+IN_RATE = 16_000  # Hz, which VAD, smart turn and Whisper want
+LOOK_S = 0.5  # between two looks at whether the caller is still there
+END_S = 5.0  # for a pipeline to take itself down
+VOICE_FIELDS = ("voice", "language", "instructions")
+
+
+def make_worker(call: Call, pipeline: Pipeline, out_rate: int, *, rtvi: bool) -> PipelineWorker:
+    """The pipeline, ready to run.
+
+    Args:
+        out_rate: of the audio that leaves, Hz.
+        rtvi: whether the caller speaks RTVI on a data channel.
+    """
+    return PipelineWorker(
+        pipeline,
+        params=PipelineParams(
+            audio_in_sample_rate=IN_RATE, audio_out_sample_rate=out_rate, enable_metrics=True, enable_usage_metrics=True
+        ),
+        observers=[call.turns],
+        enable_rtvi=rtvi,
+        enable_turn_tracking=False,
+        idle_timeout_secs=call.settings.idle_s,
+    )
+
+
+async def run(call: Call, worker: PipelineWorker, gone: Callable[[], str | None]) -> None:
+    """Run until the caller is gone or the pipeline ends. Cancelling it ends the call in good order, within seconds.
+
+    Args:
+        gone: why the call is to end now, or None; asked twice a second.
+    """
+    runner = WorkerRunner(handle_sigint=False, check_dangling_tasks=False)
+    await runner.add_workers(worker)
+    task = asyncio.create_task(runner.run(), name=f"pipeline of call {call.id}")
+    try:
+        while not task.done() and (why := gone()) is None:
+            await asyncio.wait([task], timeout=LOOK_S)
+        if not task.done():
+            logger.info("agent: call {}: {}", call.id, why)
+    finally:
+        await runner.cancel()
+        _, late = await asyncio.wait([task], timeout=END_S)
+        if late:
+            logger.error("agent: call {}: its pipeline did not end in {:g} s", call.id, END_S)
+            task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def listen_to_page(call: Call, worker: PipelineWorker) -> None:
+    """Take the messages of ours that a page sends: a change of the voice, and what it measured."""
+    rtvi = worker.rtvi
+
+    async def on_client_message(_: RTVIProcessor, message: ClientMessage) -> None:
+        data = message.data if isinstance(message.data, dict) else {}
+        if message.type == "voice":
+            wanted = {name: data[name] for name in VOICE_FIELDS if isinstance(data.get(name), str | None)}
+            given = AgentTTSService.Settings(**{name: value for name, value in wanted.items() if name in data})
+            await worker.queue_frame(TTSUpdateSettingsFrame(delta=given))
+        elif message.type in ("heard", "silent"):
+            call.turns.page(message.type, data.get("ms"))
+        else:
+            await rtvi.send_error_response(message, "the types are voice, heard and silent")
+
+    rtvi.add_event_handler("on_client_message", on_client_message)

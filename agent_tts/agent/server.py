@@ -1,0 +1,45 @@
+"""The agent beside a node: its parts, its calls and its routes."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from agent_tts.agent.brain import Brain
+from agent_tts.agent.calls import Calls
+from agent_tts.agent.ears import Ears
+from agent_tts.agent.loading import Build, load_build
+from agent_tts.agent.routes import router
+from agent_tts.serve.node import Node
+from agent_tts.settings import Agent
+
+
+class AgentServer:
+    """A `Companion` of a node.
+
+    Args:
+        build: makes the pipeline of a call; None takes the one that `agent.pipeline` names.
+        ears: what hears; None takes Whisper as `agent.stt` has it.
+
+    Raises:
+        SettingsError: there is no such pipeline.
+    """
+
+    def __init__(self, settings: Agent, build: Build | None = None, ears: Ears | None = None) -> None:
+        self._build = build or load_build(settings.pipeline)
+        self.ears = ears or Ears(settings.stt)
+        self.brain = Brain(settings.llm)
+
+    def install(self, app: FastAPI, node: Node) -> None:
+        """See `Companion`."""
+        self.calls = Calls(node, self.ears, self.brain, self._build)
+        app.state.agent = self
+        app.include_router(router())
+
+    async def start(self) -> None:
+        """See `Companion`."""
+        self.ears.start()
+
+    async def close(self) -> None:
+        """See `Companion`."""
+        await self.calls.close()
+        await self.ears.close()

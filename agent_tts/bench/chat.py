@@ -1,0 +1,73 @@
+"""A server of OpenAI's chat completions that says the same to everybody, at the pace of a language model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from agent_tts.errors import Internal
+
+MODEL = "bench"
+THINK_S = 0.6  # before the first token: an interrupted answer has fallen silent when the next one begins
+TOKEN_S = 0.02
+ANSWER = (
+    "Winter nights are long and cold, and so people have always told each other stories by the fire. Some of these "
+    "stories are very old. They tell of ships, of kings, and of a bird that could speak every language of the world. "
+)
+START_S = 5.0
+
+
+@asynccontextmanager
+async def running_chat() -> AsyncIterator[str]:
+    """Its base URL, while it runs."""
+    routes = [Route("/v1/models", _models), Route("/v1/chat/completions", _completions, methods=["POST"])]
+    config = uvicorn.Config(Starlette(routes=routes), log_config=None, lifespan="off", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]  # Ctrl-C is for the benchmark
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        task = asyncio.create_task(server.serve([listener]), name="chat")
+        try:
+            async with asyncio.timeout(START_S):
+                while not server.started:
+                    if task.done():
+                        raise Internal("the language model of the benchmark did not start")
+                    await asyncio.sleep(0.01)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        finally:
+            server.should_exit = True
+            await task
+
+
+async def _models(_: Request) -> Response:
+    return JSONResponse({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+
+
+async def _completions(request: Request) -> Response:
+    await request.body()
+    return StreamingResponse(_tokens(), media_type="text/event-stream")
+
+
+async def _tokens() -> AsyncIterator[str]:
+    await asyncio.sleep(THINK_S)
+    for token in re.findall(r"\S+\s*", ANSWER):
+        yield _chunk({"content": token}, None)
+        await asyncio.sleep(TOKEN_S)
+    yield _chunk({}, "stop")
+    yield "data: [DONE]\n\n"
+
+
+def _chunk(delta: dict[str, str], reason: str | None) -> str:
+    choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    chunk = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": MODEL, "choices": [choice]}
+    return f"data: {json.dumps(chunk)}\n\n"

@@ -1,0 +1,62 @@
+"""A voice agent: speech in, an answer of a language model, speech out. Copy it and change what you like.
+
+    agent-tts agent --config agent                                        this pipeline, on a node of its own
+    agent-tts agent --config agent --set agent.pipeline=my_agent.py       your copy of it
+
+The user's voice holds the answer at once, words interrupt it, and anything else lets it go on where it stopped. The
+context of the language model holds what was heard, and nothing else.
+"""
+
+from pipecat.audio.turn.smart_turn.base_smart_turn import SmartTurnParams
+from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
+from pipecat.audio.vad.silero import SileroVADAnalyzer
+from pipecat.audio.vad.vad_analyzer import VADParams
+from pipecat.pipeline.pipeline import Pipeline
+from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair, LLMUserAggregatorParams
+from pipecat.turns.user_start import TranscriptionUserTurnStartStrategy, VADUserTurnStartStrategy
+from pipecat.turns.user_stop import TurnAnalyzerUserTurnStopStrategy
+from pipecat.turns.user_turn_strategies import UserTurnStrategies
+
+from agent_tts.agent.barge_in import BargeIn, EchoGuard, Wordless
+from agent_tts.agent.call import Call
+from agent_tts.agent.playout import Playout
+from agent_tts.settings import Agent
+
+
+def build(call: Call) -> Pipeline:
+    """The pipeline of one call. It runs in a thread, as it loads models: nothing may be started here."""
+    playout = Playout(call.turns, call.tts)
+    pair = LLMContextAggregatorPair(LLMContext(), user_params=turn_taking(call.settings, hears=call.stt is not None))
+    parts = [
+        call.transport.input(),
+        EchoGuard(call.settings.echo_guard_s),
+        call.stt,  # Whisper; any STT service of Pipecat's may stand here
+        BargeIn(playout, pair.assistant()),
+        pair.user(),
+        call.llm,  # any server that speaks OpenAI's chat completions, or the built-in responder
+        call.tts,
+        playout,
+        call.transport.output(),
+        pair.assistant(),
+    ]
+    return Pipeline([part for part in parts if part is not None])
+
+
+def turn_taking(agent: Agent, *, hears: bool) -> LLMUserAggregatorParams:
+    """When the user's turn begins and ends."""
+    if not hears:  # a voice that nobody understands must not hold the answers
+        return LLMUserAggregatorParams(empty_user_turn=None)
+    smart_turn = LocalSmartTurnAnalyzerV3(params=SmartTurnParams(stop_secs=agent.turn_silence_s))
+    return LLMUserAggregatorParams(
+        vad_analyzer=SileroVADAnalyzer(params=VADParams(start_secs=agent.vad_start_s, stop_secs=agent.vad_stop_s)),
+        user_turn_strategies=UserTurnStrategies(
+            # BargeIn interrupts, and only when there are words.
+            start=[
+                VADUserTurnStartStrategy(enable_interruptions=False),
+                TranscriptionUserTurnStartStrategy(enable_interruptions=False),
+            ],
+            stop=[TurnAnalyzerUserTurnStopStrategy(turn_analyzer=smart_turn), Wordless(agent.resume_after_s)],
+        ),
+        empty_user_turn=None,  # a turn without words is none: the answer goes on
+    )

@@ -1,0 +1,215 @@
+"""Somebody who calls the agent: aiortc and RTVI alone, no code of the package."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fractions
+import json
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import av
+import httpx
+import numpy as np
+from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
+from aiortc.mediastreams import MediaStreamError
+from numpy.typing import NDArray
+
+from tests.rtc_peer import LOUD, RATE, rms
+
+FRAME = RATE // 50
+
+
+class Microphone(MediaStreamTrack):
+    """Silence, but for what is put in."""
+
+    kind = "audio"
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Pieces of 20 ms at 48 kHz that are still to be sent.
+        self._pieces: deque[NDArray[np.int16]] = deque()
+        self._pts = 0
+        self._began = time.monotonic()
+        # When the last piece that was put in has been sent.
+        self.spoken_at = 0.0
+
+    def put(self, pcm: bytes) -> float:
+        """Say this: pcm_s16le, 24 kHz, mono; how long it is in seconds."""
+        samples = np.repeat(np.frombuffer(pcm, "<i2"), 2)
+        samples = np.pad(samples, (0, -len(samples) % FRAME))
+        self._pieces.extend(samples.reshape(-1, FRAME))
+        return len(samples) / RATE
+
+    @property
+    def speaking(self) -> bool:
+        return bool(self._pieces)
+
+    async def recv(self) -> av.AudioFrame:
+        due = self._began + self._pts / RATE
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+        samples = self._pieces.popleft() if self._pieces else np.zeros(FRAME, np.int16)
+        if len(self._pieces) == 0 and samples.any():
+            self.spoken_at = time.monotonic()
+        frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), layout="mono")
+        frame.sample_rate, frame.pts, frame.time_base = RATE, self._pts, fractions.Fraction(1, RATE)
+        self._pts += FRAME
+        return frame
+
+
+class Caller:
+    """One call; everything that arrives is kept with its time."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+        self.connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
+        self.microphone = Microphone()
+        self.connection.addTrack(self.microphone)
+        self.channel = self.connection.createDataChannel("chat")
+        self.channel.on("message", self._on_message)
+        self.channel.on("open", self._changed.set)
+        self.connection.on("track", self._on_track)
+        # (arrival, message), in their order.
+        self.messages: list[tuple[float, dict[str, Any]]] = []
+        # (arrival, loudness) of each piece of sound.
+        self.sound: list[tuple[float, float]] = []
+        # The samples, mono at 48 kHz.
+        self.pieces: list[NDArray[np.int16]] = []
+        self._listener: asyncio.Task[None] | None = None
+        self._pinger: asyncio.Task[None] | None = None
+        self._ids = 0
+
+    # ------------------------------------------------------------ what it does
+
+    def send(self, type_: str, data: dict[str, Any] | None = None) -> None:
+        self._ids += 1
+        self.channel.send(json.dumps({"label": "rtvi-ai", "type": type_, "id": str(self._ids), "data": data or {}}))
+
+    def type(self, text: str) -> None:
+        self.send("send-text", {"content": text, "options": {"run_immediately": True, "audio_response": True}})
+
+    async def say(self, pcm: bytes) -> None:
+        """Speak, and wait until it is said."""
+        self.microphone.put(pcm)
+        await self.wait(lambda: not self.microphone.speaking, 30)
+
+    # ------------------------------------------------------------ what it waits for
+
+    async def wait(self, what: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+        """Wait until `what` is true; its value.
+
+        Raises:
+            TimeoutError: it did not come true.
+        """
+        async with asyncio.timeout(timeout_s):
+            while not (value := what()):
+                self._changed.clear()
+                await self._changed.wait()
+        return value
+
+    def of(self, type_: str, since: float = 0.0) -> list[dict[str, Any]]:
+        """Messages of a type."""
+        return [message for at, message in self.messages if message["type"] == type_ and at >= since]
+
+    def ours(self, kind: str, since: float = 0.0) -> list[dict[str, Any]]:
+        """Messages of the agent's own."""
+        return [m["data"] for m in self.of("server-message", since) if m["data"]["kind"] == kind]
+
+    def at(self, type_: str, since: float = 0.0) -> float:
+        """When the first such message came."""
+        return next(at for at, message in self.messages if message["type"] == type_ and at >= since)
+
+    async def message(self, type_: str, since: float = 0.0, timeout_s: float = 30.0) -> dict[str, Any]:
+        """The first message of a type, when it is there."""
+        await self.wait(lambda: self.of(type_, since), timeout_s)
+        return self.of(type_, since)[0]
+
+    async def own(self, kind: str, since: float = 0.0, timeout_s: float = 30.0) -> dict[str, Any]:
+        """The first message of the agent's own."""
+        await self.wait(lambda: self.ours(kind, since), timeout_s)
+        return self.ours(kind, since)[0]
+
+    async def loud(self, since: float = 0.0, timeout_s: float = 30.0) -> float:
+        """When the first sound came."""
+        await self.wait(lambda: self._loud_at(since), timeout_s)
+        return self._loud_at(since)
+
+    async def quiet(self, ms: int, timeout_s: float = 60.0) -> None:
+        """Wait for a silence of so many milliseconds."""
+        await self.wait(lambda: self.sound and time.monotonic() - self.last_sound(0.0) > ms / 1_000, timeout_s)
+
+    def last_sound(self, before: float) -> float:
+        """When the last sound came, before a moment if there is one."""
+        return max((at for at, level in self.sound if level > LOUD and (not before or at < before)), default=0.0)
+
+    def delay_s(self) -> float:
+        """How long sound takes longer than messages: aiortc keeps 80 ms before it decodes any."""
+        return self._loud_at(0.0) - self.at("bot-started-speaking")
+
+    def _loud_at(self, since: float) -> float:
+        return next((at for at, level in self.sound if level > LOUD and at >= since), 0.0)
+
+    # ------------------------------------------------------------ inside
+
+    async def offer(self) -> str:
+        await self.connection.setLocalDescription(await self.connection.createOffer())
+        return str(self.connection.localDescription.sdp)
+
+    async def accept(self, answer: dict[str, str]) -> None:
+        await self.connection.setRemoteDescription(RTCSessionDescription(answer["sdp"], answer["type"]))
+        await self.wait(lambda: self.channel.readyState == "open")
+        self._pinger = asyncio.create_task(self._ping())
+        self.send("client-ready", {"version": "2.0.0", "about": {"library": "test"}})
+        await self.message("bot-ready")
+
+    async def close(self) -> None:
+        for task in (self._pinger, self._listener):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        await self.connection.close()
+
+    async def _ping(self) -> None:
+        while True:
+            self.channel.send("ping")
+            await asyncio.sleep(1)
+
+    def _on_message(self, data: str) -> None:
+        message = json.loads(data)
+        if message.get("label") == "rtvi-ai":
+            self.messages.append((time.monotonic(), message))
+            self._changed.set()
+
+    def _on_track(self, track: MediaStreamTrack) -> None:
+        self._listener = asyncio.ensure_future(self._listen(track))
+
+    async def _listen(self, track: MediaStreamTrack) -> None:
+        with contextlib.suppress(MediaStreamError):
+            while True:
+                frame: Any = await track.recv()
+                samples = frame.to_ndarray().reshape(-1, 2)[:, 0].copy()
+                self.sound.append((time.monotonic(), rms(samples)))
+                self.pieces.append(samples)
+                self._changed.set()
+
+
+@asynccontextmanager
+async def calling(
+    url: str, headers: dict[str, str] | None = None, wishes: dict[str, str] | None = None
+) -> AsyncIterator[Caller]:
+    """A call that has been taken."""
+    caller = Caller()
+    try:
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20) as client:
+            offer = {"sdp": await caller.offer(), "type": "offer", "request_data": wishes or {}}
+            reply = await client.post("/api/agent/offer", json=offer)
+        if reply.status_code != 200:
+            raise ConnectionRefusedError(f"{reply.status_code}: {reply.text}")
+        await caller.accept(reply.json())
+        yield caller
+    finally:
+        await caller.close()

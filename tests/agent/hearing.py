@@ -1,0 +1,48 @@
+"""Speech recognition where no weights can be had: a few sentences, told apart by a closed grammar."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import numpy as np
+from pipecat.frames.frames import Frame, TranscriptionFrame
+from pipecat.services.settings import STTSettings
+from pipecat.services.stt_service import SegmentedSTTService, STTService
+from pipecat.utils.time import time_now_iso8601
+
+from agent_tts.agent.ears import Ears
+from agent_tts.agent.part import Part
+from agent_tts.settings import AgentStt
+from tests.recogniser import recognise
+
+
+class GrammarSTT(SegmentedSTTService):
+    """Hears the sentences of `tests.recogniser`, and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__(settings=STTSettings(model="grammar", language=None), ttfs_p99_latency=0.5)
+
+    @property
+    def wants_wav_segments(self) -> bool:
+        return False
+
+    async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame, None]:
+        samples = np.frombuffer(audio, "<i2")
+        text = await asyncio.to_thread(recognise, samples, self.sample_rate)
+        if text:
+            yield TranscriptionFrame(text, "", time_now_iso8601(), None)
+
+
+class GrammarEars(Ears):
+    """In the place of Whisper."""
+
+    def __init__(self) -> None:
+        super().__init__(AgentStt(kind="none"))
+
+    @property
+    def part(self) -> Part:
+        return Part("whisper", "grammar")
+
+    def service(self) -> STTService:
+        return GrammarSTT()

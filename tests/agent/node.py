@@ -1,0 +1,50 @@
+"""A real node with a real agent on one port."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from agent_tts.agent.server import AgentServer
+from agent_tts.serve.app import create_app
+from tests.agent.hearing import GrammarEars
+from tests.support import RunningNode, running_app, settings_of
+
+
+@dataclass(frozen=True, slots=True)
+class RunningAgent:
+    """Takes calls."""
+
+    url: str
+    node: RunningNode
+    server: AgentServer
+
+    async def speech(self, text: str) -> bytes:
+        """A text as somebody else speaks it: pcm_s16le, 24 kHz."""
+        body = {"model": "tts-1", "input": text, "voice": "en-gb", "response_format": "pcm"}
+        async with httpx.AsyncClient(base_url=self.url, timeout=20) as client:
+            reply = await client.post("/v1/audio/speech", json=body)
+        assert reply.status_code == 200, reply.text
+        return reply.content
+
+    async def metric(self, name: str) -> float:
+        """The sum of the values that /metrics has under a name."""
+        async with httpx.AsyncClient(base_url=self.url, timeout=20) as client:
+            lines = (await client.get("/metrics")).text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+
+@asynccontextmanager
+async def running_agent(
+    llm: str = "http://127.0.0.1:9/v1", *, hears: bool = False, **agent: Any
+) -> AsyncIterator[RunningAgent]:
+    """A node of espeak and an agent in this event loop. `agent` are settings of its section."""
+    stt = agent.pop("stt", {"kind": "none"})
+    settings = settings_of(engine="espeak", agent={"llm": {"base_url": llm}, "stt": stt, **agent})
+    server = AgentServer(settings.agent, ears=GrammarEars() if hears else None)
+    async with running_app(create_app(settings, companion=server)) as node:
+        yield RunningAgent(node.url, node, server)

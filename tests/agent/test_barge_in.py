@@ -1,0 +1,89 @@
+"""Who takes the floor, by itself: the order of an interruption and its words, and turns without words."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from pipecat.frames.frames import (
+    BotStartedSpeakingFrame,
+    BotStoppedSpeakingFrame,
+    Frame,
+    InputAudioRawFrame,
+    InterruptionFrame,
+    LLMFullResponseStartFrame,
+    TranscriptionFrame,
+)
+from pipecat.pipeline.pipeline import Pipeline
+from pipecat.pipeline.worker import PipelineWorker
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.tests.utils import run_test
+from pipecat.workers.runner import WorkerRunner
+
+from agent_tts.agent.barge_in import BargeIn, EchoGuard
+from agent_tts.agent.playout import Playout
+from agent_tts.pipecat import AgentTTSService
+from tests.agent.test_playout import Ear, Notes
+from tests.support import until
+
+SLOW_S = 0.3
+
+
+class Slow(FrameProcessor):
+    """Takes its time over an interruption."""
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        await super().process_frame(frame, direction)
+        if isinstance(frame, InterruptionFrame):
+            await asyncio.sleep(SLOW_S)
+        await self.push_frame(frame, direction)
+
+
+async def test_words_wait_until_what_was_heard_is_in_the_context() -> None:
+    """The user's aggregator comes after the assistant's.
+
+    Mutation: no `_wait_for_commit`.
+    """
+    playout, user, assistant = Playout(Notes(), AgentTTSService()), Ear(), Ear()
+    pipeline = Pipeline([BargeIn(playout, assistant), user, Slow(), playout, assistant])
+    worker = PipelineWorker(pipeline, enable_rtvi=False)
+    runner = WorkerRunner(handle_sigint=False)
+    await runner.add_workers(worker)
+    task = asyncio.create_task(runner.run())
+    try:
+        await worker.queue_frame(LLMFullResponseStartFrame())
+        await until(lambda: playout.busy)
+        began = time.monotonic()
+        await worker.queue_frame(TranscriptionFrame("  ", "", ""))
+        await worker.queue_frame(TranscriptionFrame("Stop.", "", ""))
+
+        def at(ear: Ear, kind: type[Frame], text: str = "") -> float | None:
+            found = (a for a, frame in ear.frames if type(frame) is kind and text in getattr(frame, "text", ""))
+            return next(found, None)
+
+        await until(lambda: at(user, TranscriptionFrame, "Stop.") is not None)
+        heard_at, cut_at = at(user, TranscriptionFrame, "Stop."), at(assistant, InterruptionFrame)
+        assert heard_at is not None
+        assert cut_at is not None
+        assert began + SLOW_S <= cut_at <= heard_at
+        assert len([frame for _, frame in assistant.frames if isinstance(frame, InterruptionFrame)]) == 1
+    finally:
+        await runner.cancel()
+        await task
+
+
+async def test_sound_is_silence_in_the_first_moments_of_an_answer() -> None:
+    now = 0.0
+    guard = EchoGuard(0.5, clock=lambda: now)
+    sound = InputAudioRawFrame(b"\1\1" * 160, 16_000, 1)
+
+    async def heard(*before: Frame) -> bytes:
+        frames = [*before, InputAudioRawFrame(sound.audio, 16_000, 1)]
+        down, _ = await run_test(guard, frames_to_send=frames)
+        return next(frame.audio for frame in down if isinstance(frame, InputAudioRawFrame))
+
+    assert await heard() == sound.audio
+    guard = EchoGuard(0.5, clock=lambda: now)
+    assert await heard(BotStartedSpeakingFrame()) == bytes(320)
+    guard = EchoGuard(0.5, clock=lambda: now)
+    assert await heard(BotStartedSpeakingFrame(), BotStoppedSpeakingFrame()) == sound.audio

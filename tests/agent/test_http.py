@@ -1,0 +1,153 @@
+"""Who may call, how many, and with what; and that nothing of a call is left."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from agent_tts.agent.server import AgentServer
+from agent_tts.serve.app import create_app
+from tests.agent.caller import Caller, calling
+from tests.agent.node import running_agent
+from tests.support import running_app, running_node, settings_of, until
+
+KEY = {"Authorization": "Bearer sesame"}
+
+
+def without_ears(**values: Any) -> Any:
+    """Settings of an agent that is typed to."""
+    agent = {"stt": {"kind": "none"}, "llm": {"base_url": "http://127.0.0.1:9/v1"}} | values.pop("agent", {})
+    return settings_of(engine="espeak", agent=agent, **values)
+
+
+async def test_a_node_without_an_agent_says_404() -> None:
+    async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
+        assert (await client.get("/api/agent")).status_code == 404
+        assert (await client.post("/api/agent/offer", json={})).status_code == 404
+
+
+async def test_the_page_is_told_what_is_there_and_what_is_missing() -> None:
+    async with running_agent() as agent, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
+        told = (await client.get("/api/agent")).json()
+    assert told["stt"]["kind"] == "none"
+    assert told["stt"]["message"].endswith("Typed chat works.")
+    assert (told["llm"]["kind"], told["llm"]["name"]) == ("builtin", "built-in responder")
+    assert "http://127.0.0.1:9/v1" in told["llm"]["message"]
+    assert told["tts"] == {"kind": "espeak", "name": "espeak-ng", "message": None}
+    assert told["ice_servers"] == []
+
+
+async def test_each_door_wants_a_key_and_a_token_stands_for_one() -> None:
+    settings = without_ears(auth={"api_keys": ["sesame"]})
+    async with running_app(create_app(settings, companion=AgentServer(settings.agent))) as node:
+        async with httpx.AsyncClient(base_url=node.url, timeout=20) as client:
+            assert (await client.get("/api/agent")).status_code == 401
+            assert (await client.post("/api/agent/offer", json={})).status_code == 401
+            assert (await client.patch("/api/agent/offer", json={})).status_code == 401
+            assert (await client.get("/api/agent", headers=KEY)).status_code == 200
+            token = (await client.post("/v1/tokens", headers=KEY)).json()["token"]
+            assert (await client.post(f"/api/agent/offer?token={token}", json={})).status_code == 400
+            assert (await client.post(f"/api/agent/offer?token={token}", json={})).status_code == 401
+        async with calling(node.url, headers=KEY) as caller:
+            caller.type("Hello.")
+            await caller.loud()
+
+
+async def test_one_call_too_many_is_refused_and_an_ended_one_makes_room() -> None:
+    async with running_agent(calls=1) as agent:
+        async with calling(agent.url):
+            with pytest.raises(ConnectionRefusedError, match=r"503.*takes 1 calls at once"):
+                async with calling(agent.url):
+                    pass
+        await until(lambda: agent.server.calls._count == 0)
+        async with calling(agent.url):
+            assert await agent.metric("agent_tts_agent_calls") == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({}, "sdp"),
+        ({"sdp": "v=0", "type": "answer"}, "type"),
+        ({"sdp": "nonsense", "type": "offer"}, "begins with v=0"),
+        ({"sdp": "v=0\r\nm=audio 9 UDP/TLS/RTP/SAVPF 111\r\n", "type": "offer"}, "one audio section"),
+    ],
+)
+async def test_an_offer_that_is_none_is_refused(body: dict[str, Any], said: str) -> None:
+    async with running_agent() as agent, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
+        reply = await client.post("/api/agent/offer", json=body)
+        assert reply.status_code == 400
+        assert said in reply.json()["error"]["message"]
+        assert agent.server.calls._count == 0
+
+
+async def test_a_voice_that_is_not_there_is_refused_before_the_call() -> None:
+    async with running_agent() as agent:
+        with pytest.raises(ConnectionRefusedError, match=r"400.*voice"):
+            async with calling(agent.url, wishes={"voice": "nobody"}):
+                pass
+        assert agent.server.calls._count == 0
+
+
+async def test_candidates_come_later_and_nonsense_is_refused() -> None:
+    async with running_agent() as agent, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
+        async with calling(agent.url):
+            (pc_id,) = agent.server.calls._peers
+            line = "candidate:1 1 udp 2130706431 127.0.0.1 50000 typ host"
+            for candidate, status in ((line, 204), ("", 204), ("candidate:x", 400)):
+                body = {"pc_id": pc_id, "candidates": [{"candidate": candidate, "sdp_mid": "0", "sdp_mline_index": 0}]}
+                assert (await client.patch("/api/agent/offer", json=body)).status_code == status
+            assert (await client.patch("/api/agent/offer", json=body | {"pc_id": "x"})).status_code == 400
+
+
+async def test_a_caller_that_vanishes_is_missed_within_seconds() -> None:
+    """Pings stop, and nothing else is said: no close, no ICE.
+
+    Mutation: `_Presence.gone` giving None.
+    """
+    async with running_agent() as agent, calling(agent.url) as caller:
+        assert caller._pinger is not None
+        caller._pinger.cancel()
+        await until(lambda: agent.server.calls._count == 0, 8)
+
+
+async def test_a_caller_that_never_connects_is_missed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_tts.agent.calls.CONNECT_S", 1.0)
+    caller = Caller()
+    async with running_agent() as agent, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
+        reply = await client.post("/api/agent/offer", json={"sdp": await caller.offer(), "type": "offer"})
+        assert reply.status_code == 200
+        assert agent.server.calls._count == 1
+        await until(lambda: agent.server.calls._count == 0, 8)
+        await caller.close()
+
+
+async def test_the_node_ends_its_calls_when_it_ends() -> None:
+    async with running_agent() as agent, calling(agent.url) as caller:
+        caller.type("Hello.")
+        await caller.loud()
+        async with asyncio.timeout(10):
+            await agent.server.close()
+        assert agent.server.calls._count == 0
+
+
+async def test_the_voice_changes_in_the_middle_of_a_call() -> None:
+    async with running_agent() as agent, calling(agent.url) as caller:
+        caller.type("Hello.")
+        await caller.message("bot-stopped-speaking")
+        caller.send("client-message", {"t": "voice", "d": {"voice": "de"}})
+        await asyncio.sleep(0.3)
+        told = len(caller.messages)
+        caller.type("Hello.")
+        await caller.own("turn", caller.messages[told - 1][0] + 0.001)
+        caller.send("client-message", {"t": "heard", "d": {"ms": 120}})
+        caller.send("client-message", {"t": "silent", "d": {"ms": "long"}})
+        caller.send("client-message", {"t": "dance", "d": {}})
+        await caller.message("error-response")
+        assert not caller.of("error")
+        caller.send("client-message", {"t": "voice", "d": {"voice": "nobody"}})
+        assert "voice" in (await caller.message("error"))["data"]["error"]
+        assert await agent.metric("agent_tts_agent_page_seconds_count") == 1

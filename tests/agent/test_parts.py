@@ -1,0 +1,111 @@
+"""What answers, what hears, and which pipeline: found, or missed with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from pipecat.services.openai.llm import OpenAILLMService
+
+from agent_tts.agent.brain import Brain
+from agent_tts.agent.ears import Ears
+from agent_tts.agent.loading import load_build
+from agent_tts.agent.responder import Responder, answer
+from agent_tts.agent.turns import _after
+from agent_tts.errors import SettingsError
+from agent_tts.settings import AgentLlm, AgentStt
+from tests.agent.llm_server import MODEL, running_llm
+
+
+async def test_a_language_model_that_answers_is_used_and_its_first_model_taken() -> None:
+    async with running_llm() as llm:
+        brain = Brain(AgentLlm(base_url=llm.url))
+        part = await brain.look()
+        assert (part.kind, part.name, part.message) == ("openai", MODEL, None)
+        service = await brain.service()
+        assert isinstance(service, OpenAILLMService)
+        await service.cleanup()
+
+
+async def test_a_model_that_the_server_has_not_is_named_with_those_it_has() -> None:
+    async with running_llm() as llm:
+        part = await Brain(AgentLlm(base_url=llm.url, model="owl")).look()
+    assert part.kind == "builtin"
+    assert "no model owl" in str(part.message)
+    assert MODEL in str(part.message)
+
+
+async def test_a_server_that_comes_later_is_found() -> None:
+    """What was found counts for a few seconds only."""
+    now = 0.0
+    async with running_llm() as llm:
+        brain = Brain(AgentLlm(base_url=f"{llm.url}/nowhere"), clock=lambda: now)
+        assert (await brain.look()).kind == "builtin"
+        assert isinstance(await brain.service(), Responder)
+        brain._settings = AgentLlm(base_url=llm.url)
+        assert (await brain.look()).kind == "builtin"
+        now = 60.0
+        assert (await brain.look()).kind == "openai"
+
+
+def test_the_responder_repeats_what_was_said_last() -> None:
+    assert "no language model" in answer([])
+    first = {"role": "user", "content": "Good morning."}
+    assert answer([first]).endswith("You said: Good morning.")
+    messages = [first, {"role": "assistant", "content": "x"}, {"role": "user", "content": "And?"}]
+    assert answer(messages) == "You said: And?"
+
+
+@pytest.mark.parametrize("model", ["/nowhere", "no-such-size"])
+async def test_weights_that_cannot_be_had_are_a_sentence_and_typed_chat_works(model: str, tmp_path: Path) -> None:
+    ears = Ears(AgentStt(model=model, folder=str(tmp_path)))
+    ears.start()
+    assert "being loaded" in str(ears.part.message)
+    async with asyncio.timeout(60):
+        await ears.wait()
+    assert ears.part.kind == "none"
+    assert model in str(ears.part.message)
+    assert str(ears.part.message).endswith("Typed chat works.")
+    assert ears.service() is None
+    await ears.close()
+
+
+async def test_weights_that_are_none_are_a_sentence_too(tmp_path: Path) -> None:
+    """The whole way to the loading of a model, which refuses what is in the folder."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.bin").write_bytes(b"nothing")
+    ears = Ears(AgentStt(model=str(tmp_path)))
+    ears.start()
+    async with asyncio.timeout(60):
+        await ears.wait()
+    assert str(ears.part.message).startswith("Whisper's weights could not be had: RuntimeError")
+    await ears.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "is not a Python file"),
+        ("1/0", "cannot be run: ZeroDivisionError"),
+        ("built = 1", "has no function build"),
+    ],
+)
+def test_a_pipeline_that_is_none_is_a_setting_that_is_wrong(tmp_path: Path, text: str | None, said: str) -> None:
+    file = tmp_path / "mine.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SettingsError, match=said):
+        load_build(str(file))
+
+
+def test_a_pipeline_of_ones_own_is_taken(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def build(call):\n    return call\n")
+    assert load_build(str(file))(7) == 7  # type: ignore[arg-type, comparison-overlap]
+
+
+def test_the_rest_of_a_text_is_what_follows_its_heard_words() -> None:
+    assert _after("One two, three.", " One two,") == "three."
+    assert _after("One two, three.", "") == "One two, three."
+    assert _after("One.", " One.") == ""

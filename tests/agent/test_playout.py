@@ -1,0 +1,164 @@
+"""The playout by itself: pace, hold, interruption and back-pressure."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from pipecat.frames.frames import (
+    Frame,
+    InterruptionFrame,
+    LLMFullResponseEndFrame,
+    LLMFullResponseStartFrame,
+    TTSAudioRawFrame,
+    TTSStoppedFrame,
+    TTSTextFrame,
+    UserStoppedSpeakingFrame,
+    VADUserStartedSpeakingFrame,
+)
+from pipecat.pipeline.pipeline import Pipeline
+from pipecat.pipeline.worker import PipelineParams, PipelineWorker
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.workers.runner import WorkerRunner
+
+from agent_tts.agent.playout import AHEAD_MS, LEAD_MS, PIECE_MS, Playout
+from agent_tts.pipecat import AgentTTSService
+from agent_tts.pipecat.words import SPOKEN, Spoken
+from tests.support import until
+
+RATE = 24_000
+SLACK_S = 0.3  # for a loaded machine
+
+
+class Notes:
+    """What a listener is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def sounded(self) -> None:
+        self.told.append("sounded")
+
+    def heard(self, text: str) -> None:
+        self.told.append(text)
+
+    def held(self, rest_s: float) -> None:
+        assert 0 <= rest_s <= (LEAD_MS + PIECE_MS) / 1_000
+        self.told.append("held")
+
+    def resumed(self) -> None:
+        self.told.append("resumed")
+
+    def finished(self) -> None:
+        self.told.append("finished")
+
+
+class Ear(FrameProcessor):
+    """Keeps what leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames: list[tuple[float, Frame]] = []
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        await super().process_frame(frame, direction)
+        self.frames.append((time.monotonic(), frame))
+        await self.push_frame(frame, direction)
+
+    def audio_ms(self) -> float:
+        audio = [frame for _, frame in self.frames if isinstance(frame, TTSAudioRawFrame)]
+        return sum(frame.num_frames for frame in audio) * 1_000 / RATE
+
+    def words(self) -> list[str]:
+        return [frame.text for _, frame in self.frames if isinstance(frame, TTSTextFrame)]
+
+
+@asynccontextmanager
+async def playing() -> AsyncIterator[tuple[PipelineWorker, Playout, Ear, Notes]]:
+    """A playout that runs."""
+    notes, ear = Notes(), Ear()
+    playout = Playout(notes, AgentTTSService())
+    worker = PipelineWorker(
+        Pipeline([playout, ear]), params=PipelineParams(audio_out_sample_rate=RATE), enable_rtvi=False
+    )
+    runner = WorkerRunner(handle_sigint=False)
+    await runner.add_workers(worker)
+    task = asyncio.create_task(runner.run())
+    try:
+        yield worker, playout, ear, notes
+    finally:
+        await runner.cancel()
+        await task
+
+
+def spoken(words: str, ms: int = 400) -> list[Frame]:
+    """An answer in which each word takes so many milliseconds."""
+    frames: list[Frame] = [LLMFullResponseStartFrame()]
+    for word in words.split():
+        audio = TTSAudioRawFrame(b"\1\1" * (RATE * ms // 1_000), RATE, 1, context_id="c")
+        audio.metadata[SPOKEN] = [Spoken(word, 0.0, False)]
+        frames.append(audio)
+    return [*frames, TTSStoppedFrame(context_id="c"), LLMFullResponseEndFrame()]
+
+
+async def test_an_answer_leaves_as_fast_as_it_is_heard_with_its_words_in_time() -> None:
+    async with playing() as (worker, playout, ear, notes):
+        began = time.monotonic()
+        await worker.queue_frames(spoken("one two three"))
+        await until(lambda: "finished" in notes.told)
+        took = time.monotonic() - began
+        assert 1.15 <= took <= 1.2 + SLACK_S
+        assert ear.audio_ms() == 1_200
+        assert notes.told == [" one", "sounded", " two", " three", "finished"]
+        assert ear.words() == ["one", "two", "three"]
+        (third,) = [at for at, frame in ear.frames if isinstance(frame, TTSTextFrame) and frame.text == "three"]
+        assert third - began >= 0.8 - LEAD_MS / 1_000 - 0.01
+        assert not playout.busy
+
+
+async def test_a_hold_stops_the_answer_and_it_goes_on_where_it_stopped() -> None:
+    async with playing() as (worker, _, ear, notes):
+        await worker.queue_frames(spoken("one two three"))
+        await until(lambda: ear.words() == ["one", "two"])
+        await worker.queue_frame(VADUserStartedSpeakingFrame())
+        await until(lambda: "held" in notes.told)
+        await asyncio.sleep(0.1)
+        left_ms = ear.audio_ms()
+        await asyncio.sleep(0.6)
+        assert ear.audio_ms() == left_ms
+        await worker.queue_frame(UserStoppedSpeakingFrame())
+        await until(lambda: "finished" in notes.told)
+        assert notes.told == [" one", "sounded", " two", "held", "resumed", " three", "finished"]
+        assert ear.audio_ms() == 1_200
+
+
+async def test_an_interruption_drops_the_rest_and_the_next_answer_is_clean() -> None:
+    async with playing() as (worker, playout, ear, notes):
+        await worker.queue_frames(spoken("one two three"))
+        await until(lambda: ear.words() == ["one"])
+        await worker.queue_frame(VADUserStartedSpeakingFrame())
+        await until(lambda: "held" in notes.told)
+        await worker.queue_frame(InterruptionFrame())
+        await until(lambda: not playout.busy)
+        await worker.queue_frame(UserStoppedSpeakingFrame())
+        await worker.queue_frames(spoken("four"))
+        await until(lambda: "finished" in notes.told)
+        assert notes.told == [" one", "sounded", "held", " four", "sounded", "finished"]
+        # A transport takes the bot for speaking, if a piece came to it behind the interruption, until it is told.
+        kinds = [type(frame) for _, frame in ear.frames]
+        assert kinds.index(TTSStoppedFrame) > kinds.index(InterruptionFrame)
+        assert kinds.count(TTSStoppedFrame) == 2
+
+
+async def test_a_long_answer_waits_where_it_is_made() -> None:
+    """No more than AHEAD_MS stand in line; the rest stays with who makes it.
+
+    Mutation: no waiting for room.
+    """
+    async with playing() as (worker, playout, ear, _):
+        await worker.queue_frames(spoken("word " * 30, ms=400))
+        await until(lambda: bool(ear.words()))
+        await asyncio.sleep(0.3)
+        assert AHEAD_MS - 400 <= playout._ahead_ms < AHEAD_MS + 400

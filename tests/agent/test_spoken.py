@@ -1,0 +1,141 @@
+"""Spoken conversations, with a microphone that really plays: turns, barge-in, echo, and sounds that are no words."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from tests.agent.caller import calling
+from tests.agent.llm_server import running_llm
+from tests.agent.node import running_agent
+from tests.support import until
+
+LONG = (
+    "Winter nights are long and cold, and so people have always told each other stories by the fire. Some of these "
+    "stories are very old. They tell of ships, of kings, and of a bird that could speak every language of the world."
+)
+QUICK = {"turn_silence_s": 0.6, "resume_after_s": 0.8}
+SILENCE_S = 0.45  # three times what is to be expected: everything of this test runs in one loop
+
+
+async def test_a_spoken_turn_is_heard_and_answered() -> None:
+    async with running_llm("At eight.") as llm, running_agent(llm.url, hears=True, **QUICK) as agent:
+        question = await agent.speech("My train leaves at seven.")
+        async with calling(agent.url) as caller:
+            await caller.say(question)
+            said = await caller.message("user-transcription")
+            assert said["data"]["text"] == "my train leaves at seven"
+            assert said["data"]["final"] is True
+            await caller.loud()
+            marks = (await caller.own("turn"))["marks"]
+            assert 0 < marks["transcript"] <= marks["llm_first_token"] <= marks["audio_first"] < 8_000
+            assert 0 < marks["turn_end"] <= marks["llm_first_token"]
+            await caller.message("bot-stopped-speaking")
+    assert llm.history() == [("user", "my train leaves at seven")]
+
+
+async def test_words_interrupt_and_the_context_holds_what_was_heard() -> None:
+    """Silence follows soon after the voice is noticed, and only words that were played are remembered.
+
+    Mutation: `Playout._hold` returning at once, or `BargeIn` not waiting for the commit.
+    """
+    async with running_llm(LONG, "Fine.") as llm, running_agent(llm.url, hears=True, **QUICK) as agent:
+        stop = await agent.speech("Please open the window.")
+        async with calling(agent.url) as caller:
+            caller.type("Tell me a story.")
+            began = await caller.loud()
+            await asyncio.sleep(3.0)
+            spoke_at = time.monotonic()
+            caller.microphone.put(stop)
+            await caller.message("user-started-speaking", spoke_at)
+            noticed_at = caller.at("user-started-speaking", spoke_at)
+            cut = await caller.own("interrupted", spoke_at)
+            silent_at = caller.last_sound(before=caller.at("server-message", spoke_at))
+            assert silent_at - noticed_at < SILENCE_S + caller.delay_s()
+            await caller.loud(since=silent_at + 0.2)  # the next answer
+            await caller.message("bot-stopped-speaking", silent_at + 0.3)
+    heard = llm.history()[1][1]
+    assert [role for role, _ in llm.history()] == ["user", "assistant", "user"]
+    assert llm.history()[2][1] == "please open the window"
+    assert LONG.startswith(heard)
+    assert cut["heard"] == heard
+    assert cut["unheard"]
+    assert LONG.endswith(cut["unheard"])
+    # The pace of the whole text, as espeak speaks it, tells how many words fit into what was heard.
+    whole_s = len(await _whole(LONG)) / 2 / 24_000
+    expected = (silent_at - began) / whole_s * len(LONG.split())
+    assert abs(len(heard.split()) - expected) < 2 + 0.15 * expected
+
+
+async def _whole(text: str) -> bytes:
+    async with running_agent() as agent:
+        return await agent.speech(text)
+
+
+async def test_sounds_without_words_only_hold_the_answer() -> None:
+    """It goes on where it stopped: every word of it is heard, and in the context.
+
+    Mutation: `VADUserTurnStartStrategy()` with its interruptions.
+    """
+    text = "The library closes on sunday, and it opens again on tuesday in the morning at nine."
+    async with running_llm(text, "Fine.") as llm, running_agent(llm.url, hears=True, **QUICK) as agent:
+        laughter = await agent.speech("Ha ha ha.")
+        async with calling(agent.url) as caller:
+            caller.type("When does it close?")
+            await caller.loud()
+            await asyncio.sleep(1.0)
+            laughed_at = time.monotonic()
+            caller.microphone.put(laughter)
+            await caller.message("user-started-speaking", laughed_at)
+            held_at = caller.at("user-started-speaking", laughed_at)
+            await caller.own("resumed", laughed_at)
+            resumed_at = time.monotonic()
+            assert caller.last_sound(before=resumed_at) - held_at < SILENCE_S + caller.delay_s()
+            await caller.loud(since=resumed_at)
+            await caller.message("bot-stopped-speaking", resumed_at)
+            assert not caller.ours("interrupted")
+            caller.type("Thank you.")
+            await until(lambda: len(llm.requests) == 2)
+    assert llm.history()[1] == ("assistant", text)
+
+
+async def test_nobody_interrupts_the_first_moments_of_an_answer() -> None:
+    """Echo that is not cancelled yet is no voice.
+
+    Mutation: `EchoGuard` leaving the sound as it is.
+    """
+    async with running_llm(LONG) as llm, running_agent(llm.url, hears=True, echo_guard_s=3.0, **QUICK) as agent:
+        echo = await agent.speech("Please open the window.")
+        async with calling(agent.url) as caller:
+            caller.type("Tell me a story.")
+            await caller.message("bot-started-speaking")
+            await caller.say(echo)
+            await asyncio.sleep(1.0)
+            assert not caller.of("user-started-speaking")
+            assert not caller.ours("interrupted")
+
+
+async def test_ten_turns_then_nothing_is_left() -> None:
+    """Spoken and typed, interrupted and not. The leak gate looks after the node's end; this looks at its calls."""
+    async with (
+        running_llm(LONG, "One.", "Two.") as llm,
+        running_agent(llm.url, hears=True, echo_guard_s=0, **QUICK) as agent,
+    ):
+        spoken = await agent.speech("My train leaves at seven.")
+        async with calling(agent.url) as caller:
+            for turn in range(10):
+                began = time.monotonic()
+                if turn % 3 == 0:
+                    await caller.say(spoken)
+                else:
+                    caller.type(f"Turn {turn}")
+                await caller.own("turn", began)
+                answered_at = time.monotonic()
+                if turn % 2:
+                    await caller.message("bot-stopped-speaking", answered_at)
+            await caller.message("bot-stopped-speaking", answered_at)
+        await until(lambda: agent.server.calls._count == 0)
+        assert not agent.server.calls._peers
+        await until(lambda: agent.node.node.service.speaking == 0)
+        assert await agent.metric("agent_tts_agent_turns_total") == 10
+    assert len(llm.requests) == 10

@@ -1,0 +1,44 @@
+"""Typed conversations: a turn, its marks, its context, and the built-in responder."""
+
+from __future__ import annotations
+
+import time
+
+from tests.agent.caller import calling
+from tests.agent.llm_server import running_llm
+from tests.agent.node import running_agent
+from tests.support import until
+
+
+async def test_a_typed_turn_is_answered_aloud_and_its_marks_are_told() -> None:
+    """Text in, speech out; words come as they are heard, and the next request holds what was."""
+    async with running_llm("The library closes on sunday.", "Yes.") as llm, running_agent(llm.url) as agent:
+        async with calling(agent.url) as caller:
+            caller.type("When does the library close?")
+            await caller.loud()
+            marks = (await caller.own("turn"))["marks"]
+            assert marks["user_stopped"] == 0
+            assert marks["turn_end"] is None
+            assert marks["transcript"] is None
+            assert 0 <= marks["llm_first_token"] <= marks["audio_first"] < 5_000
+            await caller.message("bot-stopped-speaking")
+            typed_at = time.monotonic()
+            caller.type("Really?")
+            await caller.message("bot-stopped-speaking", typed_at)
+    assert llm.history() == [
+        ("user", "When does the library close?"),
+        ("assistant", "The library closes on sunday."),
+        ("user", "Really?"),
+    ]
+
+
+async def test_without_a_language_model_the_responder_answers_and_says_so() -> None:
+    async with running_agent() as agent:
+        part = await agent.server.brain.look()
+        assert part.kind == "builtin"
+        assert "http://127.0.0.1:9/v1" in str(part.message)
+        async with calling(agent.url) as caller:
+            caller.type("Hello there.")
+            await caller.loud()
+            await caller.message("bot-stopped-speaking")
+        await until(lambda: agent.server.calls._count == 0)

@@ -1,0 +1,48 @@
+"""`agent-tts agent`: a node that one can talk to."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import httpx
+import yaml
+
+from tests.cli.process import run, start
+
+
+def test_it_serves_the_node_and_the_agent_and_leaves_on_sigterm() -> None:
+    settings = ("--set", "agent.stt.kind=none", "--llm", "http://127.0.0.1:9/v1")
+    process = start("agent", "--config", "agent", "--port", "0", "--engine", "tone", "--log-level", "error", *settings)
+    assert process.stderr is not None
+    try:
+        url = process.stderr.readline().decode().removeprefix("agent-tts: ").strip()
+        assert httpx.get(f"{url}/health").json()["status"] == "ok"
+        assert httpx.get(f"{url}/api/agent", timeout=20).json()["llm"]["kind"] == "builtin"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=30)
+    assert process.returncode == 0, rest
+    assert rest == b""
+
+
+def test_its_flags_are_settings() -> None:
+    flags = ("--llm", "http://llm/v1", "--llm-model", "owl", "--whisper", "tiny.en", "--set", "agent.calls=3")
+    result = run("agent", "--config", "agent", *flags, "--print-config")
+    assert result.returncode == 0, result.stderr
+    agent = yaml.safe_load(result.stdout)["agent"]
+    assert (agent["llm"]["base_url"], agent["llm"]["model"]) == ("http://llm/v1", "owl")
+    assert (agent["stt"]["model"], agent["calls"]) == ("tiny.en", 3)
+
+
+def test_a_pipeline_that_is_not_there_is_a_message(tmp_path: Path) -> None:
+    result = run("agent", "--set", f"agent.pipeline={tmp_path / 'none.py'}")
+    assert result.returncode == 2
+    assert b"is not a Python file" in result.stderr
+    assert b"Traceback" not in result.stderr
+
+
+def test_a_setting_three_levels_deep_is_named_when_it_is_wrong() -> None:
+    result = run("agent", "--set", "agent.stt.device=tpu")
+    assert result.returncode == 2
+    assert b"agent.stt.device on the command line" in result.stderr
