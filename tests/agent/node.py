@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from agent_tts.agent.ears import Ears
 from agent_tts.agent.server import AgentServer
 from agent_tts.serve.app import create_app
 from tests.agent.hearing import GrammarEars
@@ -40,11 +41,15 @@ class RunningAgent:
 
 @asynccontextmanager
 async def running_agent(
-    llm: str = "http://127.0.0.1:9/v1", *, hears: bool = False, **agent: Any
+    llm: str = "http://127.0.0.1:9/v1", *, hears: bool = False, ears: Ears | None = None, **agent: Any
 ) -> AsyncIterator[RunningAgent]:
-    """A node of espeak and an agent in this event loop. `agent` are settings of its section."""
+    """A node of espeak and an agent in this event loop; with `hears`, a closed grammar stands for Whisper.
+
+    Args:
+        agent: settings of its section.
+    """
     stt = agent.pop("stt", {"kind": "none"})
     settings = settings_of(engine="espeak", agent={"llm": {"base_url": llm}, "stt": stt, **agent})
-    server = AgentServer(settings.agent, ears=GrammarEars() if hears else None)
+    server = AgentServer(settings.agent, ears=GrammarEars() if hears else ears)
     async with running_app(create_app(settings, companion=server)) as node:
         yield RunningAgent(node.url, node, server)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
@@ -14,7 +15,7 @@ LONG = (
     "Winter nights are long and cold, and so people have always told each other stories by the fire. Some of these "
     "stories are very old. They tell of ships, of kings, and of a bird that could speak every language of the world."
 )
-QUICK = {"turn_silence_s": 0.6, "resume_after_s": 0.8}
+QUICK: dict[str, Any] = {"turn_silence_s": 0.6, "resume_after_s": 0.8}
 SILENCE_S = 0.45  # three times what is to be expected: everything of this test runs in one loop
 
 
