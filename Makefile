@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint configs/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-qwen test check fault fuzz slow bench clean
+.PHONY: help serve serve-qwen agent test check fault fuzz slow bench clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,6 +15,9 @@ serve: $(VENV)/base ## run a node on http://127.0.0.1:8100 (settings: ARGS="--po
 
 serve-qwen: $(VENV)/qwen ## the same with Qwen3-TTS on this machine's GPU; fetches the models of configs/gpu.yaml once
 	$(BIN)/agent-tts serve --config gpu $(ARGS)
+
+agent: $(VENV)/agent ## the same with somebody to talk to: recognition (Whisper, fetched once), any LLM server, the page's Talk view
+	$(BIN)/agent-tts agent $(ARGS)
 
 test: check ## everything that has to hold: checks, then all tests (ARGS="-k words" picks)
 	$(BIN)/python -m pytest $(ARGS)
@@ -48,6 +51,10 @@ $(VENV)/base: pyproject.toml configs/constraints.txt | $(BIN)/python
 
 $(VENV)/qwen: pyproject.toml configs/constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[qwen]'
+	@touch $@ $(VENV)/base
+
+$(VENV)/agent: pyproject.toml configs/constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[agent]'
 	@touch $@ $(VENV)/base
 
 $(VENV)/dev: pyproject.toml configs/constraints.txt | $(BIN)/python

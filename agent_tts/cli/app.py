@@ -79,7 +79,7 @@ def agent(
 ) -> None:
     """Run a node that one can talk to: speech recognition, a language model and speech on one port.
 
-    Everything of `agent-tts serve` is there too. Needs agent-tts[agent].
+    Everything of `agent-tts serve` is there too. Needs agent-tts\\[agent].
     """
     from agent_tts.cli.agent import agent as run
 

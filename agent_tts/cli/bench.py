@@ -253,7 +253,7 @@ def frame(
     fused: Annotated[bool, typer.Option(help="Fused kernels, or the modules as they are.")] = True,
     json: Json = None,
 ) -> None:
-    """How long one 80 ms frame takes on the GPU, whole and by its parts (needs agent-tts[qwen])."""
+    """How long one 80 ms frame takes on the GPU, whole and by its parts (needs agent-tts\\[qwen])."""
     from agent_tts.cli.bench_frame import run_frame
 
     with reported():
@@ -267,7 +267,7 @@ def checkpoint(
     model_type: Annotated[str, typer.Option("--type", help="custom_voice, voice_design or base.")] = "custom_voice",
     seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
 ) -> None:
-    """Write a Qwen3-TTS checkpoint with random weights, in the released layout and sizes (needs agent-tts[qwen])."""
+    """Write a Qwen3-TTS checkpoint with random weights, in the released layout and sizes (needs agent-tts\\[qwen])."""
     with reported():
         try:
             from agent_tts.bench.checkpoint import write
