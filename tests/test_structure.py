@@ -24,8 +24,9 @@ LAYERS = {
     "speech": {"voices"},
     "serve": {"speech", "ipc", "voices"},
     "pipecat": {"speech", "serve"},
+    "livekit": {"serve"},  # the wire protocol alone
     "agent": {"pipecat", "serve", "voices"},
-    "bench": {"speech", "ipc", "serve", "model"},
+    "bench": {"speech", "ipc", "serve", "model", "voices"},
 }
 
 BANNED_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "requests", "urllib.request"}
@@ -102,3 +103,12 @@ def test_pipecat_is_imported_by_its_own_packages_alone() -> None:
 
 def test_the_engine_process_never_imports_the_server() -> None:
     assert not loaded_by("import agent_tts.ipc.child, agent_tts.engine.espeak") & {"fastapi", "uvicorn", "aiortc"}
+
+
+def test_livekit_is_imported_by_its_own_package_alone() -> None:
+    for path in FILES:
+        if path.relative_to(PACKAGE).parts[0] != "livekit":
+            used = imports(path)
+            assert not {
+                name for name in used if name.split(".")[0] == "livekit" or name.startswith("agent_tts.livekit")
+            }

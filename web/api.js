@@ -2,6 +2,7 @@
 
 const STORED_KEY = "agent_tts.key";
 const TIMEOUT_MS = 10_000;
+const CLONE_TIMEOUT_MS = 90_000; // a clip is worked on for seconds, behind four others at most
 
 /** What the node answered instead of what was asked for. */
 export class ApiError extends Error {
@@ -21,7 +22,14 @@ export class ApiError extends Error {
 
 /**
  * @typedef {{name: string, languages: string[], description: string}} Voice
- * @typedef {{voices: Voice[], aliases?: Record<string, string>, default: string}} Voices
+ * @typedef {{voices: Voice[], default: string, clones: boolean}} Voices `clones`: voices may be added from a clip
+ *
+ * @typedef {object} Part of an agent
+ * @property {string} kind "none" where it is missing, "builtin" where something simple stands in for it
+ * @property {string} name
+ * @property {string | null} message why it is missing, in a sentence
+ *
+ * @typedef {{stt: Part, llm: Part, tts: Part, ice_servers: RTCIceServer[]}} Agent
  */
 
 export class Api {
@@ -86,16 +94,65 @@ export class Api {
     await this.#call(`v1/rtc/${encodeURIComponent(sessionId)}`, { method: "DELETE", keepalive: true }).catch(() => {});
   }
 
+  /** The agent behind the node; null where the node only speaks. @returns {Promise<Agent | null>} */
+  async agent() {
+    try {
+      return await (await this.#call("api/agent")).json();
+    } catch (error) {
+      if (error instanceof ApiError && error.status === 404) return null;
+      throw error;
+    }
+  }
+
+  /**
+   * Call the agent.
+   * @param {RTCSessionDescriptionInit} offer
+   * @param {{voice?: string}} wishes
+   * @param {AbortSignal} signal
+   * @returns {Promise<RTCSessionDescriptionInit & {pc_id: string}>}
+   */
+  async callAgent(offer, wishes, signal) {
+    const body = JSON.stringify({ sdp: offer.sdp, type: offer.type, request_data: wishes });
+    const headers = { "Content-Type": "application/json" };
+    return (await this.#call("api/agent/offer", { method: "POST", body, headers, signal })).json();
+  }
+
+  /**
+   * A short speech as a file.
+   * @param {{voice: string, input: string}} wishes
+   * @param {AbortSignal} signal
+   * @returns {Promise<Blob>} of audio/wav
+   */
+  async speech(wishes, signal) {
+    const body = JSON.stringify({ model: "tts-1", response_format: "wav", ...wishes });
+    const headers = { "Content-Type": "application/json" };
+    return (await this.#call("v1/audio/speech", { method: "POST", body, headers, signal })).blob();
+  }
+
+  /**
+   * Add a voice like the speaker's in a clip.
+   * @param {{name: string, clip: Blob, consent: string, transcript: string}} voice `transcript` may be empty
+   */
+  async addVoice({ name, clip, consent, transcript }) {
+    const body = new FormData();
+    body.set("name", name);
+    body.set("consent", consent);
+    if (transcript) body.set("ref_text", transcript);
+    body.set("audio_sample", clip, "recording");
+    await this.#call("v1/audio/voices", { method: "POST", body }, CLONE_TIMEOUT_MS);
+  }
+
   /**
    * @param {string} path
    * @param {RequestInit & {headers?: Record<string, string>}} init
+   * @param {number} timeoutMs
    * @returns {Promise<Response>} with an OK status
    */
-  async #call(path, init = {}) {
+  async #call(path, init = {}, timeoutMs = TIMEOUT_MS) {
     /** @type {Record<string, string>} */
     const headers = { ...init.headers };
     if (this.key) headers.Authorization = `Bearer ${this.key}`;
-    const timeout = AbortSignal.timeout(TIMEOUT_MS);
+    const timeout = AbortSignal.timeout(timeoutMs);
     const signal = init.signal ? AbortSignal.any([init.signal, timeout]) : timeout;
     let response;
     try {

@@ -10,8 +10,10 @@ import { problemOf } from "./problems.js";
 import { SAMPLES } from "./samples.js";
 import { SNIPPETS } from "./snippets.js";
 import { Speaker } from "./speaker.js";
+import { Talk } from "./talk.js";
 import { bindTheme } from "./theme.js";
 import { Traffic } from "./traffic.js";
+import { Views } from "./views.js";
 import { VoicePicker, languageName } from "./voices.js";
 import { Wave } from "./wave.js";
 
@@ -35,6 +37,8 @@ const speaker = new Speaker(at("said"), wave, meters);
 const composer = new Composer(at("text"), speaker);
 const voices = new VoicePicker(at("voice"), at("voice-list"), at("voice-about"));
 const connection = new Connection(api, at("remote"));
+const views = new Views(at("views"));
+const talk = new Talk(api);
 
 /** The text that was spoken last, to be tried again. */
 let lastText = "";
@@ -44,6 +48,8 @@ let refusals = 0;
 let flashing = 0;
 /** Whether the node speaks with a neural engine. */
 let neural = false;
+/** Whether it is known if there is somebody to talk to. */
+let askedForAgent = false;
 
 // ---------------------------------------------------------------- the node
 
@@ -60,6 +66,7 @@ connection.onopen = (session, sink) => {
   at("speed-field").hidden = neural;
   showSettings();
   if (!voices.voices.length) loadVoices();
+  if (!askedForAgent) findAgent();
 };
 connection.onlost = () => speaker.detach();
 connection.onstate = (state, { error, retryMs = 0 }) => {
@@ -100,6 +107,7 @@ async function loadVoices() {
   try {
     const list = await api.voices();
     voices.fill(list.voices, list.default);
+    talk.voice.fill(list);
     const languages = [...new Set(list.voices.flatMap((voice) => voice.languages))];
     const options = languages.map((code) => new Option(languageName(code), code));
     options.sort((a, b) => a.text.localeCompare(b.text));
@@ -107,6 +115,20 @@ async function loadVoices() {
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     showError(error);
+  }
+}
+
+/** A node that only speaks has no Talk. */
+async function findAgent() {
+  try {
+    const agent = await api.agent();
+    askedForAgent = true;
+    if (!agent) return;
+    talk.offer(agent);
+    views.offer();
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    // The next session asks again.
   }
 }
 
@@ -184,14 +206,31 @@ at("composer").addEventListener("submit", (event) => {
 });
 at("stop").addEventListener("click", (event) => stop(event.timeStamp));
 
+// ---------------------------------------------------------------- views
+
+// One of them sounds at a time.
+views.onchange = (name) => {
+  const inTalk = name === "talk";
+  /** @type {HTMLAnchorElement} */ (at("skip")).hash = inTalk ? "talk-text" : "text";
+  if (inTalk) stop(performance.now());
+  else talk.hangUp();
+};
+
 // ---------------------------------------------------------------- keyboard
 
 // Where Space means something of its own; on Speak and Stop it interrupts.
-const TAKES_SPACE = "textarea, input:not([type=radio], [type=range]), select, summary, a, button:not(#go, #stop)";
+const TAKES_SPACE =
+  "textarea, input:not([type=radio], [type=range]), select, summary, a, audio, button:not(#go, #stop, #call, #mute)";
 
 document.addEventListener("keydown", (event) => {
   const target = /** @type {Element} */ (event.target);
-  if (event.key === "Escape" && speaker.speaking) {
+  if (views.shown === "talk") {
+    if (event.key !== " " || event.repeat || talk.state !== "talking" || target.closest(TAKES_SPACE)) return;
+    event.preventDefault();
+    talk.toggleMute();
+    // A button would be clicked by the key's release.
+    addEventListener("keyup", (released) => released.preventDefault(), { once: true, capture: true });
+  } else if (event.key === "Escape" && speaker.speaking) {
     stop(event.timeStamp);
   } else if (event.key === " " && speaker.speaking && !target.closest(TAKES_SPACE)) {
     event.preventDefault();
@@ -279,7 +318,10 @@ for (const button of /** @type {NodeListOf<HTMLElement>} */ (document.querySelec
 
 // ---------------------------------------------------------------- start
 
-bindTheme(at("theme"), () => wave.recolour());
+bindTheme(at("theme"), () => {
+  wave.recolour();
+  talk.strip.recolour();
+});
 composer.text = SAMPLES[0].text;
 showSettings();
 if (isSecureContext) {
@@ -289,6 +331,7 @@ if (isSecureContext) {
     title: "This page needs HTTPS, or localhost",
     body: "Browsers give pages from other addresses no audio worklet. Put a TLS proxy before the node, or tunnel its port.",
   });
+  findAgent();
 }
 // A page that comes back from the browser's history has lost its session on the way.
 addEventListener("pageshow", ({ persisted }) => persisted && connection.open());
@@ -309,7 +352,11 @@ Object.defineProperty(window, "agentTts", {
       return [...(connection.session?.contexts.keys() ?? [])];
     },
     get analyser() {
-      return connection.sink?.analyser ?? null;
+      return views.shown === "talk" ? (talk.sound?.analyser ?? null) : (connection.sink?.analyser ?? null);
+    },
+    get call() {
+      const { heardMs, silenceMs } = talk.figures;
+      return { state: talk.state, notices: talk.notices.kinds, heardMs, silenceMs };
     },
     get lastCancelMs() {
       return meters.values.cancelMs;

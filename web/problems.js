@@ -65,3 +65,25 @@ const PROBLEMS = {
 export function problemOf(error) {
   return PROBLEMS[error.code] ?? { title: "The node could not do that", body: error.message, retry: "button" };
 }
+
+/** What is different where a call to the agent was meant. @type {Record<string, Problem>} */
+const CALL_PROBLEMS = {
+  at_capacity: {
+    title: "The agent is at capacity",
+    body: "It is in as many calls as it may be. Yours is tried again in {s}.",
+    retry: "count",
+  },
+  unreachable: {
+    title: "The agent does not answer",
+    body: "The call did not come about. Behind a firewall the node needs a TURN server: see ice_servers in its settings.",
+    retry: "button",
+  },
+};
+
+/**
+ * @param {{code: string, message: string}} error
+ * @returns {Problem}
+ */
+export function callProblemOf(error) {
+  return CALL_PROBLEMS[error.code] ?? problemOf(error);
+}

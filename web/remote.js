@@ -1,7 +1,6 @@
 /** Sound that arrives as a media track: the browser plays it, a probe listens along. */
 
-import { makeAnalyser, processedAt } from "./audio.js";
-import { COLUMN_SAMPLES } from "./wave.js";
+import { Probe } from "./probe.js";
 
 const PAUSE_MS = 400; // longer silence is the track waiting for words, not speech
 const REST_MS = 100; // silence of the incoming track that is no pause of speech any more
@@ -17,9 +16,7 @@ export class RemoteAudio {
   onfirst = (/** @type {number} */ _at) => {};
   onended = () => {};
   oncolumn = (/** @type {number} */ _peak, /** @type {number} */ _brightness) => {};
-  #audio;
   #element;
-  #source;
   #probe;
   /** @type {import("./protocol.js").Context | null} */
   #context = null;
@@ -42,19 +39,15 @@ export class RemoteAudio {
    * @param {HTMLAudioElement} element
    */
   constructor(audio, stream, element) {
-    this.#audio = audio;
     this.#element = element;
-    // Chromium feeds Web Audio from a remote track only while an element plays it.
     element.srcObject = stream;
     element.muted = false;
-    this.#source = new MediaStreamAudioSourceNode(audio, { mediaStream: stream });
-    this.#probe = new AudioWorkletNode(audio, "agent-tts-probe", { channelCount: 1, channelCountMode: "explicit" });
-    this.#probe.port.postMessage({ type: "column", samples: COLUMN_SAMPLES });
-    this.#probe.port.onmessage = ({ data }) => (data.type === "level" ? this.#level(data) : this.#column(data));
-    this.analyser = makeAnalyser(audio);
-    // The probe's own output is silence; the destination is what makes it run.
-    this.#source.connect(this.#probe).connect(audio.destination);
-    this.#source.connect(this.analyser);
+    this.#probe = new Probe(audio, stream);
+    this.#probe.onlevel = (loud, at) => this.#level(loud, at);
+    this.#probe.oncolumn = (peak, brightness) => {
+      if (this.#playedMs !== null) this.oncolumn(peak, brightness);
+    };
+    this.analyser = this.#probe.analyser;
   }
 
   /** @param {import("./protocol.js").Context} context */
@@ -103,9 +96,7 @@ export class RemoteAudio {
   close() {
     clearTimeout(this.#unmute);
     clearTimeout(this.#resting);
-    this.#probe.port.onmessage = null;
-    this.#source.disconnect();
-    this.#probe.disconnect();
+    this.#probe.close();
     this.#element.srcObject = null;
   }
 
@@ -126,9 +117,11 @@ export class RemoteAudio {
     }, REST_MS);
   }
 
-  /** @param {{loud: boolean, time: number}} change */
-  #level({ loud, time }) {
-    const at = processedAt(this.#audio, time);
+  /**
+   * @param {boolean} loud
+   * @param {number} at
+   */
+  #level(loud, at) {
     this.#loud = loud;
     this.#changedAt = at;
     if (this.#silences.length) this.#settle();
@@ -137,11 +130,6 @@ export class RemoteAudio {
       this.#countedAt = at;
       this.onfirst(at);
     }
-  }
-
-  /** @param {{peak: number, crossings: number}} column */
-  #column({ peak, crossings }) {
-    if (this.#playedMs !== null) this.oncolumn(peak, crossings / COLUMN_SAMPLES);
   }
 
   #end() {

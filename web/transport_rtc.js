@@ -101,8 +101,8 @@ export class WebRtcTransport {
   }
 }
 
-/** @param {RTCPeerConnection} peer */
-async function gathered(peer) {
+/** Wait for the candidates of a peer that has its local description. @param {RTCPeerConnection} peer */
+export async function gathered(peer) {
   if (peer.iceGatheringState === "complete") return;
   await new Promise((resolve) => {
     const timer = setTimeout(resolve, GATHER_MS);
@@ -116,8 +116,8 @@ async function gathered(peer) {
 
 /**
  * @param {AbortSignal} signal
- * @returns {Promise<never>}
+ * @returns {Promise<never>} rejects with the signal's reason
  */
-function aborted(signal) {
+export function aborted(signal) {
   return new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
 }

@@ -57,11 +57,12 @@ export class VoicePicker {
   /**
    * @param {Voice[]} voices
    * @param {string} preferred name of the node's own choice
+   * @param {string} [chosen] name of another one to choose, if it is there
    */
-  fill(voices, preferred) {
+  fill(voices, preferred, chosen = preferred) {
     this.voices = voices;
     this.preferred = preferred;
-    this.choose(preferred);
+    this.choose(this.#find(chosen) ? chosen : preferred);
   }
 
   /**
@@ -118,9 +119,9 @@ export class VoicePicker {
       const group = document.createElement("div");
       const title = group.appendChild(document.createElement("p"));
       group.setAttribute("role", "group");
-      group.setAttribute("aria-labelledby", (title.id = `voices-${at}`));
+      group.setAttribute("aria-labelledby", (title.id = `${this.#list.id}-${at}`));
       title.textContent = language;
-      for (const voice of members) group.append(optionOf(voice, voice === this.chosen));
+      for (const voice of members) group.append(optionOf(voice, voice === this.chosen, this.#list.id));
       return group;
     });
   }
@@ -168,12 +169,13 @@ function describe({ description, languages }) {
 /**
  * @param {Voice} voice
  * @param {boolean} selected
+ * @param {string} list id of the list
  */
-function optionOf(voice, selected) {
+function optionOf(voice, selected, list) {
   const option = document.createElement("div");
   option.setAttribute("role", "option");
   option.setAttribute("aria-selected", String(selected));
-  option.id = `voice-${voice.name.replace(/[^a-z0-9]/gi, "_")}`;
+  option.id = `${list}-${voice.name.replace(/[^a-z0-9]/gi, "_")}`;
   option.dataset.name = voice.name;
   option.append(Object.assign(document.createElement("span"), { textContent: voice.name }));
   option.append(Object.assign(document.createElement("small"), { textContent: describe(voice) }));

@@ -44,12 +44,12 @@ def write(out: Path, *, size: str = "tiny", model_type: ModelType = "custom_voic
         raise SettingsError("the output has to be a new or an empty folder")
     config = write_configuration(out, SIZES[size], model_type)
     write_tokenizer(out)
-    write_random(out / "model.safetensors", model_shapes(config, SIZES[size]), torch.bfloat16, seed)
+    write_random(out / "model.safetensors", model_shapes(config), torch.bfloat16, seed)
     write_random(out / "speech_tokenizer/model.safetensors", codec_shapes(config, SIZES[size]), torch.float32, seed)
     return config
 
 
-def model_shapes(config: ModelConfig, size: Size) -> dict[str, Shape]:
+def model_shapes(config: ModelConfig) -> dict[str, Shape]:
     """Name -> shape of every tensor of model.safetensors."""
     model = build(FrameModel, config)
     shapes = _shapes(model, model.checkpoint_names())

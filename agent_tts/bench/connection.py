@@ -19,6 +19,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from agent_tts.client import ConnectionLost
+from agent_tts.errors import from_code
 from agent_tts.serve.protocol import HEADER, SUBPROTOCOL
 
 OPEN_S = 30.0
@@ -79,6 +80,8 @@ class RawConnection(asyncio.Protocol):
         self._by_no: dict[int, Listener] = {}
         # Completed by `session.created`, with its fields, or by what came instead.
         self.greeted: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        # Completed by the answer to `update`; None while there is none to come.
+        self._updated: asyncio.Future[None] | None = None
         # Completed when the TCP connection is gone.
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -96,6 +99,21 @@ class RawConnection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             data = json.dumps({"type": type_, **fields}, separators=(",", ":")).encode()
             self._transport.write(Frame(Opcode.TEXT, data).serialize(mask=True))
+
+    async def update(self, session: dict[str, Any]) -> None:
+        """Set what the contexts to come are to be like.
+
+        Raises:
+            SpeechError: the node refuses it.
+            TimeoutError: it did not answer within 30 s.
+        """
+        self._updated = asyncio.get_running_loop().create_future()
+        self.send("session.update", session=session)
+        try:
+            async with asyncio.timeout(OPEN_S):
+                await self._updated
+        finally:
+            self._updated = None
 
     async def close(self) -> None:
         """Cut the connection."""
@@ -131,6 +149,8 @@ class RawConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.greeted.done():
             self.greeted.set_exception(ConnectionLost("the node closed the connection"))
+        if self._updated is not None and not self._updated.done():
+            self._updated.set_exception(ConnectionLost("the node closed the connection"))
         message = {"type": "error", "code": "connection_lost"}
         for listener in self._listeners.values():
             listener.told(time.monotonic(), message)
@@ -155,8 +175,13 @@ class RawConnection(asyncio.Protocol):
         match message["type"]:
             case "session.created" | "error" if not self.greeted.done():
                 self.greeted.set_result(message)
+            case "session.updated" if self._updated is not None:
+                self._updated.set_result(None)
+            case "error" if context_id is None and self._updated is not None:
+                self._updated.set_exception(from_code(message["code"], message["message"]))
             case "context.started" if listener is not None:
                 self._by_no[message["context_no"]] = listener
+                listener.told(now, message)
             case "context.done" | "error" if listener is not None:
                 del self._listeners[message["context_id"]]
                 self._by_no = {no: other for no, other in self._by_no.items() if other is not listener}

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import platform
 import sys
+import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -130,17 +128,19 @@ def cpu_s(pid: int) -> float | None:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def device() -> dict[str, Any]:
-    """What figures depend on."""
-    model = platform.processor()
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    packages = ("agent-tts", "uvicorn", "uvloop", "websockets", "aiortc", "numpy")
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in packages if name != "uvloop" or sys.platform != "win32"},
-    }
+async def cpu_percent(pids: Mapping[str, int], begin: float, end: float) -> dict[str, float]:
+    """Share of one core that processes use between two times of the monotonic clock, by name.
+
+    Names that differ only in a number after a space are summed: "clients 0" and "clients 1" are "clients".
+    Left out is what /proc does not tell of.
+    """
+    await asyncio.sleep(begin - time.monotonic())
+    before, begun = {name: cpu_s(pid) for name, pid in pids.items()}, time.monotonic()
+    await asyncio.sleep(end - time.monotonic())
+    after, seconds = {name: cpu_s(pid) for name, pid in pids.items()}, time.monotonic() - begun
+    used: dict[str, float] = {}
+    for name, then in before.items():
+        if then is not None and (now := after[name]) is not None:
+            group = name.partition(" ")[0]
+            used[group] = used.get(group, 0.0) + 100 * (now - then) / seconds
+    return {name: round(percent, 1) for name, percent in used.items()}

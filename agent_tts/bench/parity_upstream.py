@@ -1,14 +1,10 @@
-"""The reference implementation, the package qwen-tts: its own generation, with the codes that its heads choose forced.
-
-It is no dependency of ours: who wants to compare with it installs it.
-"""
+"""The reference implementation, the package qwen-tts: its own generation, with forced codes."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +13,7 @@ from torch import Tensor
 
 from agent_tts.bench.parity import Logits
 from agent_tts.bench.parity_request import NEWLINE, TEXT, Request
+from agent_tts.bench.upstream import import_qwen_tts
 from agent_tts.errors import SettingsError
 
 Hook = Callable[[Any, Any, Tensor], Tensor]
@@ -30,12 +27,12 @@ class Upstream:
     """
 
     def __init__(self, folder: Path) -> None:
+        try:
+            package = import_qwen_tts()
+        except (ImportError, OSError) as error:
+            raise SettingsError(f"--reference upstream: {error}: pip install qwen-tts==0.1.1") from error
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the package and what it imports
-            try:
-                package: Any = import_module("qwen_tts")
-            except (ImportError, OSError) as error:
-                raise SettingsError(f"--reference upstream: {error}: pip install qwen-tts==0.1.1") from error
+            warnings.simplefilter("ignore")
             whole = package.Qwen3TTSModel.from_pretrained(str(folder), dtype=torch.float32, attn_implementation="eager")
         self._model = whole.model
 

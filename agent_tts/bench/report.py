@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from agent_tts.bench.node import device
+from agent_tts.bench.environment import device
 from agent_tts.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -96,24 +96,41 @@ class Plot:
         self.axes: Axes = self._figure.add_subplot()
         self.axes.grid(alpha=0.3)
 
-    def ttfa(self, title: str, runs: Sequence[tuple[str, Sequence[float]]]) -> None:
-        """Cumulative distribution of the time to first audio, a line for each load."""
-        for name, ttfa_ms in runs:
-            shares = [(rank + 1) / len(ttfa_ms) for rank in range(len(ttfa_ms))]
-            self.axes.step(sorted(ttfa_ms), shares, where="post", label=name)
-        self.axes.set(title=title, xlabel="time to first audio, ms", ylabel="share of requests", ylim=(0, 1))
+    def times(
+        self,
+        title: str,
+        runs: Sequence[tuple[str, Sequence[float]]],
+        labels: tuple[str, str] = ("time to first audio, ms", "share of requests"),
+    ) -> None:
+        """Cumulative distributions of times in ms, a line for each."""
+        for name, times_ms in runs:
+            shares = [(rank + 1) / len(times_ms) for rank in range(len(times_ms))]
+            self.axes.step(sorted(times_ms), shares, where="post", label=name)
+        self.axes.set(title=title, xlabel=labels[0], ylabel=labels[1], ylim=(0, 1))
         self.axes.set_xscale("log")
         self.axes.xaxis.set_major_formatter("{x:g}")
         self.axes.xaxis.set_minor_formatter("{x:g}")
         self.axes.legend()
 
     def lines(
-        self, title: str, x: Sequence[float], series: dict[str, Sequence[float]], labels: tuple[str, str]
+        self, title: str, x: Sequence[float], series: Mapping[str, Sequence[float]], labels: tuple[str, str]
     ) -> None:
         """Figures over the size of the load."""
         for name, values in series.items():
             self.axes.plot(x, values, marker="o", label=name)
         self.axes.set(title=title, xlabel=labels[0], ylabel=labels[1])
+        self.axes.legend()
+
+    def bars(self, title: str, names: Sequence[str], series: Mapping[str, Sequence[float]], unit: str) -> None:
+        """Figures side by side, a group for each name; so far apart that the axis is logarithmic."""
+        width = 0.8 / len(series)
+        for place, (label, values) in enumerate(series.items()):
+            at = [group + (place - (len(series) - 1) / 2) * width for group in range(len(names))]
+            drawn = self.axes.bar(at, values, width, label=label)
+            self.axes.bar_label(drawn, fmt="{:.3g}")
+        self.axes.set_xticks(range(len(names)), names)
+        self.axes.set(title=title, ylabel=unit)
+        self.axes.set_yscale("log")
         self.axes.legend()
 
     def save(self) -> None:

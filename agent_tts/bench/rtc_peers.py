@@ -1,7 +1,7 @@
-"""A process of WebRTC listeners: `python -m agent_tts.bench.rtc_peers URL COUNT [VOICE]`.
+"""A process of WebRTC listeners: `python -m agent_tts.bench.rtc_peers`, see `workers`.
 
-It connects COUNT peers that are spoken to without end, prints "ready", waits for a number of seconds on stdin, listens
-for as long, and prints the figures of its peers as a JSON list. The API key is in AGENT_TTS_KEY.
+Its job is a node and a number of peers, which are spoken to without end; it is ready once all of them hear; the word to
+go says for how many seconds they listen; its answer is a list of what each has heard.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import json
 import os
-import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +18,8 @@ import httpx
 from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 
 from agent_tts.bench.statistics import percentiles
+from agent_tts.bench.workers import KEY, Turn, work
+from agent_tts.errors import SpeechError
 from agent_tts.serve.protocol import SUBPROTOCOL
 
 CLOCK_HZ = 48_000  # of RTP timestamps of Opus
@@ -87,7 +88,7 @@ class Peer:
         local = self._connection.localDescription
         answer = await client.post("/v1/rtc/offer", json={"sdp": local.sdp, "type": local.type})
         if answer.status_code != 200:
-            raise SystemExit(f"the node refuses a WebRTC peer: HTTP {answer.status_code} {answer.text[:200]}")
+            raise SpeechError(f"the node refuses a WebRTC peer: HTTP {answer.status_code} {answer.text[:200]}")
         await self._accept(answer.json())
         await self._opened.wait()
         await self.arrivals.first.wait()
@@ -123,22 +124,23 @@ async def _keep_speaking(peers: list[Peer], voice: str | None) -> None:
             await asyncio.sleep(PING_S / len(peers))
 
 
-async def _listen(url: str, count: int, voice: str | None) -> None:
-    key = os.environ.get("AGENT_TTS_KEY")
+async def main(job: dict[str, Any], turn: Turn) -> None:
+    """See `work`."""
+    key = os.environ.get(KEY)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    peers = [Peer() for _ in range(count)]
+    peers = [Peer() for _ in range(job["count"])]
     speaker: asyncio.Task[None] | None = None
     try:
-        async with asyncio.timeout(CONNECT_S), httpx.AsyncClient(base_url=url, headers=headers, timeout=30) as client:
-            for peer in peers:
-                await peer.connect(client)
-        speaker = asyncio.create_task(_keep_speaking(peers, voice), name="speaker")
-        print("ready", flush=True)
-        seconds = float(await asyncio.to_thread(sys.stdin.readline))
+        async with asyncio.timeout(CONNECT_S):
+            async with httpx.AsyncClient(base_url=job["url"], headers=headers, timeout=30) as client:
+                for peer in peers:
+                    await peer.connect(client)
+        speaker = asyncio.create_task(_keep_speaking(peers, job["voice"]), name="speaker")
+        seconds = (await turn.ready())["seconds"]
         for peer in peers:
             peer.arrivals = Arrivals()
         await asyncio.sleep(seconds)
-        print(json.dumps([_figures(peer) for peer in peers]), flush=True)
+        turn.answer([_figures(peer) for peer in peers])
     finally:
         if speaker is not None:
             speaker.cancel()
@@ -158,4 +160,4 @@ def _figures(peer: Peer) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    asyncio.run(_listen(sys.argv[1], int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None))
+    work(main)

@@ -1,24 +1,32 @@
-"""Requests per second, or at once, as a voice agent makes them: text word by word, audio timed as it comes."""
+"""Requests per second, or at once, as a voice agent makes them: text word by word, audio timed as it comes.
+
+Requests are made by processes of their own, and figures are of all their samples together. What is asked of the node
+does not depend on how many processes ask.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import random
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_tts.bench.connection import RawConnection, dial
-from agent_tts.bench.statistics import Player, percentiles
-from agent_tts.errors import SpeechError
-from agent_tts.events import SAMPLE_RATE
+from agent_tts.bench.clients import READY_S, by_name, clients_for, jobs, start_time
+from agent_tts.bench.lag import worst
+from agent_tts.bench.node import cpu_percent
+from agent_tts.bench.statistics import mean_at_once, most_at_once, percentiles
+from agent_tts.bench.workers import answers, workers
 
-BYTES_PER_S = 2 * SAMPLE_RATE
 REQUEST_S = 60.0  # a request that takes longer has failed
+MARGIN_S = 30.0  # for a process to answer, beyond its requests
+MODULE = "agent_tts.bench.serve_client"
+
+# For the number of processes: what a request and a closed loop come to at most, nearly.
+MESSAGES_A_REQUEST = 75  # six seconds of speech
+MESSAGES_PER_S_UNPACED = 100  # of each of many requests at once
 
 # What agents say. Between two and seven seconds each.
 TEXTS = (
@@ -41,184 +49,116 @@ class Load:
     concurrency: int | None = None  # requests at once, each followed by the next (closed loop)
     warmup_s: float = 10.0  # not measured
     duration_s: float = 60.0  # measured
+    ramp_s: float = 0.0  # of the warm-up, in which a closed loop's first requests begin, evenly
     words_every_ms: float = 10.0  # 0 sends the whole text at once
     session: dict[str, Any] = field(default_factory=dict)  # voice, lead_ms and the like
+    texts: Sequence[str] = TEXTS
     seed: int = 1
 
     @property
     def name(self) -> str:
         return f"{self.rate:g}/s" if self.rate is not None else f"{self.concurrency} at once"
 
+    @property
+    def clients(self) -> int:
+        """Processes that it takes on this machine."""
+        if self.rate is not None:
+            return clients_for(self.rate * MESSAGES_A_REQUEST, max(1, round(self.rate)))
+        return clients_for((self.concurrency or 0) * MESSAGES_PER_S_UNPACED, self.concurrency or 1)
 
-@dataclass(slots=True, eq=False)
-class Request:
-    """One request, and what its listener saw. It listens to its context."""
+    def arrivals(self, start: float) -> Iterator[tuple[float, str]]:
+        """Times of a Poisson process from `start` on, and what is said then; both depend on the seed alone."""
+        draw, at = random.Random(self.seed), start
+        assert self.rate is not None
+        for text in self.sayings(0):
+            at += draw.expovariate(self.rate)
+            yield at, text
 
-    text: str
+    def sayings(self, number: int) -> Iterator[str]:
+        """Texts of one of a closed loop's chains of requests."""
+        draw = random.Random(self.seed + number)
+        while True:
+            yield draw.choice(self.texts)
+
+
+@dataclass(slots=True)
+class Sample:
+    """One request, as its listener saw it. Times are of the monotonic clock."""
+
     begin: float  # when it was to begin
-    sent_at: float = 0.0  # when its first text was sent
+    sent_at: float | None = None  # when its first text was sent
     first_audio_at: float | None = None
+    ended_at: float | None = None
     audio_s: float = 0.0
+    measured_audio_s: float = 0.0  # what of it came while it was measured
+    gaps: int = 0  # how often a player that starts on the first chunk ran dry
+    gaps_s: float = 0.0
     error: str | None = None  # a code of the protocol
-    player: Player = field(default_factory=Player)
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def heard(self, now: float, size: int) -> None:
-        if self.first_audio_at is None:
-            self.first_audio_at = now
-        self.audio_s += size / BYTES_PER_S
-        self.player.take(now, size / BYTES_PER_S)
-
-    def told(self, now: float, message: dict[str, Any]) -> None:
-        if message["type"] == "error":
-            self.error = message["code"]
-        if message["type"] in ("error", "context.done"):
-            self.over.set()
 
 
-class Client:
-    """Makes requests on connections that are kept open, as agents keep theirs."""
-
-    def __init__(self, url: str, key: str | None, load: Load) -> None:
-        self._url = url
-        self._key = key
-        self._load = load
-        # Connections that no request uses.
-        self._idle: list[RawConnection] = []
-        # All of them.
-        self._all: list[RawConnection] = []
-        self._ids = itertools.count(1)
-        # Requests that have ended, or were given up.
-        self.requests: list[Request] = []
-        # Requests now, and the most that there were since `mark`.
-        self._in_flight = 0
-        self.peak = 0
-
-    def mark(self) -> None:
-        """The measurement begins."""
-        self.peak = self._in_flight
-
-    async def speak(self, text: str, begin: float) -> None:
-        """One request, from its first word to the end of its audio. Its errors are counted, not raised."""
-        request = Request(text, begin)
-        self.requests.append(request)
-        self._in_flight += 1
-        self.peak = max(self.peak, self._in_flight)
-        try:
-            async with asyncio.timeout(REQUEST_S), self._connection() as connection:
-                await self._make(request, connection)
-        except SpeechError as error:
-            request.error = error.code
-        except TimeoutError:
-            request.error = "timeout"
-        finally:
-            self._in_flight -= 1
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await asyncio.gather(*(connection.close() for connection in self._all))
-
-    async def _make(self, request: Request, connection: RawConnection) -> None:
-        context_id = f"r{next(self._ids)}"
-        connection.listen(context_id, request)
-        every_s = self._load.words_every_ms / 1_000
-        pieces = _words(request.text) if every_s else [request.text]
-        request.sent_at = time.monotonic()
-        for number, piece in enumerate(pieces):
-            if number:
-                await asyncio.sleep(request.sent_at + number * every_s - time.monotonic())
-            connection.send("text.append", context_id=context_id, text=piece)
-        connection.send("context.end", context_id=context_id)
-        await request.over.wait()
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[RawConnection]:
-        while self._idle and (connection := self._idle.pop()):
-            if not connection.closed.done():
-                break
-        else:
-            connection, _ = await dial(self._url, self._key)
-            self._all.append(connection)
-            connection.send("session.update", session={"timestamps": "none", **self._load.session})
-        yield connection  # one that failed is not used again: its context may still speak
-        self._idle.append(connection)
+def texts_of(words: int) -> tuple[str, ...]:
+    """What agents say, in texts of so many words each."""
+    spoken = " ".join(TEXTS).split()
+    return tuple(
+        " ".join(itertools.islice(itertools.cycle(spoken), start, start + words)) for start in range(0, len(spoken), 7)
+    )
 
 
-def _words(text: str) -> list[str]:
-    return [f"{word} " for word in text.split()]
+async def measure(
+    url: str, key: str | None, load: Load, *, clients: int | None = None, pids: Mapping[str, int] | None = None
+) -> tuple[dict[str, Any], list[float]]:
+    """Put the load on the node; its figures, and every time to first audio in ms. Cancelling it ends all requests.
+
+    Args:
+        clients: processes that make the requests; None is as many as it takes.
+        pids: processes whose share of the CPU is told, by name.
+
+    Raises:
+        SpeechError: a process of the clients has failed.
+    """
+    count = clients or load.clients
+    if load.concurrency is not None:
+        count = min(count, load.concurrency)
+    async with workers(MODULE, jobs(count, url, load), key=key, ready_s=READY_S) as found:
+        start = start_time()
+        window = (start + load.warmup_s, start + load.warmup_s + load.duration_s)
+        within_s = window[1] - start + REQUEST_S + MARGIN_S
+        asked, cpu = await asyncio.gather(
+            answers(found, {"start": start}, within_s), cpu_percent(by_name(pids or {}, found), *window)
+        )
+    samples = [Sample(**sample) for answer in asked for sample in answer["samples"]]
+    figures, ttfa_ms = figures_of(samples, load, window)
+    figures["clients"] = count
+    figures["client_lag_ms"] = worst([answer["lag_ms"] for answer in asked])
+    figures["cpu_percent"] = cpu
+    return figures, ttfa_ms
 
 
-async def measure(url: str, key: str | None, load: Load) -> tuple[dict[str, Any], list[float]]:
-    """Put the load on the node; its figures, and every time to first audio in ms. Cancelling it ends all requests."""
-    client = Client(url, key, load)
-    start = time.monotonic()
-    measured = (start + load.warmup_s, start + load.warmup_s + load.duration_s)
-    marker = asyncio.get_running_loop().call_later(load.warmup_s, client.mark)
-    try:
-        if load.rate is not None:
-            await _open_loop(client, load, start, measured[1])
-        else:
-            await _closed_loop(client, load, measured[1])
-    finally:
-        marker.cancel()
-        await client.close()
-    return _figures(client, load, measured)
+def figures_of(
+    samples: Sequence[Sample], load: Load, window: tuple[float, float]
+) -> tuple[dict[str, Any], list[float]]:
+    """Figures of the requests that were to begin while it was measured; and their times to first audio in ms.
 
-
-async def _open_loop(client: Client, load: Load, start: float, end: float) -> None:
-    """Requests begin when their time has come, whatever became of those before them."""
-    async with asyncio.TaskGroup() as tasks:
-        for text, at in zip(_texts(load.seed), _arrivals(load, start), strict=False):
-            if at >= end:
-                break
-            await asyncio.sleep(at - time.monotonic())
-            tasks.create_task(client.speak(text, at))
-
-
-async def _closed_loop(client: Client, load: Load, end: float) -> None:
-    async def worker(number: int) -> None:
-        for text in _texts(load.seed + number):
-            if time.monotonic() >= end:
-                return
-            await client.speak(text, time.monotonic())
-            if client.requests[-1].error is not None:
-                await asyncio.sleep(0.1)  # not a storm of refused requests
-
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(load.concurrency or 0):
-            tasks.create_task(worker(number))
-
-
-def _texts(seed: int) -> Iterator[str]:
-    draw = random.Random(seed)
-    while True:
-        yield draw.choice(TEXTS)
-
-
-def _arrivals(load: Load, start: float) -> Iterator[float]:
-    """Times of a Poisson process."""
-    draw = random.Random(load.seed)
-    at = start
-    while load.rate is not None:
-        at += draw.expovariate(load.rate)
-        yield at
-
-
-def _figures(client: Client, load: Load, measured: tuple[float, float]) -> tuple[dict[str, Any], list[float]]:
-    requests = [request for request in client.requests if measured[0] <= request.begin < measured[1]]
+    Throughput and requests at once are of all that was going on meanwhile, whenever it began.
+    """
+    begin, end = window
+    requests = [sample for sample in samples if begin <= sample.begin < end]
     good = [r for r in requests if r.error is None and r.first_audio_at is not None]
-    ttfa_ms = [(r.first_audio_at - r.sent_at) * 1_000 for r in good if r.first_audio_at is not None]
+    ttfa_ms = [(r.first_audio_at - r.sent_at) * 1_000 for r in good if r.first_audio_at and r.sent_at]
+    spans = [(r.begin, r.ended_at) for r in samples if r.ended_at is not None]
     figures = {
         "load": load.name,
         "requests": len(requests),
         "errors": dict(Counter(r.error for r in requests if r.error is not None)),
         "silent": sum(r.error is None and r.first_audio_at is None for r in requests),
         "ttfa_ms": percentiles(ttfa_ms, 50, 95, 99),
-        "underruns": sum(r.player.gaps > 0 for r in good),
-        "underrun_s": round(sum(r.player.gaps_s for r in good), 3),
-        "audio_s_per_s": round(sum(r.audio_s for r in good) / load.duration_s, 2),
-        "peak_in_flight": client.peak,
-        # How late requests were sent: a client that cannot keep up measures itself.
-        "client_lag_ms": percentiles([(r.sent_at - r.begin) * 1_000 for r in requests if r.sent_at], 50, 99),
+        "underruns": sum(r.gaps > 0 for r in good),
+        "underrun_s": round(sum(r.gaps_s for r in good), 3),
+        "audio_s_per_s": round(sum(r.measured_audio_s for r in samples) / load.duration_s, 2),
+        "request_audio_s": percentiles([r.audio_s for r in good], 0, 50, 100),
+        "peak_in_flight": most_at_once(spans, begin, end),
+        "mean_in_flight": round(mean_at_once(spans, begin, end), 2),
+        # How late requests were sent, the time to connect included.
+        "send_lag_ms": percentiles([(r.sent_at - r.begin) * 1_000 for r in requests if r.sent_at], 50, 99),
     }
     return figures, ttfa_ms

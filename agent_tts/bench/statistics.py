@@ -21,6 +21,22 @@ def percentiles(values: Sequence[float], *percents: float, digits: int = 2) -> d
     return {name: None if value is None else round(value, digits) for name, value in found.items()}
 
 
+def most_at_once(spans: Sequence[tuple[float, float]], begin: float, end: float) -> int:
+    """How many of some spans of time overlap at most, between two times."""
+    changes = [(max(start, begin), 1) for start, stop in spans if start < end and stop > begin]
+    changes += [(stop, -1) for start, stop in spans if start < end and begin < stop < end]
+    most = now = 0
+    for _, change in sorted(changes):  # at one time, what ends comes before what begins
+        now += change
+        most = max(most, now)
+    return most
+
+
+def mean_at_once(spans: Sequence[tuple[float, float]], begin: float, end: float) -> float:
+    """How many of some spans of time overlap on average, between two times."""
+    return sum(max(0.0, min(stop, end) - max(start, begin)) for start, stop in spans) / (end - begin)
+
+
 class Player:
     """A player that starts on the first chunk: when chunks come in time, and when it runs dry.
 

@@ -22,7 +22,16 @@ OwnEngine = Annotated[str, typer.Option("--engine", help="Of a node of our own: 
 Synthetic = Annotated[
     str | None, typer.Option(help="Of a node of our own: qwen3 with random weights, 0.6B or 1.7B; no download.")
 ]
+Type = Annotated[
+    str | None,
+    typer.Option("--type", help="Of --synthetic: custom_voice, voice_design, or base with the voices xvector and icl."),
+]
+ModelFolder = Annotated[Path | None, typer.Option("--model", help="Instead of --synthetic: a checkpoint folder.")]
 Voice = Annotated[str | None, typer.Option(help="The voice that is asked for.")]
+Instructions = Annotated[str | None, typer.Option(help="How to speak, or who; voice_design has some by itself.")]
+Clients = Annotated[
+    int | None, typer.Option(min=1, max=256, help="Processes that listen; default: as many as the load takes.")
+]
 Json = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
 PlotFile = Annotated[Path | None, typer.Option("--plot", help="Draw them: png, svg or pdf (needs matplotlib).")]
 LeadMs = Annotated[int, typer.Option(min=120, help="How far audio may run ahead of its playback.")]
@@ -34,31 +43,56 @@ def serve(
     key: Key = None,
     engine: OwnEngine = "espeak",
     synthetic: Synthetic = None,
+    type_: Type = None,
+    model: ModelFolder = None,
     set_: Set = None,
     rate: Annotated[str | None, typer.Option(help="Requests per second at random times: 1,10,20.")] = None,
     concurrency: Annotated[str | None, typer.Option(help="Instead: requests at once, 1,64.")] = None,
+    saturate: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=10_000,
+            help="Instead: so many slots, all of them busy: unpaced, text at once, some requests more.",
+        ),
+    ] = None,
     duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds that are measured, for each load.")] = 60,
     warmup: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds before, that are not.")] = 10,
     words_every_ms: Annotated[
         float, typer.Option(min=0, max=60_000, help="How fast text comes; 0 is all at once.")
     ] = 10,
+    words: Annotated[int | None, typer.Option(min=1, max=1_000, help="Of each text; default: what agents say.")] = None,
+    frames: Annotated[
+        int | None, typer.Option(min=1, max=3_000, help="Of a node of our own: most 80 ms frames of a request.")
+    ] = None,
     lead_ms: LeadMs = 1_000,
     voice: Voice = None,
+    instructions: Instructions = None,
+    clients: Clients = None,
     json: Json = None,
     plot: PlotFile = None,
 ) -> None:
     """Time to first audio, underruns and throughput under load.
 
-    Time to first audio is from the first text sent to the first byte of audio received. An underrun is a request with a
-    chunk that came after its play time, for a player that starts on the first chunk.
+    Time to first audio is from the first text sent to the first byte of audio received; with --saturate it holds the
+    wait for a slot. An underrun is a request with a chunk that came after its play time, for a player that starts on
+    the first chunk. Random weights do not know when to end: --frames 60 makes requests as long as what agents say.
     """
-    from agent_tts.bench.serve import Load
-    from agent_tts.cli.bench_runs import Outputs, Source, own, run_serve
+    from agent_tts.bench.serve import TEXTS, Load, texts_of
+    from agent_tts.cli.bench_runs import loads_of, run_serve
+    from agent_tts.cli.bench_shared import Outputs
+    from agent_tts.cli.bench_target import Source, own
 
-    session = {"voice": voice, "lead_ms": lead_ms}
-    load = Load(warmup_s=warmup, duration_s=duration, words_every_ms=words_every_ms, session=session)
+    session = {"voice": voice, "instructions": instructions, "lead_ms": lead_ms}
+    texts = TEXTS if words is None else texts_of(words)
+    load = Load(warmup_s=warmup, duration_s=duration, words_every_ms=words_every_ms, session=session, texts=list(texts))
     with reported():
-        run_serve(Source(url, key, **own(engine, set_, synthetic)), load, rate, concurrency, Outputs(json, plot))
+        if frames is not None and url is not None:
+            raise SettingsError("--frames is for a node of our own: a running one has its own limits.max_frames")
+        loads, settings = loads_of(load, rate, concurrency, saturate)
+        source = Source(url, key, **own(url, engine, set_, synthetic, model, type_))
+        limit: dict[str, object] = {} if frames is None else {"limits__max_frames": frames}
+        run_serve(source, loads, settings | limit, clients, Outputs(json, plot))
 
 
 @bench.command()
@@ -67,6 +101,8 @@ def streams(
     key: Key = None,
     engine: OwnEngine = "tone",
     synthetic: Synthetic = None,
+    type_: Type = None,
+    model: ModelFolder = None,
     set_: Set = None,
     streams: Annotated[str, typer.Option(help="How many at once, one run for each.")] = "64,128,256,500",
     seconds: Annotated[float, typer.Option(min=1, max=86_400, help="Measured, for each run.")] = 30,
@@ -74,16 +110,56 @@ def streams(
     per_connection: Annotated[int, typer.Option(min=1, help="Contexts on one connection.")] = 16,
     lead_ms: LeadMs = 1_000,
     voice: Voice = None,
+    instructions: Instructions = None,
+    clients: Clients = None,
     json: Json = None,
     plot: PlotFile = None,
 ) -> None:
     """The largest number of paced streams without a gap at their listeners', and what it costs."""
     from agent_tts.bench.streams import Plan
-    from agent_tts.cli.bench_runs import Outputs, Source, own, run_streams
+    from agent_tts.cli.bench_runs import run_streams
+    from agent_tts.cli.bench_shared import Outputs
+    from agent_tts.cli.bench_target import Source, own
 
-    plan = Plan(seconds, ramp, per_connection, lead_ms, voice)
+    session = {"voice": voice, "instructions": instructions, "lead_ms": lead_ms}
+    plan = Plan(seconds, ramp, per_connection, session)
     with reported():
-        run_streams(Source(url, key, **own(engine, set_, synthetic)), streams, plan, Outputs(json, plot))
+        source = Source(url, key, **own(url, engine, set_, synthetic, model, type_))
+        run_streams(source, streams, plan, clients, Outputs(json, plot))
+
+
+@bench.command()
+def cancel(
+    url: Url = None,
+    key: Key = None,
+    engine: OwnEngine = "tone",
+    synthetic: Synthetic = None,
+    type_: Type = None,
+    model: ModelFolder = None,
+    set_: Set = None,
+    streams: Annotated[int, typer.Option(min=1, max=10_000, help="Slots of the node, all of them speaking.")] = 64,
+    cancels: Annotated[int, typer.Option(min=1, max=100_000, help="How many are measured.")] = 200,
+    per_connection: Annotated[int, typer.Option(min=1, help="Contexts on one connection.")] = 16,
+    lead_ms: LeadMs = 1_000,
+    voice: Voice = None,
+    instructions: Instructions = None,
+    json: Json = None,
+    plot: PlotFile = None,
+) -> None:
+    """How fast a full node gives up speech, and its slot: a context that waits for one starts only when it is free.
+
+    The slot's time holds the step that is running when the cancel comes, and the one in which the waiting context gets
+    the slot.
+    """
+    from agent_tts.bench.cancel import Plan
+    from agent_tts.cli.bench_cancel import run_cancel
+    from agent_tts.cli.bench_shared import Outputs
+    from agent_tts.cli.bench_target import Source, own
+
+    session = {"voice": voice, "instructions": instructions, "lead_ms": lead_ms}
+    with reported():
+        source = Source(url, key, **own(url, engine, set_, synthetic, model, type_))
+        run_cancel(source, Plan(streams, cancels, per_connection, session), Outputs(json, plot))
 
 
 @bench.command()
@@ -100,10 +176,50 @@ def rtc(
     plot: PlotFile = None,
 ) -> None:
     """How late WebRTC packets come, against the 20 ms grid of their timestamps."""
-    from agent_tts.cli.bench_runs import Outputs, Source, own, run_rtc
+    from agent_tts.cli.bench_runs import run_rtc
+    from agent_tts.cli.bench_shared import Outputs
+    from agent_tts.cli.bench_target import Source, own
 
     with reported():
-        run_rtc(Source(url, key, **own(engine, set_, synthetic)), peers, seconds, voice, Outputs(json, plot))
+        source = Source(url, key, **own(url, engine, set_, synthetic))
+        run_rtc(source, peers, seconds, voice, Outputs(json, plot))
+
+
+@bench.command()
+def peers(
+    synthetic: Annotated[str | None, typer.Option(help="Random weights of a size: 1.7B or 0.6B.")] = None,
+    type_: Type = None,
+    model: ModelFolder = None,
+    set_: Set = None,
+    peers: Annotated[str, typer.Option(help="Packages that are measured beside us.")] = "qwen-tts,faster-qwen3-tts",
+    device: Annotated[str, typer.Option(help="Of every engine: auto, cpu, cuda or cuda:1.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="Of every engine: auto, float32 or bfloat16.")] = "auto",
+    words: Annotated[int, typer.Option(min=1, max=1_000, help="Of the text.")] = 20,
+    frames: Annotated[int, typer.Option(min=2, max=2_000, help="Most 80 ms frames of a request.")] = 60,
+    requests: Annotated[int, typer.Option(min=1, max=1_000, help="One after the other, to each engine.")] = 5,
+    warmups: Annotated[int, typer.Option(min=0, max=1_000, help="Requests before, that are not measured.")] = 2,
+    voice: Voice = None,
+    instructions: Instructions = None,
+    json: Json = None,
+    plot: PlotFile = None,
+) -> None:
+    """This node beside qwen-tts and faster-qwen3-tts, where they are installed: one request at a time.
+
+    The same checkpoint, text and number of frames for each, one engine after the other, each with the machine for
+    itself. Ours is a node over a WebSocket; the others are called in their process. "ms a frame" is the whole request's
+    time over its frames. qwen-tts does not stream: its first audio is the whole request.
+    """
+    from agent_tts.bench.peers import Task
+    from agent_tts.bench.serve import texts_of
+    from agent_tts.cli.bench_peers import chosen, run_peers
+    from agent_tts.cli.bench_shared import Outputs
+    from agent_tts.cli.bench_target import Source, own
+
+    with reported():
+        source = Source(None, None, **own(None, "qwen3", set_, synthetic, model, type_))
+        text = texts_of(words)[0]
+        task = Task("", device, dtype, text, frames, voice, instructions, requests, warmups)
+        run_peers(source, chosen(peers), task, Outputs(json, plot))
 
 
 @bench.command()
@@ -122,10 +238,10 @@ def agent(
     running one (--url) should use one that thinks for half a second.
     """
     from agent_tts.cli.bench_agent import run_agent
-    from agent_tts.cli.bench_runs import Source, own
+    from agent_tts.cli.bench_target import Source, own
 
     with reported():
-        run_agent(Source(url, key, **own(engine, set_, None)), calls, turns, json)
+        run_agent(Source(url, key, **own(url, engine, set_, None)), calls, turns, json)
 
 
 @bench.command()

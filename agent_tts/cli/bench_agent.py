@@ -11,7 +11,8 @@ from agent_tts.bench import report
 from agent_tts.bench.agent import converse
 from agent_tts.bench.chat import running_chat
 from agent_tts.bench.node import own_node
-from agent_tts.cli.bench_runs import Source, counts, run
+from agent_tts.cli.bench_shared import counts, run
+from agent_tts.cli.bench_target import Source
 from agent_tts.client import http_url
 
 

@@ -1,123 +1,102 @@
-"""Runs of `agent-tts bench`: from options to a node, its load, and a report."""
+"""Runs of `agent-tts bench serve`, `streams` and `rtc`: from options to a node, its load, and a report."""
 
 from __future__ import annotations
 
-import asyncio
 import math
-import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from agent_tts.bench import report
-from agent_tts.bench.connection import dial
-from agent_tts.bench.node import own_node
 from agent_tts.bench.rtc import listen
-from agent_tts.bench.serve import Load, measure
+from agent_tts.bench.serve import REQUEST_S, Load, measure
 from agent_tts.bench.streams import Plan, hold, is_clean
-from agent_tts.cli.reporting import overrides
-from agent_tts.client import http_url, stream_url
+from agent_tts.cli.bench_shared import Bar, Outputs, counts, numbers, run
+from agent_tts.cli.bench_target import Source, target
 from agent_tts.errors import SettingsError
-from agent_tts.serve.run import event_loop_factory
+from agent_tts.settings import Limits
 
-TICK_S = 0.2  # between movements of the bar
 DEFAULT_RATES = "1,10,20"
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Which node is to be measured."""
-
-    url: str | None  # a running one; None is one of our own
-    key: str | None
-    engine: str  # of our own
-    settings: Mapping[str, str] = field(default_factory=dict)  # of our own, by keys with dots
-    synthetic: str | None = None  # of our own: a size of checkpoint with random weights, to speak with
+SPARE_CONNECTIONS = 16
+SPOKEN_S = 10.0  # no request takes longer, and each has a connection for itself
+OVER_SLOTS = 8  # with a request for each slot and one more for each so many, no slot waits for a client
 
 
-def own(engine: str, assignments: list[str] | None, synthetic: str | None) -> dict[str, Any]:
-    """What of a `Source` concerns a node of our own.
-
-    Raises:
-        SettingsError: an assignment without "=".
-    """
-    if synthetic is not None:
-        engine = "qwen3"
-    return {"engine": engine, "settings": overrides({}, assignments or []), "synthetic": synthetic}
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The node that is measured."""
-
-    url: str  # of its WebSocket
-    http_url: str
-    key: str | None
-    pids: dict[str, int]  # of its processes by name, where they are ours
-    info: dict[str, Any]  # what it says of itself
-
-
-class Outputs:
-    """Files that the figures go to, besides the table; made before the measurement.
-
-    Raises:
-        SettingsError: one of them cannot be written.
-    """
-
-    def __init__(self, json: Path | None, plot: Path | None) -> None:
-        if json is not None:
-            report.check_output("--json", json)
-        self.json = json
-        self.picture = None if plot is None else report.Plot(plot)
-
-
-def run_serve(source: Source, load: Load, rates: str | None, concurrencies: str | None, outputs: Outputs) -> None:
-    """`agent-tts bench serve`: `load` at each of the rates, or of the concurrencies.
+def loads_of(
+    load: Load, rates: str | None, concurrencies: str | None, saturate: int | None
+) -> tuple[list[Load], dict[str, object]]:
+    """The loads that the options ask for, and the settings that a node of our own needs for them.
 
     Raises:
         SettingsError: the options make no sense.
+    """
+    if sum(option is not None for option in (rates, concurrencies, saturate)) > 1:
+        raise SettingsError("--rate, --concurrency and --saturate are ways to load a node: choose one")
+    if concurrencies is None and saturate is None:
+        found = numbers("--rate", rates or DEFAULT_RATES)
+        connections = max(Limits().connections, math.ceil(max(found) * SPOKEN_S))
+        return [replace(load, rate=rate) for rate in found], {"limits__connections": connections}
+    closed = replace(load, ramp_s=load.warmup_s / 2)
+    if saturate is not None:
+        unpaced = closed.session | {"lead_ms": None}
+        most = saturate + math.ceil(saturate / OVER_SLOTS)
+        loads = [replace(closed, concurrency=most, words_every_ms=0, session=unpaced)]
+        settings: dict[str, object] = {"slots": saturate, "timeouts__queue_s": REQUEST_S}
+    else:
+        sizes = counts("--concurrency", concurrencies or "")
+        loads = [replace(closed, concurrency=size) for size in sizes]
+        most = max(sizes)
+        settings = {"slots": most}
+    return loads, settings | {"limits__connections": max(Limits().connections, most + SPARE_CONNECTIONS)}
+
+
+def run_serve(
+    source: Source, loads: Sequence[Load], settings: dict[str, object], clients: int | None, outputs: Outputs
+) -> None:
+    """`agent-tts bench serve`: each of the loads, on one node.
+
+    Args:
+        settings: of a node of our own, keys with "__" for the dots.
+
+    Raises:
         SpeechError: the node cannot be measured.
     """
-    if rates is not None and concurrencies is not None:
-        raise SettingsError("--rate and --concurrency are two ways to load a node: choose one")
-    if concurrencies is not None:
-        loads = [replace(load, concurrency=count) for count in counts("--concurrency", concurrencies)]
-    else:
-        loads = [replace(load, rate=value) for value in numbers("--rate", rates or DEFAULT_RATES)]
 
     async def main() -> tuple[dict[str, Any], list[tuple[dict[str, Any], list[float]]]]:
-        async with target(source) as node:
-            with Bar(len(loads) * (load.warmup_s + load.duration_s)) as bar:
-                return node.info, [await bar.during(each.name, measure(node.url, node.key, each)) for each in loads]
+        async with target(source, loads[0].session, **settings) as node:
+            with Bar(sum(load.warmup_s + load.duration_s for load in loads)) as bar:
+                asked = [replace(load, session=node.session) for load in loads]
+                return node.info, [
+                    await bar.during(load.name, measure(node.url, node.key, load, clients=clients, pids=node.pids))
+                    for load in asked
+                ]
 
     info, found = run(main())
     rows = [
         (
             *(figures["load"], figures["requests"], *figures["ttfa_ms"].values()),
             *(figures["underruns"], figures["audio_s_per_s"], figures["peak_in_flight"]),
-            *(figures["client_lag_ms"]["p99"], report.counted(figures["errors"])),
+            *(figures["clients"], figures["client_lag_ms"]["p99"], report.counted(figures["errors"])),
         )
         for figures, _ in found
     ]
-    title = f"{info['engine']}: time to first audio in ms, a word every {load.words_every_ms:g} ms"
-    columns = ("load", "requests", "p50", "p95", "p99", "underruns", "audio s/s", "peak", "client lag p99", "errors")
+    every_ms = loads[0].words_every_ms
+    pace = f"a word every {every_ms:g} ms" if every_ms else "text at once"
+    title = f"{info['engine']}, {info['model']}: time to first audio in ms, {pace}"
+    columns = (
+        *("load", "requests", "p50", "p95", "p99", "underruns", "audio s/s", "peak"),
+        *("clients", "lag p99", "errors"),
+    )
     report.table(title, columns, rows)
+    tell_memory(info)
 
     def draw(picture: report.Plot) -> None:
-        picture.ttfa(f"{info['engine']} engine", [(figures["load"], ttfa) for figures, ttfa in found if ttfa])
+        picture.times(f"{info['engine']} engine", [(figures["load"], ttfa) for figures, ttfa in found if ttfa])
 
-    _write("serve", info, [figures for figures, _ in found], outputs, draw)
+    outputs.write("serve", info, [figures for figures, _ in found], draw)
 
 
-def run_streams(source: Source, streams: str, plan: Plan, outputs: Outputs) -> None:
+def run_streams(source: Source, streams: str, plan: Plan, clients: int | None, outputs: Outputs) -> None:
     """`agent-tts bench streams`.
 
     Raises:
@@ -127,15 +106,18 @@ def run_streams(source: Source, streams: str, plan: Plan, outputs: Outputs) -> N
     sizes = counts("--streams", streams)
     settings = {
         "slots": max(sizes),
-        "limits__connections": max(sizes) + 16,
+        "limits__connections": max(Limits().connections, max(sizes) + SPARE_CONNECTIONS),
         "limits__contexts_per_session": plan.per_connection,
     }
 
     async def main() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        async with target(source, **settings) as node:
+        async with target(source, plan.session, **settings) as node:
+            asked = replace(plan, session=node.session)
             with Bar(len(sizes) * (plan.seconds + plan.ramp_s)) as bar:
                 return node.info, [
-                    await bar.during(f"{size} streams", hold(node.url, node.key, size, plan, node.pids))
+                    await bar.during(
+                        f"{size} streams", hold(node.url, node.key, size, asked, node.pids, clients=clients)
+                    )
                     for size in sizes
                 ]
 
@@ -146,25 +128,28 @@ def run_streams(source: Source, streams: str, plan: Plan, outputs: Outputs) -> N
             *(run["streams"], run["underruns"], run["gaps_s"]),
             *(run["margin_ms"].get(name) for name in ("p50", "p1", "p0")),
             *(run["cpu_percent"][name] for name in processes),
-            report.counted(run["ended"]),
+            *(run["clients"], run["client_lag_ms"]["p99"], report.counted(run["ended"])),
         )
         for run in runs
     ]
-    title = f"{info['engine']}: streams of {plan.seconds:g} s, paced {plan.lead_ms} ms ahead"
+    title = (
+        f"{info['engine']}, {info['model']}: streams of {plan.seconds:g} s, paced {plan.session['lead_ms']} ms ahead"
+    )
     columns = (
         *("streams", "with gaps", "gaps s", "margin ms p50", "p1", "least"),
         *(f"cpu % {name}" for name in processes),
-        "ended early",
+        *("clients", "lag p99", "ended early"),
     )
     report.table(title, columns, rows)
     clean = max((run["streams"] for run in runs if is_clean(run)), default=0)
     print(f"largest number without a gap: {clean}")
+    tell_memory(info)
 
     def draw(picture: report.Plot) -> None:
-        series: dict[str, Sequence[float]] = {name: [run["cpu_percent"][name] for run in runs] for name in processes}
+        series = {name: [run["cpu_percent"][name] for run in runs] for name in processes}
         picture.lines(f"{info['engine']} engine, {clean} streams without a gap", sizes, series, ("streams", "CPU, %"))
 
-    _write("streams", info, runs, outputs, draw)
+    outputs.write("streams", info, runs, draw)
 
 
 def run_rtc(source: Source, peers: str, seconds: float, voice: str | None, outputs: Outputs) -> None:
@@ -177,10 +162,11 @@ def run_rtc(source: Source, peers: str, seconds: float, voice: str | None, outpu
     sizes = counts("--peers", peers)
 
     async def main() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        async with target(source, slots=max(sizes), limits__rtc_peers=2 * max(sizes)) as node:
+        async with target(source, {"voice": voice}, slots=max(sizes), limits__rtc_peers=2 * max(sizes)) as node:
+            asked = node.session.get("voice")
             with Bar(len(sizes) * seconds) as bar:
                 return node.info, [
-                    await bar.during(f"{size} peers", listen(node.http_url, node.key, size, seconds, voice, node.pids))
+                    await bar.during(f"{size} peers", listen(node.http_url, node.key, size, seconds, asked, node.pids))
                     for size in sizes
                 ]
 
@@ -199,140 +185,17 @@ def run_rtc(source: Source, peers: str, seconds: float, voice: str | None, outpu
         *(f"cpu % {name}" for name in processes),
         "errors",
     )
-    report.table(f"{info['engine']}: WebRTC packets against their 20 ms grid", columns, rows)
+    report.table(f"{info['engine']}, {info['model']}: WebRTC packets against their 20 ms grid", columns, rows)
 
     def draw(picture: report.Plot) -> None:
-        series: dict[str, Sequence[float]] = {
-            name: [run["lateness_ms"][name] for run in runs] for name in ("p50", "p99")
-        }
+        series = {name: [run["lateness_ms"][name] for run in runs] for name in ("p50", "p99")}
         picture.lines(f"{info['engine']} engine", sizes, series, ("WebRTC peers", "lateness of packets, ms"))
 
-    _write("rtc", info, runs, outputs, draw)
+    outputs.write("rtc", info, runs, draw)
 
 
-# ---------------------------------------------------------------- shared
-
-
-def numbers(option: str, text: str) -> list[float]:
-    """Positive numbers, separated by commas.
-
-    Raises:
-        SettingsError: they are not.
-    """
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        values = []
-    if not values or not all(math.isfinite(value) and value > 0 for value in values):
-        raise SettingsError(f"{option} {text}: must be positive numbers with commas between them, like 0.5,1,10")
-    return values
-
-
-def counts(option: str, text: str) -> list[int]:
-    """Whole numbers from 1, separated by commas.
-
-    Raises:
-        SettingsError: they are not.
-    """
-    try:
-        values = [int(part) for part in text.split(",")]
-    except ValueError:
-        values = []
-    if not values or min(values) < 1:
-        raise SettingsError(f"{option} {text}: must be whole numbers from 1 with commas between them, like 1,10,20")
-    return values
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in the event loop that nodes use."""
-    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-        return runner.run(main)
-
-
-@asynccontextmanager
-async def target(source: Source, **settings: object) -> AsyncIterator[Target]:
-    """The node at the source's url, or one of our own with these settings.
-
-    Raises:
-        SettingsError: the url names no node.
-        SpeechError: it cannot be reached, or does not come up.
-    """
-    key = source.key
-    if source.url is not None:
-        address = stream_url(source.url)
-        yield Target(address, http_url(source.url), key, {}, await _info(address, key))
-        return
-    settings = {"engine": source.engine} | settings
-    settings |= {name.replace(".", "__"): value for name, value in source.settings.items()}
-    with _synthetic(source.synthetic) as model:
-        async with own_node(**settings, **model) as node:
-            address = stream_url(node.url)
-            yield Target(address, node.url, key, node.pids, {**await _info(address, key), "settings": settings})
-
-
-@contextmanager
-def _synthetic(size: str | None) -> Iterator[dict[str, str]]:
-    """The setting of a model with random weights, which is removed with the block; nothing for no size."""
-    if size is None:
-        yield {}
-        return
-    from agent_tts.bench.checkpoint import write
-
-    with TemporaryDirectory(prefix="agent-tts-") as folder:
-        checkpoint = Path(folder) / f"synthetic-{size}"
-        print(f"writing a {size} checkpoint with random weights", file=sys.stderr)
-        write(checkpoint, size=size)
-        yield {"qwen3__models": str(checkpoint)}
-
-
-async def _info(url: str, key: str | None) -> dict[str, Any]:
-    connection, greeting = await dial(url, key)
-    await connection.close()
-    return {name: greeting[name] for name in ("engine", "model", "limits")}
-
-
-def _write(
-    kind: str, info: dict[str, Any], runs: list[dict[str, Any]], outputs: Outputs, draw: Callable[[report.Plot], None]
-) -> None:
-    """The files that were asked for."""
-    if outputs.json is not None:
-        report.write_json(outputs.json, report.document(kind, info, runs))
-    if outputs.picture is not None:
-        draw(outputs.picture)
-        outputs.picture.save()
-
-
-class Bar:
-    """A progress bar on stderr over so many seconds of runs."""
-
-    def __init__(self, seconds: float) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        # Refreshed by hand, so it has no thread.
-        console = Console(stderr=True)
-        self._progress = Progress(
-            *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
-        )
-        self._task = self._progress.add_task("", total=seconds)
-
-    def __enter__(self) -> Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    async def during(self, name: str, measuring: Coroutine[Any, Any, T]) -> T:
-        """Await a run while the bar moves. Cancelling it cancels the run."""
-        self._progress.update(self._task, description=name)
-        mover = asyncio.create_task(self._move(), name="progress bar")
-        try:
-            return await measuring
-        finally:
-            mover.cancel()
-            await asyncio.gather(mover, return_exceptions=True)
-
-    async def _move(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            self._progress.update(self._task, advance=TICK_S)
-            self._progress.refresh()
+def tell_memory(info: dict[str, Any]) -> None:
+    """Print what was taken of each GPU that the node could use."""
+    for number, gpu in enumerate(info.get("gpus", ())):
+        used, total = gpu["memory_used_mib"], gpu["memory_total_mib"]
+        print(f"GPU {number}, {gpu['name']}, driver {gpu['driver']}: {used} of {total} MiB in use")

@@ -51,6 +51,9 @@ def rehearse(steps: Steps) -> list[Launch]:
     with unmade(rehearsal):
         for size in steps.sizes:
             model.step(state, run[:size], who[:size])
+        # A clone's reference is decoded alone.
+        codes = torch.empty(1, config.talker.num_code_groups, dtype=torch.int64, device="meta")
+        model.decode(state.codec, codes, run[:1], who[:1])
     return rehearsal.launches
 
 

@@ -15,12 +15,13 @@ from typing import Any
 
 from loguru import logger
 
+from agent_tts.engine.admission import Speaker
 from agent_tts.engine.base import Close, Frame, Input, Open, Output
 from agent_tts.engine.graphs import Launched
 from agent_tts.engine.pace import Pace
 from agent_tts.engine.pieces import Piece
 from agent_tts.engine.qwen3_loading import create_models, use
-from agent_tts.engine.qwen3_model import Qwen3Model, Speaker
+from agent_tts.engine.qwen3_model import Qwen3Model
 from agent_tts.engine.qwen3_row import Row
 from agent_tts.engine.qwen3_voices import Qwen3Voices
 from agent_tts.engine.slots import Slots
@@ -30,8 +31,8 @@ from agent_tts.events import EngineInfo, Model
 from agent_tts.settings import Settings
 from agent_tts.voices.library import VoiceLibrary
 
-# Prompts computed in one step: each takes about as long as a frame, and everybody waits for it.
-JOINS_PER_STEP = 4
+# Prompts that are begun in one step: each takes the host about a tenth of a millisecond, and everybody waits for it.
+JOINS_PER_STEP = 16
 
 # A step in which nobody can run, before a model is loaded or the cache has room, lasts so long.
 WAIT_S = 0.005
@@ -67,7 +68,7 @@ class Qwen3Engine:
         self._loader = ThreadPoolExecutor(1, "qwen3 loader", use, (self._models[0].device,))
         # What it has to do: at most one thing for each model and for each clone, and nothing that no row waits for.
         self._loading: dict[object, Future[Speaker] | Future[None]] = {}
-        # Prompts that may still be computed in this step.
+        # Prompts that may still be begun in this step.
         self._joins = 0
         # On a GPU the next step is prepared while one is under way.
         self._overlaps = self._models[0].device.type == "cuda"
@@ -92,18 +93,19 @@ class Qwen3Engine:
                 outputs += self._slots.guard(row, partial(self._prepare, row))
         for row in self._slots.owners([one.slot for one in inputs if isinstance(one, Open)]):
             outputs += self._slots.guard(row, partial(self._join, row))  # ahead of its text
+        computed = [model.update() for model in self._models]
         before, self._under_way = self._under_way, []
         for model in self._models:
             if running := [row for row in rows if row.runs and row.model is model]:
                 self._under_way.append(_Frames([(row, row.begin()) for row in running], _launch(model, running)))
         if self._under_way and self._overlaps:
-            sizes = tuple(frames.launched.size for frames in self._under_way)
-            self._pace.launched(sizes, time.perf_counter(), time.perf_counter() - began)
+            kind = (*computed, *(frames.launched.size for frames in self._under_way))
+            self._pace.launched(kind, time.perf_counter(), time.perf_counter() - began)
         outputs = self._hear(before) + outputs
         if not self._overlaps:
             step, self._under_way = self._under_way, []
             outputs += self._hear(step)
-        if rows and not (outputs or self._under_way):
+        if rows and not (outputs or self._under_way or any(computed)):
             _wait([row.loading for row in rows if row.loading])
         return outputs
 
@@ -130,13 +132,13 @@ class Qwen3Engine:
         return outputs + row.settle()
 
     def _join(self, row: Row) -> None:
-        """Compute the prompt of a row's next piece, if there is one and its turn has come."""
-        if row.joined or not self._joins or not self._is_ready(row):
+        """Begin the prompt of a row's next piece, if there is one and its turn has come, or ask for it again."""
+        begun = row.joining
+        if row.joined or not (begun or self._joins) or not self._is_ready(row):
             return
-        joined = row.join()
-        if joined:
+        if row.join():
             self._watch.reset(row.track.slot)
-        if joined or row.joining:
+        if not begun and (row.joined or row.joining):
             self._joins -= 1
 
     def _is_ready(self, row: Row) -> bool:

@@ -28,6 +28,7 @@ def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
     """
     if not settings.models:
         raise SettingsError("qwen3.models: the engine qwen3 needs a model: --model FOLDER, or a hub id")
+    logger.info("opening {}", settings.device)
     device = _device(settings.device)
     limit_threads(device)
     use(device)

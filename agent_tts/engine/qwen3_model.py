@@ -1,9 +1,8 @@
-"""A Qwen3-TTS checkpoint on its device, with the state of every row; the only file of the engine that holds tensors."""
+"""A Qwen3-TTS checkpoint on its device, with the state of every row."""
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,8 +12,8 @@ import numpy as np
 import torch
 from loguru import logger
 from numpy.typing import NDArray
-from torch import Tensor
 
+from agent_tts.engine.admission import Admission, Speaker
 from agent_tts.engine.compiling import Steps, compiling
 from agent_tts.engine.graphs import FrameGraphs, Launched, batch_sizes, most_rows, rows_of_state
 from agent_tts.events import VoiceKind
@@ -24,31 +23,18 @@ from agent_tts.model.codec import Codec
 from agent_tts.model.codec_state import CodecState
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.entries import CheckpointError
-from agent_tts.model.frame import FrameModel, Prefix
+from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import PAGE_POSITIONS
 from agent_tts.model.pages import Pages
-from agent_tts.model.prompt import Prompt, Reference, Voice
+from agent_tts.model.prompt import Position, Prompt, Reference, Voice
 from agent_tts.model.sampling import Sampling
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.weights import build, plan
 from agent_tts.text.tokens import Tokenizer
 
 KINDS: dict[ModelType, VoiceKind] = {"custom_voice": "named", "voice_design": "designed", "base": "cloned"}
+WARM_UP_ROWS = 16  # that join at once, before anybody else does
 SPEAKER_ENCODER = ("speaker_encoder.",)  # what begins so in model.safetensors is for enrolment only
-PREFIX_POSITIONS = 4_096  # of prompts, kept ready: 115 kB each at the released sizes
-# Positions that a row is given with its prompt, where rows share the cache, so that few run out of it later: 24 s.
-SPEECH_POSITIONS = 300
-# Positions of a prompt that are computed in one step: some milliseconds on a GPU, a second on a small CPU.
-SLICE, CPU_SLICE = 512, 64
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Speaker:
-    """Who speaks, as the model needs it."""
-
-    voice: Voice
-    vector: Tensor | None = None  # [H], on the device
-    codec: CodecState | None = None  # of one row: what follows the voice's reference; None is the start of a stream
 
 
 class Qwen3Model:
@@ -98,11 +84,6 @@ class Qwen3Model:
             plan(self._frame, folder / "model.safetensors", dtype, unused=SPEAKER_ENCODER),
             plan(self._codec, codec_file, self._codec_dtype, unused=codec_module.ENCODING),
         )
-        # What rows have joined with, the one used last at the end.
-        self._prefixes: OrderedDict[object, Prefix] = OrderedDict()
-        # Positions of their prompts that rows have computed, where a prompt takes several steps.
-        self._computed: dict[int, int] = {}
-        self._slice = SLICE if device.type == "cuda" else CPU_SLICE
         # None until it is loaded.
         self._running: _Running | None = None
 
@@ -174,10 +155,13 @@ class Qwen3Model:
         runner = FrameGraphs(
             model, state, captured=captured, buckets=() if self._one_size else None, progress=self._tell
         )
+        admission = Admission(model, state, self.positions, pages, captured=captured)
         times.append(time.monotonic())
         spans = [after - before for before, after in pairwise(times)]
         logger.info("{}: weights {:.1f} s, then kernels {:.1f} s, capture {:.1f} s", self.name, *spans)
-        self._running = _Running(model, state, runner, pages)
+        running = _Running(model, state, runner, admission)
+        running.warm_up(min(self.batch, WARM_UP_ROWS) if self.device.type == "cuda" else 1)
+        self._running = running
 
     def _steps(self) -> Steps | None:
         """Those that are made of fused kernels, if they will be."""
@@ -215,59 +199,36 @@ class Qwen3Model:
         return Speaker(voice, placed, self._after(voice.reference) if voice.reference else None)
 
     def _after(self, reference: Reference) -> CodecState:
-        """The codec's state behind a reference. Frame by frame: a long clip in one piece takes gigabytes."""
+        """The codec's state behind a reference. Frame by frame: a long clip in one piece takes gigabytes.
+
+        As a batch of rows that are named, for which the kernels are compiled.
+        """
         state = self._codec.init_state(1, self.device, self._codec_dtype)
         run = torch.ones(1, dtype=torch.bool, device=self.device)
+        rows = torch.zeros(1, dtype=torch.int64, device=self.device)
         for codes in torch.tensor(reference.frames, device=self.device):
-            self._loaded.model.decode(state, codes[None], run, None)
+            self._loaded.model.decode(state, codes[None], run, rows)
         return state
 
     def join(self, row: int, prompt: Prompt, sampling: Sampling, speaker: Speaker) -> bool:
-        """Give a row to a prompt, whoever had it before.
+        """Give a row to a prompt, whoever had it before; True when the row may run from the next update on.
 
-        False as long as there is too little of the cache left for it, or a part of it has to be computed yet, so that a
-        long one does not hold up the others: then it has to be called again, with the same prompt.
+        False as long as there is too little of the cache left for it, or others have to be computed first, or a part of
+        it later, so that no step takes much longer: then it has to be called again, with the same prompt.
 
         Raises:
-            ValueError: the prompt is longer than the cache.
+            ValueError: the prompt is longer than the cache, or needs a speaker's vector.
         """
-        running, computed = self._loaded, self._computed.get(row, 0)
-        if running.pages and not computed:
-            running.pages.release(row)
-            if not running.pages.ensure(row, min(self.positions, len(prompt.prefix) + SPEECH_POSITIONS)):
-                return False
-        # With a reference the prefix holds the text, too, which is another one each time.
-        whose = speaker if speaker.vector is not None else None
-        key = None if speaker.voice.reference else (prompt.prefix, prompt.start, whose)
-        state, known = running.state, self._prefixes.get(key) if key else None
-        if known is None and len(prompt.prefix) - computed > self._slice:
-            part = prompt.prefix[computed : computed + self._slice]
-            self._frame.prefill(state.frame, row, part, speaker.vector, at=computed)
-            self._computed[row] = computed + len(part)
-            return False
-        self._computed.pop(row, None)
-        self._frame.join(state.frame, row, prompt, sampling, speaker.vector, known, computed)
-        if key:
-            self._prefixes[key] = known or self._frame.prefix(state.frame, row, len(prompt.prefix))
-            self._prefixes.move_to_end(key)
-            while sum(prefix.keys.shape[1] for prefix in self._prefixes.values()) > PREFIX_POSITIONS:
-                self._prefixes.popitem(last=False)
-        if speaker.codec:
-            state.codec.put(row, speaker.codec)
-        else:
-            self._codec.reset(state.codec, torch.arange(len(state.codec.position), device=self.device) == row)
-        return True
+        return self._loaded.admission.join(row, prompt, sampling, speaker)
 
     def reserve(self, row: int, positions: int) -> bool:
         """Whether a row may use so many positions of the cache; False when the others have taken what there is."""
-        pages = self._loaded.pages
-        return pages is None or pages.ensure(row, positions)
+        return self._loaded.admission.reserve(row, positions)
 
     def release(self, row: int) -> None:
         """Nobody uses the row until it is joined again."""
-        self._computed.pop(row, None)
-        if self._running and self._running.pages:
-            self._running.pages.release(row)
+        if self._running:
+            self._running.admission.release(row)
 
     @torch.inference_mode()
     def wipe(self, row: int) -> None:
@@ -282,7 +243,11 @@ class Qwen3Model:
     def add_text(self, row: int, tokens: Sequence[int], *, complete: bool) -> None:
         """More of a row's text; the last of a complete text is followed by its end mark."""
         end = [self.config.tts_eos_token_id] if complete else []
-        self._frame.add_text(self._loaded.state.frame, row, [*tokens, *end], complete=complete)
+        self._loaded.admission.add_text(row, [*tokens, *end], complete=complete)
+
+    def update(self) -> bool:
+        """Do what rows that join and texts that were added ask for, ahead of a step; whether prompts were computed."""
+        return self._running is not None and self._running.admission.update()
 
     def launch(self, rows: Sequence[int]) -> Launched:
         """Begin a frame of different rows, `batch` at most: each has joined, and has text or knows that it is all."""
@@ -300,4 +265,23 @@ class _Running:
     model: SpeechModel
     state: SpeechState
     graphs: FrameGraphs
-    pages: Pages | None  # None: every row has its own positions
+    admission: Admission
+
+    def warm_up(self, most: int) -> None:
+        """Let up to `most` rows speak: what is loaded or allocated on first use would be heard by the first callers.
+
+        Fewer, where so many have no room in the cache.
+        """
+        prompt = Prompt((Position(0, None),) * 16, start=None, text=(0,), complete=False)
+        speaker, join = Speaker(Voice()), self.admission.join
+        for rows in map(range, sorted({1, most})):
+            for _ in ("computed", "kept"):
+                joined: list[int] = []
+                for _ in rows:  # each update computes one prompt at least
+                    joined += [row for row in rows if row not in joined and join(row, prompt, Sampling(), speaker)]
+                    self.admission.update()
+                self.graphs.launch(joined).result()
+                for row in rows:
+                    self.admission.release(row)
+        self.admission.prefixes.clear()
+        self.admission.update()

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agent_tts.engine.admission import Speaker
 from agent_tts.engine.base import Done, Flushed, Frame, NotFinite, Open, Output, Starved
 from agent_tts.engine.graphs import Spoken
 from agent_tts.engine.pieces import Piece, PieceFeed
-from agent_tts.engine.qwen3_model import Qwen3Model, Speaker
+from agent_tts.engine.qwen3_model import Qwen3Model
 from agent_tts.engine.qwen3_voices import Cast
 from agent_tts.engine.watch import SILENT_PEAK
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
@@ -22,6 +23,10 @@ from agent_tts.model.sampling import Sampling
 from agent_tts.voices import LANGUAGES
 
 LANGUAGE_NAMES = {code: name for name, code in LANGUAGES.items()}
+
+# Tokens that a row has before it, as long as it does not read on: to read text takes as long as many frames, and texts
+# that come whole are read when they are needed.
+TOKENS_AHEAD = 8
 
 
 class Joining(NamedTuple):
@@ -84,7 +89,7 @@ class Row:
     def goes_on(self) -> bool:
         """Whether it takes part in this step with what it has: most rows do in most steps."""
         self.runs = (
-            self._complete
+            (self._complete or (self._given - self._read > TOKENS_AHEAD and self.track.pieces[0].speakable))
             and 0 < self._used < self.model.positions
             and self.model.reserve(self.track.slot, self._used + 1)
         )

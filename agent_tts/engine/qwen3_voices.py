@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_tts.engine.qwen3_model import Qwen3Model, Speaker
+from agent_tts.engine.admission import Speaker
+from agent_tts.engine.qwen3_model import Qwen3Model
 from agent_tts.errors import InvalidRequest, UnknownVoice, Unsupported
 from agent_tts.events import SpeechOptions, Voice, VoiceKind
 from agent_tts.model import prompt

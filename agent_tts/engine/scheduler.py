@@ -105,19 +105,21 @@ class Scheduler:
         self._streams: dict[int, Stream] = {}
         # Those without a slot, oldest first.
         self._waiting: deque[Stream] = deque()
-        # The owner of each slot, or None.
-        self._owners: list[Stream | None] = [None] * policy.slots
+        # The owner of each slot that has one.
+        self._owners: dict[int, Stream] = {}
         # Slots without an owner, a heap: the lowest is next, so that few streams are a small batch.
         self._free: list[int] = list(range(policy.slots))
         # What the engine must be told in the next step, in order.
         self._inputs: list[base.Input] = []
         # Events that did not come from a step.
         self._events: list[Event] = []
+        # Before this time no deadline of a stream passes; when it is reached, the next is looked for.
+        self._deadline = math.inf
 
     @property
     def speaking(self) -> int:
         """Slots with an owner."""
-        return len(self._owners) - len(self._free)
+        return len(self._owners)
 
     @property
     def queued(self) -> int:
@@ -134,6 +136,7 @@ class Scheduler:
             self._refuse(stream, f"all {self.policy.slots} slots are speaking and the queue is full")
         else:
             self._waiting.append(stream)
+            self._deadline = min(self._deadline, now + self.policy.queue_s)
 
     def append(self, stream_id: int, text: str) -> None:
         """More text. An unknown stream has finished already: nothing to do, here and in all commands below."""
@@ -173,11 +176,17 @@ class Scheduler:
 
     def plan(self, now: float) -> Step:
         """What the next step is told, and who speaks in it. Deadlines that have passed take effect."""
-        self._expire(now)
+        reached = now >= self._deadline
+        if reached:
+            self._expire(now)
         while self._waiting and self._free:
             self._admit(self._waiting.popleft(), now)
+        if reached:
+            deadlines = [stream.opened_at + self.policy.queue_s for stream in self._waiting]
+            deadlines += [self._deadline_of(stream) for stream in self._owners.values()]
+            self._deadline = min(deadlines, default=math.inf)
         inputs, self._inputs = self._inputs, []
-        streams = [stream for stream in self._owners if stream is not None and self._can_run(stream, now)]
+        streams = [stream for stream in self._owners.values() if self._can_run(stream, now)]
         if self.policy.batch is not None and len(streams) > self.policy.batch:
             # First who has not been heard at all, then who runs dry first.
             streams = heapq.nsmallest(self.policy.batch, streams, key=lambda stream: stream.heard_until)
@@ -197,7 +206,7 @@ class Scheduler:
                 stream.under_way -= 1
                 stream.busy_s += step_s
         for output in outputs:
-            owner = self._owners[output.slot]
+            owner = self._owners.get(output.slot)
             if owner is not None and owner.id == output.epoch:
                 self._take(owner, output, now)
         new, self._events = self._events, []
@@ -207,17 +216,12 @@ class Scheduler:
         """When the next step is due: a time not after `now` is at once; None is never, without a new command."""
         if self._inputs or self._events or (self._waiting and self._free):
             return now
-        times = [stream.opened_at + self.policy.queue_s for stream in self._waiting]
-        for stream in self._owners:
-            if stream is None:
-                continue
-            times.append(stream.admitted_at + self.policy.stream_s)
-            if not stream.has_text:
-                times.append(stream.dry_since + self.policy.text_idle_s)
-            elif stream.credit > stream.under_way:
+        wake_at = self._deadline
+        for stream in self._owners.values():
+            if stream.has_text and stream.credit > stream.under_way:
                 slack = min(PACING_SLACK_S, (stream.lead_s or 0.0) / 4)
-                times.append(stream.due() + slack)
-        return min(times, default=None)
+                wake_at = min(wake_at, stream.due() + slack)
+        return None if wake_at == math.inf else wake_at
 
     # ------------------------------------------------------------ inside
 
@@ -228,6 +232,7 @@ class Scheduler:
         slot = heapq.heappop(self._free)
         stream.slot, stream.admitted_at, stream.dry_since = slot, now, now
         self._owners[slot] = stream
+        self._deadline = min(self._deadline, self._deadline_of(stream))
         self._inputs.append(base.Open(slot, stream.id, stream.options))
         self._inputs += [base.Text(slot, held.text, held.flush, held.last) for held in stream.text]
         stream.text.clear()
@@ -236,14 +241,17 @@ class Scheduler:
     def _expire(self, now: float) -> None:
         while self._waiting and now >= self._waiting[0].opened_at + self.policy.queue_s and not self._free:
             self._refuse(self._waiting.popleft(), f"no slot came free within {self.policy.queue_s:g} s")
-        for stream in self._owners:
-            if stream is None:
-                continue
+        for stream in list(self._owners.values()):
             if not stream.has_text and now >= stream.dry_since + self.policy.text_idle_s:
                 message = f"no text for {self.policy.text_idle_s:g} s: append text, or end the context"
                 self._finish(stream, "error", "starved", message)
             elif now >= stream.admitted_at + self.policy.stream_s:
                 self._finish(stream, "length")
+
+    def _deadline_of(self, stream: Stream) -> float:
+        """Of a stream in its slot, as long as no text comes."""
+        in_all = stream.admitted_at + self.policy.stream_s
+        return in_all if stream.has_text else min(in_all, stream.dry_since + self.policy.text_idle_s)
 
     def _take(self, stream: Stream, output: base.Output, now: float) -> None:
         match output:
@@ -260,6 +268,7 @@ class Scheduler:
                 self._events.append(events.Flushed(stream.id, stream.flushes.popleft()))
             case base.Starved():
                 stream.has_text, stream.dry_since = False, now
+                self._deadline = min(self._deadline, self._deadline_of(stream))
             case base.Done(length=length):
                 self._finish(stream, "length" if length else "end")
             case base.Failed(code=code, message=message):
@@ -280,7 +289,7 @@ class Scheduler:
         if stream.slot is not None:
             # The engine hears of it before it hears of the slot's next owner.
             self._inputs.append(base.Close(stream.slot))
-            self._owners[stream.slot] = None
+            del self._owners[stream.slot]
             heapq.heappush(self._free, stream.slot)
         elif stream in self._waiting:
             self._waiting.remove(stream)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import queue
 import signal
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 from agent_tts.errors import SettingsError
 from agent_tts.events import Command, Event
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, WireError, encode
-from agent_tts.processes import die_with
+from agent_tts.processes import die_with, settle
 
 if TYPE_CHECKING:
     from agent_tts.engine.loop import EngineLoop
@@ -180,7 +181,10 @@ def main() -> None:
     setup = first[0]
     if len(first) > 1 or not isinstance(setup, Setup):
         raise WireError("the setup has to come first, and alone until the hello")
-    serve(create_loop(Settings.model_validate_json(setup.settings)), inbox, Outbox(out))
+    loop = create_loop(Settings.model_validate_json(setup.settings))
+    settle()
+    serve(loop, inbox, Outbox(out))
+    gc.unfreeze()
 
 
 if __name__ == "__main__":

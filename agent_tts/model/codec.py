@@ -146,9 +146,9 @@ class Codec(nn.Module):
         )
 
     @torch.inference_mode()
-    def reset(self, state: CodecState, mask: Tensor) -> None:
-        """Puts the rows of `mask` (bool[rows]) back to the start of a stream."""
-        state.position.masked_fill_(mask, 0)
+    def reset(self, state: CodecState, rows: Tensor) -> None:
+        """Puts some rows, int64[n], back to the start of a stream."""
+        state.position.index_fill_(0, rows, 0)
 
     @torch.inference_mode()
     def step(self, state: CodecState, codes: Tensor, run: Tensor, rows: Tensor | None = None) -> Tensor:

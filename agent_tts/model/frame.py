@@ -6,19 +6,23 @@ fixed shape, and a step asks the host nothing, so it can be captured once and re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from agent_tts.model.config import ModelConfig
+from agent_tts.model.frame_state import COUNTS, FLAGS, WISHES, FrameState
 from agent_tts.model.layers import PAGE_POSITIONS, Cache
 from agent_tts.model.predictor import Draw, Predictor, PredictorState
-from agent_tts.model.prompt import Position, Prompt, Speaker
-from agent_tts.model.sampling import Sampling, SamplingRows, Warp, draw, forbid, penalise
+from agent_tts.model.prompt import VECTOR, Prompt
+from agent_tts.model.row_changes import Prefix, RowChanges
+from agent_tts.model.sampling import Sampling, Warp, draw, forbid, penalise
 from agent_tts.model.talker import Talker
+from agent_tts.model.upload import staged
 
 # What chooses a code of every row: (logits [B, V], codebook from 0) -> int64[B].
 Choose = Callable[[Tensor, int], Tensor]
@@ -36,50 +40,26 @@ class StepOps:
 
 
 @dataclass(frozen=True, slots=True)
-class FrameState:
-    """Everything that the rows remember from frame to frame. B rows, S positions of the cache, V codes of the talker.
+class PromptParts:
+    """Parts of the prompts of some rows that do not run, padded to one length. B rows, T positions, K codebooks."""
 
-    `text_lengths` is the host's own copy of `text_length`, so that adding text never waits for the device.
-    """
+    rows: Tensor  # int64[B]
+    at: Tensor  # int64[B]: positions of the prompt that are in the row already
+    lengths: Tensor  # int64[B]: positions of the part; the rest is padding, which reaches nobody
+    numbers: Tensor  # int64[B, T + 1, 1 + K]: as `Prompt.numbers`, with what the first frame step adds at the end
+    vectors: Tensor  # [B, H]: speakers' vectors, where the numbers have a place for one
 
-    cache: Cache  # the talker's
-    scratch: PredictorState
-    sampling: SamplingRows
-    position: Tensor  # int64[B]: where the next frame step writes the cache
-    feedback: Tensor  # [B, H]: codec side of the next frame step
-    text: Tensor  # int64[B, S]: text side of the frame steps
-    text_length: Tensor  # int64[B]: how much of `text` is known
-    text_complete: Tensor  # bool[B]: no more text will be added
-    text_read: Tensor  # int64[B]: how much of `text` the talker has read
-    frame: Tensor  # int64[B]: frames drawn since the row joined; the counter of the noise
-    seen: Tensor  # bool[B, V]: first codes drawn since the row joined
-    ended: Tensor  # bool[B]: the row has drawn the end of speech, or nobody has joined it
-    text_lengths: list[int]
+    @staticmethod
+    def size(rows: int, length: int, codebooks: int) -> int:
+        """How many numbers `of` wants."""
+        return rows * (3 + (length + 1) * (1 + codebooks))
 
-    def of(self, rows: Tensor) -> FrameState:
-        """What the rows int64[B] remember, copied, in their order; cache and text are still those of all rows."""
-        return replace(
-            self,
-            scratch=self.scratch.first(len(rows)),
-            sampling=self.sampling.of(rows),
-            position=self.position[rows],
-            feedback=self.feedback[rows],
-            text_length=self.text_length[rows],
-            text_complete=self.text_complete[rows],
-            text_read=self.text_read[rows],
-            frame=self.frame[rows],
-            seen=self.seen[rows],
-            ended=self.ended[rows],
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """What a row has computed of a prompt before its first frame step: T positions, the same for every such prompt."""
-
-    keys: Tensor  # [layers, T, key/value heads, head_dim]
-    values: Tensor  # same shape
-    start: Tensor  # [H]: codec side of the first frame step
+    @staticmethod
+    def of(packed: Tensor, vectors: Tensor, length: int) -> PromptParts:
+        """Views of one int64[size], in the order of the fields."""
+        rows = len(vectors)
+        row, at, lengths = packed[: 3 * rows].view(3, rows)
+        return PromptParts(row, at, lengths, packed[3 * rows :].view(rows, length + 1, -1), vectors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,146 +100,90 @@ class FrameModel(nn.Module):
         """
         talker, weight = self.config.talker, self.talker.codec_head.weight
         device, dtype = weight.device, weight.dtype
-
-        def count() -> Tensor:
-            return torch.zeros(rows, device=device, dtype=torch.int64)
-
-        def mask() -> Tensor:
-            return torch.zeros(rows, device=device, dtype=torch.bool)
-
         if pages is None:
             cache = Cache.empty(talker, rows, positions + 1, device, dtype)
         else:
             cache = Cache.paged(talker, rows, positions, pages, page_positions, device, dtype)
-        return FrameState(
+
+        def block(size: int, dtype: torch.dtype) -> Tensor:
+            """Zeros [size, B], each line at a multiple of 16 bytes: kernels are compiled for such addresses."""
+            return torch.zeros(size, -(-rows // 16) * 16, device=device, dtype=dtype)[:, :rows]
+
+        state = FrameState(
             cache=cache,
             scratch=self.predictor.init_state(rows, device, dtype),
-            sampling=SamplingRows.empty(rows, device),
-            position=count(),
+            counts=block(COUNTS, torch.int64),
+            wishes=block(WISHES, torch.float32),
+            flags=block(FLAGS, torch.bool),
             feedback=torch.zeros(rows, talker.hidden_size, device=device, dtype=dtype),
             text=torch.zeros(rows, positions, device=device, dtype=torch.int64),
-            text_length=count(),
-            text_complete=mask(),
-            text_read=count(),
-            frame=count(),
             seen=torch.zeros(rows, talker.vocab_size, device=device, dtype=torch.bool),
-            ended=~mask(),
             text_lengths=[0] * rows,
         )
+        state.wishes.fill_(1)  # what a row without an owner computes with is a number
+        state.ended.fill_(True)
+        return state
 
-    @torch.inference_mode()
-    def reset(self, state: FrameState, rows: Tensor) -> None:
-        """Forgets the rows of a mask bool[B]; they speak no more until somebody joins them."""
-        for counter in (state.position, state.text_length, state.text_read, state.frame):
-            counter.masked_fill_(rows, 0)
-        state.text_complete.masked_fill_(rows, False)
-        state.feedback.masked_fill_(rows[:, None], 0)
-        state.seen.masked_fill_(rows[:, None], False)
-        state.ended.masked_fill_(rows, True)
+    def check(self, state: FrameState, prompt: Prompt, vector: Tensor | None) -> None:
+        """Whether a row of the state can join with a prompt.
 
-    @torch.inference_mode()
-    def join(
-        self,
-        state: FrameState,
-        row: int,
-        prompt: Prompt,
-        sampling: Sampling,
-        vector: Tensor | None = None,
-        prefix: Prefix | None = None,
-        computed: int = 0,
-    ) -> None:
-        """Gives a row to a request: forgets the former owner, computes the prefix, takes over the text.
-
-        Args:
-            vector: [H], the speaker's vector, where the prompt has a place for it.
-            prefix: that of an earlier prompt with the same prefix, start and vector, in place of computing it.
-            computed: how many positions of the prefix are in the row already, by `prefill`.
         Raises:
-            ValueError: prompt and text are longer than the cache, or the vector is missing.
+            ValueError: prompt and text are longer than the cache, or the speaker's vector [H] is missing.
         """
         if len(prompt.prefix) + len(prompt.text) > state.cache.sink:
             raise ValueError(f"prompt and text take more than {state.cache.sink} positions")
-        if prefix is None:
-            start = self.embed([Position(None, prompt.start)], vector)[0]
-            self.prefill(state, row, prompt.prefix[computed:], vector, at=computed)
-        else:
-            start = prefix.start
-            state.cache.write(row, prefix.keys, prefix.values)
-        self.reset(state, torch.arange(len(state.ended), device=state.ended.device) == row)
-        state.text_lengths[row] = 0
-        state.position[row] = len(prompt.prefix)
-        state.feedback[row] = start
-        state.sampling.set(row, sampling)
-        self.add_text(state, row, prompt.text, complete=prompt.complete)
-        state.ended[row] = False
+        size = self.config.talker.hidden_size
+        if prompt.needs_vector and (vector is None or vector.shape != (size,)):
+            raise ValueError(f"this voice needs a speaker vector of {size} values")
 
     @torch.inference_mode()
-    def prefill(
-        self, state: FrameState, row: int, positions: Sequence[Position], vector: Tensor | None, *, at: int
+    def join(
+        self, state: FrameState, row: int, prompt: Prompt, sampling: Sampling, vector: Tensor | None = None
     ) -> None:
-        """Computes a part of a prompt's prefix, behind the `at` positions before it, into a row that does not run.
+        """Gives one row to a request, prompt and text, whoever had it before.
 
         Raises:
-            ValueError: the vector is missing.
+            ValueError: see `check`.
         """
-        self.talker.prefill(self.embed(positions, vector), row, state.cache, at)
+        self.check(state, prompt, vector)
+        length, device = len(prompt.prefix), state.ended.device
+        numbers = prompt.numbers(self.config.talker.num_code_groups)
+        packed = np.concatenate((np.array([row, 0, length]), numbers), axis=None)
+        vectors = torch.zeros_like(state.feedback[:1]) if vector is None else vector.to(state.feedback)[None]
+        parts = PromptParts.of(staged(packed, device).to(device, non_blocking=True), vectors, length)
+        changes = RowChanges(state)
+        changes.join(row, length, sampling)
+        changes.start(row, self.prefill(state, parts, None)[0])
+        changes.add_text(row, prompt.text, complete=prompt.complete)
+        changes.apply()
 
     @torch.inference_mode()
-    def prefix(self, state: FrameState, row: int, positions: int) -> Prefix:
-        """A copy of what a row has just joined with, for the next request with the same `positions` long prefix."""
+    def prefill(self, state: FrameState, parts: PromptParts, span: int | None) -> Tensor:
+        """Computes parts of prompts into their rows; gives the codec side of their first frame steps, [B, H].
+
+        It asks the host nothing, so it can be captured once and replayed. `span` is how many leading positions of
+        their rows the parts may read, themselves included; None where all of them are the beginning of a prompt.
+        """
+        offsets = torch.arange(parts.numbers.shape[1] - 1, device=parts.at.device)
+        positions = torch.where(offsets < parts.lengths[:, None], parts.at[:, None] + offsets, state.cache.sink)
+        x = self.embed(parts.numbers, parts.vectors)
+        self.talker.prefill(x[:, :-1], parts.rows, positions, state.cache, span)
+        return x[:, -1]
+
+    @torch.inference_mode()
+    def prefix(self, state: FrameState, row: int, positions: int, start: Tensor) -> Prefix:
+        """A copy of what a row has just computed, for the next request with the same `positions` long prefix."""
         keys, values = state.cache.read(row, positions)
-        return Prefix(keys, values, state.feedback[row].clone())
+        return Prefix(keys, values, start)
 
-    @torch.inference_mode()
-    def add_text(self, state: FrameState, row: int, tokens: Sequence[int], *, complete: bool) -> None:
-        """Adds tokens to a row's text; the last of a complete text is tts_eos, which the caller adds.
-
-        Raises:
-            ValueError: the text is longer than the cache.
-        """
-        known = state.text_lengths[row]
-        length = known + len(tokens)
-        if length > state.text.shape[1]:
-            raise ValueError(f"the text is longer than {state.text.shape[1]} tokens")
-        added = torch.tensor(tokens, dtype=torch.int64)
-        state.text[row, known:length] = added.to(state.text.device, non_blocking=True)
-        state.text_lengths[row] = length
-        state.text_length[row] = length
-        state.text_complete[row] = complete
-
-    def embed(self, positions: Sequence[Position], vector: Tensor | None) -> Tensor:
-        """The sum of both sides of each position: [T, H].
-
-        Raises:
-            ValueError: the positions need a vector of the talker's hidden size, and it is not that.
-        """
-        weight = self.talker.codec_embedding.weight
-        x = torch.zeros(len(positions), weight.shape[1], device=weight.device, dtype=weight.dtype)
-
-        def ids(values: Sequence[object]) -> Tensor:
-            return torch.tensor(values, device=weight.device, dtype=torch.int64)
-
-        texts = [(at, p.text) for at, p in enumerate(positions) if p.text is not None]
-        codes = [(at, p.codec) for at, p in enumerate(positions) if isinstance(p.codec, int)]
-        frames = [(at, p.codec) for at, p in enumerate(positions) if isinstance(p.codec, tuple)]
-        vectors = [at for at, p in enumerate(positions) if isinstance(p.codec, Speaker)]
-        if texts:
-            x[ids([at for at, _ in texts])] = self.talker.embed_text(ids([text for _, text in texts]))
-        if codes:
-            x[ids([at for at, _ in codes])] += self.talker.codec_embedding(ids([code for _, code in codes]))
-        if frames:
-            x[ids([at for at, _ in frames])] += self.embed_frames(ids([frame for _, frame in frames]))
-        if vectors:
-            if vector is None or vector.shape != x.shape[1:]:
-                raise ValueError(f"this voice needs a speaker vector of {x.shape[1]} values")
-            x[ids(vectors)] += vector.to(x)
-        return x
-
-    def embed_frames(self, frames: Tensor) -> Tensor:
-        """Codec side of whole frames: int64[T, 16] -> [T, H]."""
-        first = self.talker.codec_embedding(frames[:, 0])
-        others = [table(frames[:, index]) for index, table in enumerate(self.predictor.codec_embedding, 1)]
-        return torch.stack([first, *others], dim=1).sum(1)
+    def embed(self, numbers: Tensor, vectors: Tensor) -> Tensor:
+        """The sum of both sides of each position: int64[B, T, 1 + K] as `Prompt.numbers`, [B, H] -> [B, T, H]."""
+        known, ids = numbers >= 0, numbers.clamp(min=0)
+        text = self.talker.embed_text(ids[..., 0]).masked_fill(~known[..., :1], 0)
+        tables = (self.talker.codec_embedding, *self.predictor.codec_embedding)
+        codes = torch.stack([table(ids[..., index]) for index, table in enumerate(tables, 1)], dim=2)
+        said = codes.masked_fill(~known[..., 1:, None], 0).sum(2)
+        return text + torch.where(numbers[..., 1:2] == VECTOR, vectors[:, None], said)
 
     @torch.inference_mode()
     def step(self, state: FrameState, run: Tensor, choose: Choose | None = None, rows: Tensor | None = None) -> Frame:

@@ -80,8 +80,13 @@ class Cache:
         return Cache(keys, values, table, plain)
 
     @property
+    def page_positions(self) -> int:
+        """Positions of a page."""
+        return self.keys.shape[2]
+
+    @property
     def sink(self) -> int:
-        size = self.keys.shape[2]
+        size = self.page_positions
         return size - 1 if self.plain else (self.table.shape[1] - 1) * size
 
     def first(self, rows: int) -> Cache:
@@ -90,20 +95,18 @@ class Cache:
 
     def read(self, row: int, positions: int) -> tuple[Tensor, Tensor]:
         """A copy of the first positions of a row: keys and values [layers, T, key/value heads, head_dim]."""
-        pages, places = self._at(row, positions)
+        at = torch.arange(positions, device=self.table.device)
+        pages, places = self.table[row, at // self.page_positions], at % self.page_positions
         return self.keys[:, pages, places], self.values[:, pages, places]
 
-    def write(self, row: int, keys: Tensor, values: Tensor) -> None:
-        """Puts what `read` gave into the first positions of a row."""
-        pages, places = self._at(row, keys.shape[1])
+    def write(self, rows: Tensor, columns: Tensor, places: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Puts positions of any rows where they belong: [layers, T, key/value heads, head_dim].
+
+        Each stands in a row, a column of the row's table and a place of that page: int64[T].
+        """
+        pages = self.table[rows, columns]
         self.keys[:, pages, places] = keys
         self.values[:, pages, places] = values
-
-    def _at(self, row: int, positions: int) -> tuple[Tensor, Tensor]:
-        """Page and place of each of the first positions of a row."""
-        size = self.keys.shape[2]
-        at = torch.arange(positions, device=self.table.device)
-        return self.table[row, at // size], at % size
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +116,20 @@ class Window:
     pages: Tensor  # int64[B, T]: the page that a token is in
     places: Tensor  # int64[B, T]: its place there
     read: Tensor | None  # int64[B, pages of a row]: what the rows read; None is the first B pages, in place
-    span: int  # how many leading positions the call reads
+    span: int | None  # how many leading positions the call reads; None reads the call itself, of rows at their start
     cos: Tensor  # [B, T, 1, head_dim]
     sin: Tensor  # [B, T, 1, head_dim]
     mask: Tensor  # bool[B, 1, T, span]
 
-    def of_rows(self, layer: Tensor) -> Tensor:
-        """One layer of the cache as these rows see it: [pages, size, heads, head_dim] -> [B, >= span, ...]."""
-        return layer[: len(self.pages)] if self.read is None else layer[self.read].flatten(1, 2)
+    def seen(self, layer: Tensor, own: Tensor) -> Tensor:
+        """What a call reads of one layer of the cache, into which it has written its own: [B, span, heads, head_dim].
+
+        layer [pages, size, heads, head_dim], own [B, T, heads, head_dim].
+        """
+        if self.span is None:
+            return own
+        rows = layer[: len(self.pages)] if self.read is None else layer[self.read].flatten(1, 2)
+        return rows[:, : self.span]
 
     def first(self, rows: int) -> Window:
         """The first rows: a view."""
@@ -191,13 +200,13 @@ class Attention(nn.Module):
         heads = (*x.shape[:2], -1, self.head_dim)
         query = rotate(self.q_norm(self.q_proj(x).view(heads)), window.cos, window.sin)
         key = rotate(self.k_norm(self.k_proj(x).view(heads)), window.cos, window.sin)
+        value = self.v_proj(x).view(heads)
         keys[window.pages, window.places] = key
-        values[window.pages, window.places] = self.v_proj(x).view(heads)
-        keys, values = window.of_rows(keys), window.of_rows(values)
+        values[window.pages, window.places] = value
         out = F.scaled_dot_product_attention(
             query.transpose(1, 2),
-            keys[:, : window.span].transpose(1, 2),
-            values[:, : window.span].transpose(1, 2),
+            window.seen(keys, key).transpose(1, 2),
+            window.seen(values, value).transpose(1, 2),
             attn_mask=window.mask,
             enable_gqa=True,
         )
@@ -244,12 +253,15 @@ class Transformer(nn.Module):
         self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.rope = Rope(shape.head_dim, shape.rope_theta)
 
-    def window(self, positions: Tensor, span: int, cache: Cache, rows: Tensor | None = None) -> Window:
-        """The window of int64[B, T] positions of all rows of a cache, or of the rows int64[B]."""
+    def window(self, positions: Tensor, span: int | None, cache: Cache, rows: Tensor | None = None) -> Window:
+        """The window of int64[B, T] positions of all rows of a cache, or of the rows int64[B].
+
+        `span` None is for rows that stand at their start, at positions 0 to T - 1 or at the sink.
+        """
         table = cache.table if rows is None else cache.table[rows]
-        size = cache.keys.shape[2]
-        read = None if rows is None and cache.plain else table[:, : -(-span // size)]
-        mask = torch.arange(span, device=positions.device) <= positions[..., None]
+        size, seen = cache.page_positions, positions.shape[1] if span is None else span
+        read = None if span is None or (rows is None and cache.plain) else table[:, : -(-span // size)]
+        mask = torch.arange(seen, device=positions.device) <= positions[..., None]
         cos, sin = self.rope(positions, cache.keys.dtype)
         return Window(table.gather(1, positions // size), positions % size, read, span, cos, sin, mask[:, None])
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from agent_tts.model.layers import Cache
+from agent_tts.model.upload import upload
 
 
 class Pages:
     """Hands out the pages of a cache, and takes them back with the row.
 
-    Tables are written on the current stream, so a step that is under way still reads them as they were.
+    Tables are written by `update`, on the current stream: a step that is under way still reads them as they were.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -19,11 +21,8 @@ class Pages:
         self._most = cache.sink
         self._free = list(range(pages - 1, 0, -1))  # page 0 is nobody's
         self._of_row: list[list[int]] = [[] for _ in range(len(cache.table))]
-
-    @property
-    def free_positions(self) -> int:
-        """How many positions could still be given out."""
-        return len(self._free) * self._size
+        # Rows whose tables are not what the device knows.
+        self._changed: set[int] = set()
 
     def ensure(self, row: int, positions: int) -> bool:
         """Gives a row what it lacks for its first `positions`; False, and nothing changes, if there is not so much.
@@ -39,11 +38,25 @@ class Pages:
             return False
         if need > have:
             mine += [self._free.pop() for _ in range(need - have)]
-            self._table[row, have:need] = torch.tensor(mine[have:], device=self._table.device)
+            self._changed.add(row)
         return True
 
     def release(self, row: int) -> None:
         """Takes back all that a row has."""
+        if not self._of_row[row]:
+            return
         self._free += self._of_row[row]
         self._of_row[row] = []
-        self._table[row] = 0
+        self._changed.add(row)
+
+    @torch.inference_mode()
+    def update(self) -> None:
+        """Tells the device who has what, by one copy and without waiting. Before a step writes to the pages."""
+        if not self._changed:
+            return
+        rows = np.fromiter(self._changed, np.int64)
+        table = np.zeros((len(rows), self._table.shape[1]), np.int64)
+        for entry, row in zip(table, rows, strict=True):
+            entry[: len(self._of_row[row])] = self._of_row[row]
+        self._changed.clear()
+        self._table.index_copy_(0, *upload([rows, table], self._table.device))

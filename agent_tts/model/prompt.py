@@ -25,7 +25,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from agent_tts.model.config import ModelConfig
+
+NOTHING, VECTOR = -1, -2  # among the numbers of a prompt
 
 
 class Speaker(Enum):
@@ -69,6 +74,27 @@ class Prompt:
     start: Codec  # codec side of the first frame step
     text: tuple[int, ...]  # text side of the frame steps, one a frame; tts_pad for ever after
     complete: bool  # `text` ends with tts_eos or has already been read: more must not be added
+
+    @property
+    def needs_vector(self) -> bool:
+        """Whether there is a place for the speaker's vector."""
+        return any(position.codec is Speaker.VECTOR for position in self.prefix)
+
+    def numbers(self, codebooks: int) -> NDArray[np.int64]:
+        """Every position of the prefix, then what the first frame step adds of it: int64[T + 1, 1 + codebooks].
+
+        The token of the text, then the codes of the codec side. NOTHING stands where there is none, and VECTOR in the
+        place of the first code where the speaker's vector belongs.
+        """
+        numbers = np.full((len(self.prefix) + 1, 1 + codebooks), NOTHING, np.int64)
+        for row, (text, codec) in zip(numbers, (*self.prefix, Position(None, self.start)), strict=True):
+            if text is not None:
+                row[0] = text
+            if isinstance(codec, tuple):
+                row[1:] = codec
+            elif codec is not None:
+                row[1] = VECTOR if isinstance(codec, Speaker) else codec
+        return numbers
 
 
 def language_id(config: ModelConfig, language: str, speaker: str | Speaker | None) -> int | None:

@@ -22,6 +22,8 @@ MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
 MIX_2 = 0x94D049BB133111EB - 2**64
 FRAME_STRIDE = 64  # counters of a frame: more than it has codebooks
 
+SAMPLING_COUNTS, SAMPLING_WISHES = 4, 5  # whole numbers of a `Sampling`, and others
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -65,6 +67,12 @@ class Sampling:
         if not self.repetition_penalty > 0:
             raise ValueError("repetition_penalty must be above 0")
 
+    def numbers(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """What `SamplingRows` is made of: the whole numbers, with the seed in two's complement, and the others."""
+        counts = ((self.seed + 2**63) % 2**64 - 2**63, self.min_frames, self.top_k, self.predictor_top_k)
+        talker, predictor = (self.temperature, self.top_p), (self.predictor_temperature, self.predictor_top_p)
+        return counts, (self.repetition_penalty, *talker, *predictor)
+
 
 @dataclass(frozen=True, slots=True)
 class Warp:
@@ -73,21 +81,6 @@ class Warp:
     temperature: Tensor  # float32[B]
     top_k: Tensor  # int64[B]
     top_p: Tensor  # float32[B]
-
-    @staticmethod
-    def empty(rows: int, device: torch.device) -> Warp:
-        return Warp(
-            torch.ones(rows, device=device),
-            torch.zeros(rows, device=device, dtype=torch.int64),
-            torch.ones(rows, device=device),
-        )
-
-    def of(self, rows: Tensor) -> Warp:
-        """Those of the rows int64[B], copied."""
-        return Warp(self.temperature[rows], self.top_k[rows], self.top_p[rows])
-
-    def set(self, row: int, temperature: float, top_k: int, top_p: float) -> None:
-        self.temperature[row], self.top_k[row], self.top_p[row] = temperature, top_k, top_p
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,31 +94,14 @@ class SamplingRows:
     predictor: Warp
 
     @staticmethod
-    def empty(rows: int, device: torch.device) -> SamplingRows:
+    def of(counts: Tensor, wishes: Tensor) -> SamplingRows:
+        """Views of what `Sampling.numbers` gives, a column for each row: int64[4, B] and float32[5, B]."""
+        seed, min_frames, top_k, predictor_top_k = counts
+        penalty, temperature, top_p, predictor_temperature, predictor_top_p = wishes
+        talker = Warp(temperature, top_k, top_p)
         return SamplingRows(
-            seed=torch.zeros(rows, device=device, dtype=torch.int64),
-            repetition_penalty=torch.ones(rows, device=device),
-            min_frames=torch.zeros(rows, device=device, dtype=torch.int64),
-            talker=Warp.empty(rows, device),
-            predictor=Warp.empty(rows, device),
+            seed, penalty, min_frames, talker, Warp(predictor_temperature, predictor_top_k, predictor_top_p)
         )
-
-    def of(self, rows: Tensor) -> SamplingRows:
-        """Those of the rows int64[B], copied."""
-        return SamplingRows(
-            seed=self.seed[rows],
-            repetition_penalty=self.repetition_penalty[rows],
-            min_frames=self.min_frames[rows],
-            talker=self.talker.of(rows),
-            predictor=self.predictor.of(rows),
-        )
-
-    def set(self, row: int, wish: Sampling) -> None:
-        self.seed[row] = (wish.seed + 2**63) % 2**64 - 2**63
-        self.repetition_penalty[row] = wish.repetition_penalty
-        self.min_frames[row] = wish.min_frames
-        self.talker.set(row, wish.temperature, wish.top_k, wish.top_p)
-        self.predictor.set(row, wish.predictor_temperature, wish.predictor_top_k, wish.predictor_top_p)
 
 
 def penalise(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from agent_tts.model.codec import Codec
 from agent_tts.model.codec_state import CodecState
-from agent_tts.model.frame import FrameModel, FrameState
+from agent_tts.model.frame import FrameModel
+from agent_tts.model.frame_state import FrameState
 
 PEAK = 32_767  # of int16
 

@@ -6,7 +6,6 @@ Parameters carry the names of the checkpoint less the part that `checkpoint_name
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -42,12 +41,13 @@ class Talker(Transformer):
         projected: Tensor = self.text_projection(self.text_embedding(ids))
         return projected
 
-    def prefill(self, x: Tensor, row: int, cache: Cache, at: int = 0) -> None:
-        """Writes a part of a prompt into one row, behind the `at` positions before it: x [T, H], all below the sink."""
-        end = at + len(x)
-        positions = torch.arange(at, end, device=x.device)[None]
-        rows = torch.full((1,), row, device=x.device)
-        self.run(x[None], cache, self.window(positions, end, cache, rows))
+    def prefill(self, x: Tensor, rows: Tensor, positions: Tensor, cache: Cache, span: int | None) -> None:
+        """Writes parts of prompts into some rows.
+
+        x [B, T, H], rows int64[B], positions int64[B, T]: the sink for padding. `span` is how many leading positions
+        they may read; None where each begins at position 0.
+        """
+        self.run(x, cache, self.window(positions, span, cache, rows))
 
     def step(self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None = None) -> Tensor:
         """One position of each of the rows int64[B], or of all: x [B, H] -> [B, H].

@@ -139,13 +139,14 @@ class VoiceCard(BaseModel):
 
 
 class VoiceList(BaseModel):
-    """All voices, and the one that speaks when none is asked for."""
+    """All voices, the one that speaks when none is asked for, and whether more may be cloned from clips."""
 
     voices: list[VoiceCard]
     default: str
+    clones: bool = False
 
 
-def voice_list(routing: Routing) -> VoiceList:
+def voice_list(routing: Routing, *, clones: bool = False) -> VoiceList:
     """Every voice that can be spoken."""
     aliases: dict[str, list[str]] = {}
     for alias, name in routing.info.aliases.items():
@@ -161,6 +162,7 @@ def voice_list(routing: Routing) -> VoiceList:
             for voice in routing.voices()
         ],
         default=routing.info.default_voice,
+        clones=clones,
     )
 
 

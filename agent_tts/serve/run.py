@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from loguru import logger
 
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.hub import with_local_models
+from agent_tts.processes import settle
 from agent_tts.serve.app import Companion, create_app
 from agent_tts.serve.server import NodeServer, listen
 from agent_tts.settings import Settings
@@ -29,11 +31,17 @@ def run(settings: Settings, on_ready: Callable[[str], None] | None = None, compa
     Raises:
         SettingsError: the node, or its engine, cannot be set up like that, or a model cannot be had.
     """
+
+    def ready(url: str) -> None:
+        settle()  # with all that was imported on the way
+        if on_ready:
+            on_ready(url)
+
     log_to_stderr(settings.log_level)
     settings = with_local_models(settings)
     with contextlib.closing(listen(settings)) as listener:
         app = create_app(settings, companion=companion)
-        server = NodeServer(app, settings, on_ready)
+        server = NodeServer(app, settings, ready)
         # uvicorn would show the whole traceback of an engine that does not start; its message follows here.
         logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.start_error is None)
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
@@ -45,6 +53,8 @@ def run(settings: Settings, on_ready: Callable[[str], None] | None = None, compa
                     raise reason from None
                 logger.error("{}", reason)
                 return 1
+            finally:
+                gc.unfreeze()
         return server.exit_code
 
 

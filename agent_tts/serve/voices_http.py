@@ -193,7 +193,9 @@ def _one_of(*models: type[_NewVoice]) -> dict[str, Any]:
 
 async def list_voices(request: Request, client: Authorized) -> openai.VoiceList:
     """The voices that a request may name."""
-    return openai.voice_list(node_of(request).service.routing)
+    service = node_of(request).service
+    clones = service.library is not None and service.routing.speaks("cloned")
+    return openai.voice_list(service.routing, clones=clones)
 
 
 async def create_voice(request: Request, client: Authorized) -> VoiceAdded:

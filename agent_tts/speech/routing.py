@@ -126,6 +126,10 @@ class Routing:
         """Whether a name is one of the engine's own voices."""
         return name in self._own
 
+    def speaks(self, kind: VoiceKind) -> bool:
+        """Whether a model here speaks voices of a kind."""
+        return any(model.kind == kind for model in self.info.models)
+
     def check_new(self, name: str, kind: VoiceKind) -> None:
         """Raise an error unless a voice of this kind and name may be added to the library.
 
@@ -204,7 +208,7 @@ class Routing:
         ]
 
     def _require_kind(self, what: str, kind: VoiceKind) -> None:
-        if not any(model.kind == kind for model in self.info.models):
+        if not self.speaks(kind):
             add = f"add a {CHECKPOINTS[kind]} model ({HUB}{CHECKPOINTS[kind]}) to qwen3.models"
             raise Unsupported(f"{what}: this node has no model that speaks it; {add}")
 

@@ -12,6 +12,7 @@ from websockets.frames import Frame, Opcode
 
 from agent_tts.bench.connection import FrameReader, dial
 from agent_tts.client import ConnectionLost, stream_url
+from agent_tts.errors import UnknownVoice
 from tests.support import running_node
 
 SIZES = st.sampled_from([bytes(125), bytes(126), bytes(65_535), bytes(65_536)])
@@ -114,3 +115,13 @@ async def test_a_node_that_refuses_is_a_lost_connection() -> None:
             await dial(stream_url(node.url + "/elsewhere"))
     with pytest.raises(ConnectionLost, match="no node answers"):
         await dial(node.ws_url)
+
+
+async def test_what_a_session_cannot_be_is_an_error() -> None:
+    """A voice that is not there would be measured as another."""
+    async with running_node() as node:
+        connection, _ = await dial(node.ws_url)
+        await connection.update({"voice": "tone-660"})
+        with pytest.raises(UnknownVoice):
+            await connection.update({"voice": "nobody"})
+        await connection.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent_tts.bench.node import children_of, cpu_s, device, own_node
+from agent_tts.bench.node import children_of, cpu_s, own_node
 from agent_tts.errors import EngineLost
 
 PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
@@ -38,10 +38,3 @@ def test_cpu_time_grows_with_work() -> None:
     while (now := cpu_s(os.getpid())) is not None and now <= before:
         sum(range(10_000))
     assert now is not None
-
-
-def test_the_device_is_described() -> None:
-    found = device()
-    assert found["cores"] == os.cpu_count()
-    assert found["cpu"]
-    assert found["versions"]["agent-tts"]

@@ -35,7 +35,7 @@ def test_counts_in_short() -> None:
 def draw(folder: Path, name: str) -> list[Path]:
     """One of each kind."""
     times, lines = report.Plot(folder / f"times-{name}"), report.Plot(folder / f"lines-{name}")
-    times.ttfa("title", [("1/s", [3.0, 1.0, 2.0])])
+    times.times("title", [("1/s", [3.0, 1.0, 2.0])])
     lines.lines("title", [1, 2], {"cpu": [1.0, 2.0]}, ("streams", "%"))
     times.save()
     lines.save()

@@ -45,8 +45,7 @@ async def test_peers_hear_a_node_and_leave_it() -> None:
     assert figures["cpu_percent"].keys() == {"front", "clients"}
 
 
-async def test_a_node_without_webrtc_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_node_without_webrtc_is_an_error() -> None:
     async with running_node(limits={"rtc_peers": 0}) as node:
-        with pytest.raises(SpeechError, match="could not connect"):
+        with pytest.raises(SpeechError, match="refuses a WebRTC peer"):
             await listen(node.url, None, 1, 1.0, None, {})
-    assert "refuses a WebRTC peer" in capfd.readouterr().err

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.bench.statistics import Player, percentile, percentiles
+from agent_tts.bench.statistics import Player, mean_at_once, most_at_once, percentile, percentiles
 
 
 def test_percentiles_are_values_that_were_measured() -> None:
@@ -39,3 +39,23 @@ def test_a_late_chunk_is_a_gap_and_delays_all_that_follow() -> None:
     assert player.margins == pytest.approx([-0.02, 0.01, -0.04])
     assert player.gaps == 2
     assert player.gaps_s == pytest.approx(0.06)
+
+
+@pytest.mark.parametrize(
+    ("spans", "most"),
+    [
+        ([], 0),
+        ([(0, 1), (1, 2)], 1),  # one follows the other
+        ([(0, 1.5), (1, 2), (1.2, 1.4)], 3),
+        ([(0, 20)], 1),
+        ([(-5, 0.5), (3, 9), (4, 5), (4, 5), (9.5, 12)], 3),
+        ([(-5, -1), (-3, -1), (11, 12), (11, 12)], 0),  # outside
+    ],
+)
+def test_spans_are_counted_where_they_overlap_most(spans: list[tuple[float, float]], most: int) -> None:
+    assert most_at_once(spans, 0, 10) == most
+
+
+def test_the_mean_of_spans_is_over_all_the_time() -> None:
+    assert mean_at_once([(-5, 5), (5, 10), (7.5, 12), (11, 12), (-2, -1)], 0, 10) == 1.25
+    assert mean_at_once([], 0, 10) == 0

@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -66,9 +66,11 @@ def find_chromium() -> str:
 class Page:
     """One tab."""
 
-    def __init__(self, devtools: DevTools, session: str) -> None:
+    def __init__(self, devtools: DevTools, session: str, context: str) -> None:
         self._devtools = devtools
         self._session = session
+        # The storage that is this tab's own.
+        self._context = context
         # What went wrong on the page: uncaught exceptions, console errors, refusals by the content security policy.
         self.errors: list[str] = []
         # Addresses that the page asked for.
@@ -135,6 +137,13 @@ class Page:
         for character in text:
             await self.call("Input.insertText", text=character)
 
+    async def allow(self, permission: str, setting: str) -> None:
+        """Set a permission of this tab to "granted", "denied" or "prompt"."""
+        named = {"name": permission}
+        await self._devtools.call(
+            "Browser.setPermission", permission=named, setting=setting, browserContextId=self._context
+        )
+
     async def resize(self, width: int, height: int, *, phone: bool = False) -> None:
         """The size of the window, CSS pixels."""
         await self.call(
@@ -164,7 +173,8 @@ class Page:
             case "Runtime.consoleAPICalled" if params["type"] in ("error", "warning", "assert"):
                 self.errors.append(" ".join(str(part.get("value", part)) for part in params["args"]))
             case "Log.entryAdded" if params["entry"]["level"] in ("error", "warning"):
-                self.errors.append(f"{params['entry']['source']}: {params['entry']['text']}")
+                entry = params["entry"]
+                self.errors.append(f"{entry['source']}: {entry['text']} {entry.get('url', '')}".rstrip())
             case "Network.requestWillBeSent":
                 self.requests.append(params["request"]["url"])
             case "Network.webSocketCreated":
@@ -218,7 +228,7 @@ class DevTools:
         try:
             target = await self.call("Target.createTarget", url="about:blank", browserContextId=context)
             attached = await self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
-            page = self._pages[attached["sessionId"]] = Page(self, attached["sessionId"])
+            page = self._pages[attached["sessionId"]] = Page(self, attached["sessionId"], context)
             for domain in ("Page", "Runtime", "Log", "Network"):
                 await page.call(f"{domain}.enable")
             yield page
@@ -241,11 +251,11 @@ class DevTools:
 
 
 @asynccontextmanager
-async def chromium() -> AsyncIterator[DevTools]:
-    """A browser with an empty profile. When the block is left, its processes and its profile are gone."""
+async def chromium(*flags: str) -> AsyncIterator[DevTools]:
+    """A browser with an empty profile and these flags besides. Afterwards its processes and its profile are gone."""
     profile = Path(tempfile.mkdtemp(prefix="agent_tts-chromium-"))
     try:
-        async with _process(profile), _devtools(profile) as devtools:
+        async with _process(profile, flags), _devtools(profile) as devtools:
             yield devtools
     finally:
         shutil.rmtree(profile, ignore_errors=True)
@@ -259,10 +269,11 @@ def _removed(folder: Path) -> bool:
 
 
 @asynccontextmanager
-async def _process(profile: Path) -> AsyncIterator[None]:
+async def _process(profile: Path, flags: Sequence[str]) -> AsyncIterator[None]:
     process = await asyncio.create_subprocess_exec(
         find_chromium(),
         *FLAGS,
+        *flags,
         f"--user-data-dir={profile}",
         "--remote-debugging-port=0",
         "about:blank",

@@ -186,3 +186,216 @@ async def test_snippets_carry_the_choice_and_no_key(page: Page) -> None:
         assert "german" in snippet
         assert "1.5" in snippet
         assert "AGENT_TTS_KEY" in snippet
+
+
+# ---------------------------------------------------------------- a conversation
+
+
+CONVERSATION = """
+  const conversation = new m.Conversation();
+  const run = (steps) => steps.forEach(([type, data]) =>
+    type === "type" ? conversation.type(data) : type === "end" ? conversation.end()
+      : conversation.receive(type, data ?? {}));
+  const seen = () => conversation.turns.map((turn) =>
+    [turn.who, ...m.pieces(turn).map(({ is, text }) => `${is}:${text}`)]);
+"""
+Step = tuple[str, Any]
+
+
+def said(text: str, *, final: bool = True) -> Step:
+    return "user-transcription", {"text": text, "final": final}
+
+
+def written(*parts: str) -> list[Step]:
+    return [("bot-llm-started", None), *(("bot-llm-text", {"text": part}) for part in parts), ("bot-llm-stopped", None)]
+
+
+def words(text: str) -> list[Step]:
+    return [("bot-tts-text", {"text": word}) for word in text.split()]
+
+
+def ours(kind: str, **data: Any) -> Step:
+    return "server-message", {"kind": kind, **data}
+
+
+STARTED: Step = ("user-started-speaking", None)
+STOPPED: Step = ("user-stopped-speaking", None)
+SOUNDS: Step = ("bot-started-speaking", None)
+SILENT: Step = ("bot-stopped-speaking", None)
+INTERRUPTED: Step = ("bot-interrupted", None)
+
+
+async def conversation(page: Page, *parts: list[Step]) -> list[Any]:
+    """The turns after each part of a conversation, and what the agent is doing."""
+    body = CONVERSATION + "return a[0].map((steps) => { run(steps); return [seen(), conversation.phase]; });"
+    found: list[Any] = await module(page, "conversation.js", body, parts)
+    return found
+
+
+async def test_words_are_marked_as_they_are_heard(page: Page) -> None:
+    """What a user says may change until it is final; the agent's text is written first and heard later."""
+    hearing, asked, answering, speaking, done = await conversation(
+        page,
+        [STARTED, said("what is", final=False)],
+        [said("What is"), said("the tie", final=False), STOPPED, said("the time?")],
+        written("It is ", "**ten** ", "past nine."),
+        [SOUNDS, *words("It is ten")],
+        [*words("past nine."), SILENT],
+    )
+    assert hearing == [[["user", "interim:what is"]], "hearing"]
+    assert asked == [[["user", "heard:What is the time?"]], "thinking"]
+    assert answering[0][1] == ["agent", "coming:It is **ten** past nine."]
+    assert speaking == [[asked[0][0], ["agent", "heard:It is **", "now:ten", "coming:** past nine."]], "speaking"]
+    assert done == [[asked[0][0], ["agent", "heard:It is **ten** past nine."]], "listening"]
+
+
+async def test_an_interruption_parts_heard_from_cut(page: Page) -> None:
+    """What the agent counts as heard is final; a word that was on its way when it was cut opens no turn."""
+    before, after, final, following = await conversation(
+        page,
+        [*written("One two three four five."), SOUNDS, *words("One two")],
+        [STARTED, INTERRUPTED, *words("three"), SILENT],
+        [ours("interrupted", turn=1, heard="One two three", unheard=" four five.")],
+        [said("Stop."), STOPPED, *written("Fine."), SOUNDS, *words("Fine."), SILENT],
+    )
+    assert before[0][0] == ["agent", "heard:One ", "now:two", "coming: three four five."]
+    assert after[0] == [["agent", "heard:One two ", "cut:three four five."], ["user"]]
+    assert final[0][0] == ["agent", "heard:One two three ", "cut:four five."]
+    assert following[0] == [final[0][0], ["user", "heard:Stop."], ["agent", "heard:Fine."]]
+
+
+async def test_a_false_interruption_goes_on_where_it_was(page: Page) -> None:
+    """A cough has no words: it leaves no turn, and the agent's turn is whole again."""
+    cut, resumed = await conversation(
+        page,
+        [*written("One two three."), SOUNDS, *words("One"), STARTED, INTERRUPTED, SILENT, STOPPED],
+        [ours("resumed", turn=1), SOUNDS, *words("two three."), SILENT],
+    )
+    assert cut[0] == [["agent", "heard:One ", "cut:two three."], ["user"]]
+    assert resumed == [[["agent", "heard:One two three."]], "listening"]
+
+
+async def test_a_held_turn_is_neither_over_nor_cut(page: Page) -> None:
+    """The agent is silent while it listens: the rest is still to come, until it says which part was not heard."""
+    held, resumed, cut = await conversation(
+        page,
+        [*written("One two three."), SOUNDS, *words("One"), STARTED, SILENT],
+        [STOPPED, ours("resumed", turn=1), SOUNDS, *words("two")],
+        [STARTED, SILENT, ours("interrupted", turn=1, heard="One two", unheard="three."), INTERRUPTED, said("Stop.")],
+    )
+    assert held == [[["agent", "now:One", "coming: two three."], ["user"]], "hearing"]
+    assert resumed == [[["agent", "heard:One ", "now:two", "coming: three."]], "speaking"]
+    assert cut[0] == [["agent", "heard:One two ", "cut:three."], ["user", "heard:Stop."]]
+
+
+async def test_an_interruption_in_a_pause_takes_the_end_back(page: Page) -> None:
+    """What looked like the end was none: the agent says that words were not heard."""
+    paused, cut = await conversation(
+        page,
+        [*written("One two three."), SOUNDS, *words("One"), SILENT],
+        [STARTED, INTERRUPTED, ours("interrupted", turn=1, heard="One", unheard="two three.")],
+    )
+    assert paused[0] == [["agent", "heard:One two three."]]
+    assert cut[0] == [["agent", "heard:One ", "cut:two three."], ["user"]]
+
+
+async def test_writing_interrupts(page: Page) -> None:
+    """The written turn stands after the one it cut, also when the agent tells later what was heard of that."""
+    turns, settled = await conversation(
+        page,
+        [*written("One two three."), SOUNDS, *words("One"), ("type", "Enough.")],
+        [
+            INTERRUPTED,
+            ours("interrupted", turn=1, heard="One two", unheard=" three."),
+            *written("Good."),
+            *words("Good."),
+        ],
+    )
+    assert turns == [[["agent", "heard:One ", "cut:two three."], ["user", "heard:Enough."]], "thinking"]
+    assert settled[0] == [["agent", "heard:One two ", "cut:three."], ["user", "heard:Enough."], ["agent", "now:Good."]]
+
+
+async def test_a_pause_is_no_end(page: Page) -> None:
+    """Silence after the last text looks like the end, until another word is heard; a greeting needs no text at all."""
+    greeted, paused, on, ended = await conversation(
+        page,
+        [SOUNDS, *words("Hello there.")],
+        [SILENT, said("Hi."), *written("One two."), SOUNDS, *words("One"), SILENT],
+        words("two."),
+        [("end", None)],
+    )
+    assert greeted[0] == [["agent", "heard:Hello ", "now:there."]]
+    assert paused[0][-1] == ["agent", "heard:One two."]
+    assert on[0][-1] == ["agent", "heard:One ", "now:two."]
+    assert ended == [[["agent", "heard:Hello there."], ["user", "heard:Hi."], ["agent", "heard:One two."]], "listening"]
+
+
+async def test_a_long_conversation_forgets_its_beginning(page: Page) -> None:
+    """At most 60 turns are kept."""
+    body = (
+        CONVERSATION
+        + "for (let i = 0; i < 70; i++) conversation.type(String(i)); return seen().map((turn) => turn[1]);"
+    )
+    kept = await module(page, "conversation.js", body)
+    assert kept == [f"heard:{i}" for i in range(10, 70)]
+
+
+async def test_a_waterfall_adds_up(page: Page) -> None:
+    """Each bar reaches from the mark before it to its own, in the order of time; marks that do not apply have none."""
+    body = "return a[0].map((marks) => m.waterfall(marks).map(({ name, fromMs, toMs }) => [name, fromMs, toMs]));"
+    spoken = {"user_stopped": 0, "turn_end": 300, "transcript": 250, "llm_first_token": 420, "audio_first": 510}
+    typed = {"user_stopped": 0, "turn_end": None, "transcript": None, "llm_first_token": 90, "audio_first": 150}
+    assert await module(page, "waterfall.js", body, [{**spoken, "heard": 560}, typed, {}]) == [
+        [
+            ["transcript", 0, 250],
+            ["turn_end", 250, 300],
+            ["llm_first_token", 300, 420],
+            ["audio_first", 420, 510],
+            ["heard", 510, 560],
+        ],
+        [["llm_first_token", 0, 90], ["audio_first", 90, 150]],
+        [],
+    ]
+
+
+async def test_what_is_heard_is_on_the_clock_of_the_agent(page: Page) -> None:
+    """The agent's message joins the clocks; sound before the answer is of the turn before; either order is right."""
+    body = """
+      const heard = (found) => found && found.marks.heard;
+      const marks = { turn_end: 300, audio_first: 500 };
+      const clock = new m.TurnClock();
+      const greeting = [heard(clock.hear(10)), heard(clock.tell(0, marks, 20))];
+      clock.answer();
+      const spoken = [heard(clock.tell(1, marks, 1000)), heard(clock.hear(1090)), heard(clock.hear(1500))];
+      clock.write(2000);
+      const before = heard(clock.hear(2050));
+      clock.answer();
+      const written = [heard(clock.hear(2180)), heard(clock.tell(2, { turn_end: null, audio_first: 120 }, 2150))];
+      clock.answer();
+      const late = [heard(clock.hear(3000)), heard(clock.tell(3, marks, 3100))];
+      return [greeting, before, spoken, written, late];
+    """
+    found = await module(page, "waterfall.js", body)
+    assert found == [[None, None], None, [None, 590, None], [None, 180], [None, 500]]
+
+
+async def test_a_subtitle_is_one_line(page: Page) -> None:
+    """The sentence that is being heard; of a long one, the part."""
+    body = "return a[1].map((heard) => a[0].slice(...m.lineAt(a[0], heard)));"
+    text = "First one. Second one! " + "word " * 30
+    first, second, begun, later = await module(page, "subtitle.js", body, text, [0, 12, 24, 150])
+    assert (first, second) == ("First one. ", "Second one! ")
+    assert begun.startswith("word")
+    assert len(begun) <= 90
+    assert later.startswith("word")
+    assert later != begun
+
+
+async def test_every_trouble_with_a_microphone_has_words(page: Page) -> None:
+    """What the browser's error means, and what to do; one that is not known is named."""
+    names = ["NotAllowedError", "NotFoundError", "NotReadableError", "StrangeError"]
+    body = "return a[0].map((name) => m.problemOf(name)).concat(m.INSECURE);"
+    problems = await module(page, "microphone.js", body, names)
+    assert len({problem["title"] for problem in problems}) >= 4
+    assert "StrangeError" in problems[3]["body"]
+    assert "localhost" in problems[4]["title"]

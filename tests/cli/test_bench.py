@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_tts.bench.voices import INSTRUCTIONS
 from tests.cli.process import children_of, environment, is_running, run, start
 
 QUICK = ("--warmup", "0", "--duration", "1")
@@ -33,7 +34,7 @@ def test_streams_tell_the_largest_number_without_a_gap(tmp_path: Path) -> None:
     result = run("bench", "streams", "--streams", "2,4", "--seconds", "1", "--ramp", "0.2", "--json", str(path))
     assert result.returncode == 0, result.stderr
     assert b"largest number without a gap: 4" in result.stdout
-    assert json.loads(path.read_text())["runs"][1]["cpu_percent"].keys() == {"front", "engine", "client"}
+    assert json.loads(path.read_text())["runs"][1]["cpu_percent"].keys() == {"front", "engine", "clients"}
 
 
 def test_rtc_tells_how_late_packets_come(tmp_path: Path) -> None:
@@ -43,13 +44,87 @@ def test_rtc_tells_how_late_packets_come(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["runs"][0]["packets"] > 0
 
 
+def test_saturate_keeps_every_slot_busy(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    loads = (
+        "--engine",
+        "tone",
+        "--saturate",
+        "8",
+        "--words",
+        "5",
+        "--clients",
+        "2",
+        "--warmup",
+        "1",
+        "--duration",
+        "1",
+    )
+    result = run("bench", "serve", *loads, "--json", str(path))
+    assert result.returncode == 0, result.stderr
+    found = json.loads(path.read_text())
+    (figures,) = found["runs"]
+    assert (figures["errors"], figures["peak_in_flight"], figures["clients"]) == ({}, 9, 2)
+    assert figures["audio_s_per_s"] > 8  # more than real time of each slot
+    assert found["node"]["settings"]["slots"] == 8
+    assert found["node"]["session"]["lead_ms"] is None
+
+
+def test_cancel_tells_when_the_slot_is_free(tmp_path: Path) -> None:
+    files = ("--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "out.png"))
+    result = run("bench", "cancel", "--streams", "4", "--cancels", "5", *files, env=environment(COLUMNS="160"))
+    assert result.returncode == 0, result.stderr
+    assert b"slot is the waiting one's" in result.stdout
+    (figures,) = json.loads((tmp_path / "out.json").read_text())["runs"]
+    assert figures["started_ms"]["p99"] > 0
+    assert (tmp_path / "out.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("model_type", "options", "session"),
+    [
+        ("base", ("--voice", "icl"), {"voice": "icl"}),
+        ("voice_design", (), {"instructions": INSTRUCTIONS}),
+    ],
+)
+def test_every_type_of_model_is_measured_with_a_voice_of_its_kind(
+    model_type: str, options: tuple[str, ...], session: dict[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "out.json"
+    loads = ("--synthetic", "tiny", "--type", model_type, "--concurrency", "1", "--frames", "4", *QUICK)
+    result = run("bench", "serve", *loads, *options, "--json", str(path), env=environment(OMP_NUM_THREADS="1"))
+    assert result.returncode == 0, result.stderr
+    found = json.loads(path.read_text())
+    assert found["node"]["model_type"] == model_type
+    assert session.items() <= found["node"]["session"].items()
+    (figures,) = found["runs"]
+    assert (figures["errors"], figures["silent"]) == ({}, 0)
+    assert figures["request_audio_s"]["p100"] == 0.32
+
+
+def test_peers_are_measured_beside_us_where_they_are_installed(tmp_path: Path) -> None:
+    """The real qwen-tts, on the checkpoint that our node speaks with."""
+    files = ("--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "out.png"))
+    options = ("--synthetic", "tiny", "--device", "cpu", "--frames", "4", "--requests", "2", "--warmups", "0")
+    result = run("bench", "peers", *options, *files, env=environment(OMP_NUM_THREADS="1", COLUMNS="160"), timeout=110)
+    assert result.returncode == 0, result.stderr
+    ours, theirs = json.loads((tmp_path / "out.json").read_text())["runs"]
+    assert (ours["engine"], ours["frames"], ours["requests"]) == ("agent-tts", 4, 2)
+    assert (theirs["engine"], theirs["version"]) == ("qwen-tts", "0.1.1")
+    assert 2 <= theirs["frames"] <= 4
+    assert ours["first_audio_ms"] < 4 * ours["frame_ms"]
+    assert theirs["first_audio_ms"] > 0.9 * theirs["frame_ms"] * theirs["frames"]  # it does not stream
+    assert b"faster-qwen3-tts: " in result.stderr  # not installed, or without a GPU
+    assert (tmp_path / "out.png").stat().st_size > 10_000
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
 def test_ctrl_c_takes_the_node_along() -> None:
     process = start("bench", "streams", "--streams", "2", "--seconds", "60", stdin=subprocess.DEVNULL)
-    nodes: list[int] = []
+    nodes: list[int] = []  # and the listeners' process
     engines: list[int] = []
     try:
-        while not engines:
+        while not engines or len(nodes) < 2:
             assert process.poll() is None
             nodes = children_of(process.pid)
             engines = [child for node in nodes for child in children_of(node)]
@@ -68,6 +143,17 @@ def test_ctrl_c_takes_the_node_along() -> None:
     ("arguments", "code", "said"),
     [
         (("serve", "--rate", "1", "--concurrency", "1"), 2, b"choose one"),
+        (("serve", "--rate", "1", "--saturate", "1"), 2, b"choose one"),
+        (("serve", "--url", "127.0.0.1:9", "--frames", "1"), 2, b"--frames is for a node of our own"),
+        (("serve", "--url", "127.0.0.1:9", "--synthetic", "tiny"), 2, b"leave them out with --url"),
+        (("serve", "--synthetic", "tiny", "--model", "x"), 2, b"choose one"),
+        (("serve", "--type", "base"), 2, b"--type is of random weights"),
+        (("serve", "--model", "/nonexistent"), 2, b"config.json"),
+        (("serve", "--engine", "tone", "--voice", "nobody"), 1, b"no such voice"),
+        (("streams", "--synthetic", "tiny", "--type", "x"), 2, b"unknown type 'x'"),
+        (("cancel", "--streams", "0"), 2, b"Invalid value for '--streams'"),
+        (("peers",), 2, b"--synthetic 1.7B or --model FOLDER"),
+        (("peers", "--synthetic", "tiny", "--peers", "x"), 2, b"--peers x: must be of qwen-tts"),
         (("serve", "--rate", "many"), 2, b"--rate many: must be positive numbers"),
         (("serve", "--rate", "inf"), 2, b"--rate inf: must be positive numbers"),
         (("serve", "--concurrency", "0.4"), 2, b"--concurrency 0.4: must be whole numbers from 1"),

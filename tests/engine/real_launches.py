@@ -68,6 +68,9 @@ def main() -> None:
     with unmade(Compiler(steps)):
         for size in steps.sizes:
             model.step(state, torch.ones(size, dtype=torch.bool), torch.arange(size))
+        alone = model.init_state(1, steps.positions).codec
+        codes = torch.zeros(1, 16, dtype=torch.int64)
+        model.decode(alone, codes, torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.int64))
     print(len(missed))
 
 

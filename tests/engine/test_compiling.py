@@ -167,4 +167,5 @@ def test_it_is_given_up_in_time_with_its_workers(
 
 def test_where_in_its_memory_a_tensor_begins_is_what_its_alignment_is() -> None:
     whole = torch.empty(64, dtype=torch.bfloat16, device="meta")
-    assert [Pointer.of(whole[start:]).data_ptr() % 16 for start in (0, 1, 8, 11)] == [0, 2, 0, 6]
+    aligned = [Pointer.of(whole[start:]).data_ptr() % 16 == 0 for start in (0, 1, 8, 11)]
+    assert aligned == [True, False, True, False]

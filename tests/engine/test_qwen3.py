@@ -17,10 +17,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from agent_tts.engine import qwen3_loading, qwen3_model
+from agent_tts.engine import qwen3_loading
 from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Open, Output, Starved, Text
 from agent_tts.engine.graphs import Launched
-from agent_tts.engine.qwen3 import JOINS_PER_STEP, Qwen3Engine
+from agent_tts.engine.qwen3 import Qwen3Engine
 from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.settings import Checkpoint, Qwen3, Settings, Voices
@@ -269,11 +269,11 @@ def test_a_voice_is_never_spoken_by_another_that_was_given_its_name(base: tuple[
 def test_prompts_that_are_kept_ready_take_a_bounded_part_of_the_memory(
     checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent_tts.engine.qwen3_model.PREFIX_POSITIONS", 200)
+    monkeypatch.setattr("agent_tts.engine.admission.PREFIX_POSITIONS", 200)
     with engine(checkpoint("voice_design"), slots=1) as design:
         for number in range(8):
             ours(design, SpeechOptions("design", instructions=f"{number} old man. " * 5, seed=0))
-        kept = design._models[0]._prefixes.values()
+        kept = design._models[0]._loaded.admission.prefixes.values()
         assert 100 < sum(prefix.keys.shape[1] for prefix in kept) <= 200
 
 
@@ -357,6 +357,20 @@ def test_a_first_frame_that_is_silent_is_not_waited_for_and_the_next_is_as_it_wa
     launch = model.launch
     monkeypatch.setattr(model, "launch", quiet)
     assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, expected.pcm[1_920:])
+
+
+def test_a_text_that_comes_whole_is_read_as_it_is_spoken(ryan: Qwen3Engine) -> None:
+    sentence = "This is one of many sentences. "
+    whole = speak(ryan, sentence * 4, options=RYAN)
+    outputs = ryan.step([Open(0, 1, RYAN), *(Text(0, sentence) for _ in range(3))], [0])
+    for _ in range(3):
+        outputs += ryan.step([], [0])
+    (row,) = ryan._slots.owners()
+    assert not row.track.dry
+    outputs += ryan.step([Text(0, sentence, last=True)], [0])
+    while not isinstance(outputs[-1], Done):
+        outputs += ryan.step([], [0])
+    assert b"".join(output.pcm for output in outputs if isinstance(output, Frame)) == whole.pcm.tobytes()
 
 
 @contextmanager
@@ -491,7 +505,7 @@ def test_a_long_prompt_is_computed_in_parts_while_others_speak(
     styled = SpeechOptions("ryan", "en", "Slowly. " * 8, 0, clean=False, sampling=GREEDY)
     with engine(checkpoint("custom_voice"), slots=2) as whole:
         expected = ours(whole, styled)
-    monkeypatch.setattr(qwen3_model, "CPU_SLICE", 16)
+    monkeypatch.setattr("agent_tts.engine.admission.CPU_BATCH", 16)
     with engine(checkpoint("custom_voice"), slots=2) as sliced:
         sliced.step([Open(1, 2, RYAN), Text(1, TEXT)], [1])
         outputs = sliced.step([Open(0, 1, styled), Text(0, TEXT, last=True)], [0, 1])
@@ -502,12 +516,59 @@ def test_a_long_prompt_is_computed_in_parts_while_others_speak(
         assert_same(frames_of(sliced, [one for one in outputs if one.slot == 0]), expected)
 
 
-def test_only_so_many_prompts_are_computed_in_one_step(checkpoint: Checkpoints) -> None:
-    count = JOINS_PER_STEP + 2
-    with engine(checkpoint("custom_voice"), slots=count) as many:
-        inputs = [one for slot in range(count) for one in (Open(slot, slot, RYAN), Text(slot, TEXT, last=True))]
-        spoke = [sum(isinstance(one, Frame) for one in many.step(given, range(count))) for given in (inputs, [])]
-    assert spoke == [JOINS_PER_STEP, count]
+def speaking(made: Qwen3Engine, count: int) -> list[int]:
+    """How many of some slots that open together speak in the first steps, until all do."""
+    inputs = [one for slot in range(count) for one in (Open(slot, slot, RYAN), Text(slot, TEXT, last=True))]
+    spoke: list[int] = []
+    while not spoke or spoke[-1] < count:
+        spoke.append(sum(isinstance(one, Frame) for one in made.step(inputs, range(count))))
+        inputs = []
+    made.step([Close(slot) for slot in range(count)], [])
+    return spoke
+
+
+def test_only_so_many_prompts_are_computed_or_begun_in_one_step(
+    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine(checkpoint("custom_voice"), slots=6) as many:
+        assert speaking(many, 6) == [4, 6]  # as many as a batch has room for
+        assert speaking(many, 6) == [6]  # which are ready now
+        monkeypatch.setattr("agent_tts.engine.qwen3.JOINS_PER_STEP", 2)
+        assert speaking(many, 6) == [2, 4, 6]
+
+
+STYLED = replace(RYAN, instructions="Slowly. " * 18)  # a prompt of three parts
+
+
+def test_who_leaves_before_its_prompt_is_computed_leaves_nothing_behind(checkpoint: Checkpoints) -> None:
+    """While its prompt waits, or its last part does; the row's next owner says what it says alone."""
+    with engine(checkpoint("custom_voice"), slots=2) as made:
+        alone = ours(made, RYAN)
+        queue = made._models[0]._loaded.admission._queue
+        for steps in range(2):
+            made.step([Open(0, 1, STYLED), Text(0, TEXT, last=True)], [0])
+            for _ in range(steps):
+                assert made.step([], [0]) == []
+            assert [queue.ends(one) for one in queue.batch] == [steps == 1]
+            made.step([Close(0)], [])
+            assert not queue.batch
+            assert np.array_equal(ours(made, RYAN), alone)
+
+
+def test_who_has_begun_takes_nobodys_turn_and_waits_for_none(
+    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_tts.engine.qwen3.JOINS_PER_STEP", 1)
+
+    def come(slot: int, options: SpeechOptions, run: list[int]) -> list[int]:
+        outputs = made.step([Open(slot, slot, options), Text(slot, TEXT, last=True)], run)
+        return sorted(one.slot for one in outputs if isinstance(one, Frame))
+
+    with engine(checkpoint("custom_voice"), slots=3) as made:
+        ours(made, RYAN)
+        assert come(0, STYLED, [0]) == []
+        assert come(1, RYAN, [0, 1]) == [1]
+        assert come(2, RYAN, [2, 0, 1]) == [0, 1, 2]
 
 
 class TestSeveralModels:

@@ -101,11 +101,13 @@ def test_a_draw(dtype: torch.dtype, size: int, top_k: int, top_p: float) -> None
     rows = 512
     logits = (torch.randn(rows, size, device="cuda") * 3).to(dtype)
     logits[:, :100] = float("-inf")
-    how = sampling.Warp.empty(rows, logits.device)
-    how.temperature.uniform_(0.5, 1.5)
-    how.temperature[:7] = 0
-    how.top_k.fill_(top_k)
-    how.top_p.fill_(top_p)
+    temperature = torch.empty(rows, device=logits.device).uniform_(0.5, 1.5)
+    temperature[:7] = 0
+    how = sampling.Warp(
+        temperature,
+        torch.full((rows,), top_k, device=logits.device),
+        torch.full((rows,), top_p, device=logits.device),
+    )
     seeds = torch.randint(-(2**63), 2**63 - 1, (rows,), device="cuda")
     frames = torch.randint(10_000, (rows,), device="cuda")
     found = draw(logits, how, seeds, frames, 3)

@@ -76,8 +76,8 @@ def test_a_step_is_that_of_torch_whoever_runs_pauses_or_leaves(codec: Codec, fas
     for frame, runs in enumerate(schedule):
         codes, run = random_codes(1, 2, seed=frame)[0], mask(*runs)
         if frame == 4:
-            codec.reset(expected, mask(False, True))
-            codec.reset(found, mask(False, True))
+            codec.reset(expected, torch.tensor([1], device=DEVICE))
+            codec.reset(found, torch.tensor([1], device=DEVICE))
         wanted = codec.step(expected, codes, run)
         pcm = fast.step(found, torch.where(run[:, None], codes, NO_CODE), run)
         assert (pcm.shape, pcm.dtype) == (wanted.shape, torch.float32)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import Tensor
 
-from agent_tts.model.frame import Frame, FrameModel, FrameState
+from agent_tts.model.frame import Frame, FrameModel, PromptParts
+from agent_tts.model.frame_state import FrameState
 from agent_tts.model.prompt import Prompt, Reference, Speaker, Voice, build_prompt
+from agent_tts.model.row_changes import RowChanges
 from agent_tts.model.sampling import Sampling
 from tests.model import tiny
 
@@ -46,6 +50,12 @@ def step(model: FrameModel, state: FrameState, *rows: int) -> Frame:
     run = torch.zeros(len(state.ended), dtype=torch.bool)
     run[list(rows)] = True
     return model.step(state, run)
+
+
+def add_text(state: FrameState, row: int, tokens: Sequence[int], *, complete: bool) -> None:
+    changes = RowChanges(state)
+    changes.add_text(row, tokens, complete=complete)
+    changes.apply()
 
 
 def said(frames: list[Frame], row: int = 0) -> Tensor:
@@ -225,9 +235,9 @@ class TestText:
         for begin, end in zip([first, *bounds], bounds, strict=False):
             waiting = [step(ours, state, 0) for _ in range(late)]
             assert all(frame.starved.item() and not frame.spoke.item() for frame in waiting)
-            ours.add_text(state, 0, tiny.TEXT[begin:end], complete=False)
+            add_text(state, 0, tiny.TEXT[begin:end], complete=False)
             frames += [step(ours, state, 0) for _ in range(end - begin)]
-        ours.add_text(state, 0, [TTS_EOS], complete=True)
+        add_text(state, 0, [TTS_EOS], complete=True)
         frames += [step(ours, state, 0) for _ in range(FRAMES - len(tiny.TEXT))]
         assert torch.equal(said(frames), speak(ours, prompt_of(ours)))
 
@@ -238,7 +248,7 @@ class TestText:
             ours.join(state, 0, prompt_of(ours, text=[5] * 20), GREEDY)
         ours.join(state, 0, prompt_of(ours, complete=False), GREEDY)
         with pytest.raises(ValueError, match="20 tokens"):
-            ours.add_text(state, 0, [5] * 16, complete=True)
+            add_text(state, 0, [5] * 16, complete=True)
 
 
 def requests(model: FrameModel) -> list[tuple[Prompt, Sampling]]:
@@ -298,13 +308,10 @@ class TestRows:
         ours.join(state, 1, prompt, sampling)
         assert torch.equal(said([step(ours, state, 1) for _ in range(8)], 1), speak(ours, prompt, sampling, frames=8))
 
-    def test_that_were_reset_say_nothing(self) -> None:
+    def test_that_nobody_has_joined_say_nothing(self) -> None:
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=2, positions=48)
-        for row in (0, 1):
-            ours.join(state, row, *requests(ours)[row])
-        step(ours, state, 0, 1)
-        ours.reset(state, torch.tensor([False, True]))
+        ours.join(state, 0, *requests(ours)[0])
         frame = step(ours, state, 0, 1)
         assert frame.spoke.tolist() == [True, False]
         assert not frame.starved.any()  # nor wait for text: nobody is there
@@ -334,12 +341,100 @@ def row_tensors(state: FrameState, row: int) -> dict[str, Tensor]:
     return kept
 
 
+def parts_of(model: FrameModel, length: int, *parts: tuple[int, int, NDArray[np.int64], Tensor | None]) -> PromptParts:
+    """Parts (row, positions before it, numbers with the start at their end, vector), padded to a length."""
+    numbers = np.zeros((len(parts), length + 1, parts[0][2].shape[1]), np.int64)
+    vectors = torch.zeros(len(parts), model.config.talker.hidden_size)
+    for index, (_, _, mine, vector) in enumerate(parts):
+        numbers[index, : len(mine) - 1], numbers[index, -1] = mine[:-1], mine[-1]
+        if vector is not None:
+            vectors[index] = vector
+    counts = [[row for row, *_ in parts], [at for _, at, *_ in parts], [len(mine) - 1 for _, _, mine, _ in parts]]
+    packed = np.concatenate((np.array(counts), numbers), axis=None)
+    assert len(packed) == PromptParts.size(len(parts), length, model.config.talker.num_code_groups)
+    return PromptParts.of(torch.from_numpy(packed), vectors, length)
+
+
+class TestPrefill:
+    """Prompts of every kind side by side are those prompts one by one."""
+
+    ROWS = 4
+
+    def prompts(self, model: FrameModel) -> list[tuple[NDArray[np.int64], Tensor | None]]:
+        """Of one, ten and forty-odd positions."""
+        vector = tiny.speaker_vector()
+        reference = Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(30).tolist())))
+        voices = [(Voice(), None), (Voice(Speaker.VECTOR), vector), (Voice(Speaker.VECTOR, reference), vector)]
+        numbers = [prompt_of(model, voice).numbers(16) for voice, _ in voices]
+        numbers[0] = numbers[0][-2:]
+        return list(zip(numbers, (vector for _, vector in voices), strict=True))
+
+    def state(self, model: FrameModel, *, paged: bool) -> FrameState:
+        """Everything is marked, so that what is written can be told."""
+        state = model.init_state(self.ROWS, 64, 80 if paged else None, page_positions=8)
+        if paged:
+            state.cache.table[:, :8] = torch.randperm(79)[: self.ROWS * 8].view(self.ROWS, 8) + 1
+        state.cache.keys.fill_(9)
+        state.cache.values.fill_(9)
+        return state
+
+    @pytest.mark.parametrize("paged", [False, True])
+    @pytest.mark.parametrize("cut", [None, 1, 7], ids=["whole", "after-one", "after-seven"])
+    def test_padded_and_side_by_side(self, paged: bool, cut: int | None) -> None:
+        model = tiny.models("base")[1]
+        prompts, rows = self.prompts(model), (2, 0, 3)
+        alone, together = self.state(model, paged=paged), self.state(model, paged=paged)
+        together.cache.table.copy_(alone.cache.table)
+        starts = []
+        for row, (numbers, vector) in zip(rows, prompts, strict=True):
+            parts = parts_of(model, len(numbers) - 1, (row, 0, numbers, vector))
+            starts.append(model.prefill(alone, parts, None)[0])
+
+        nobody = np.zeros((1, 17), np.int64)
+        ends = [len(numbers) - 1 if cut is None else min(cut, len(numbers) - 1) for numbers, _ in prompts]
+        first = [
+            (row, 0, np.concatenate((numbers[:end], numbers[-1:])), vector)
+            for row, (numbers, vector), end in zip(rows, prompts, ends, strict=True)
+        ]
+        found = model.prefill(together, parts_of(model, 64, *first, (0, 0, nobody, None)), None)
+        torch.testing.assert_close(found[:3], torch.stack(starts), rtol=0, atol=1e-5)
+        if cut is not None:
+            rest = [
+                (row, end, numbers[end:], vector)
+                for row, (numbers, vector), end in zip(rows, prompts, ends, strict=True)
+            ]
+            found = model.prefill(together, parts_of(model, 48, *rest), together.cache.sink)
+            torch.testing.assert_close(found, torch.stack(starts), rtol=0, atol=1e-5)
+
+        lengths = dict.fromkeys(range(self.ROWS), 0) | {
+            row: len(numbers) - 1 for row, (numbers, _) in zip(rows, prompts, strict=True)
+        }
+        for row, length in lengths.items():
+            for mine, theirs in zip(together.cache.read(row, 64), alone.cache.read(row, 64), strict=True):
+                torch.testing.assert_close(mine[:, :length], theirs[:, :length], rtol=0, atol=1e-5)
+                assert (mine[:, :length] != 9).all()
+                assert (mine[:, length:] == 9).all()  # neither the padding nor another row
+
+    def test_asks_the_host_nothing(self) -> None:
+        model = FrameModel(tiny.models("custom_voice")[1].config).to("meta")
+        state = model.init_state(rows=3, positions=48)
+        packed = torch.zeros(PromptParts.size(2, 16, 16), dtype=torch.int64, device="meta")
+        for span in (None, 48):
+            starts = model.prefill(state, PromptParts.of(packed, state.feedback[:2], 16), span)
+            assert starts.shape == state.feedback[:2].shape
+
+
 class TestStep:
     def test_asks_the_host_nothing(self) -> None:
         """On tensors without data, whatever needs a value on the host raises."""
         model = FrameModel(tiny.models("custom_voice")[1].config).to("meta")
         frame = model.step(model.init_state(rows=3, positions=48), torch.ones(3, dtype=torch.bool, device="meta"))
         assert frame.codes.shape == (3, 16)
+
+    def test_reads_what_rows_want_where_kernels_are_compiled_to_find_it(self) -> None:
+        state = tiny.models("custom_voice")[1].init_state(rows=3, positions=48)
+        for block in (state.counts, state.wishes, state.flags):
+            assert all(line.data_ptr() % 16 == 0 for line in block)
 
     def test_keeps_every_tensor_in_place(self) -> None:
         """What a captured step reads and writes stays where it was captured."""
@@ -348,7 +443,6 @@ class TestStep:
         places = {name: tensor.data_ptr() for name, tensor in row_tensors(state, 0).items()}
         ours.join(state, 0, *requests(ours)[0])
         step(ours, state, 0)
-        ours.reset(state, torch.tensor([True, False]))
         assert {name: tensor.data_ptr() for name, tensor in row_tensors(state, 0).items()} == places
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from agent_tts.model.prompt import NOTHING
 from tests.model import tiny
 
 ROWS = 3
@@ -32,4 +33,5 @@ def test_every_head_is_upstreams(size: str) -> None:
             others, embedded = ours.predictor(state, hidden, ours.talker.codec_embedding(codes[:, 0]), teacher)
         torch.testing.assert_close(torch.stack(logits, 1), theirs, rtol=1e-5, atol=1e-5)
         assert torch.equal(others, codes[:, 1:])
-        torch.testing.assert_close(embedded.sum(1), ours.embed_frames(codes))
+        said = torch.cat((torch.full((len(codes), 1), NOTHING), codes), dim=1)
+        torch.testing.assert_close(embedded.sum(1), ours.embed(said[:, None], hidden)[:, 0])

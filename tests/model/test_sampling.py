@@ -23,7 +23,6 @@ from agent_tts.model.config import GenerationConfig
 from agent_tts.model.sampling import Sampling, SamplingRows, Warp, draw, forbid, penalise, uniform, warp
 
 SIZE = 3072
-CPU = torch.device("cpu")
 NO_IDS = torch.empty(1, 0, dtype=torch.int64)
 
 
@@ -32,10 +31,8 @@ def logits(seed: int, size: int = SIZE, rows: int = 1) -> Tensor:
 
 
 def rows_of(*wishes: Sampling) -> SamplingRows:
-    rows = SamplingRows.empty(len(wishes), CPU)
-    for row, wish in enumerate(wishes):
-        rows.set(row, wish)
-    return rows
+    counts, wanted = zip(*(wish.numbers() for wish in wishes), strict=True)
+    return SamplingRows.of(torch.tensor(counts).T, torch.tensor(wanted).T)
 
 
 def talker_warp(*wishes: Sampling) -> Warp:

@@ -19,7 +19,9 @@ def test_a_prompt_and_its_steps_are_upstreams_forward() -> None:
     with torch.no_grad():
         theirs = upstream.talker.model(inputs_embeds=x[None]).last_hidden_state[0]
         cache = Cache.empty(ours.config.talker, 2, 32, x.device, x.dtype)
-        talker.prefill(x[:7], 1, cache)
+        row, start, rest = torch.tensor([1]), torch.arange(4)[None], torch.arange(4, 7)[None]
+        talker.prefill(x[None, :4], row, start, cache, None)
+        talker.prefill(x[None, 4:7], row, rest, cache, 7)
         for position in range(7, LENGTH):
             positions = torch.tensor([cache.sink, position])  # row 0 pauses
             hidden = talker.step(torch.stack((-x[position], x[position])), positions, cache)[1]

@@ -78,6 +78,7 @@ async def test_a_clone_is_made_listed_routed_and_deleted(tmp_path: Path, base: M
         assert made.model_dump()["frames"] > 2.0 / 0.08  # the clip, and silence after it
         assert CONSENT not in made.model_dump_json()
         assert await names(http) == ["bob"]
+        assert (await http.get("/voices")).json()["clones"] is True
         options = node.node.service.resolve(SpeechOptions(voice="bob"))
         assert (options.voice, options.model) == ("bob", "base-tiny")
         again = await clone(http)

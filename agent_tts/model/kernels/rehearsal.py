@@ -23,16 +23,16 @@ class Pointer:
     """A tensor's place in the arguments of a kernel that is compiled and not run."""
 
     dtype: torch.dtype
-    offset: int  # of a pointer that is not aligned, in bytes; of any other 0
+    aligned: bool
 
     @staticmethod
     def of(tensor: Tensor) -> Pointer:
         """Of a tensor without memory. Allocations are aligned, so it is where in one the tensor begins that counts."""
-        return Pointer(tensor.dtype, int(tensor.storage_offset()) * tensor.element_size() % ALIGNED)
+        return Pointer(tensor.dtype, int(tensor.storage_offset()) * tensor.element_size() % ALIGNED == 0)
 
     def data_ptr(self) -> int:
         """What triton asks a tensor for."""
-        return self.offset
+        return 0 if self.aligned else 1
 
 
 @dataclass(frozen=True, slots=True)

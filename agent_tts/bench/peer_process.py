@@ -1,0 +1,126 @@
+"""Another engine in a process of its own: `python -m agent_tts.bench.peer_process`, see `workers`.
+
+Its job says which engine, on which checkpoint, and what it is to say how often; it is ready once the model is loaded;
+its answer is a list of how long each request took, and the GPU memory that is taken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from agent_tts.bench.upstream import import_qwen_tts
+from agent_tts.bench.voices import ICL, Clone
+from agent_tts.bench.workers import Turn, work
+from agent_tts.errors import Unsupported
+from agent_tts.model.config import ModelConfig
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+MIB = 1 << 20
+
+# Speaks once, and yields the number of samples of each chunk when it has come.
+Speak = Callable[[], Iterator[int]]
+
+
+def _qwen_tts(job: dict[str, Any], config: ModelConfig) -> Speak:
+    """Upstream's package: it hands out nothing before the whole request is spoken."""
+    package = import_qwen_tts()
+    model = package.Qwen3TTSModel.from_pretrained(
+        job["model"], device_map=job["device"], dtype=DTYPES[job["dtype"]], attn_implementation="sdpa"
+    )
+    speak = {
+        "custom_voice": model.generate_custom_voice,
+        "voice_design": model.generate_voice_design,
+        "base": model.generate_voice_clone,
+    }[config.tts_model_type]
+    # One more than its frames: it draws a frame's last codes when the next one begins.
+    arguments = _voice(job, config, package) | {"max_new_tokens": job["frames"] + 1}
+
+    def once() -> Iterator[int]:
+        waves, _ = speak(job["text"], language="auto", **arguments)
+        yield len(waves[0])
+
+    return once
+
+
+def _faster_qwen3_tts(job: dict[str, Any], config: ModelConfig) -> Speak:
+    """faster-qwen3-tts, which streams: a chunk for each frame, as we do."""
+    if not job["device"].startswith("cuda"):
+        raise Unsupported("faster-qwen3-tts needs a CUDA GPU")
+    package = import_qwen_tts()  # it imports that, too
+    model = import_module("faster_qwen3_tts").FasterQwen3TTS.from_pretrained(
+        job["model"], device=job["device"], dtype=DTYPES[job["dtype"]]
+    )
+    speak = {
+        "custom_voice": model.generate_custom_voice_streaming,
+        "voice_design": model.generate_voice_design_streaming,
+        "base": model.generate_voice_clone_streaming,
+    }[config.tts_model_type]
+    frames = job["frames"]
+    arguments = _voice(job, config, package) | {"max_new_tokens": frames, "min_new_tokens": frames, "chunk_size": 1}
+
+    def once() -> Iterator[int]:
+        for wave, _, _ in speak(text=job["text"], language="auto", **arguments):
+            yield len(wave)
+
+    return once
+
+
+ENGINES = {"qwen-tts": _qwen_tts, "faster-qwen3-tts": _faster_qwen3_tts}
+
+
+def _voice(job: dict[str, Any], config: ModelConfig, package: Any) -> dict[str, Any]:
+    """Who speaks, as both packages take it."""
+    if config.tts_model_type == "custom_voice":
+        return {"speaker": job["voice"]}
+    if config.tts_model_type == "voice_design":
+        return {"instruct": job["instructions"]}
+    clone, icl = Clone.synthetic(config.talker.hidden_size, config.codec.codebook_size), job["voice"] == ICL
+    item = package.VoiceClonePromptItem(
+        ref_code=torch.from_numpy(clone.codes).to(job["device"]) if icl else None,
+        ref_spk_embedding=torch.from_numpy(clone.vector).to(job["device"], DTYPES[job["dtype"]]),
+        x_vector_only_mode=not icl,
+        icl_mode=icl,
+        ref_text=clone.transcript if icl else None,
+    )
+    return {"voice_clone_prompt": [item]}
+
+
+def timed(speak: Speak) -> dict[str, float]:
+    """One request: seconds to its first chunk and to its end, and samples of audio."""
+    begin = time.monotonic()
+    first_s, samples = 0.0, 0
+    for chunk in speak():
+        first_s = first_s or time.monotonic() - begin
+        samples += chunk
+    return {"first_audio_s": first_s, "whole_s": time.monotonic() - begin, "samples": samples}
+
+
+def _memory_mib(device: str) -> int | None:
+    """GPU memory in use by all processes; None on a CPU."""
+    if not device.startswith("cuda"):
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    return (total - free) // MIB
+
+
+async def main(job: dict[str, Any], turn: Turn) -> None:
+    """See `work`."""
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    config = ModelConfig.read(Path(job["model"]))
+    speak = ENGINES[job["engine"]](job, config)
+    for _ in range(job["warmups"]):
+        timed(speak)
+    await turn.ready()
+    found = list(map(timed, [speak] * job["requests"]))
+    turn.answer({"requests": found, "memory_used_mib": _memory_mib(job["device"])})
+
+
+if __name__ == "__main__":
+    work(main)

@@ -1,0 +1,82 @@
+"""What the rows remember from frame to frame.
+
+What a request says of itself is in three blocks of numbers, so that any number of rows can join by three writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from agent_tts.model.layers import Cache
+from agent_tts.model.predictor import PredictorState
+from agent_tts.model.sampling import SAMPLING_COUNTS, SAMPLING_WISHES, SamplingRows
+
+POSITION, TEXT_LENGTH, TEXT_READ, FRAME, SAMPLING = range(5)  # of the counts; what sampling counts goes on to their end
+TEXT_COMPLETE, ENDED = range(2)  # of the flags
+COUNTS, WISHES, FLAGS = SAMPLING + SAMPLING_COUNTS, SAMPLING_WISHES, 2
+
+
+@dataclass(frozen=True, slots=True)
+class FrameState:
+    """Everything that the rows remember from frame to frame. B rows, S positions of the cache, V codes of the talker.
+
+    `text_lengths` is the host's own copy of `text_length`, so that adding text never waits for the device.
+    """
+
+    cache: Cache  # the talker's
+    scratch: PredictorState
+    counts: Tensor  # int64[COUNTS, B]
+    wishes: Tensor  # float32[WISHES, B]
+    flags: Tensor  # bool[FLAGS, B]
+    feedback: Tensor  # [B, H]: codec side of the next frame step
+    text: Tensor  # int64[B, S]: text side of the frame steps
+    seen: Tensor  # bool[B, V]: first codes drawn since the row joined
+    text_lengths: list[int]
+
+    @property
+    def position(self) -> Tensor:
+        """int64[B]: where the next frame step writes the cache."""
+        return self.counts[POSITION]
+
+    @property
+    def text_length(self) -> Tensor:
+        """int64[B]: how much of `text` is known."""
+        return self.counts[TEXT_LENGTH]
+
+    @property
+    def text_read(self) -> Tensor:
+        """int64[B]: how much of `text` the talker has read."""
+        return self.counts[TEXT_READ]
+
+    @property
+    def frame(self) -> Tensor:
+        """int64[B]: frames drawn since the row joined; the counter of the noise."""
+        return self.counts[FRAME]
+
+    @property
+    def text_complete(self) -> Tensor:
+        """bool[B]: no more text will be added."""
+        return self.flags[TEXT_COMPLETE]
+
+    @property
+    def ended(self) -> Tensor:
+        """bool[B]: the row has drawn the end of speech, or nobody has joined it."""
+        return self.flags[ENDED]
+
+    @property
+    def sampling(self) -> SamplingRows:
+        return SamplingRows.of(self.counts[SAMPLING:], self.wishes)
+
+    def of(self, rows: Tensor) -> FrameState:
+        """What the rows int64[B] remember, copied, in their order; cache and text are still those of all rows."""
+        return replace(
+            self,
+            scratch=self.scratch.first(len(rows)),
+            counts=self.counts.index_select(1, rows),
+            wishes=self.wishes.index_select(1, rows),
+            flags=self.flags.index_select(1, rows),
+            feedback=self.feedback[rows],
+            seen=self.seen[rows],
+        )

@@ -1,0 +1,169 @@
+"""How the host changes rows between two frames: all of it is collected, and reaches the device at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from agent_tts.model.frame_state import COUNTS, POSITION, SAMPLING, FrameState
+from agent_tts.model.sampling import Sampling
+from agent_tts.model.upload import upload
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What a row has computed of a prompt before its first frame step: T positions, the same for every such prompt."""
+
+    keys: Tensor  # [layers, T, key/value heads, head_dim]
+    values: Tensor  # same shape
+    start: Tensor  # [H]: codec side of the first frame step
+
+
+@dataclass(slots=True)
+class _Join:
+    """A row that is given to a request."""
+
+    counts: NDArray[np.int64]  # [COUNTS]
+    wishes: NDArray[np.float32]  # [WISHES]
+    start: Tensor | None  # [H]; None until it is known
+    prefix: Prefix | None  # None: it is in the row by then
+
+
+@dataclass(slots=True)
+class _Text:
+    """Text that is added to a row."""
+
+    at: int
+    tokens: list[int] = field(default_factory=list)
+    complete: bool = False
+
+
+class RowChanges:
+    """What the host wants of the rows, collected between two steps and told to the device at once, without waiting.
+
+    The order of the stream is all the synchronisation there is: a step under way still finds what was there before.
+    """
+
+    def __init__(self, state: FrameState) -> None:
+        self._state = state
+        self._joins: dict[int, _Join] = {}
+        self._texts: dict[int, _Text] = {}
+
+    def join(self, row: int, positions: int, sampling: Sampling, prefix: Prefix | None = None) -> None:
+        """Gives a row to a request, with no text yet; whatever the former owner left is forgotten.
+
+        Args:
+            positions: length of the prompt's prefix.
+            prefix: what is to be written there. Without, it is there before `apply`, which `start` needs to have told.
+        """
+        counts = np.zeros(COUNTS, np.int64)
+        counts[POSITION] = positions
+        counts[SAMPLING:], wishes = sampling.numbers()
+        self._joins[row] = _Join(counts, np.array(wishes, np.float32), prefix.start if prefix else None, prefix)
+        self._texts.pop(row, None)
+        self._state.text_lengths[row] = 0
+
+    def start(self, row: int, start: Tensor) -> None:
+        """The codec side of the first frame step of a row that joins: [H]."""
+        self._joins[row].start = start
+
+    def add_text(self, row: int, tokens: Sequence[int], *, complete: bool) -> None:
+        """Adds tokens to a row's text; the last of a complete text is tts_eos, which the caller adds.
+
+        Raises:
+            ValueError: the text is longer than the cache.
+        """
+        known, most = self._state.text_lengths[row], self._state.text.shape[1]
+        if known + len(tokens) > most:
+            raise ValueError(f"the text is longer than {most} tokens")
+        text = self._texts.setdefault(row, _Text(known))
+        text.tokens += tokens
+        text.complete = complete
+        self._state.text_lengths[row] = known + len(tokens)
+
+    def forget(self, row: int) -> None:
+        """Nothing of what was wanted of a row is wanted any more."""
+        self._joins.pop(row, None)
+        self._texts.pop(row, None)
+
+    @torch.inference_mode()
+    def apply(self) -> Tensor | None:
+        """Tells the device, by one copy; the rows that joined there: int64[n], on the device; None where none did."""
+        joins, texts, self._joins, self._texts = self._joins, self._texts, {}, {}
+        if not joins and not texts:
+            return None
+        prefixes = {row: join.prefix for row, join in joins.items() if join.prefix}
+        arrays = [
+            *(_join_arrays(joins) if joins else ()),
+            *(_prefix_arrays(prefixes, self._state.cache.page_positions) if prefixes else ()),
+            *(_text_arrays(texts, self._state.text.shape[1]) if texts else ()),
+        ]
+        sent = iter(upload(arrays, self._state.counts.device))
+        rows = None
+        if joins:
+            rows = next(sent)
+            self._write_joins(joins, rows, next(sent), next(sent))
+        if prefixes:
+            self._write_prefixes(list(prefixes.values()), next(sent), next(sent), next(sent))
+        if texts:
+            self._write_texts(*sent)
+        return rows
+
+    def _write_joins(self, joins: Mapping[int, _Join], rows: Tensor, counts: Tensor, wishes: Tensor) -> None:
+        state = self._state
+        starts = [join.start for join in joins.values() if join.start is not None]
+        state.counts.index_copy_(1, rows, counts)
+        state.wishes.index_copy_(1, rows, wishes)
+        state.flags.index_fill_(1, rows, False)
+        state.seen.index_fill_(0, rows, False)
+        state.feedback.index_copy_(0, rows, torch.stack(starts))
+
+    def _write_texts(self, rows: Tensor, lengths: Tensor, complete: Tensor, at: Tensor, tokens: Tensor) -> None:
+        state = self._state
+        state.text_length.index_copy_(0, rows, lengths)
+        state.text_complete.index_copy_(0, rows, complete)
+        state.text.view(-1).index_copy_(0, at, tokens)
+
+    def _write_prefixes(self, prefixes: Sequence[Prefix], rows: Tensor, columns: Tensor, places: Tensor) -> None:
+        keys, values = ([getattr(prefix, name) for prefix in prefixes] for name in ("keys", "values"))
+        self._state.cache.write(rows, columns, places, _joined(keys), _joined(values))
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """[layers, T, ...] each -> [layers, sum of T, ...]."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
+
+
+def _join_arrays(joins: Mapping[int, _Join]) -> list[NDArray[np.generic]]:
+    """Rows int64[n], counts int64[COUNTS, n], wishes float32[WISHES, n]."""
+    return [
+        np.fromiter(joins, np.int64),
+        np.stack([join.counts for join in joins.values()], axis=1),
+        np.stack([join.wishes for join in joins.values()], axis=1),
+    ]
+
+
+def _text_arrays(texts: Mapping[int, _Text], size: int) -> list[NDArray[np.generic]]:
+    """Rows, lengths and ends of texts [n]; for each of the tokens, its place in all rows' text, and itself."""
+    starts = [row * size + text.at for row, text in texts.items()]
+    at = [np.arange(start, start + len(text.tokens)) for start, text in zip(starts, texts.values(), strict=True)]
+    tokens = [token for text in texts.values() for token in text.tokens]
+    return [
+        np.fromiter(texts, np.int64),
+        np.array([text.at + len(text.tokens) for text in texts.values()], np.int64),
+        np.array([text.complete for text in texts.values()], np.bool_),
+        np.concatenate([np.empty(0, np.int64), *at]),
+        np.array(tokens, np.int64),
+    ]
+
+
+def _prefix_arrays(prefixes: Mapping[int, Prefix], size: int) -> list[NDArray[np.generic]]:
+    """Of each position of all prefixes: its row, the column of the row's table, and the place in that page."""
+    lengths = [prefix.keys.shape[1] for prefix in prefixes.values()]
+    positions = np.concatenate([np.arange(length) for length in lengths])
+    return [np.repeat(np.fromiter(prefixes, np.int64), lengths), positions // size, positions % size]

@@ -1,0 +1,28 @@
+"""A process that measures nothing: what it does is in its job."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+from agent_tts.bench.workers import Turn, work
+from agent_tts.errors import AtCapacity
+
+
+async def main(job: dict[str, Any], turn: Turn) -> None:
+    print("a library says something")
+    match job["do"]:
+        case "refuse":
+            raise AtCapacity("there is no room")
+        case "die":
+            sys.exit(3)
+        case "sleep":
+            await asyncio.sleep(60)
+    word = await turn.ready()
+    print("and again")
+    turn.answer([job["do"], word])
+
+
+if __name__ == "__main__":
+    work(main)

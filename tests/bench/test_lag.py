@@ -1,0 +1,26 @@
+"""A client that cannot keep up is told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from agent_tts.bench.lag import lag_watched, worst
+
+
+async def test_a_loop_that_is_held_up_is_late() -> None:
+    async with lag_watched() as lag:
+        await asyncio.sleep(0.05)
+        time.sleep(0.2)  # noqa: ASYNC251 - it is what is measured
+        await asyncio.sleep(0.05)
+        held_up = lag.figures()["p100"]
+        lag.clear()
+        assert lag.figures()["p100"] is None
+    assert held_up is not None
+    assert held_up > 150
+
+
+def test_of_several_the_worst_is_told() -> None:
+    assert worst([{"p50": 1.0, "p99": 9.0}, {"p50": 2.0, "p99": 3.0}]) == {"p50": 2.0, "p99": 9.0}
+    assert worst([{"p50": None}, {"p50": 2.0}]) == {"p50": 2.0}
+    assert worst([{"p50": None}]) == {"p50": None}

@@ -1,0 +1,69 @@
+"""What is computed of engines that are measured beside ours, and what is said of those that are not there."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent_tts.bench import peers
+from agent_tts.bench.peers import PEERS, Spoken, Task, figures_of, measure_node
+from agent_tts.cli.bench_peers import chosen, run_peers
+from agent_tts.cli.bench_shared import Outputs
+from agent_tts.cli.bench_target import Source
+from agent_tts.errors import SettingsError, SpeechError
+from tests.support import running_node
+
+TASK = Task("", "cpu", "float32", "one two three", 10, None, None, requests=2, warmups=1)
+
+
+def test_figures_are_per_frame_of_what_was_spoken() -> None:
+    spoken = [Spoken(0.05, 1.0, 50 * 1_920), Spoken(0.03, 0.5, 50 * 1_920), Spoken(0.04, 0.5, 10 * 1_920)]
+    assert figures_of(spoken) == {
+        "requests": 3,
+        "frames": 50,
+        "first_audio_ms": 40.0,
+        "frame_ms": 20.0,
+        "audio_s_per_s": 4.4,
+    }
+
+
+async def test_our_node_is_measured_over_its_websocket() -> None:
+    async with running_node() as node:
+        spoken = await measure_node(node.ws_url, None, TASK)
+    assert [one.samples for one in spoken] == [24_000 * 60 * len("onetwothree") // 1_000] * 2
+    assert all(0 < one.first_audio_s <= one.whole_s for one in spoken)
+
+
+async def test_a_node_that_refuses_is_an_error() -> None:
+    async with running_node(slots=1, queue=0, limits={"text_context_chars": 5}) as node:
+        with pytest.raises(SpeechError, match="a request to the node failed: text_too_long"):
+            await measure_node(node.ws_url, None, TASK)
+
+
+def test_a_package_that_is_missing_comes_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    found = [peer.missing for peer in PEERS.values()]
+    assert found == [
+        "not installed: pip install qwen-tts==0.1.1",
+        "not installed: pip install faster-qwen3-tts==0.2.5",
+    ]
+
+
+def test_packages_are_chosen_by_name() -> None:
+    assert [peer.name for peer in chosen("faster-qwen3-tts, qwen-tts")] == ["faster-qwen3-tts", "qwen-tts"]
+    with pytest.raises(SettingsError, match="--peers nari: must be of qwen-tts, faster-qwen3-tts"):
+        chosen("nari")
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "said"),
+    [("tpu", "auto", "--device tpu: must be one of auto, cpu"), ("cpu", "float16", "--dtype float16: must be one of")],
+)
+def test_what_no_engine_can_do_is_a_message(device: str, dtype: str, said: str) -> None:
+    source = Source(None, None, "qwen3", synthetic="tiny")
+    with pytest.raises(SettingsError, match=said):
+        run_peers(source, [], Task("", device, dtype, "x", 2, None, None), Outputs(None, None))
+
+
+def test_every_engine_needs_a_checkpoint() -> None:
+    with pytest.raises(SettingsError, match=r"--synthetic 1\.7B or --model FOLDER"):
+        run_peers(Source(None, None, "qwen3"), [], TASK, Outputs(None, None))

@@ -1,0 +1,178 @@
+"""An agent at the other end of a call: a real WebRTC peer, made of aiortc alone, that says what a test has it say."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fractions
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
+from aiortc.mediastreams import MediaStreamError
+from av import AudioFrame
+from fastapi import FastAPI
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+RATE = 48_000
+FRAME = RATE // 50
+WAIT_S = 15.0
+
+Message = dict[str, Any]
+
+
+class Voice(MediaStreamTrack):
+    """A tone or silence, 20 ms at a time, on a monotonic clock."""
+
+    kind = "audio"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hz = 0.0  # 0 is silence
+        self._samples = 0
+        self._started = 0.0
+
+    async def recv(self) -> AudioFrame:
+        """The next 20 ms, when it is due."""
+        self._started = self._started or time.monotonic()
+        await asyncio.sleep(max(0.0, self._started + self._samples / RATE - time.monotonic()))
+        at = (self._samples + np.arange(FRAME)) / RATE
+        wave = np.sin(2 * np.pi * self.hz * at) * (8_000 if self.hz else 0)
+        frame = AudioFrame.from_ndarray(wave.astype(np.int16)[None, :], format="s16", layout="mono")
+        frame.sample_rate, frame.pts, frame.time_base = RATE, self._samples, fractions.Fraction(1, RATE)
+        self._samples += FRAME
+        return frame
+
+
+class Call:
+    """One call: what the page says is kept, what the agent says is up to the test."""
+
+    def __init__(self, wishes: Message) -> None:
+        # `request_data` of the offer.
+        self.wishes = wishes
+        self.voice = Voice()
+        # RTVI messages of the page, in their order, and other ones.
+        self.messages: list[Message] = []
+        self.signals: list[Message] = []
+        self.pings = 0
+        # What the microphone sent: 20 ms of mono samples at 48 kHz each, the last ten seconds.
+        self.heard: list[NDArray[np.int16]] = []
+        self.connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
+        self.connection.on("datachannel", self._on_channel)
+        self.connection.on("track", self._on_track)
+        self._channel: Any = None
+        # Reads the microphone.
+        self._listener: asyncio.Task[None] | None = None
+
+    async def answer(self, offer: RTCSessionDescription) -> str:
+        """The SDP of the answer."""
+        await self.connection.setRemoteDescription(offer)
+        transceiver = self.connection.getTransceivers()[0]
+        transceiver.direction = "sendrecv"
+        self.connection.addTrack(self.voice)
+        await self.connection.setLocalDescription(await self.connection.createAnswer())
+        return str(self.connection.localDescription.sdp)
+
+    def say(self, type_: str, **data: Any) -> None:
+        """An RTVI message to the page."""
+        self._channel.send(json.dumps({"label": "rtvi-ai", "type": type_, "data": data}))
+
+    def tell(self, kind: str, **data: Any) -> None:
+        """A message of the agent's own."""
+        self.say("server-message", kind=kind, **data)
+
+    def of(self, type_: str, t: str | None = None) -> list[Message]:
+        """Data of the page's messages of a type."""
+        found = [message["data"] for message in self.messages if message["type"] == type_]
+        return found if t is None else [data["d"] for data in found if data["t"] == t]
+
+    async def close(self) -> None:
+        await self.connection.close()
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+
+    def _on_channel(self, channel: Any) -> None:
+        self._channel = channel
+        channel.on("message", self._on_message)
+
+    def _on_message(self, text: str) -> None:
+        if text == "ping":
+            self.pings += 1
+            return
+        message = json.loads(text)
+        if message.get("label") != "rtvi-ai":
+            self.signals.append(message)
+            return
+        self.messages.append(message)
+        if message["type"] == "client-ready":
+            self.say("bot-ready", version="2.2.0")
+
+    def _on_track(self, track: MediaStreamTrack) -> None:
+        self._listener = asyncio.ensure_future(self._listen(track))
+
+    async def _listen(self, track: MediaStreamTrack) -> None:
+        with contextlib.suppress(MediaStreamError):
+            while True:
+                frame: Any = await track.recv()
+                self.heard.append(frame.to_ndarray().reshape(-1, 2)[:, 0].copy())
+                del self.heard[:-500]
+
+
+class Agent:
+    """What the agent's two addresses answer."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self.about: Message = {
+            "stt": {"kind": "whisper", "name": "Whisper small", "message": None},
+            "llm": {"kind": "openai", "name": "llama3.2", "message": None},
+            "tts": {"kind": "agent_tts", "name": "tone", "message": None},
+            "ice_servers": [],
+        }
+        # Calls that were taken, in their order.
+        self.calls: list[Call] = []
+        # What an offer is answered with instead of a call.
+        self.refusal: Callable[[], Response] | None = None
+        app.router.routes[:0] = [
+            Route("/api/agent", self._describe),
+            Route("/api/agent/offer", self._offer, methods=["POST"]),
+        ]
+
+    async def call(self, number: int = 1) -> Call:
+        """The call of that number, once the page has said that it is ready."""
+        async with asyncio.timeout(WAIT_S):
+            while len(self.calls) < number or not self.calls[number - 1].of("client-ready"):
+                await asyncio.sleep(0.01)
+        return self.calls[number - 1]
+
+    async def close(self) -> None:
+        await asyncio.gather(*(call.close() for call in self.calls))
+
+    async def _describe(self, _: Request) -> Response:
+        return JSONResponse(self.about)
+
+    async def _offer(self, request: Request) -> Response:
+        if self.refusal is not None:
+            return self.refusal()
+        body = await request.json()
+        call = Call(body.get("request_data") or {})
+        self.calls.append(call)
+        sdp = await call.answer(RTCSessionDescription(body["sdp"], body["type"]))
+        return JSONResponse({"sdp": sdp, "type": "answer", "pc_id": f"pc-{len(self.calls)}"})
+
+
+@asynccontextmanager
+async def agent_of(app: FastAPI) -> AsyncIterator[Agent]:
+    """An agent beside a node that is not served yet; its calls have ended when the block is left."""
+    agent = Agent(app)
+    try:
+        yield agent
+    finally:
+        await agent.close()

@@ -1,0 +1,614 @@
+"""The Talk view as a person uses it: a real browser with a microphone, a real node, and a real peer as the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import socket
+import wave
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from starlette.responses import JSONResponse
+
+from agent_tts.bench.checkpoint import write as write_checkpoint
+from agent_tts.events import Model
+from agent_tts.serve.app import create_app
+from agent_tts.speech.engine import LinkFactory
+from tests.browser.chromium import DevTools, Page, chromium
+from tests.browser.scripted_agent import Agent, Call, agent_of
+from tests.browser.test_page import CONTRAST, EAR, LONG
+from tests.support import dominant_hz, running_app, running_node, settings_of, until, with_models
+
+MICROPHONE_HZ = 700
+NEAR_HZ = 25
+# A name that browsers do not take for this machine.
+ELSEWHERE = "talk.test"
+# From the agent's word to silence: its track, the network and the browser's buffer.
+SILENT_MS = 150
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevTools]:
+    """A browser whose microphone hears one tone."""
+    path = tmp_path_factory.mktemp("microphone") / "tone.wav"
+    at = np.arange(48_000) / 48_000
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, 48_000, 0, "NONE", ""))
+        file.writeframes((8_000 * np.sin(2 * np.pi * MICROPHONE_HZ * at)).astype("<i2").tobytes())
+    flags = (
+        "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-audio-capture={path}",
+        f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
+    )
+    # aiortc encodes on a thread of the loop, which is there before the first test looks for leaks.
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    await loop.run_in_executor(None, int)
+    async with chromium(*flags) as running:
+        yield running
+    await loop.shutdown_default_executor()
+
+
+@asynccontextmanager
+async def open_talk(
+    browser: DevTools,
+    *,
+    expected: str | None = None,
+    about: dict[str, Any] | None = None,
+    link: LinkFactory | None = None,
+    **settings: Any,
+) -> AsyncIterator[tuple[Page, Agent]]:
+    """The Talk view of a node of its own. It must make no complaint (but `expected`) and ask nobody else."""
+    app = create_app(settings_of(**settings), link)
+    async with agent_of(app) as agent, running_app(app) as node, browser.page() as page:
+        agent.about |= about or {}
+        await page.allow("microphone", "granted")
+        await page.open(node.url + "/#talk")
+        await page.js(EAR)
+        await page.until("document.querySelector('#talk-voice').value && !document.querySelector('#talk').hidden")
+        yield page, agent
+        complaints = [error for error in page.errors if expected is None or expected not in error]
+        assert complaints == []
+        strangers = [url for url in page.requests if f"//{node.url.split('//')[1]}/" not in url]
+        assert [url for url in strangers if not url.startswith(("blob:", "data:"))] == []
+
+
+async def start(page: Page, agent: Agent, number: int = 1) -> Call:
+    """Begin a call by voice."""
+    await page.click("#call")
+    call = await agent.call(number)
+    await page.until("agentTts.call.state === 'talking'")
+    return call
+
+
+async def write(page: Page, text: str) -> None:
+    """A turn that is written."""
+    await page.click("#talk-text")
+    await page.call("Input.insertText", text=text)
+    await page.press("Enter")
+
+
+def ask(call: Call, text: str = "What is the time?") -> None:
+    """The user has said something, as the agent sees it."""
+    call.say("user-started-speaking")
+    call.say("user-transcription", text=text, final=True)
+    call.say("user-stopped-speaking")
+
+
+def answer(call: Call, text: str, hz: float = 880) -> None:
+    """The agent begins to speak."""
+    call.say("bot-llm-started")
+    call.say("bot-llm-text", text=text)
+    call.say("bot-llm-stopped")
+    call.say("bot-started-speaking")
+    call.voice.hz = hz
+
+
+def shut(call: Call) -> None:
+    """The agent has said all."""
+    call.voice.hz = 0
+    call.say("bot-stopped-speaking")
+
+
+async def text_of(page: Page, selector: str) -> str:
+    return str(await page.js(f"document.querySelector({json.dumps(selector)}).innerText"))
+
+
+SAID = "[...document.querySelectorAll('#conversation li')].map((li) => li.querySelector('.words').innerText)"
+HEARD = "#conversation li:last-child [data-is=heard]"
+
+
+# ---------------------------------------------------------------- a call
+
+
+async def test_a_plain_node_has_no_talk(browser: DevTools) -> None:
+    """No link leads there, nor does its address."""
+    async with running_node() as node, browser.page() as page:
+        await page.open(node.url + "/#talk")
+        await page.until("agentTts.state === 'ready'")
+        await page.until("performance.getEntriesByType('resource').some(({name}) => name.endsWith('/api/agent'))")
+        assert not await page.js("document.querySelector('#views').checkVisibility()")
+        assert await page.js("document.querySelector('#talk').hidden && !document.querySelector('#speak').hidden")
+        assert [error for error in page.errors if not error.endswith(f"{node.url}/api/agent")] == []
+
+
+async def test_a_spoken_turn_is_shown_heard_and_measured(browser: DevTools) -> None:
+    """The microphone arrives at the agent; its words are marked as they are heard; the time to them is told."""
+    async with open_talk(browser) as (page, agent):
+        await page.js(
+            "void (window.asked = [], window.real = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices),"
+            "navigator.mediaDevices.getUserMedia = (wanted) => (asked.push(wanted), real(wanted)))"
+        )
+        call = await start(page, agent)
+        assert await page.js("asked") == [
+            {"audio": {"echoCancellation": True, "noiseSuppression": True, "autoGainControl": True}}
+        ]
+        await until(lambda: len(call.heard) >= 100)
+        assert dominant_hz(np.concatenate(call.heard[-50:]), 48_000) == pytest.approx(MICROPHONE_HZ, abs=NEAR_HZ)
+        await page.until("document.querySelector('#level output').textContent.endsWith('dB')")
+        assert call.pings > 0
+
+        call.say("user-started-speaking")
+        call.say("user-transcription", text="what is", final=False)
+        await page.until("document.querySelector('[data-is=interim]')?.textContent === 'what is'")
+        assert await text_of(page, "#phase") == "You are speaking"
+        ask(call)
+        answer(call, "It is ten past nine.")
+        call.tell(
+            "turn",
+            turn=1,
+            marks={"user_stopped": 0, "turn_end": 200, "transcript": 150, "llm_first_token": 210, "audio_first": 220},
+        )
+        for word in ("It", "is"):
+            call.say("bot-tts-text", text=word)
+        await page.until("document.querySelector('#conversation [data-is=now]')?.textContent === 'is'")
+        assert await text_of(page, "#conversation li:last-child [data-is=coming]") == " ten past nine."
+        assert await text_of(page, "#subtitle") == "It is ten past nine."
+        await page.until("agentTts.call.heardMs !== null && ear.loud")
+        since = await page.js("performance.now()")
+        await page.until(f"ear.since({since}).length > 30")
+        assert median(await page.js(f"ear.since({since})")) == pytest.approx(880, abs=NEAR_HZ)
+        shut(call)
+        await page.until(f"document.querySelector('{HEARD}')?.textContent === 'It is ten past nine.'")
+        assert await page.js(SAID) == ["What is the time?", "It is ten past nine."]
+
+        await until(lambda: bool(call.of("client-message", "heard")))
+        (heard,) = call.of("client-message", "heard")
+        assert heard["context"] == 1
+        assert 220 <= heard["ms"] < 2_000
+        rows = "[...document.querySelectorAll('#waterfall > div')].map((row) => row.dataset.stage)"
+        assert await page.js(rows) == ["transcript", "turn_end", "llm_first_token", "audio_first", "heard"]
+        assert str(heard["ms"]) in await text_of(page, "#latency-about")
+        bars = (
+            "[...document.querySelectorAll('#waterfall .track')].map((track) => { const bar = track.firstElementChild;"
+            "const [all, part] = [track, bar].map((element) => element.getBoundingClientRect());"
+            "return [(part.left - all.left) / all.width, (part.right - all.left) / all.width]; })"
+        )
+        ends = [0, *(ms / heard["ms"] for ms in (150, 200, 210, 220)), 1]
+        for (begin, end), expected in zip(await page.js(bars), itertools.pairwise(ends), strict=True):
+            assert (begin, end) == pytest.approx(expected, abs=0.03)
+        assert f"{heard['ms']} ms" in await text_of(page, "#conversation li:last-child .note")
+
+        await page.click("#call")
+        await until(lambda: call.connection.connectionState == "closed")
+        assert await page.js("agentTts.call.state") == "idle"
+
+
+async def test_an_interruption_is_silent_and_cut(browser: DevTools) -> None:
+    """The flash tells the milliseconds; what was not heard is struck out; the next turn holds nothing of it."""
+    async with open_talk(browser) as (page, agent):
+        call = await start(page, agent)
+        silences = []
+        for number in range(1, 4):
+            ask(call)
+            answer(call, "One two three four.", hz=660)
+            call.say("bot-tts-text", text="One")
+            await page.until("ear.loud")
+            await asyncio.sleep(0.3)
+            call.say("user-started-speaking")
+            call.voice.hz = 0
+            call.say("bot-interrupted")
+            await until(lambda n=number: len(call.of("client-message", "silent")) == n)  # type: ignore[misc]
+            silences.append(call.of("client-message", "silent")[-1]["ms"])
+            call.tell("interrupted", turn=number, heard="One two", unheard=" three four.")
+            await page.until("document.querySelector('[data-who=agent]:nth-last-child(2) s')")
+        assert median(silences) <= SILENT_MS
+        assert await page.js("agentTts.call.silenceMs") == pytest.approx(silences[-1], abs=1)
+        assert await text_of(page, "#talk-flash") == f"silence in {silences[-1]} ms"
+        agents = "document.querySelectorAll('[data-who=agent]')"
+        assert await page.js(f"[...{agents}].map((li) => li.querySelector('s').textContent)") == ["three four."] * 3
+        assert f"silent after {silences[-1]} ms" in await page.js(f"[...{agents}].at(-1).innerText")
+
+        since = await page.js("performance.now()")
+        answer(call, "Fine.", hz=1_320)
+        await page.until(f"ear.since({since}).length > 30")
+        heard = await page.js(f"ear.since({since})")
+        assert median(heard) == pytest.approx(1_320, abs=NEAR_HZ)
+        assert [hz for hz in heard if abs(hz - 660) < NEAR_HZ] == []
+
+
+async def test_a_voice_silences_the_page_before_the_agent(browser: DevTools) -> None:
+    """What is still on its way is not heard; an agent that goes on regardless is heard again."""
+    muted = "document.querySelector('#agent-voice').muted"
+    async with open_talk(browser) as (page, agent):
+        call = await start(page, agent)
+        answer(call, "One two three.")
+        await page.until("ear.loud")
+        call.say("user-started-speaking")
+        await page.until(muted)
+        assert await page.js("ear.loud")
+        await page.until(f"!{muted}")
+        assert await page.js("ear.loud")
+        call.say("user-started-speaking")
+        await page.until(muted)
+        call.voice.hz = 0
+        await page.until(f"!{muted} && !ear.loud")
+
+
+async def test_a_false_interruption_is_taken_back(browser: DevTools) -> None:
+    async with open_talk(browser) as (page, agent):
+        call = await start(page, agent)
+        answer(call, "One two three.")
+        call.say("bot-tts-text", text="One")
+        call.say("user-started-speaking")
+        call.say("bot-interrupted")
+        await page.until("document.querySelector('#conversation s')")
+        call.tell("resumed", turn=1)
+        await page.until("!document.querySelector('#conversation s')")
+        assert await page.js(SAID) == ["One two three."]
+
+
+async def test_a_call_in_writing_needs_no_microphone(browser: DevTools) -> None:
+    """Writing begins a call; the microphone can be turned on in the middle of it."""
+    async with open_talk(browser) as (page, agent):
+        await page.allow("microphone", "prompt")
+        await write(page, "Hello there")
+        call = await agent.call()
+        await until(lambda: bool(call.of("send-text")))
+        assert call.of("send-text")[0]["content"] == "Hello there"
+        assert call.signals == [
+            {"type": "signalling", "message": {"type": "trackStatus", "receiver_index": 0, "enabled": False}}
+        ]
+        assert await text_of(page, "#call-state") == "In a call, in writing."
+        assert await page.js("document.querySelector('#talk-text').value") == ""
+        answer(call, "Good day.")
+        call.tell("turn", turn=1, marks={"user_stopped": 0, "llm_first_token": 3, "audio_first": 9})
+        await page.until("agentTts.call.heardMs !== null")
+        assert await page.js(SAID) == ["Hello there", "Good day."]
+        shut(call)
+
+        await page.allow("microphone", "granted")
+        await page.click("#mute")
+        await until(lambda: len(call.heard) >= 100)
+        assert call.signals[-1]["message"]["enabled"] is True
+        assert dominant_hz(np.concatenate(call.heard[-50:]), 48_000) == pytest.approx(MICROPHONE_HZ, abs=NEAR_HZ)
+
+
+async def test_writing_interrupts_speech(browser: DevTools) -> None:
+    """What is written while the agent speaks cuts its turn at once, and the silence is measured from the key."""
+    async with open_talk(browser) as (page, agent):
+        call = await start(page, agent)
+        answer(call, "One two three.")
+        await page.until("ear.loud")
+        await write(page, "Enough")
+        await page.until("document.querySelector('#conversation s')")
+        await until(lambda: bool(call.of("send-text")))
+        call.voice.hz = 0
+        call.say("bot-interrupted")
+        await page.until("agentTts.call.silenceMs !== null")
+        assert 0 < await page.js("agentTts.call.silenceMs") < 2_000
+        assert await page.js(SAID) == ["One two three.", "Enough"]
+
+
+async def test_space_mutes(browser: DevTools) -> None:
+    """A muted microphone sends silence; Space in the text is a space."""
+    async with open_talk(browser) as (page, agent):
+        call = await start(page, agent)
+        await until(lambda: len(call.heard) >= 50)
+        await page.press(" ")
+        await page.until("document.querySelector('#mute').getAttribute('aria-pressed') === 'true'")
+        assert await page.js("agentTts.call.state") == "talking"
+        await until(lambda: bool(np.abs(np.concatenate(call.heard[-20:])).max() < 100))
+        await page.press(" ")
+        await until(lambda: bool(np.abs(np.concatenate(call.heard[-20:])).max() > 1_000))
+        await page.js("document.querySelector('#talk-text').focus()")
+        await page.press(" ")
+        assert await text_of(page, "#call-state") == "In a call."
+
+
+async def test_the_voice_is_chosen_previewed_and_changed(browser: DevTools) -> None:
+    """The offer names it, a change in the call is told, and a preview sounds without a call."""
+    async with open_talk(browser) as (page, agent):
+        await page.js("void (window.played = 0, HTMLAudioElement.prototype.play = new Proxy("
+                      "HTMLAudioElement.prototype.play, {apply: (play, audio) => (played += audio.src.startsWith("
+                      "'blob:'), Reflect.apply(play, audio, []))}))")  # fmt: skip
+        await page.click("#preview")
+        await page.until("played === 1 && document.querySelector('#preview').textContent === 'Stop'")
+        await page.click("#preview")
+        assert await text_of(page, "#preview") == "Preview"
+
+        await page.click("#talk-voice")
+        await page.type("tone-660")
+        await page.press("Enter")
+        call = await start(page, agent)
+        assert call.wishes == {"voice": "tone-660"}
+        await page.click("#talk-voice")
+        await page.type("tone-1320")
+        await page.press("Enter")
+        await until(lambda: call.of("client-message", "voice") == [{"voice": "tone-1320"}])
+
+
+async def test_the_views_sound_one_at_a_time(browser: DevTools) -> None:
+    """Going to Speak hangs up, going to Talk stops the speech."""
+    async with open_talk(browser) as (page, agent):
+        call = await start(page, agent)
+        await page.click("[href='#speak']")
+        await until(lambda: call.connection.connectionState == "closed")
+        await page.until("!document.querySelector('#speak').hidden")
+        await page.js(f"document.querySelector('#text').value = {json.dumps(LONG)}")
+        await page.click("#go")
+        await page.until("agentTts.speaking && ear.loud")
+        await page.click("[href='#talk']")
+        await page.until("!agentTts.speaking && agentTts.call.state === 'idle'")
+
+
+async def test_a_voice_is_recorded_and_cloned(browser: DevTools, tmp_path: Path) -> None:
+    """Only with consent, and only where a model clones; the new voice is chosen, also for the call that goes on."""
+    encoder = write_checkpoint(tmp_path / "base", model_type="base").speaker_encoder
+    assert encoder is not None
+    base = Model("base-tiny", "cloned", str(tmp_path / "base"), encoder.enc_dim)
+    library = {"folder": str(tmp_path / "library")}
+    async with open_talk(browser, link=with_models(base), voices=library) as (page, agent):
+        call = await start(page, agent)
+        await page.click("#clone")
+        assert await page.js("document.querySelector('#clone-add').disabled")
+        await page.click("#record")
+        await page.until("document.querySelector('#record-state').textContent.includes('8 s left')")
+        await page.click("#record")
+        await page.until("!document.querySelector('#clone-add').disabled")
+        await page.until("document.querySelector('#recording').readyState > 0")
+        await page.js("document.querySelector('#clone-name').focus()")
+        await page.type("bob")
+        await page.click("#clone-add")
+        assert await page.js("document.querySelector('#clone-form').matches(':invalid')")
+        await page.click("#consent")
+        await page.click("#clone-add")
+        await page.until("!document.querySelector('#clone-dialog').open", 60)
+        await page.until("document.querySelector('#talk-voice').value === 'bob'")
+        await until(lambda: call.of("client-message", "voice") == [{"voice": "bob"}])
+        assert await page.js("document.querySelector('#recording').hasAttribute('src')") is False
+
+
+async def test_a_node_that_cannot_clone_offers_no_recording(browser: DevTools) -> None:
+    async with open_talk(browser) as (page, _):
+        assert not await page.js("document.querySelector('#clone').checkVisibility()")
+
+
+# ---------------------------------------------------------------- trouble
+
+
+async def test_a_microphone_that_is_not_allowed_is_said(browser: DevTools) -> None:
+    """And no call is made; writing goes on working."""
+    async with open_talk(browser) as (page, agent):
+        await page.allow("microphone", "denied")
+        await page.click("#call")
+        await page.until("agentTts.call.notices.includes('microphone')")
+        assert "not allowed" in await text_of(page, "#talk-notices")
+        assert (await page.js("agentTts.call.state"), agent.calls) == ("idle", [])
+        await write(page, "Hello")
+        await agent.call()
+        await page.until("agentTts.call.notices.length === 0")
+
+
+async def test_a_page_from_elsewhere_says_what_it_needs(browser: DevTools) -> None:
+    """Without HTTPS a browser has no microphone for it, nor the page a way to play."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    origin = f"http://{ELSEWHERE}:{port}"
+    app = create_app(settings_of(port=port, auth={"allowed_origins": [origin]}))
+    async with agent_of(app), running_app(app), browser.page() as page:
+        await page.open(origin + "/#talk")
+        await page.until("agentTts.call.notices.includes('microphone') && !document.querySelector('#talk').hidden")
+        told = await text_of(page, "#talk-notices")
+        assert "HTTPS, or localhost" in told
+        assert await page.js("document.querySelector('#call').disabled && document.querySelector('#send').disabled")
+        assert page.errors == []
+
+
+async def test_what_the_agent_lacks_is_said(browser: DevTools) -> None:
+    """Without speech recognition one can only write; a stand-in for the LLM is named."""
+    about = {
+        "stt": {"kind": "none", "name": "", "message": "Whisper's weights could not be fetched. Typed chat works."},
+        "llm": {"kind": "builtin", "name": "built-in", "message": "No LLM answers at http://localhost:11434."},
+    }
+    async with open_talk(browser, about=about) as (page, agent):
+        assert await page.js("agentTts.call.notices") == ["deaf", "builtin"]
+        told = await text_of(page, "#talk-notices")
+        assert "could not be fetched" in told
+        assert "11434" in told
+        assert await page.js("document.querySelector('#call').disabled")
+        await write(page, "Hello")
+        await agent.call()
+        await page.until("agentTts.call.state === 'talking'")
+        assert not await page.js("document.querySelector('#mute').checkVisibility()")
+        agent.about["stt"] = {"kind": "whisper", "name": "small", "message": None}
+        await page.until("document.querySelector('#mute').checkVisibility()")
+        assert await page.js("agentTts.call.notices") == ["builtin"]
+
+
+async def test_a_full_agent_is_said_and_called_again(browser: DevTools) -> None:
+    """The notice counts down, and the call is made once there is room; not for somebody who has left."""
+    error = {"error": {"message": "2 calls", "type": "server_error", "param": None, "code": "at_capacity"}}
+    async with open_talk(browser, expected="503 (Service Unavailable)") as (page, agent):
+        agent.refusal = lambda: JSONResponse(error, 503, {"Retry-After": "1"})
+        await page.click("#call")
+        await page.until("agentTts.call.notices.includes('at_capacity')")
+        assert "at capacity" in await text_of(page, "#talk-notices")
+        await page.click("[href='#speak']")
+        await page.until("agentTts.call.notices.length === 0")
+        await page.click("[href='#talk']")
+        await page.until("!document.querySelector('#talk').hidden")
+        await page.click("#call")
+        await page.until("agentTts.call.notices.includes('at_capacity')")
+        agent.refusal = None
+        await agent.call()
+        await page.until("agentTts.call.state === 'talking' && agentTts.call.notices.length === 0")
+
+
+async def test_a_lost_call_is_said_and_made_again(browser: DevTools) -> None:
+    """What was said stays, and the microphone is let go."""
+    async with open_talk(browser) as (page, agent):
+        call = await start(page, agent)
+        answer(call, "One two three.")
+        await page.until("document.querySelector('#conversation li')")
+        await call.connection.close()
+        await page.until("agentTts.call.state === 'idle' && agentTts.call.notices.includes('call')")
+        assert await page.js("document.querySelectorAll('#conversation s').length") == 1
+        await page.click(".notice[data-kind=call] button")
+        await agent.call(2)
+        await page.until("agentTts.call.state === 'talking' && agentTts.call.notices.length === 0")
+
+
+async def test_a_call_that_is_given_up_leaves_nothing(browser: DevTools) -> None:
+    """While it is being made, the button ends it."""
+    async with open_talk(browser) as (page, agent):
+        await page.js("navigator.mediaDevices.getUserMedia = () => new Promise((resolve) => (window.late = resolve))")
+        await page.click("#call")
+        await page.until("agentTts.call.state === 'asking' && window.late")
+        await page.click("#call")
+        assert await page.js("agentTts.call.state") == "idle"
+        track = "window.track = new AudioContext().createMediaStreamDestination().stream"
+        await page.js(f"{track}; late(track)")
+        await page.until("track.getTracks()[0].readyState === 'ended'")
+        assert (await page.js("agentTts.call.state"), agent.calls) == ("idle", [])
+
+
+async def test_errors_and_notices_of_the_agent_are_shown(browser: DevTools) -> None:
+    async with open_talk(browser) as (page, agent):
+        call = await start(page, agent)
+        call.say("error", error="agent_tts at_capacity: all voices are taken", fatal=False)
+        call.tell("notice", text="Whisper is being fetched: 40 %.")
+        await page.until("agentTts.call.notices.length === 2")
+        told = await text_of(page, "#talk-notices")
+        assert "all voices are taken" in told
+        assert "40 %" in told
+
+
+# ---------------------------------------------------------------- everybody
+
+
+async def test_the_keyboard_alone_is_enough_to_talk(browser: DevTools) -> None:
+    """Every control is reached by Tab with a visible focus; Enter calls and sends."""
+    async with open_talk(browser) as (page, agent):
+        seen: list[str] = []
+        await page.js("document.querySelector('#skip').focus()")
+        for _step in range(30):
+            await page.press("Tab")
+            name = await page.js("document.activeElement.id || document.activeElement.hash")
+            if name in seen or await page.js("document.activeElement === document.body"):
+                break
+            seen.append(name)
+            if name != "talk-text":  # its frame shows the focus
+                assert await page.js("getComputedStyle(document.activeElement).outlineStyle") != "none", name
+        controls = (
+            "#speak",
+            "#talk",
+            "call",
+            "subtitles",
+            "compact",
+            "conversation",
+            "talk-text",
+            "send",
+            "talk-voice",
+        )
+        assert [name for name in controls if name not in seen] == []
+        await page.js("document.querySelector('#call').focus()")
+        await page.press("Enter")
+        call = await agent.call()
+        await page.until("agentTts.call.state === 'talking'")
+        await page.js("document.querySelector('#talk-text').focus()")
+        await page.type("Hello")
+        await page.press("Enter")
+        await until(lambda: bool(call.of("send-text")))
+
+
+async def in_use(page: Page, agent: Agent) -> Call:
+    """A call with everything in it that can be seen."""
+    call = await start(page, agent)
+    ask(call)
+    answer(call, "It is ten past nine, and the harbour is quiet. Shall I wake you before the next boat comes in?")
+    for word in ["It", "is", "ten", "past", "nine,", "and", "the", "harbour"]:
+        call.say("bot-tts-text", text=word)
+    marks = {"user_stopped": 0, "turn_end": 212, "transcript": 148, "llm_first_token": 290, "audio_first": 355}
+    call.tell("turn", turn=1, marks=marks)
+    await page.until("agentTts.call.heardMs !== null")
+    call.voice.hz = 0
+    call.say("user-started-speaking")
+    call.say("bot-interrupted")
+    call.tell("interrupted", turn=1, heard="It is ten past nine, and the harbour",
+              unheard=" is quiet. Shall I wake you before the next boat comes in?")  # fmt: skip
+    call.say("user-transcription", text="No, let me", final=False)
+    await page.until("agentTts.call.silenceMs !== null")
+    return call
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_a_phone_has_no_horizontal_scroll_in_talk(browser: DevTools, scheme: str) -> None:
+    """360 px wide, idle, in a call, with notices, and compact; nothing sticks out."""
+    about = {"llm": {"kind": "builtin", "name": "built-in", "message": "No LLM answers at " + "http://localhost" * 6}}
+    async with open_talk(browser, about=about) as (page, agent):
+        await page.resize(360, 740, phone=True)
+        await page.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
+        overflow = "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth) - 360"
+        assert await page.js(overflow) <= 0
+        await in_use(page, agent)
+        assert await page.js(overflow) <= 0
+        await page.click("#compact")
+        assert await page.js(overflow) <= 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_text_in_talk_has_the_contrast_of_wcag_aa(browser: DevTools, scheme: str) -> None:
+    """Of every state of a word, of the figures, and of the notices; in the compact view too."""
+    about = {"llm": {"kind": "builtin", "name": "built-in", "message": "No LLM answers."}}
+    async with open_talk(browser, about=about) as (page, agent):
+        await page.prefer(prefers_color_scheme=scheme)
+        call = await in_use(page, agent)
+        assert await page.js(CONTRAST) == []
+        call.say("user-transcription", text="No, let me sleep.", final=True)
+        answer(call, "Then good night to you.", hz=0)
+        call.say("bot-tts-text", text="Then")
+        await page.until("document.querySelector('.words [data-is=now]')")
+        await page.press(" ")
+        await page.until("document.querySelector('#mute').getAttribute('aria-pressed') === 'true'")
+        assert await page.js(CONTRAST) == []
+        await page.click("#compact")
+        assert await page.js(CONTRAST) == []
+
+
+async def test_compact_and_subtitles_are_kept(browser: DevTools) -> None:
+    """The compact view has the call and the line being heard; both choices outlive a reload."""
+    async with open_talk(browser) as (page, agent):
+        await page.click("#compact")
+        await page.click("#subtitles")
+        await page.call("Page.reload")
+        await page.until("document.querySelector('#talk')?.hasAttribute('data-compact')")
+        await page.until("!document.querySelector('#talk').hidden")
+        assert not await page.js("document.querySelector('#subtitle').checkVisibility()")
+        await page.click("#subtitles")
+        call = await start(page, agent)
+        answer(call, "One line is enough here. Another one follows.", hz=0)
+        call.say("bot-tts-text", text="One")
+        await page.until("document.querySelector('#subtitle').innerText.trim() === 'One line is enough here.'")
+        assert not await page.js("document.querySelector('#conversation').checkVisibility()")

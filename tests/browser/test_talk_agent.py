@@ -1,0 +1,112 @@
+"""The Talk view and the real agent: a microphone that speaks, an answer that is interrupted, and a context of it."""
+
+from __future__ import annotations
+
+import wave
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+
+from tests.agent.llm_server import LlmServer, running_llm
+from tests.agent.node import RunningAgent, running_agent
+from tests.browser.chromium import Page, chromium
+from tests.support import until
+
+RATE = 24_000
+# When the microphone says the first sentence, and when the second one, seconds after it is opened.
+ASKS_S, INTERRUPTS_S, ENDS_S = 1.5, 9.0, 30.0
+QUICK = {"turn_silence_s": 0.6, "resume_after_s": 0.8}
+LONG = (
+    "Winter nights are long and cold, and so people have always told each other stories by the fire. Some of these "
+    "stories are very old. They tell of ships, of kings, and of a bird that could speak every language of the world. "
+    "Nobody knows who told them first, and nobody needs to know, as long as somebody tells them again."
+)
+NEAR_WORDS = 2
+
+
+async def microphone(agent: RunningAgent, path: Path) -> None:
+    """What the browser's microphone hears: a sentence, and another one into the answer."""
+    sound = np.zeros(int(ENDS_S * RATE), np.int16)
+    for at_s, text in ((ASKS_S, "My train leaves at seven."), (INTERRUPTS_S, "Please open the window.")):
+        speech = np.frombuffer(await agent.speech(text), "<i2")
+        sound[int(at_s * RATE) :][: len(speech)] = speech
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, RATE, 0, "NONE", ""))
+        file.writeframes(sound.tobytes())
+
+
+# A microphone that does not hear the loudspeaker gives echo cancellation nothing to learn from: for as long as it takes
+# that to know, it dampens the voice.
+WITHOUT_ECHO = """
+  const open = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+  navigator.mediaDevices.getUserMedia = ({ audio }) => open({ audio: { ...audio, echoCancellation: false } });
+"""
+
+
+@asynccontextmanager
+async def talk(path: Path, *answers: str) -> AsyncIterator[tuple[Page, RunningAgent, LlmServer]]:
+    """The page of a real agent, in a browser with that microphone."""
+    async with running_llm(*answers, token_s=0.02) as llm, running_agent(llm.url, hears=True, **QUICK) as agent:
+        await microphone(agent, path)
+        flags = ("--use-fake-device-for-media-stream", f"--use-file-for-fake-audio-capture={path}%noloop")
+        async with chromium(*flags) as browser, browser.page() as page:
+            await page.allow("microphone", "granted")
+            await page.call("Page.addScriptToEvaluateOnNewDocument", source=WITHOUT_ECHO)
+            await page.open(agent.url + "/#talk")
+            await page.until("document.querySelector('#talk-voice').value && !document.querySelector('#talk').hidden")
+            yield page, agent, llm
+            assert page.errors == []
+        await until(lambda: agent.server.calls._count == 0, 10)
+
+
+async def test_an_answer_is_heard_interrupted_and_remembered(tmp_path: Path) -> None:
+    """The page shows what the agent heard, wrote and spoke, and both agree on what was heard of it."""
+    async with talk(tmp_path / "microphone.wav", LONG, "It is open.") as (page, _, llm):
+        await page.js(
+            "document.querySelector('#agent-voice').addEventListener('volumechange', () => window.hushed = true)"
+        )
+        await page.click("#call")
+        turns = "[...document.querySelectorAll('#conversation li')].map((li) => li.querySelector('.words').innerText)"
+        await page.until(f"({turns})[0] === 'my train leaves at seven'", 20)
+        await page.until("document.querySelectorAll('#conversation [data-is=now]').length === 1", 20)
+        await page.until("agentTts.call.heardMs !== null", 20)
+        stages = "[...document.querySelectorAll('#waterfall > div')].map((row) => row.dataset.stage).sort()"
+        assert await page.js(stages) == ["audio_first", "heard", "llm_first_token", "transcript", "turn_end"]
+
+        await page.until("agentTts.call.silenceMs !== null", 20)
+        await page.until("document.querySelector('#conversation s')", 20)
+        await page.until(f"({turns}).at(-1) === 'It is open.' && !document.querySelector('[aria-busy=true]')", 20)
+        said = ["my train leaves at seven", LONG, "please open the window", "It is open."]
+        assert await page.js(turns) == said
+        assert await page.js("agentTts.call.notices") == []
+
+        heard = await page.js("document.querySelector('[data-who=agent] [data-is=heard]').textContent")
+        asked, answered, interrupted = llm.history()
+        assert (asked, interrupted) == (("user", said[0]), ("user", said[2]))
+        assert 0 < len(heard.split()) < len(LONG.split())
+        assert abs(len(answered[1].split()) - len(heard.split())) <= NEAR_WORDS
+        # What the browser's buffer still held of it was not heard: how long that took depends on this machine.
+        assert await page.js("hushed")
+        await page.click("#call")
+
+
+async def test_ten_turns_in_writing_leave_nothing(tmp_path: Path) -> None:
+    """Each interrupts the answer before it; every answer stands under its question."""
+    answers = [f"{LONG} That was story number {number}." for number in range(10)]
+    async with talk(tmp_path / "microphone.wav", *answers) as (page, agent, llm):
+        agents = "[...document.querySelectorAll('[data-who=agent]')]"
+        for number in range(10):
+            await page.js("document.querySelector('#talk-text').focus()")
+            await page.call("Input.insertText", text=f"Question {number}")
+            await page.press("Enter")
+            await page.until(f"{agents}.length === {number + 1} && {agents}.at(-1).querySelector('[data-is=now]')", 20)
+        who = "[...document.querySelectorAll('#conversation li')].map((li) => li.dataset.who)"
+        assert await page.js(who) == ["user", "agent"] * 10
+        assert len(llm.requests) == 10
+        assert await page.js(f"{agents}.filter((li) => li.querySelector('s')).length") == 9
+        assert await page.js("agentTts.call.notices") == []
+        await page.click("#call")
+        await until(lambda: agent.server.calls._count == 0, 10)
+        assert agent.node.node.service.speaking == 0

@@ -1,0 +1,49 @@
+"""What is asked of a node of our own, by the checkpoint that it speaks with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_tts.bench.checkpoint_config import SIZES, write_configuration
+from agent_tts.bench.serve import REQUEST_S, Load
+from agent_tts.bench.voices import INSTRUCTIONS
+from agent_tts.cli.bench_runs import loads_of
+from agent_tts.cli.bench_target import Checkpoint
+from agent_tts.model.config import ModelType
+
+
+@pytest.mark.parametrize(
+    ("model_type", "wanted", "asked"),
+    [
+        ("custom_voice", {"voice": None, "lead_ms": None}, {"lead_ms": None}),
+        ("custom_voice", {"voice": "ryan", "instructions": "Be nice."}, {"voice": "ryan", "instructions": "Be nice."}),
+        ("base", {"voice": None, "lead_ms": 500}, {"voice": "xvector", "lead_ms": 500}),
+        ("base", {"voice": "icl"}, {"voice": "icl"}),
+        ("voice_design", {"instructions": None}, {"instructions": INSTRUCTIONS}),
+        ("voice_design", {"instructions": "A child."}, {"instructions": "A child."}),
+    ],
+)
+def test_a_type_of_model_is_asked_for_a_voice_that_it_speaks(
+    model_type: ModelType, wanted: dict[str, Any], asked: dict[str, Any], tmp_path: Path
+) -> None:
+    config = write_configuration(tmp_path, SIZES["tiny"], model_type)
+    assert Checkpoint(tmp_path, config, {}).session(wanted) == asked
+
+
+def test_a_saturated_node_has_more_requests_than_slots() -> None:
+    """No slot waits for a client, and no request is refused while it waits for a slot."""
+    (load,), settings = loads_of(Load(session={"lead_ms": 1_000}, warmup_s=4), None, None, 600)
+    assert (load.concurrency, load.words_every_ms, load.session, load.ramp_s) == (675, 0, {"lead_ms": None}, 2)
+    assert settings == {"slots": 600, "timeouts__queue_s": REQUEST_S, "limits__connections": 691}
+
+
+def test_a_node_has_room_for_the_requests_of_a_load() -> None:
+    loads, settings = loads_of(Load(), None, "1,64", None)
+    assert [load.name for load in loads] == ["1 at once", "64 at once"]
+    assert settings == {"slots": 64, "limits__connections": 512}
+    loads, settings = loads_of(Load(), "1,100", None, None)
+    assert [load.name for load in loads] == ["1/s", "100/s"]
+    assert settings == {"limits__connections": 1_000}

@@ -1,0 +1,139 @@
+"""What rows want reaches the device at once, and says what it would say one by one."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from agent_tts.model.frame import FrameModel
+from agent_tts.model.frame_state import FrameState
+from agent_tts.model.row_changes import Prefix, RowChanges
+from agent_tts.model.sampling import Sampling
+from tests.model import tiny
+from tests.model.test_frame import prompt_of, said, step
+
+ROWS = 6
+
+
+@pytest.fixture
+def model() -> FrameModel:
+    return tiny.models("custom_voice")[1]
+
+
+def spoken_before(model: FrameModel, state: FrameState) -> Prefix:
+    """Rows that all have had an owner; what the first has of its prompt."""
+    prompt = prompt_of(model)
+    for row in range(ROWS):
+        model.join(state, row, prompt, Sampling(seed=row))
+    start = state.feedback[0].clone()
+    for _ in range(3):
+        step(model, state, *range(ROWS))
+    return model.prefix(state, 0, len(prompt.prefix), start)
+
+
+@pytest.mark.parametrize("pages", [None, 100])
+def test_many_at_once_are_one_after_the_other(model: FrameModel, pages: int | None) -> None:
+    state = model.init_state(ROWS, 64, pages, page_positions=4)
+    if pages is not None:
+        state.cache.table[:, :16] = torch.randperm(ROWS * 16).view(ROWS, 16) + 1
+    prefix = spoken_before(model, state)
+    again = copy.deepcopy(state)
+    length = prefix.keys.shape[1]
+    assert length > 4  # more than a page
+    joining = (4, 1, 3)
+
+    together = RowChanges(state)
+    for row in joining:
+        together.join(row, length, Sampling(seed=-row, top_k=row, predictor_top_p=0.5), prefix)
+        together.add_text(row, tiny.TEXT[:row], complete=False)
+    together.add_text(0, [7, 8], complete=False)
+    together.add_text(4, tiny.TEXT[4:], complete=False)
+    joined = together.apply()
+    assert joined is not None
+    assert joined.tolist() == list(joining)
+
+    for row in joining:
+        model.join(
+            again,
+            row,
+            prompt_of(model, text=tiny.TEXT[:row], complete=False),
+            Sampling(seed=-row, top_k=row, predictor_top_p=0.5),
+        )
+    for row, tokens in ((0, [7, 8]), (4, tiny.TEXT[4:])):
+        alone = RowChanges(again)
+        alone.add_text(row, tokens, complete=False)
+        assert alone.apply() is None
+
+    for name in ("counts", "wishes", "flags", "feedback", "text", "seen"):
+        assert torch.equal(getattr(state, name), getattr(again, name)), name
+    for row in range(ROWS):
+        for mine, theirs in zip(state.cache.read(row, length), again.cache.read(row, length), strict=True):
+            assert torch.equal(mine, theirs)
+    frames, expected = ([step(model, each, *range(ROWS)) for _ in range(4)] for each in (state, again))
+    for row in range(ROWS):
+        assert torch.equal(said(frames, row), said(expected, row))
+
+
+def test_what_is_forgotten_is_not_done(model: FrameModel) -> None:
+    state = model.init_state(ROWS, 64)
+    prefix = spoken_before(model, state)
+    before = copy.deepcopy(state)
+    changes = RowChanges(state)
+    changes.join(2, prefix.keys.shape[1], Sampling(), prefix)
+    changes.add_text(2, [1, 2], complete=True)
+    changes.forget(2)
+    assert changes.apply() is None
+    for name in ("counts", "flags", "text"):
+        assert torch.equal(getattr(state, name), getattr(before, name)), name
+
+
+def test_text_that_was_meant_for_a_former_owner_is_not_read(model: FrameModel) -> None:
+    state = model.init_state(ROWS, 64)
+    prefix = spoken_before(model, state)
+    changes = RowChanges(state)
+    changes.add_text(2, [1, 2, 3], complete=True)
+    changes.join(2, prefix.keys.shape[1], Sampling(), prefix)
+    changes.add_text(2, [4], complete=False)
+    changes.apply()
+    assert state.text_length[2] == 1
+    assert state.text[2, 0] == 4
+    assert not state.text_complete[2]
+
+
+class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts operations that do work on the device."""
+
+    VIEWS = frozenset({"select", "view", "slice", "split", "split_with_sizes", "lift_fresh", "detach", "alias"})
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counted: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name not in self.VIEWS:
+            self.counted[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_any_number_of_rows_takes_as_much_work_of_the_host(model: FrameModel) -> None:
+    """Each launch takes the host some microseconds, during which everybody waits."""
+    state = model.init_state(ROWS, 64)
+    prefix = spoken_before(model, state)
+    counts = []
+    for rows in (2, ROWS):
+        changes = RowChanges(state)
+        with Launches() as launches:
+            for row in range(rows):
+                changes.join(row, prefix.keys.shape[1], Sampling(), prefix)
+                changes.add_text(row, [1, 2, 3], complete=True)
+            changes.apply()
+        counts.append(launches.counted)
+    assert counts[0] == counts[1]
+    assert counts[0].total() < 20
+    assert not {"item", "_local_scalar_dense", "nonzero"} & set(counts[0])  # each would wait for the device

@@ -1,0 +1,142 @@
+/** A call to the agent: the microphone up, its voice down, and RTVI's messages both ways. */
+
+import { ApiError } from "./api.js";
+import { stopMicrophone } from "./microphone.js";
+import { Rtvi } from "./rtvi.js";
+import { aborted, gathered } from "./transport_rtc.js";
+
+const CHANNEL = "chat";
+const OPEN_TIMEOUT_MS = 15_000;
+
+export class Call {
+  /** @type {(type: string, data: any) => void} */
+  onmessage = () => {};
+  /** The call has ended, and not from this side. */
+  onlost = () => {};
+  /** The agent's voice. @type {MediaStream} */
+  stream;
+  /** What the agent hears; null in a call that is only written. @type {MediaStream | null} */
+  microphone;
+  #peer;
+  #channel;
+  #rtvi;
+  #open = true;
+  #leave = () => this.close();
+
+  /**
+   * @param {RTCPeerConnection} peer connected
+   * @param {RTCDataChannel} channel open
+   * @param {Rtvi} rtvi greeted
+   * @param {MediaStream | null} microphone
+   */
+  constructor(peer, channel, rtvi, microphone) {
+    this.#peer = peer;
+    this.#channel = channel;
+    this.#rtvi = rtvi;
+    this.microphone = microphone;
+    this.stream = new MediaStream(peer.getReceivers().map((receiver) => receiver.track));
+    rtvi.onmessage = (type, data) => this.onmessage(type, data);
+    channel.onclose = () => this.#lost();
+    peer.onconnectionstatechange = () => {
+      if (peer.connectionState === "failed" || peer.connectionState === "closed") this.#lost();
+    };
+    addEventListener("pagehide", this.#leave);
+  }
+
+  /**
+   * @param {import("./api.js").Api} api
+   * @param {RTCIceServer[]} iceServers
+   * @param {MediaStream | null} microphone is the call's from now on; null for a call that is only written
+   * @param {{voice?: string}} wishes
+   * @param {AbortSignal} signal
+   * @returns {Promise<Call>}
+   * @throws {ApiError} it did not come about
+   */
+  static async open(api, iceServers, microphone, wishes, signal) {
+    const limit = AbortSignal.any([signal, AbortSignal.timeout(OPEN_TIMEOUT_MS)]);
+    const peer = new RTCPeerConnection({ iceServers });
+    /** @type {Rtvi | null} */
+    let rtvi = null;
+    try {
+      const channel = peer.createDataChannel(CHANNEL, { ordered: true });
+      const opened = new Promise((resolve) => (channel.onopen = resolve));
+      // The agent finds the sound by its place: one line for it, both ways, with or without a microphone.
+      const streams = microphone ? [microphone] : [];
+      peer.addTransceiver(microphone?.getAudioTracks()[0] ?? "audio", { direction: "sendrecv", streams });
+      await peer.setLocalDescription();
+      await gathered(peer);
+      const offer = /** @type {RTCSessionDescription} */ (peer.localDescription);
+      const { type, sdp } = await api.callAgent(offer, wishes, limit);
+      await peer.setRemoteDescription({ type, sdp });
+      await Promise.race([opened, aborted(limit)]);
+      rtvi = new Rtvi(channel);
+      await Promise.race([greeted(rtvi), aborted(limit)]);
+      if (!microphone) rtvi.track(false);
+      return new Call(peer, channel, rtvi, microphone);
+    } catch (error) {
+      rtvi?.close();
+      peer.close();
+      stopMicrophone(microphone);
+      if (signal.aborted || error instanceof ApiError) throw error;
+      throw new ApiError(0, "unreachable", "No WebRTC connection to the agent came about.");
+    }
+  }
+
+  get muted() {
+    return !this.microphone?.getAudioTracks().some((track) => track.enabled);
+  }
+
+  /** What is muted is silence to the agent, so that it hears the end of a turn. */
+  set muted(muted) {
+    for (const track of this.microphone?.getAudioTracks() ?? []) track.enabled = !muted;
+  }
+
+  /** From now on the agent hears as well. @param {MediaStream} microphone is the call's from now on */
+  async listen(microphone) {
+    stopMicrophone(this.microphone);
+    this.microphone = microphone;
+    await this.#peer.getSenders()[0].replaceTrack(microphone.getAudioTracks()[0]);
+    this.#rtvi.track(true);
+  }
+
+  /** A turn of the user that is written. @param {string} text */
+  write(text) {
+    this.#rtvi.write(text);
+  }
+
+  /**
+   * @param {"voice" | "heard" | "silent"} what
+   * @param {object} fields
+   */
+  tell(what, fields) {
+    this.#rtvi.tell(what, fields);
+  }
+
+  /** Hang up; idempotent. */
+  close() {
+    if (!this.#open) return;
+    this.#open = false;
+    removeEventListener("pagehide", this.#leave);
+    this.#rtvi.close();
+    this.#channel.onclose = this.#peer.onconnectionstatechange = null;
+    this.#peer.close();
+    stopMicrophone(this.microphone);
+  }
+
+  #lost() {
+    if (!this.#open) return;
+    this.close();
+    this.onlost();
+  }
+}
+
+/**
+ * @param {Rtvi} rtvi
+ * @returns {Promise<void>} when the agent has answered
+ */
+function greeted(rtvi) {
+  return new Promise((resolve) => {
+    rtvi.onmessage = (type) => type === "bot-ready" && resolve();
+    rtvi.ready();
+  });
+}

@@ -1,0 +1,114 @@
+/** The dialog in which a speaker's own voice is recorded and added to the node, with consent. */
+
+import { ApiError } from "./api.js";
+import { MicrophoneError } from "./microphone.js";
+import { Recorder } from "./recorder.js";
+
+const CONSENT = "The speaker, or whoever recorded the speaker with permission, agreed on the node's page.";
+const TEXT =
+  "On quiet evenings I walk down to the harbour, count the boats, and think about what the day has brought. " +
+  "Some days it is a great deal, and some days only the smell of the sea.";
+
+/**
+ * @template {HTMLElement} T
+ * @param {string} id
+ */
+const at = (id) => /** @type {T} */ (document.getElementById(id));
+
+export class CloneDialog {
+  /** A voice of this name is there from now on. @type {(name: string) => void} */
+  onadded = () => {};
+  #api;
+  #recorder = new Recorder();
+  /** @type {Blob | null} */
+  #clip = null;
+  #dialog = /** @type {HTMLDialogElement} */ (at("clone-dialog"));
+  #transcript = /** @type {HTMLTextAreaElement} */ (at("clone-transcript"));
+  #name = /** @type {HTMLInputElement} */ (at("clone-name"));
+  #player = /** @type {HTMLAudioElement} */ (at("recording"));
+
+  /** @param {import("./api.js").Api} api */
+  constructor(api) {
+    this.#api = api;
+    this.#transcript.value = TEXT;
+    this.#recorder.ontick = (leftMs) => this.#tell(`Recording: ${Math.ceil(leftMs / 1000)} s left`);
+    at("record").addEventListener("click", () => (this.#recorder.recording ? this.#recorder.stop() : this.#record()));
+    at("clone-cancel").addEventListener("click", () => this.#dialog.close());
+    this.#dialog.addEventListener("close", () => this.#forget());
+    at("clone-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#add();
+    });
+  }
+
+  open() {
+    this.#dialog.showModal();
+  }
+
+  async #record() {
+    this.#complain("");
+    at("record").textContent = "Stop";
+    try {
+      this.#take(await this.#recorder.record());
+    } catch (error) {
+      if (!(error instanceof MicrophoneError)) throw error;
+      this.#complain(`${error.problem.title}. ${error.problem.body}`);
+    } finally {
+      at("record").textContent = this.#clip ? "Record again" : "Record ten seconds";
+    }
+  }
+
+  /** @param {Blob} clip */
+  #take(clip) {
+    if (!this.#dialog.open) return;
+    this.#clip = clip;
+    URL.revokeObjectURL(this.#player.src);
+    this.#player.src = URL.createObjectURL(clip);
+    this.#player.hidden = false;
+    this.#tell("Listen to it, or record again.");
+    at("clone-add").toggleAttribute("disabled", false);
+  }
+
+  async #add() {
+    if (!this.#clip) return;
+    const name = this.#name.value;
+    this.#complain("");
+    this.#tell("The node listens to the recording.");
+    at("clone-add").toggleAttribute("disabled", true);
+    try {
+      const transcript = this.#transcript.value.trim();
+      await this.#api.addVoice({ name, clip: this.#clip, consent: CONSENT, transcript });
+      this.#dialog.close();
+      this.onadded(name);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      this.#tell("");
+      this.#complain(error.message);
+      at("clone-add").toggleAttribute("disabled", false);
+    }
+  }
+
+  /** The recording stays nowhere but with the node, and only if it was added. */
+  #forget() {
+    this.#recorder.stop();
+    URL.revokeObjectURL(this.#player.src);
+    this.#player.removeAttribute("src");
+    this.#player.hidden = true;
+    this.#clip = null;
+    /** @type {HTMLInputElement} */ (at("consent")).checked = false;
+    at("clone-add").toggleAttribute("disabled", true);
+    at("record").textContent = "Record ten seconds";
+    this.#tell("");
+    this.#complain("");
+  }
+
+  /** @param {string} text */
+  #tell(text) {
+    at("record-state").textContent = text;
+  }
+
+  /** @param {string} text */
+  #complain(text) {
+    at("clone-problem").textContent = text;
+  }
+}

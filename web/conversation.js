@@ -1,0 +1,269 @@
+/** Who said what: the messages of an agent (RTVI) become turns, each with what of it was heard. Pure. */
+
+const MOST_TURNS = 60;
+const MOST_SKIPPED = 40; // characters of a text that are not spoken, as marks of emphasis and addresses of links
+
+/**
+ * @typedef {object} Turn
+ * @property {number} id in the order of the turns
+ * @property {"user" | "agent"} who
+ * @property {string} text as far as it is known
+ * @property {string} interim what a user seems to be saying; may change
+ * @property {boolean} typed written instead of spoken
+ * @property {number} heard UTF-16 units of `text` that were heard
+ * @property {number} since where the word begins that was heard last
+ * @property {boolean} written no more text comes
+ * @property {boolean} over nothing of it will be heard any more
+ * @property {boolean} cut it was interrupted
+ *
+ * @typedef {"heard" | "now" | "coming" | "cut" | "interim"} Is
+ * @typedef {"listening" | "hearing" | "thinking" | "speaking"} Phase what the agent is doing
+ */
+
+export class Conversation {
+  /** @type {Turn[]} */
+  turns = [];
+  /** @type {Phase} */
+  phase = "listening";
+  #ids = 0;
+  /** The user's turn that is not answered yet. @type {Turn | null} */
+  #user = null;
+  /** The agent's turn that goes on. @type {Turn | null} */
+  #agent = null;
+  /** What was heard of it before a silence that may be its end, or only a pause. @type {Partial<Turn> | null} */
+  #pause = null;
+  /** A turn that was cut, while the agent has not said what it counts as heard. @type {Turn | null} */
+  #unsettled = null;
+
+  /** The agent's last turn, over or not. */
+  get spoken() {
+    return this.turns.findLast(({ who }) => who === "agent") ?? null;
+  }
+
+  /**
+   * The user has written something.
+   * @param {string} text
+   */
+  type(text) {
+    this.#cut();
+    this.#drop();
+    this.#user = Object.assign(this.#open("user"), { text, typed: true, written: true, over: true });
+    this.phase = "thinking";
+  }
+
+  /**
+   * @param {string} type of an RTVI message
+   * @param {any} data
+   */
+  receive(type, data) {
+    switch (type) {
+      case "user-started-speaking":
+        if (!this.#user || this.#user.typed) this.#user = this.#open("user");
+        this.phase = "hearing";
+        break;
+      case "user-stopped-speaking":
+        if (this.phase === "hearing") this.phase = "thinking";
+        break;
+      case "user-transcription":
+        this.#transcribe(data);
+        break;
+      case "bot-llm-started":
+        this.#answer();
+        break;
+      case "bot-llm-text":
+        this.#write(data.text);
+        break;
+      case "bot-llm-stopped":
+        if (this.#agent) this.#agent.written = true;
+        break;
+      case "bot-started-speaking":
+        this.phase = "speaking";
+        break;
+      case "bot-tts-text":
+        this.#hear(data.text);
+        break;
+      case "bot-stopped-speaking":
+        this.#rest();
+        break;
+      case "bot-interrupted":
+        this.#cut();
+        break;
+      case "server-message":
+        if (data.kind === "interrupted") this.#settle(data.heard, data.unheard);
+        else if (data.kind === "resumed") this.#resume();
+    }
+  }
+
+  /** The call is over: nothing more will be heard. */
+  end() {
+    this.#cut();
+    this.#drop();
+    this.#user = null;
+    this.phase = "listening";
+  }
+
+  /** @param {{text: string, final: boolean}} transcription of a part of what the user says */
+  #transcribe({ text, final }) {
+    if (!this.#user || this.#user.typed) this.#user = this.#open("user");
+    if (!final) {
+      this.#user.interim = text;
+      return;
+    }
+    this.#user.text = joined(this.#user.text, text);
+    this.#user.interim = "";
+  }
+
+  /** An LLM may write in several goes, between which it calls functions: they are one turn. */
+  #answer() {
+    this.#drop();
+    if (this.#user || this.#agent?.over) this.#cut();
+    this.#user = this.#unsettled = null;
+    this.#agent ??= this.#open("agent");
+    this.#agent.written = false;
+    if (this.phase !== "speaking") this.phase = "thinking";
+  }
+
+  /** @param {string} text */
+  #write(text) {
+    if (this.#agent) this.#agent.text += text;
+  }
+
+  /**
+   * A word has been heard. One that is not in the text near where the last one was is heard all the same, but tells no
+   * place; one beyond the text, as of a greeting that no LLM wrote, is the text.
+   * @param {string} word
+   */
+  #hear(word) {
+    const said = word.trim();
+    if (!said) return;
+    if (!this.#agent && this.spoken?.cut) return; // it was on its way when its turn was cut
+    const turn = (this.#agent ??= Object.assign(this.#open("agent"), { written: true }));
+    if (this.#pause) Object.assign(turn, this.#pause);
+    this.#pause = null;
+    const at = turn.text.indexOf(said, turn.heard);
+    if (at >= 0 && at - turn.heard <= MOST_SKIPPED) {
+      turn.since = at;
+      turn.heard = at + said.length;
+    } else if (!turn.text.slice(turn.heard).trim()) {
+      turn.since = turn.text ? turn.text.length + 1 : 0;
+      turn.text = joined(turn.text, said);
+      turn.heard = turn.text.length;
+    }
+  }
+
+  /**
+   * Silence after all that was written is the end, unless more words of it are heard. While the user speaks it is the
+   * agent's listening: whether it goes on is not known yet.
+   */
+  #rest() {
+    if (this.phase === "speaking") this.phase = "listening";
+    const turn = this.#agent;
+    if (!turn?.written || turn.over) return;
+    if (this.#user && /[\p{L}\p{N}]/u.test(turn.text.slice(turn.heard))) return;
+    this.#pause = { heard: turn.heard, since: turn.since, over: false };
+    turn.heard = turn.text.length;
+    turn.over = true;
+  }
+
+  #cut() {
+    const turn = this.#agent;
+    if (!turn) return;
+    this.#agent = this.#pause = null;
+    this.#unsettled = turn;
+    if (turn.over) return;
+    turn.over = turn.cut = true;
+    if (!turn.text) this.#remove(turn);
+  }
+
+  /**
+   * What the agent itself counts as heard is final.
+   * @param {string} heard
+   * @param {string} unheard
+   */
+  #settle(heard, unheard) {
+    this.#cut();
+    const turn = this.#unsettled;
+    this.#unsettled = null;
+    if (!turn) return;
+    if (!turn.text.startsWith(heard)) turn.text = joined(heard, unheard);
+    turn.heard = heard.length;
+    turn.cut = true;
+  }
+
+  /** Whoever interrupted said nothing: the agent goes on where it was. */
+  #resume() {
+    this.#drop();
+    this.phase = "speaking";
+    const turn = this.spoken;
+    if (!turn?.cut) return;
+    turn.over = turn.cut = false;
+    this.#agent = turn;
+    this.#unsettled = null;
+  }
+
+  /** Forget a user's turn in which no word was recognised. */
+  #drop() {
+    const turn = this.#user;
+    if (!turn || turn.text || turn.interim) return;
+    this.#remove(turn);
+    this.#user = null;
+  }
+
+  /** @param {Turn} turn */
+  #remove(turn) {
+    this.turns.splice(this.turns.indexOf(turn), 1);
+  }
+
+  /** @param {"user" | "agent"} who */
+  #open(who) {
+    /** @type {Turn} */
+    const turn = {
+      id: ++this.#ids,
+      who,
+      text: "",
+      interim: "",
+      typed: false,
+      heard: 0,
+      since: 0,
+      written: false,
+      over: false,
+      cut: false,
+    };
+    this.turns.push(turn);
+    if (this.turns.length > MOST_TURNS) this.turns.shift();
+    return turn;
+  }
+}
+
+/**
+ * A turn's text in pieces that are not empty.
+ * @param {Turn} turn
+ * @returns {{is: Is, text: string}[]}
+ */
+export function pieces({ who, text, interim, heard, since, over, cut }) {
+  /** @type {{is: Is, text: string}[]} */
+  let all;
+  if (who === "user") {
+    all = [
+      { is: "heard", text },
+      { is: "interim", text: interim && text ? ` ${interim}` : interim },
+    ];
+  } else {
+    const end = cut ? heard + text.slice(heard).search(/\S|$/) : heard; // no space is struck out
+    const now = over ? end : since;
+    all = [
+      { is: "heard", text: text.slice(0, now) },
+      { is: "now", text: text.slice(now, end) },
+      { is: cut ? "cut" : "coming", text: text.slice(end) },
+    ];
+  }
+  return all.filter((piece) => piece.text);
+}
+
+/**
+ * @param {string} head
+ * @param {string} tail
+ */
+function joined(head, tail) {
+  return head && tail && !/\s$/.test(head) && !/^\s/.test(tail) ? `${head} ${tail}` : head + tail;
+}

@@ -1,0 +1,136 @@
+/** The conversation on the page: a turn an entry, each piece of its text marked with what became of it. */
+
+import { pieces } from "./conversation.js";
+import { lineAt } from "./subtitle.js";
+
+const NEAR_PX = 60; // who has scrolled up further than this reads there, and is left there
+
+/**
+ * @typedef {import("./conversation.js").Turn} Turn
+ * @typedef {{element: HTMLLIElement, text: HTMLElement, note: HTMLElement, shown: string}} Entry
+ */
+
+export class ConversationView {
+  /** Somebody wants to see where the time of a turn went. @type {(id: number) => void} */
+  onask = () => {};
+  #list;
+  #subtitle;
+  /** By the turn's id. @type {Map<number, Entry>} */
+  #entries = new Map();
+
+  /**
+   * @param {HTMLElement} list
+   * @param {HTMLElement} subtitle
+   */
+  constructor(list, subtitle) {
+    this.#list = list;
+    this.#subtitle = subtitle;
+  }
+
+  /** @param {import("./conversation.js").Conversation} conversation */
+  show({ turns, spoken, phase }) {
+    const list = this.#list;
+    const follows = list.scrollHeight - list.scrollTop - list.clientHeight < NEAR_PX;
+    const kept = new Set(turns.map(({ id }) => id));
+    for (const [id, { element }] of this.#entries) {
+      if (kept.has(id)) continue;
+      element.remove();
+      this.#entries.delete(id);
+    }
+    for (const turn of turns) this.#paint(turn);
+    if (follows) list.scrollTop = list.scrollHeight;
+    this.#showLine(phase === "speaking" || spoken?.cut ? spoken : null);
+  }
+
+  /** Nothing was said. */
+  clear() {
+    this.#entries.clear();
+    this.#list.replaceChildren();
+    this.#subtitle.replaceChildren();
+  }
+
+  /**
+   * @param {number} id of a turn
+   * @param {number} totalMs until it was heard
+   */
+  time(id, totalMs) {
+    const button = this.#noted(id, "button");
+    if (!(button instanceof HTMLButtonElement)) return;
+    button.type = "button";
+    button.textContent = `${Math.round(totalMs)} ms`;
+    button.title = "Where the time to this answer went";
+    button.onclick = () => this.onask(id);
+  }
+
+  /**
+   * @param {number} id of a turn that somebody spoke or wrote into
+   * @param {number} ms until it was silent
+   */
+  silence(id, ms) {
+    const note = this.#noted(id, "span");
+    if (note) note.textContent = `silent after ${Math.round(ms)} ms`;
+  }
+
+  /**
+   * The one element of its kind in an entry's last line.
+   * @param {number} id
+   * @param {"button" | "span"} kind
+   */
+  #noted(id, kind) {
+    const note = this.#entries.get(id)?.note;
+    return note && (note.querySelector(kind) ?? note.appendChild(document.createElement(kind)));
+  }
+
+  /** @param {Turn} turn */
+  #paint(turn) {
+    const entry = this.#entries.get(turn.id) ?? this.#add(turn);
+    const parts = pieces(turn);
+    const open = turn.who === "agent" ? !turn.over : !turn.text;
+    const shown = JSON.stringify([parts, open]);
+    if (shown === entry.shown) return;
+    entry.shown = shown;
+    // Whoever listens to the page reads an entry once it is complete, not word by word.
+    entry.element.setAttribute("aria-busy", String(open));
+    entry.element.toggleAttribute("data-waiting", !parts.length);
+    entry.text.replaceChildren(...parts.map(elementOf));
+  }
+
+  /** @param {Turn} turn */
+  #add({ id, who }) {
+    const element = document.createElement("li");
+    element.dataset.who = who;
+    element.dataset.turn = String(id);
+    const name = element.appendChild(document.createElement("p"));
+    name.className = "who";
+    name.textContent = who === "agent" ? "Agent" : "You";
+    const text = element.appendChild(document.createElement("p"));
+    text.className = "words";
+    const note = element.appendChild(document.createElement("p"));
+    note.className = "note";
+    const entry = { element, text, note, shown: "" };
+    this.#entries.set(id, entry);
+    this.#list.append(element);
+    return entry;
+  }
+
+  /** @param {Turn | null} turn the line of it that is being heard is the subtitle */
+  #showLine(turn) {
+    if (!turn) return this.#subtitle.replaceChildren();
+    const [from, to] = lineAt(turn.text, turn.heard);
+    let at = 0;
+    const line = pieces(turn).flatMap(({ is, text }) => {
+      const part = text.slice(Math.max(0, from - at), Math.max(0, to - at));
+      at += text.length;
+      return part ? [elementOf({ is, text: part })] : [];
+    });
+    this.#subtitle.replaceChildren(...line);
+  }
+}
+
+/** @param {{is: string, text: string}} piece */
+function elementOf({ is, text }) {
+  const element = document.createElement(is === "cut" ? "s" : "span");
+  element.dataset.is = is;
+  element.textContent = text;
+  return element;
+}

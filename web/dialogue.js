@@ -1,0 +1,125 @@
+/** One call's course: what is said, when it is heard, and how fast an interruption is silent. */
+
+import { Conversation } from "./conversation.js";
+import { TurnClock } from "./waterfall.js";
+
+/**
+ * @typedef {import("./conversation.js").Turn} Turn
+ * @typedef {import("./waterfall.js").Marks} Marks
+ */
+
+const MOST_NUMBERED = 20; // turns whose figures may still change
+
+export class Dialogue {
+  conversation = new Conversation();
+  /** Something was said or heard. */
+  onchange = () => {};
+  /** Where the time to an answer went, so far. @type {(turn: Turn, marks: Marks) => void} */
+  onmarks = () => {};
+  /** A turn that somebody spoke or wrote into is silent, so many ms later. @type {(turn: Turn, ms: number) => void} */
+  onsilence = () => {};
+  /** The agent has something to say to the page. @type {(text: string) => void} */
+  onnotice = () => {};
+  /** The agent could not do something. @type {(text: string) => void} */
+  onerror = () => {};
+  #call;
+  #sound;
+  #clock = new TurnClock();
+  /** Turns by the agent's numbers of them. @type {Map<number, Turn>} */
+  #numbered = new Map();
+  /** The agent's number of its last turn, and of the last one that it knows to be heard. */
+  #number = 0;
+  #heard = 0;
+  /** The turn that is being interrupted, and since when. @type {{turn: Turn, at: number} | null} */
+  #barged = null;
+
+  /**
+   * @param {import("./call.js").Call} call
+   * @param {import("./agent_sound.js").AgentSound} sound
+   */
+  constructor(call, sound) {
+    this.#call = call;
+    this.#sound = sound;
+    call.onmessage = (type, data) => this.#receive(type, data, performance.now());
+    sound.onsound = (at) => this.#hear(at);
+    sound.onrest = (at) => this.#rest(at);
+  }
+
+  /** A turn of the user that is written. @param {string} text */
+  write(text) {
+    const at = performance.now();
+    this.#interrupt(at);
+    this.#clock.write(at);
+    this.conversation.type(text);
+    this.#call.write(text);
+    this.onchange();
+  }
+
+  /** The call is over. */
+  end() {
+    this.conversation.end();
+    this.onchange();
+  }
+
+  /**
+   * @param {string} type
+   * @param {any} data
+   * @param {number} at
+   */
+  #receive(type, data, at) {
+    // The agent is silent as soon as it notices a voice, and only then finds out whether that is an interruption.
+    if (type === "user-started-speaking" || type === "bot-interrupted") this.#interrupt(at);
+    this.conversation.receive(type, data);
+    if (type === "bot-llm-started") this.#clock.answer();
+    else if (type === "error" || type === "error-response") this.onerror(data.error);
+    else if (type === "server-message" && data.kind === "notice") this.onnotice(data.text);
+    else if (type === "server-message" && data.kind === "turn") this.#tell(data, at);
+    this.onchange();
+  }
+
+  /** @param {number} at */
+  #interrupt(at) {
+    const turn = this.conversation.spoken;
+    if (!turn || turn.over || !this.#sound.lively) return;
+    this.#sound.hush();
+    this.#barged ??= { turn, at };
+  }
+
+  /** @param {number} at */
+  #hear(at) {
+    const whole = this.#clock.hear(at);
+    if (whole) this.#show(whole);
+  }
+
+  /**
+   * @param {{turn: number, marks: Marks}} told
+   * @param {number} at
+   */
+  #tell({ turn, marks }, at) {
+    const { spoken } = this.conversation;
+    if (!spoken) return;
+    if (!this.#numbered.has(turn)) this.#numbered.set(turn, spoken);
+    if (this.#numbered.size > MOST_NUMBERED) this.#numbered.delete(this.#numbered.keys().next().value ?? 0);
+    this.#number = turn;
+    this.#show(this.#clock.tell(turn, marks, at));
+  }
+
+  /** @param {{turn: number, marks: Marks}} whole */
+  #show({ turn, marks }) {
+    const answer = this.#numbered.get(turn);
+    if (answer) this.onmarks(answer, marks);
+    if (marks.heard === null || turn === this.#heard) return;
+    this.#heard = turn;
+    this.#call.tell("heard", { context: turn, ms: Math.round(marks.heard) });
+  }
+
+  /** @param {number} at */
+  #rest(at) {
+    if (!this.#barged) return;
+    const { turn, at: since } = this.#barged;
+    this.#barged = null;
+    const ms = Math.max(0, at - since);
+    this.#call.tell("silent", { context: this.#number, ms: Math.round(ms) });
+    this.onsilence(turn, ms);
+  }
+}

@@ -1,0 +1,77 @@
+/** The figures of a call: where the time to each answer went, and how fast the agent was silent. */
+
+import { showWaterfall } from "./waterfall_view.js";
+
+const FLASH_MS = 2_600;
+const MOST_MARKED = 60; // turns whose figures can be looked up
+
+/**
+ * @typedef {import("./conversation.js").Turn} Turn
+ * @typedef {import("./waterfall.js").Marks} Marks
+ *
+ * @typedef {object} Places where they are shown
+ * @property {HTMLElement} waterfall a `dl`
+ * @property {HTMLElement} about it, in words
+ * @property {HTMLElement} flash
+ */
+
+export class Figures {
+  /** From the end of the user's words to the first sound heard, of the last answer, ms. @type {number | null} */
+  heardMs = null;
+  /** From the last interruption to silence, ms. @type {number | null} */
+  silenceMs = null;
+  #view;
+  #places;
+  /** By turn. @type {Map<number, Marks>} */
+  #marks = new Map();
+  /** @type {ReturnType<typeof setTimeout>} */
+  #flashing = 0;
+
+  /**
+   * @param {import("./conversation_view.js").ConversationView} view shows a figure beside its turn
+   * @param {Places} places
+   */
+  constructor(view, places) {
+    this.#view = view;
+    this.#places = places;
+    view.onask = (id) => this.#show(id);
+  }
+
+  /** Another call: its turns are others. */
+  clear() {
+    this.#marks.clear();
+  }
+
+  /**
+   * @param {Turn} turn
+   * @param {Marks} marks
+   */
+  mark({ id }, marks) {
+    this.#marks.set(id, marks);
+    if (this.#marks.size > MOST_MARKED) this.#marks.delete(this.#marks.keys().next().value ?? 0);
+    this.heardMs = marks.heard;
+    this.#view.time(id, this.#show(id));
+  }
+
+  /**
+   * @param {Turn} turn that somebody spoke or wrote into
+   * @param {number} ms until it was silent
+   */
+  silence({ id }, ms) {
+    this.silenceMs = ms;
+    this.#view.silence(id, ms);
+    const { flash } = this.#places;
+    flash.textContent = `silence in ${Math.round(ms)} ms`;
+    flash.dataset.on = "";
+    clearTimeout(this.#flashing);
+    this.#flashing = setTimeout(() => delete flash.dataset.on, FLASH_MS);
+  }
+
+  /** @param {number} id of a turn */
+  #show(id) {
+    const { waterfall, about } = this.#places;
+    const totalMs = showWaterfall(waterfall, this.#marks.get(id) ?? {});
+    about.textContent = `From the end of your words: ${Math.round(totalMs)} ms.`;
+    return totalMs;
+  }
+}

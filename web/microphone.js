@@ -1,0 +1,68 @@
+/** The microphone, and in plain words why there is none. */
+
+/** For a conversation: without them the agent would hear itself. */
+export const CONVERSATION = { echoCancellation: true, noiseSuppression: true, autoGainControl: true };
+/** For a voice to be cloned: as it is. */
+export const RECORDING = { echoCancellation: false, noiseSuppression: false, autoGainControl: true };
+
+/** @typedef {{title: string, body: string}} Problem */
+
+/** Why a page from here has no microphone at all. @type {Problem} */
+export const INSECURE = {
+  title: "The microphone needs HTTPS, or localhost",
+  body: "Browsers let no page from another address listen. Put a TLS proxy before the node, or tunnel its port.",
+};
+
+export class MicrophoneError extends Error {
+  /** @param {Problem} problem */
+  constructor(problem) {
+    super(problem.title);
+    this.problem = problem;
+  }
+}
+
+/**
+ * @param {MediaTrackConstraints} constraints
+ * @returns {Promise<MediaStream>} one audio track; whoever asked stops it
+ * @throws {MicrophoneError} there is none
+ */
+export async function openMicrophone(constraints) {
+  if (!isSecureContext) throw new MicrophoneError(INSECURE);
+  try {
+    return await navigator.mediaDevices.getUserMedia({ audio: constraints });
+  } catch (error) {
+    throw new MicrophoneError(problemOf(/** @type {Error} */ (error).name));
+  }
+}
+
+/** @param {MediaStream | null} stream is over, and the browser's sign of it goes out */
+export function stopMicrophone(stream) {
+  for (const track of stream?.getTracks() ?? []) track.stop();
+}
+
+/**
+ * @param {string} name of the browser's error
+ * @returns {Problem}
+ */
+export function problemOf(name) {
+  switch (name) {
+    case "NotAllowedError":
+      return {
+        title: "The microphone is not allowed",
+        body: "Allow it at the sign beside the page's address, then start again. Until then you can write.",
+      };
+    case "NotFoundError":
+    case "OverconstrainedError":
+      return {
+        title: "There is no microphone",
+        body: "Plug one in and start again. Until then you can write.",
+      };
+    case "NotReadableError":
+    case "AbortError":
+      return {
+        title: "The microphone could not be opened",
+        body: "Another program may be using it: close that one and start again. Until then you can write.",
+      };
+  }
+  return { title: "The microphone could not be opened", body: `The browser says ${name}. Until then you can write.` };
+}

@@ -1,0 +1,89 @@
+/** What the agent is made of, and what is missing. */
+
+const LOOK_MS = 5_000; // between two looks at whether what is missing has come: weights take their time
+/** What each part does. */
+const PARTS = { stt: "Hears with", llm: "Thinks with", tts: "Speaks with" };
+
+/** @typedef {import("./api.js").Agent} Agent */
+
+export class Parts {
+  /** Something else is there, or missing. */
+  onchange = () => {};
+  /** Null until it is known. @type {Agent | null} */
+  agent = null;
+  #api;
+  #list;
+  #notices;
+  /** What is missing, and what was said about it. @type {Map<string, string>} */
+  #lacks = new Map();
+  /** @type {ReturnType<typeof setTimeout>} */
+  #looking = 0;
+
+  /**
+   * @param {import("./api.js").Api} api
+   * @param {HTMLElement} list a `dl`
+   * @param {import("./notices.js").Notices} notices
+   */
+  constructor(api, list, notices) {
+    this.#api = api;
+    this.#list = list;
+    this.#notices = notices;
+  }
+
+  /** Whether it can be spoken to. */
+  get hears() {
+    return this.agent !== null && this.agent.stt.kind !== "none" && isSecureContext;
+  }
+
+  /** @param {Agent} agent */
+  tell(agent) {
+    this.agent = agent;
+    const rows = Object.entries(PARTS).map(([part, label]) => rowOf(label, agent[/** @type {"stt"} */ (part)]));
+    this.#list.replaceChildren(...rows);
+    const { stt, llm } = agent;
+    this.#lack("deaf", "The agent cannot hear you", stt.kind === "none", stt.message);
+    this.#lack("builtin", "A small built-in responder answers", llm.kind === "builtin", llm.message);
+    clearTimeout(this.#looking);
+    if (this.#lacks.size) this.#looking = setTimeout(() => this.#look(agent), LOOK_MS);
+    this.onchange();
+  }
+
+  /** @param {Agent} known what stays so while there is no answer */
+  async #look(known) {
+    const isSeen = this.#list.closest("main")?.checkVisibility() && !document.hidden;
+    const agent = isSeen ? await this.#api.agent().catch(() => null) : null;
+    this.tell(agent ?? known);
+  }
+
+  /**
+   * Say what is missing, and say it again only when there is something new to say.
+   * @param {string} kind
+   * @param {string} title
+   * @param {boolean} isMissing
+   * @param {string | null} message
+   */
+  #lack(kind, title, isMissing, message) {
+    const body = isMissing ? (message ?? "The node's settings name none.") : "";
+    if ((this.#lacks.get(kind) ?? "") === body) return;
+    if (isMissing) {
+      this.#lacks.set(kind, body);
+      this.#notices.show(kind, { title, body, calm: true });
+    } else {
+      this.#lacks.delete(kind);
+      this.#notices.close(kind);
+    }
+  }
+}
+
+/**
+ * @param {string} label
+ * @param {import("./api.js").Part} part
+ */
+function rowOf(label, { kind, name, message }) {
+  const row = document.createElement("div");
+  row.appendChild(document.createElement("dt")).textContent = label;
+  const value = row.appendChild(document.createElement("dd"));
+  value.textContent = kind === "none" ? "nothing" : name;
+  if (message) value.appendChild(document.createElement("small")).textContent = message;
+  return row;
+}

@@ -1,0 +1,39 @@
+/** Listens along to a stream that somebody else plays or sends: when it is loud, and how. */
+
+import { makeAnalyser, processedAt } from "./audio.js";
+import { COLUMN_SAMPLES } from "./wave.js";
+
+export class Probe {
+  /** A change between sound and silence, at a moment of performance.now's clock. */
+  onlevel = (/** @type {boolean} */ _loud, /** @type {number} */ _at) => {};
+  /** 20 ms of sound: its peak 0..1, and zero crossings a sample. */
+  oncolumn = (/** @type {number} */ _peak, /** @type {number} */ _brightness) => {};
+  /** Of the stream. */
+  analyser;
+  #source;
+  #node;
+
+  /**
+   * @param {AudioContext} audio
+   * @param {MediaStream} stream a remote one must be played by an element, else Chromium feeds nothing
+   */
+  constructor(audio, stream) {
+    this.#source = new MediaStreamAudioSourceNode(audio, { mediaStream: stream });
+    this.#node = new AudioWorkletNode(audio, "agent-tts-probe", { channelCount: 1, channelCountMode: "explicit" });
+    this.#node.port.postMessage({ type: "column", samples: COLUMN_SAMPLES });
+    this.#node.port.onmessage = ({ data }) => {
+      if (data.type === "level") this.onlevel(data.loud, processedAt(audio, data.time));
+      else this.oncolumn(data.peak, data.crossings / COLUMN_SAMPLES);
+    };
+    this.analyser = makeAnalyser(audio);
+    // The probe's own output is silence; the destination is what makes it run.
+    this.#source.connect(this.#node).connect(audio.destination);
+    this.#source.connect(this.analyser);
+  }
+
+  close() {
+    this.#node.port.onmessage = null;
+    this.#source.disconnect();
+    this.#node.disconnect();
+  }
+}

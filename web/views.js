@@ -1,0 +1,44 @@
+/** The page's views, a `main` each: the address says which one is shown. */
+
+export class Views {
+  /** Another view is shown. @type {(name: string) => void} */
+  onchange = () => {};
+  /** Name of the view that is shown. */
+  shown = "";
+  #nav;
+  #links;
+
+  /** @param {HTMLElement} nav holds a link to each view; hidden while there is no choice */
+  constructor(nav) {
+    this.#nav = nav;
+    this.#links = /** @type {HTMLAnchorElement[]} */ ([...nav.querySelectorAll("a")]);
+    addEventListener("hashchange", () => nav.hidden || this.#follow());
+    this.#show(this.#links[0].hash.slice(1));
+  }
+
+  /** There is a choice from now on. */
+  offer() {
+    this.#nav.hidden = false;
+    this.#follow();
+  }
+
+  /** An address may also lead into a view. */
+  #follow() {
+    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (target) this.#show(target.closest("main")?.id ?? this.shown);
+  }
+
+  /** @param {string} name */
+  #show(name) {
+    if (name === this.shown) return;
+    this.shown = name;
+    for (const link of this.#links) {
+      const isShown = link.hash === `#${name}`;
+      if (isShown) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+      const view = document.getElementById(link.hash.slice(1));
+      if (view) view.hidden = !isShown;
+    }
+    this.onchange(name);
+  }
+}

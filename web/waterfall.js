@@ -1,0 +1,90 @@
+/** Where the time went between the end of a user's words and the agent's voice. Pure. */
+
+/**
+ * Milliseconds after the end of the user's speech, or after typed text was sent; null where a mark does not apply.
+ * @typedef {Record<string, number | null>} Marks
+ * @typedef {{name: string, label: string, about: string, fromMs: number, toMs: number}} Bar
+ */
+
+/** What each mark ends, in the order of a turn in which nothing overlaps. */
+export const STAGES = [
+  { name: "turn_end", label: "Turn", about: "until it is clear that you have finished" },
+  { name: "transcript", label: "Words", about: "until what you said is text" },
+  { name: "llm_first_token", label: "LLM", about: "until the first word of the answer is written" },
+  { name: "audio_first", label: "Voice", about: "until the first sound of it is made" },
+  { name: "heard", label: "Way", about: "until that sound is heard here" },
+];
+
+/**
+ * What each stage adds: a bar reaches from the mark before it to its own, whichever came first.
+ * @param {Marks} marks
+ * @returns {Bar[]} in the order of time
+ */
+export function waterfall(marks) {
+  const known = STAGES.filter(({ name }) => typeof marks[name] === "number");
+  const ends = known.map((stage) => ({ ...stage, toMs: Math.max(0, /** @type {number} */ (marks[stage.name])) }));
+  ends.sort((a, b) => a.toMs - b.toMs);
+  return ends.map((stage, i) => ({ ...stage, fromMs: i ? ends[i - 1].toMs : 0 }));
+}
+
+/**
+ * Puts what is heard here and what the agent measured on one clock. The moments are performance.now's.
+ *
+ * The agent tells its figures as it sends the first sound: that moment is known to both sides, but for the way of a
+ * message. A written turn needs no such moment, as it begins here; its way to the agent counts.
+ */
+export class TurnClock {
+  /** When the turn was written that is not answered yet. @type {number | null} */
+  #written = null;
+  /** The answer: when its question was written, if it was, and when its first sound was heard. */
+  #answer = { written: /** @type {number | null} */ (null), heard: /** @type {number | null} */ (null) };
+  /** @type {{turn: number, marks: Marks, at: number} | null} */
+  #told = null;
+  /** Whether sound is of an answer that began and was not heard yet. */
+  #waits = false;
+
+  /** The user has written. @param {number} at */
+  write(at) {
+    this.#written = at;
+    this.#waits = false;
+  }
+
+  /** The agent begins to answer: sound from now on is of the answer. */
+  answer() {
+    this.#answer = { written: this.#written, heard: null };
+    this.#written = this.#told = null;
+    this.#waits = true;
+  }
+
+  /**
+   * Sound after silence.
+   * @param {number} at
+   * @returns {{turn: number, marks: Marks} | null} the turn's marks, if that completes them
+   */
+  hear(at) {
+    if (!this.#waits) return null;
+    this.#waits = false;
+    this.#answer.heard = at;
+    return this.#told && this.#whole(this.#told);
+  }
+
+  /**
+   * The agent's figures of a turn.
+   * @param {number} turn its number
+   * @param {Marks} marks
+   * @param {number} at
+   * @returns {{turn: number, marks: Marks}} with `heard`, null while it is not known
+   */
+  tell(turn, marks, at) {
+    this.#told = { turn, marks, at };
+    return this.#whole(this.#told);
+  }
+
+  /** @param {{turn: number, marks: Marks, at: number}} told */
+  #whole({ turn, marks, at }) {
+    const { written, heard } = this.#answer;
+    const sent = marks.audio_first ?? 0;
+    const ms = heard === null ? null : heard - (written ?? at - sent);
+    return { turn, marks: { ...marks, heard: ms && Math.max(ms, sent) } }; // no sound is heard before it is made
+  }
+}
