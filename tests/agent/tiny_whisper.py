@@ -1,4 +1,4 @@
-"""A Whisper model of random weights, in the layout that faster-whisper reads: it hears something in everything.
+"""A Whisper model of random weights, in the layout that faster-whisper loads.
 
 `python -m tests.agent.tiny_whisper SOURCE FOLDER` makes one, in a process of its own: torch stays out of the caller's.
 """
