@@ -6,6 +6,7 @@ import wave
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from tests.support import until
 RATE = 24_000
 # When the microphone says the first sentence, and when the second one, seconds after it is opened.
 ASKS_S, INTERRUPTS_S, ENDS_S = 1.5, 9.0, 30.0
-QUICK = {"turn_silence_s": 0.6, "resume_after_s": 0.8}
+QUICK: dict[str, Any] = {"turn_silence_s": 0.6, "resume_after_s": 0.8}
 LONG = (
     "Winter nights are long and cold, and so people have always told each other stories by the fire. Some of these "
     "stories are very old. They tell of ships, of kings, and of a bird that could speak every language of the world. "
