@@ -71,8 +71,8 @@ def listen_to_page(call: Call, worker: PipelineWorker) -> None:
     async def on_client_message(_: RTVIProcessor, message: ClientMessage) -> None:
         data = message.data if isinstance(message.data, dict) else {}
         if message.type == "voice":
-            wanted = {name: data[name] for name in VOICE_FIELDS if isinstance(data.get(name), str | None)}
-            given = AgentTTSService.Settings(**{name: value for name, value in wanted.items() if name in data})
+            wanted = {name: data[name] for name in VOICE_FIELDS if name in data and isinstance(data[name], str | None)}
+            given = AgentTTSService.Settings(**wanted)
             await worker.queue_frame(TTSUpdateSettingsFrame(delta=given))
         elif message.type in ("heard", "silent"):
             call.turns.page(message.type, data.get("ms"))

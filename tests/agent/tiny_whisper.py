@@ -1,22 +1,23 @@
-"""A Whisper model of random weights, in the layout that faster-whisper reads: it hears something in everything."""
+"""A Whisper model of random weights, in the layout that faster-whisper loads.
+
+`python -m tests.agent.tiny_whisper SOURCE FOLDER` makes one, in a process of its own: torch stays out of the caller's.
+"""
 
 from __future__ import annotations
 
+import sys
 import warnings
 from pathlib import Path
 
 import ctranslate2
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from tqdm import tqdm
 from transformers import (
     PreTrainedTokenizerFast,
     WhisperConfig,
     WhisperFeatureExtractor,
     WhisperForConditionalGeneration,
 )
-
-tqdm.monitor_interval = 0  # it would leave a thread
 
 END, START = "<|endoftext|>", "<|startoftranscript|>"
 TASKS = ("<|en|>", "<|de|>", "<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>")
@@ -45,6 +46,10 @@ def write(source: Path, folder: Path) -> None:
             pad_token_id=end,
         )
         model = WhisperForConditionalGeneration(config)
+        # Without them CTranslate2 reads where nothing is.
+        languages = {language: ids[language] for language in TASKS[:2]}
+        model.generation_config.alignment_heads = [[0, 0]]  # type: ignore[attr-defined]
+        model.generation_config.lang_to_id = languages  # type: ignore[attr-defined]
         model.save_pretrained(source)
         PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, unk_token=END).save_pretrained(source)
         WhisperFeatureExtractor().save_pretrained(source)
@@ -62,3 +67,7 @@ def _tokenizer() -> Tokenizer:
     names = [END, START, *TASKS, "<|notimestamps|>", *times]
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
     return tokenizer
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), Path(sys.argv[2]))
