@@ -121,7 +121,12 @@ class Qwen3(Section):
         "auto", description="auto is float16 by fused kernels on a GPU, otherwise float32"
     )
     positions: int = Field(2_048, ge=64, le=32_768, description="prompt and 80 ms frames of one piece of speech")
-    memory: float = Field(0.85, gt=0, le=1, description="share of the free memory that models and caches may take")
+    memory: float = Field(
+        0.85,
+        gt=0,
+        le=1,
+        description="share of the memory that models and caches may take; of what is free, 0.85 at most",
+    )
     cuda_graphs: bool = Field(True, description="on a GPU, a whole frame is one captured graph; false runs it in parts")
     reproducible: bool = Field(False, description="on a GPU too, a seed's sound does not depend on who else speaks")
     cached_voices: int = Field(64, ge=1, description="prompts of cloned voices kept ready")

@@ -26,7 +26,7 @@ from agent_tts import model as model_package
 
 Progress = Callable[[int, int], None]  # kernels compiled, of how many
 
-TIMEOUT_S = 300.0  # from its start; then the engine compiles for itself
+TIMEOUT_S = 150.0  # from its start; then the engine compiles for itself, while it may still start
 REAP_S = 5.0  # for a process that has closed its stdout, or is killed, to be gone
 TOLD_S = 1.0  # at least, from one report of progress to the next
 FEWEST_CORES = 3  # with fewer it would only be in the way

@@ -107,7 +107,7 @@ class EngineLoop:
         self._heard_at = self._clock()
         step_s = self._heard_at - begun
         self._longest_s = max(self._longest_s, step_s)
-        return self._scheduler.apply(outputs, done, self._heard_at, step_s)
+        return self._scheduler.apply(outputs, done, self._heard_at, step_s / max(1, len(done)))
 
     def close(self) -> None:
         """Free the engine. Idempotent."""

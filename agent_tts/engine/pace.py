@@ -7,7 +7,9 @@ from collections.abc import Hashable
 # Between the moment that is waited for and the launch: to wake, to read commands, to plan. What a step's own
 # preparations take is measured.
 WAKE_S = 0.000_5
-SHRINK = 0.9  # of an estimate that was too long; nobody has seen by how much
+# Of an estimate that was too long, nobody has seen by how much; of one that was too short, at most: something else may
+# have held the step up, once.
+SHRINK, GROW = 0.9, 1.25
 
 
 class Pace:
@@ -34,7 +36,7 @@ class Pace:
         kind, began = self._under_way.pop(0)
         known = self._took.get(kind)
         if waited:
-            self._took[kind] = now - began
+            self._took[kind] = now - began if known is None else min(now - began, known * GROW)
         elif known is not None:
             self._took[kind] = known * SHRINK
         if self._under_way:  # the next runs from now on

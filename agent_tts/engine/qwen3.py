@@ -34,6 +34,9 @@ from agent_tts.voices.library import VoiceLibrary
 # Prompts that are begun in one step: each takes the host about a tenth of a millisecond, and everybody waits for it.
 JOINS_PER_STEP = 16
 
+# While a step is under way, it is looked at so often at least: it may be done before it is expected to.
+LOOK_S = 0.002
+
 # A step in which nobody can run, before a model is loaded or the cache has room, lasts so long.
 WAIT_S = 0.005
 
@@ -97,9 +100,11 @@ class Qwen3Engine:
         before, self._under_way = self._under_way, []
         for model in self._models:
             if running := [row for row in rows if row.runs and row.model is model]:
-                self._under_way.append(_Frames([(row, row.begin()) for row in running], _launch(model, running)))
+                pieces = [(row, row.begin()) for row in running]
+                launched = model.launch([row.track.slot for row in running])
+                self._under_way.append(_Frames(model, pieces, launched))
         if self._under_way and self._overlaps:
-            kind = (*computed, *(frames.launched.size for frames in self._under_way))
+            kind = (*computed, *((frames.model.name, frames.launched.size) for frames in self._under_way))
             self._pace.launched(kind, time.perf_counter(), time.perf_counter() - began)
         outputs = self._hear(before) + outputs
         if not self._overlaps:
@@ -111,7 +116,11 @@ class Qwen3Engine:
 
     def under_way_s(self) -> float | None:
         """See `Engine.under_way_s`."""
-        return self._pace.wait_s(time.perf_counter()) if self._under_way else None
+        if not self._under_way:
+            return None
+        if all(frames.launched.ready() for frames in self._under_way):
+            return 0.0
+        return min(LOOK_S, self._pace.wait_s(time.perf_counter()))
 
     def close(self) -> None:
         """Free everything. Idempotent."""
@@ -147,28 +156,26 @@ class Qwen3Engine:
         Raises:
             SpeechError: they cannot be had; the next request tries again.
         """
-        if row.speaker is None and row.model.loaded:
+        loaded = row.model.loaded  # looked at once: the loader may end at any time
+        if row.speaker is None and loaded:
             row.speaker = self._voices.ready(row.cast)
         if row.speaker is None and row.loading is None:
-            row.loading = self._load(row)
+            row.loading = self._load(row, loaded)
         if row.speaker is None and row.loading and row.loading.done():
-            loaded, row.loading = _result(row.model, row.loading), None
-            if isinstance(loaded, Speaker):
-                row.speaker = loaded
-                self._voices.keep(row.cast, loaded)
+            result, row.loading = _result(row.model, row.loading), None
+            if isinstance(result, Speaker):
+                row.speaker = result
+                self._voices.keep(row.cast, result)
         return row.speaker is not None
 
-    def _load(self, row: Row) -> Future[Speaker] | Future[None]:
+    def _load(self, row: Row, loaded: bool) -> Future[Speaker] | Future[None]:
         """Begin with what a row still needs: first its model, then its voice."""
         loading: Future[Speaker] | Future[None]
-        key = row.cast.key if row.model.loaded else row.model
+        key: object = row.cast.key if loaded else row.model
         known = self._loading.get(key)
         if known is not None and not (known.done() and known.exception()):
             return known
-        if row.model.loaded:
-            loading = self._loader.submit(self._voices.load, row.cast)
-        else:
-            loading = self._loader.submit(row.model.load)
+        loading = self._loader.submit(self._voices.load, row.cast) if loaded else self._loader.submit(row.model.load)
         self._loading[key] = loading
         return loading
 
@@ -210,12 +217,9 @@ class Qwen3Engine:
 class _Frames:
     """One frame of rows of one model, under way."""
 
+    model: Qwen3Model
     rows: list[tuple[Row, Piece]]  # in the order of the launch, with what each is speaking
     launched: Launched
-
-
-def _launch(model: Qwen3Model, rows: Sequence[Row]) -> Launched:
-    return model.launch([row.track.slot for row in rows])
 
 
 def _wait(loading: Sequence[Future[Any]]) -> None:

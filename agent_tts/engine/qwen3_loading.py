@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from agent_tts.model.layers import PAGE_POSITIONS
 from agent_tts.settings import Qwen3
 
 GIB = 1 << 30
+USUAL_SHARE = Qwen3().memory  # of what is free: graphs and libraries take some, too
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -77,11 +79,13 @@ def plan_memory(models: Sequence[Qwen3Model], device: torch.device, slots: int, 
     Raises:
         SettingsError: it is more than is free; the message says what to change.
     """
-    free = free_bytes(device)
+    free, total = free_bytes(device), total_bytes(device)
+    # Of what is free, which others may take later, and of all there is, which engines of one device share.
+    budget = math.inf if free is None or total is None else min(max(share, USUAL_SHARE) * free, share * total)
     fixed = sum(model.weight_bytes + model.codec_bytes for model in models)
     caches = sum(model.cache_bytes for model in models)
-    if free is not None and fixed + caches > share * free:
-        left = share * free - fixed
+    if free is not None and fixed + caches > budget:
+        left = budget - fixed
         for model in models:
             model.pages = int(left / len(models) / model.page_bytes)
             if model.pages * PAGE_POSITIONS < 2 * model.positions:
@@ -101,12 +105,23 @@ def free_bytes(device: torch.device) -> int | None:
     """Memory of a device that can be taken; None where the system does not tell."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    return _meminfo("MemAvailable:")
+
+
+def total_bytes(device: torch.device) -> int | None:
+    """Memory of a device, taken or not; None where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    return _meminfo("MemTotal:")
+
+
+def _meminfo(name: str) -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
         return None
-    available = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
-    return int(available) * 1024 if available else None
+    value = next((line.split()[1] for line in lines if line.startswith(name)), None)
+    return int(value) * 1024 if value else None
 
 
 def _device(name: str) -> torch.device:

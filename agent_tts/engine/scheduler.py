@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from agent_tts import events
@@ -24,6 +24,10 @@ FRAME_S = FRAME_MS / 1_000
 # A paced stream is woken this much before its lead allows the next frame at the latest, and runs with whoever else is
 # near: one step for many instead of a step for each.
 PACING_SLACK_S = 0.020
+
+# Places of a full step for those that had no frame when they last ran: newcomers, whose prompts are computed few at a
+# time, and who waits for a model or for room in the cache. More of them would only keep out who can speak.
+NEWCOMERS = 32
 
 # Runaway guard: ten frames (0.8 s) a character, some ten times ordinary speech, which leaves room for digits and
 # symbols that are spelled out; the constant covers leading and trailing silence.
@@ -62,6 +66,8 @@ class Stream:
     dry_since: float = 0.0  # since when there is none; means nothing while `has_text`
     frames: int = 0  # made so far
     under_way: int = 0  # steps that it runs in and whose outputs are still to come
+    is_new: bool = True  # it had no frame in the last step that it ran in
+    ran_in: int = 0  # the number of that step
     heard_until: float = 0.0  # when a listener who plays without pause will have played all of them
     flushes: deque[str] = field(default_factory=deque)  # flush ids that the engine has not answered yet
     busy_s: float = 0.0  # duration of the steps it ran in
@@ -113,6 +119,8 @@ class Scheduler:
         self._inputs: list[base.Input] = []
         # Events that did not come from a step.
         self._events: list[Event] = []
+        # Steps so far.
+        self._steps = 0
         # Before this time no deadline of a stream passes; when it is reached, the next is looked for.
         self._deadline = math.inf
 
@@ -188,10 +196,11 @@ class Scheduler:
         inputs, self._inputs = self._inputs, []
         streams = [stream for stream in self._owners.values() if self._can_run(stream, now)]
         if self.policy.batch is not None and len(streams) > self.policy.batch:
-            # First who has not been heard at all, then who runs dry first.
-            streams = heapq.nsmallest(self.policy.batch, streams, key=lambda stream: stream.heard_until)
+            streams = _most_urgent(streams, self.policy.batch)
+        self._steps += 1
         for stream in streams:
             stream.under_way += 1
+            stream.ran_in = self._steps
         return Step(inputs, streams)
 
     def apply(self, outputs: Iterable[base.Output], steps: Iterable[Step], now: float, step_s: float) -> list[Event]:
@@ -204,6 +213,7 @@ class Scheduler:
         for step in steps:
             for stream in step.streams:
                 stream.under_way -= 1
+                stream.is_new = True
                 stream.busy_s += step_s
         for output in outputs:
             owner = self._owners.get(output.slot)
@@ -257,6 +267,7 @@ class Scheduler:
         match output:
             case base.Frame(pcm=pcm):
                 stream.frames += 1
+                stream.is_new = False
                 stream.credit -= 1
                 stream.heard_until = max(stream.heard_until, now) + FRAME_S
                 self._events.append(events.Audio(stream.id, pcm))
@@ -295,3 +306,12 @@ class Scheduler:
             self._waiting.remove(stream)
         busy_ms = round(stream.busy_s * 1_000, 3)
         self._events.append(Finished(stream.id, reason, busy_ms, code, message, retry_after_ms))
+
+
+def _most_urgent(streams: Sequence[Stream], count: int) -> list[Stream]:
+    """A full step: newcomers in their turn, and who runs dry first."""
+    heard = [stream for stream in streams if not stream.is_new]
+    newcomers = [stream for stream in streams if stream.is_new]
+    places = max(min(NEWCOMERS, count // 2), count - len(heard))
+    chosen = heapq.nsmallest(places, newcomers, key=lambda stream: stream.ran_in)
+    return chosen + heapq.nsmallest(count - len(chosen), heard, key=lambda stream: stream.heard_until)

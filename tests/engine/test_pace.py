@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_tts.engine.pace import SHRINK, WAKE_S, Pace
+from agent_tts.engine.pace import GROW, SHRINK, WAKE_S, Pace
 
 
 def ran(pace: Pace, begin: float, end: float, *, waited: bool = True, kind: int = 8) -> None:
@@ -55,3 +55,12 @@ def test_the_hosts_own_time_is_left_for_it() -> None:
         pace.done(begin + 0.010, waited=True)
     pace.launched(8, 200.0, 0.002)
     assert pace.wait_s(200.0) == pytest.approx(0.010 - 0.002 - WAKE_S, abs=1e-4)
+
+
+def test_one_slow_step_does_not_slow_down_the_next_ones() -> None:
+    """Something else on the GPU, once."""
+    pace = Pace()
+    ran(pace, 1.0, 1.010)
+    ran(pace, 2.0, 2.5)
+    pace.launched(8, 3.0, 0.0)
+    assert pace.wait_s(3.0) == pytest.approx(0.010 * GROW - WAKE_S)

@@ -17,10 +17,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from agent_tts import events
 from agent_tts.engine import qwen3_loading
 from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Open, Output, Starved, Text
 from agent_tts.engine.graphs import Launched
+from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.qwen3 import Qwen3Engine
+from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.settings import Checkpoint, Qwen3, Settings, Voices
@@ -417,6 +420,16 @@ class TestAStepIsUnderWayWhileTheNextBegins:
         assert {output.epoch for output in outputs} == {100}
         assert b"".join(output.pcm for output in outputs if isinstance(output, Frame)) == expected.pcm.tobytes()
 
+    def test_a_step_that_is_done_is_not_waited_for(self, ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However long it was expected to take."""
+        monkeypatch.setattr(ryan._pace, "wait_s", lambda now: 60.0)
+        with overlapped(ryan):
+            ryan.step([Open(0, 1, RYAN), Text(0, TEXT)], [0])
+            assert ryan.under_way_s() == 0
+            monkeypatch.setattr(Launched, "ready", lambda launched: False)
+            assert 0 < (ryan.under_way_s() or 0) < 0.01
+            ryan.step([Close(0)], [])
+
     def test_a_full_cache_ends_the_stream_behind_its_last_frame(self, checkpoint: Checkpoints) -> None:
         with engine(checkpoint("custom_voice"), slots=1, positions=64) as small:
             plain = speak(small, "word " * 60, options=RYAN)
@@ -467,6 +480,19 @@ class TestSharedCache:
             for _ in range(3):  # pages go from row to row
                 for slot, spoken in speak_all(shared, scripts).items():
                     assert np.array_equal(spoken.pcm, speak(ryan, TEXT, options=scripts[slot].options, slot=slot).pcm)
+
+    def test_who_waits_for_room_does_not_stop_who_has_it(
+        self, pages: Callable[[int], None], ending: Checkpoints
+    ) -> None:
+        """Four slots share a cache for two; a step may have two of them, as it may have 256 of 512 on a GPU."""
+        pages(5)
+        with engine(ending("custom_voice"), positions=64) as shared:
+            loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, batch=2, window_frames=1_000)))
+            for stream in range(1, 5):
+                for command in (events.Open(stream, RYAN), events.Append(stream, "Hi."), events.End(stream)):
+                    loop.submit(command)
+            over = [one.stream for _ in range(400) for one in loop.turn() if isinstance(one, events.Finished)]
+        assert sorted(over) == [1, 2, 3, 4]
 
     def test_a_stream_waits_for_room_and_gets_what_others_give_back(
         self, pages: Callable[[int], None], ending: Checkpoints
