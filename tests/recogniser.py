@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 from numpy.typing import NDArray
 from pocketsphinx import Decoder
@@ -42,3 +44,7 @@ def to_16k(samples: NDArray[np.int16], rate: int) -> NDArray[np.int16]:
     spectrum = np.fft.rfft(padded)[: wanted // 2 + 1]
     spectrum = np.pad(spectrum, (0, max(0, wanted // 2 + 1 - len(spectrum))))
     return np.clip(np.fft.irfft(spectrum, wanted) * wanted / len(padded), -32_768, 32_767).astype(np.int16)
+
+
+if __name__ == "__main__":
+    print(recognise(np.frombuffer(sys.stdin.buffer.read(), "<i2"), int(sys.argv[1])), end="")

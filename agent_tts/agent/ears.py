@@ -90,7 +90,7 @@ class Ears:
                 self._tell_progress()
             self._model = loaded.result()
         except Exception as error:  # noqa: BLE001
-            self._message = f"Whisper's weights could not be had: {_reason(error, self._settings)}. {TYPED}"
+            self._message = f"Whisper's weights could not be had: {_reason(error, self._settings).rstrip('.')}. {TYPED}"
             logger.warning("agent: {}", self._message)
             return
         logger.info("agent: Whisper {} is loaded after {:.1f} s", self._settings.model, time.monotonic() - began)
