@@ -31,12 +31,41 @@ def rms(samples: NDArray[np.int16]) -> float:
     return float(np.sqrt(np.mean(samples.astype(np.float64) ** 2))) if len(samples) else 0.0
 
 
-class RtcPeer:
-    """One connection; everything that arrives is kept with its time."""
+async def heard(track: MediaStreamTrack) -> AsyncIterator[tuple[Any, NDArray[np.int16]]]:
+    """The frames of a stereo track with the samples of one side, until it ends."""
+    with contextlib.suppress(MediaStreamError):
+        while True:
+            frame: Any = await track.recv()
+            yield frame, frame.to_ndarray().reshape(-1, 2)[:, 0].copy()
+
+
+class Arrivals:
+    """What can be waited for, by whoever looks again whenever anything has arrived."""
+
+    PATIENCE_S = 10.0
 
     def __init__(self) -> None:
         # Set whenever anything has arrived.
         self._changed = asyncio.Event()
+
+    async def wait(self, what: Callable[[], Any], timeout_s: float | None = None) -> Any:
+        """Wait until `what` is true of what has arrived; its value.
+
+        Raises:
+            TimeoutError: it did not come true, within `PATIENCE_S` unless said.
+        """
+        async with asyncio.timeout(self.PATIENCE_S if timeout_s is None else timeout_s):
+            while not (value := what()):
+                self._changed.clear()
+                await self._changed.wait()
+        return value
+
+
+class RtcPeer(Arrivals):
+    """One connection; everything that arrives is kept with its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self.connection.addTransceiver("audio", direction="recvonly")
         self.channel = self.connection.createDataChannel(LABEL)
@@ -80,18 +109,6 @@ class RtcPeer:
         self.send("text.append", context_id=context_id, text=text)
         self.send("context.end", context_id=context_id)
 
-    async def wait(self, what: Callable[[], Any], timeout_s: float = 10.0) -> Any:
-        """Wait until `what` is true of what has arrived; its value.
-
-        Raises:
-            TimeoutError: it did not come true.
-        """
-        async with asyncio.timeout(timeout_s):
-            while not (value := what()):
-                self._changed.clear()
-                await self._changed.wait()
-        return value
-
     async def message(self, type_: str, timeout_s: float = 10.0, **fields: Any) -> dict[str, Any]:
         """The first message of a type with these fields, when it has arrived."""
 
@@ -121,12 +138,9 @@ class RtcPeer:
         self._listener = asyncio.ensure_future(self._listen(track))
 
     async def _listen(self, track: MediaStreamTrack) -> None:
-        with contextlib.suppress(MediaStreamError):
-            while True:
-                frame: Any = await track.recv()
-                samples = frame.to_ndarray().reshape(-1, 2)[:, 0].copy()
-                self.frames.append((time.monotonic(), frame.pts, samples))
-                self._changed.set()
+        async for frame, samples in heard(track):
+            self.frames.append((time.monotonic(), frame.pts, samples))
+            self._changed.set()
         self._changed.set()
 
     def sound(self) -> NDArray[np.int16]:

@@ -1,4 +1,4 @@
-"""A server of OpenAI's chat completions that says the same to everybody, at the pace of a language model."""
+"""A server of OpenAI's chat completions that says what it is told to, at the pace of a language model."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -26,14 +27,31 @@ ANSWER = (
 )
 START_S = 5.0
 
+Answer = Callable[[list[dict[str, Any]]], str]  # the messages of a request -> what is said
+
 
 @asynccontextmanager
-async def running_chat() -> AsyncIterator[str]:
-    """Its base URL, while it runs."""
-    routes = [Route("/v1/models", _models), Route("/v1/chat/completions", _completions, methods=["POST"])]
+async def running_chat(
+    answer: Answer = lambda messages: ANSWER, *, think_s: float = THINK_S, token_s: float = TOKEN_S
+) -> AsyncIterator[str]:
+    """Its base URL, while it runs.
+
+    Args:
+        think_s: before the first token.
+        token_s: from one token to the next.
+    """
+
+    async def models(_: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+
+    async def completions(request: Request) -> Response:
+        text = answer((await request.json())["messages"])
+        return StreamingResponse(_tokens(text, think_s, token_s), media_type="text/event-stream")
+
+    routes = [Route("/v1/models", models), Route("/v1/chat/completions", completions, methods=["POST"])]
     config = uvicorn.Config(Starlette(routes=routes), log_config=None, lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
-    server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]  # Ctrl-C is for the benchmark
+    server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]  # Ctrl-C is for whoever runs it
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         task = asyncio.create_task(server.serve([listener]), name="chat")
@@ -41,7 +59,7 @@ async def running_chat() -> AsyncIterator[str]:
             async with asyncio.timeout(START_S):
                 while not server.started:
                     if task.done():
-                        raise Internal("the language model of the benchmark did not start")
+                        raise Internal("the language model's server did not start")
                     await asyncio.sleep(0.01)
             yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         finally:
@@ -49,20 +67,11 @@ async def running_chat() -> AsyncIterator[str]:
             await task
 
 
-async def _models(_: Request) -> Response:
-    return JSONResponse({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
-
-
-async def _completions(request: Request) -> Response:
-    await request.body()
-    return StreamingResponse(_tokens(), media_type="text/event-stream")
-
-
-async def _tokens() -> AsyncIterator[str]:
-    await asyncio.sleep(THINK_S)
-    for token in re.findall(r"\S+\s*", ANSWER):
+async def _tokens(text: str, think_s: float, token_s: float) -> AsyncIterator[str]:
+    await asyncio.sleep(think_s)
+    for token in re.findall(r"\S+\s*", text):
         yield _chunk({"content": token}, None)
-        await asyncio.sleep(TOKEN_S)
+        await asyncio.sleep(token_s)
     yield _chunk({}, "stop")
     yield "data: [DONE]\n\n"
 

@@ -8,7 +8,23 @@ import typer
 
 from agent_tts import __version__
 from agent_tts.cli.bench import bench
-from agent_tts.cli.options import Config, Device, Dtype, Engine, Key, Models, Port, Set, Slots, Url, engine_flags
+from agent_tts.cli.options import (
+    ApiKeys,
+    Config,
+    Device,
+    Dtype,
+    Engine,
+    Host,
+    Key,
+    LogLevel,
+    Models,
+    Port,
+    PrintConfig,
+    Set,
+    Slots,
+    Url,
+    engine_flags,
+)
 from agent_tts.cli.reporting import reported
 from agent_tts.cli.voices import voices
 
@@ -34,18 +50,18 @@ def root(
 
 @app.command()
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; beyond 127.0.0.1 needs a key.")] = None,
+    host: Host = None,
     port: Port = None,
     engine: Engine = None,
     model: Models = None,
     device: Device = None,
     dtype: Dtype = None,
     slots: Slots = None,
-    api_key: Annotated[list[str] | None, typer.Option(help="Accept this key; may be repeated.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    api_key: ApiKeys = None,
+    log_level: LogLevel = None,
     config: Config = None,
     set_: Set = None,
-    print_config: Annotated[bool, typer.Option("--print-config", help="Show all settings, and leave.")] = False,
+    print_config: PrintConfig = False,
 ) -> None:
     """Run a node: WebSocket, WebRTC, HTTP and a page on one port.
 
@@ -61,21 +77,21 @@ def serve(
 
 @app.command()
 def agent(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; beyond 127.0.0.1 needs a key.")] = None,
+    host: Host = None,
     port: Port = None,
     engine: Engine = None,
     model: Models = None,
     device: Device = None,
     dtype: Dtype = None,
     slots: Slots = None,
-    api_key: Annotated[list[str] | None, typer.Option(help="Accept this key; may be repeated.")] = None,
+    api_key: ApiKeys = None,
     llm: Annotated[str | None, typer.Option("--llm", metavar="URL", help="Of OpenAI's chat completions.")] = None,
     llm_model: Annotated[str | None, typer.Option(help="Default: the first that the server has.")] = None,
     whisper: Annotated[str | None, typer.Option(help="A model's name, or a folder with one.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_level: LogLevel = None,
     config: Config = None,
     set_: Set = None,
-    print_config: Annotated[bool, typer.Option("--print-config", help="Show all settings, and leave.")] = False,
+    print_config: PrintConfig = False,
 ) -> None:
     """Run a node that one can talk to: speech recognition, a language model and speech on one port.
 

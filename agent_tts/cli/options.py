@@ -24,8 +24,12 @@ Models = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="Of qwen3: auto, cpu, cuda or cuda:N; several with commas.")]
 Dtype = Annotated[str | None, typer.Option(help="Of qwen3: auto, float32 or bfloat16.")]
+Host = Annotated[str | None, typer.Option(help="Address to listen on; beyond 127.0.0.1 needs a key.")]
 Port = Annotated[int | None, typer.Option(min=0, max=65_535, help="0 picks a free one.")]
 Slots = Annotated[int | None, typer.Option(min=1, help="Contexts that may speak at once.")]
+ApiKeys = Annotated[list[str] | None, typer.Option("--api-key", help="Accept this key; may be repeated.")]
+LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
+PrintConfig = Annotated[bool, typer.Option("--print-config", help="Show all settings, and leave.")]
 
 
 def engine_flags(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.panel import Panel
@@ -14,9 +15,21 @@ from agent_tts.engine.factory import chosen_engine
 from agent_tts.ipc.engines import engine_settings
 from agent_tts.settings import Settings
 
+if TYPE_CHECKING:
+    from agent_tts.serve.app import Companion
 
-def serve(config: str | None, flags: dict[str, Any], assignments: list[str], print_config: bool) -> int:
+
+def serve(
+    config: str | None,
+    flags: dict[str, Any],
+    assignments: list[str],
+    print_config: bool,
+    companion: Callable[[Settings], Companion] | None = None,
+) -> int:
     """Run a node until it is told to stop; the exit code.
+
+    Args:
+        companion: makes what is served beside it, when the settings are known.
 
     Raises:
         SettingsError: the settings are wrong, or cannot be had here.
@@ -27,7 +40,8 @@ def serve(config: str | None, flags: dict[str, Any], assignments: list[str], pri
         return 0
     from agent_tts.serve.run import run
 
-    return run(loaded.settings, lambda url: welcome(loaded.settings, url))
+    settings = loaded.settings
+    return run(settings, lambda url: welcome(settings, url), companion(settings) if companion else None)
 
 
 def welcome(settings: Settings, url: str) -> None:

@@ -25,13 +25,13 @@ class CodecState:
     histories: tuple[Tensor, ...]
 
     @torch.inference_mode()
-    def put(self, row: int, source: CodecState, source_row: int = 0) -> None:
-        """Makes `row` go on where `source_row` of another state of the same codec is."""
-        self.position[row] = source.position[source_row]
-        self.keys[:, row] = source.keys[:, source_row]
-        self.values[:, row] = source.values[:, source_row]
+    def put(self, row: int, source: CodecState) -> None:
+        """Makes `row` go on where another state of the same codec is, which has one row."""
+        self.position[row] = source.position[0]
+        self.keys[:, row] = source.keys[:, 0]
+        self.values[:, row] = source.values[:, 0]
         for mine, theirs in zip(self.histories, source.histories, strict=True):
-            mine[row] = theirs[source_row]
+            mine[row] = theirs[0]
 
 
 class NextFrame:

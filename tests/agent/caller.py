@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fractions
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,10 +15,9 @@ import av
 import httpx
 import numpy as np
 from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
-from aiortc.mediastreams import MediaStreamError
 from numpy.typing import NDArray
 
-from tests.rtc_peer import LOUD, RATE, rms
+from tests.rtc_peer import LOUD, RATE, Arrivals, heard, rms
 
 FRAME = RATE // 50
 
@@ -61,11 +59,13 @@ class Microphone(MediaStreamTrack):
         return frame
 
 
-class Caller:
+class Caller(Arrivals):
     """One call; everything that arrives is kept with its time."""
 
+    PATIENCE_S = 30.0
+
     def __init__(self) -> None:
-        self._changed = asyncio.Event()
+        super().__init__()
         self.connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self.microphone = Microphone()
         self.connection.addTrack(self.microphone)
@@ -98,18 +98,6 @@ class Caller:
         await self.wait(lambda: not self.microphone.speaking, 30)
 
     # ------------------------------------------------------------ what it waits for
-
-    async def wait(self, what: Callable[[], Any], timeout_s: float = 30.0) -> Any:
-        """Wait until `what` is true; its value.
-
-        Raises:
-            TimeoutError: it did not come true.
-        """
-        async with asyncio.timeout(timeout_s):
-            while not (value := what()):
-                self._changed.clear()
-                await self._changed.wait()
-        return value
 
     def of(self, type_: str, since: float = 0.0) -> list[dict[str, Any]]:
         """Messages of a type."""
@@ -188,13 +176,10 @@ class Caller:
         self._listener = asyncio.ensure_future(self._listen(track))
 
     async def _listen(self, track: MediaStreamTrack) -> None:
-        with contextlib.suppress(MediaStreamError):
-            while True:
-                frame: Any = await track.recv()
-                samples = frame.to_ndarray().reshape(-1, 2)[:, 0].copy()
-                self.sound.append((time.monotonic(), rms(samples)))
-                self.pieces.append(samples)
-                self._changed.set()
+        async for _, samples in heard(track):
+            self.sound.append((time.monotonic(), rms(samples)))
+            self.pieces.append(samples)
+            self._changed.set()
 
 
 @asynccontextmanager

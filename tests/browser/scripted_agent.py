@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fractions
 import json
 import time
@@ -13,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
-from aiortc.mediastreams import MediaStreamError
 from av import AudioFrame
 from fastapi import FastAPI
 from numpy.typing import NDArray
@@ -21,7 +19,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-RATE = 48_000
+from tests.rtc_peer import RATE, heard
+
 FRAME = RATE // 50
 WAIT_S = 15.0
 
@@ -119,11 +118,9 @@ class Call:
         self._listener = asyncio.ensure_future(self._listen(track))
 
     async def _listen(self, track: MediaStreamTrack) -> None:
-        with contextlib.suppress(MediaStreamError):
-            while True:
-                frame: Any = await track.recv()
-                self.heard.append(frame.to_ndarray().reshape(-1, 2)[:, 0].copy())
-                del self.heard[:-500]
+        async for _, samples in heard(track):
+            self.heard.append(samples)
+            del self.heard[:-500]
 
 
 class Agent:
