@@ -97,6 +97,7 @@ def test_a_graph_is_the_step_bit_for_bit(model: SpeechModel) -> None:
     assert state.frame.position.tolist() == [303, 300, 303, 300, 300]
 
 
+@torch.inference_mode()
 def test_a_step_in_flight_leaves_the_result_before_it_alone(model: SpeechModel) -> None:
     graphs = FrameGraphs(model, speaking(model, 2))
     first = graphs.launch([0]).result()
