@@ -106,12 +106,8 @@ class FusedTalker:
 
     def prefill(self, x: Tensor, rows: Tensor, positions: Tensor, cache: Cache, span: int | None) -> None:
         """Every position is a row of its own, which reads no more than the `span` that it may."""
-        length = x.shape[1]
-        x, positions, table = (
-            x.flatten(0, 1),
-            positions.flatten(),
-            cache.table[rows][:, None].expand(-1, length, -1).flatten(0, 1),
-        )
+        table = cache.table[rows[:, None].expand_as(positions).flatten()]
+        x, positions = x.flatten(0, 1), positions.flatten()
         size = len(x)
         if size not in self._together:
             self._together[size] = Scratch.together(size, cache.sink + 1, self.heads, x.device)
