@@ -26,7 +26,7 @@ from agent_tts.settings import Agent
 
 def build(call: Call) -> Pipeline:
     """The pipeline of one call. It runs in a thread, as it loads models: nothing may be started here."""
-    playout = Playout(call.turns, call.tts)
+    playout = Playout(call.turns, call.tts, call.transport.output())
     pair = LLMContextAggregatorPair(LLMContext(), user_params=turn_taking(call.settings, hears=call.stt is not None))
     parts = [
         call.transport.input(),

@@ -134,6 +134,11 @@ class Caller(Arrivals):
         """When the last sound came, before a moment if there is one."""
         return max((at for at, level in self.sound if level > LOUD and (not before or at < before)), default=0.0)
 
+    def played_ms(self, before: float) -> float:
+        """Sound from the first to the last that came before a moment: by its samples, however late they came."""
+        loud = [index for index, (at, level) in enumerate(self.sound) if level > LOUD and at < before]
+        return sum(len(piece) for piece in self.pieces[loud[0] : loud[-1] + 1]) * 1_000 / RATE if loud else 0.0
+
     def delay_s(self) -> float:
         """How long sound takes longer than messages: aiortc keeps 80 ms before it decodes any."""
         return self._loud_at(0.0) - self.at("bot-started-speaking")
