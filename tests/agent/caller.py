@@ -121,6 +121,11 @@ class Caller(Arrivals):
         await self.wait(lambda: self.ours(kind, since), timeout_s)
         return self.ours(kind, since)[0]
 
+    def own_at(self, kind: str, since: float = 0.0) -> float:
+        """When the first message of the agent's own came."""
+        own = ((at, m["data"]) for at, m in self.messages if m["type"] == "server-message" and at >= since)
+        return next(at for at, data in own if data["kind"] == kind)
+
     async def loud(self, since: float = 0.0, timeout_s: float = 30.0) -> float:
         """When the first sound came."""
         await self.wait(lambda: self._loud_at(since), timeout_s)

@@ -46,7 +46,7 @@ async def test_words_interrupt_and_the_context_holds_what_was_heard() -> None:
     How many those are is known from the engine's own times of the words, and from the sound that came.
 
     Mutation: `Playout._hold` returning at once, or `BargeIn` not waiting for the commit; words let go a second
-    before the sound that speaks them.
+    after the sound that speaks them.
     """
     async with running_llm(LONG, "Fine.") as llm, running_agent(llm.url, hears=True, **QUICK) as agent:
         stop = await agent.speech("Please open the window.")
@@ -60,7 +60,7 @@ async def test_words_interrupt_and_the_context_holds_what_was_heard() -> None:
             await caller.message("user-started-speaking", spoke_at)
             noticed_at = caller.at("user-started-speaking", spoke_at)
             cut = await caller.own("interrupted", spoke_at)
-            cut_at = caller.at("server-message", spoke_at)
+            cut_at = caller.own_at("interrupted", spoke_at)
             silent_at, played_ms = caller.last_sound(before=cut_at), caller.played_ms(before=cut_at)
             assert silent_at - noticed_at < SILENCE_S + caller.delay_s()
             await caller.loud(since=silent_at + 0.2)  # the next answer
