@@ -146,7 +146,11 @@ class Voices(Section):
 class AgentStt(Section):
     """What hears the user."""
 
-    kind: Literal["whisper", "none"] = Field("whisper", description="none: typed chat alone")
+    kind: Literal["whisper", "scripted", "none"] = Field(
+        "whisper",
+        description="none: typed chat alone; scripted: takes all speech for `words`, to measure without weights",
+    )
+    words: str = Field("Tell me a story.", min_length=1, description="what scripted understands")
     model: str = Field("base.en", min_length=1, description="a Whisper model's name or hub id, or a folder with one")
     folder: str | None = Field(
         None, description="where fetched models are kept; default: agent-tts/whisper in the user's data folder"

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
@@ -110,6 +110,7 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None, compani
         app.router.routes.append(WebSocketRoute(path, StreamEndpoint(node, dialect)))
     if companion is not None:
         companion.install(app, node)
+    app.router.routes.append(Route("/api/agent", _no_agent))
     http.install_error_handlers(app)
     if settings.web:
         _add_page(app)
@@ -137,6 +138,11 @@ class _Page(StaticFiles):
         response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
         response.headers.update(PAGE_HEADERS)
         return response
+
+
+async def _no_agent(_: object) -> Response:
+    """What the page asks each node first; an agent that is there has answered already."""
+    return JSONResponse(None)
 
 
 def _add_page(app: FastAPI) -> None:

@@ -19,7 +19,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        # By carrier: websocket, rtc, http.
+        # By carrier: websocket, rtc, http, pipecat.
         self.ttfa = Histogram(
             "agent_tts_ttfa_seconds", "First text to first audio.", ["carrier"], buckets=_SECONDS, registry=registry
         )
