@@ -8,8 +8,9 @@ from agent_tts.errors import UnsupportedFormat
 from agent_tts.speech.opus import RELIABLE_MS, OpusEncoder
 from agent_tts.speech.pcm import PcmEncoding, Transcoder
 
-ENCODINGS = ("pcm_s16le", "mulaw", "alaw", "opus")
-SAMPLE_RATES = (8_000, 16_000, 24_000, 48_000)
+ENCODINGS = ("pcm_s16le", "pcm_f32le", "mulaw", "alaw", "opus")
+SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 44_100, 48_000)
+OPUS_RATES = (8_000, 16_000, 24_000, 48_000)
 
 Chunk = tuple[bytes, int]  # a payload for one message, and its number of samples at the output rate
 
@@ -26,19 +27,25 @@ class Encoder(Protocol):
         ...
 
 
+def check_format(encoding: str, sample_rate: int) -> None:
+    """Raise `UnsupportedFormat` unless `make_encoder` makes one; it says which encodings and rates there are."""
+    if encoding not in ENCODINGS:
+        raise UnsupportedFormat(f"encoding is one of {', '.join(ENCODINGS)}")
+    rates = OPUS_RATES if encoding == "opus" else SAMPLE_RATES
+    if sample_rate not in rates:
+        raise UnsupportedFormat(f"sample_rate of {encoding} is one of {', '.join(map(str, rates))}")
+
+
 def make_encoder(encoding: str, sample_rate: int) -> Encoder:
     """An encoder for one stream.
 
-    pcm_s16le, mulaw and alaw give one chunk for each piece of pcm; opus gives one packet of 80 ms a chunk, the last
-    one filled up with silence.
+    opus gives one packet of 80 ms a chunk, the last one filled up with silence; all others one chunk for each piece
+    of pcm.
 
     Raises:
-        UnsupportedFormat: says which encodings and rates there are.
+        UnsupportedFormat: see `check_format`.
     """
-    if encoding not in ENCODINGS:
-        raise UnsupportedFormat(f"encoding is one of {', '.join(ENCODINGS)}")
-    if sample_rate not in SAMPLE_RATES:
-        raise UnsupportedFormat(f"sample_rate is one of {', '.join(map(str, SAMPLE_RATES))}")
+    check_format(encoding, sample_rate)
     if encoding == "opus":
         return _OpusChunks(OpusEncoder(sample_rate, RELIABLE_MS))
     return Transcoder(cast(PcmEncoding, encoding), sample_rate)

@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from agent_tts.errors import UnsupportedFormat
-from agent_tts.speech.encoding import ENCODINGS, SAMPLE_RATES, make_encoder
+from agent_tts.speech.encoding import ENCODINGS, OPUS_RATES, SAMPLE_RATES, make_encoder
 from tests.speech.test_pcm import tone
 
-BYTES_PER_SAMPLE = {"pcm_s16le": 2, "mulaw": 1, "alaw": 1}
+BYTES_PER_SAMPLE = {"pcm_s16le": 2, "pcm_f32le": 4, "mulaw": 1, "alaw": 1}
 
 
-@pytest.mark.parametrize("rate", SAMPLE_RATES)
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize(
+    ("encoding", "rate"),
+    [(each, rate) for each in ENCODINGS for rate in (OPUS_RATES if each == "opus" else SAMPLE_RATES)],
+)
 def test_chunks_tell_their_samples(encoding: str, rate: int) -> None:
     encoder = make_encoder(encoding, rate)
     chunks = [chunk for _ in range(10) for chunk in encoder.encode(tone(300, 0.08))] + encoder.flush()
