@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,7 +11,7 @@ from pipecat.services.cartesia.tts import CartesiaTTSService
 from pipecat.services.tts_service import TextAggregationMode
 
 from tests.dialects import livekit_run, pipecat_run
-from tests.dialects.hearing import VOICE
+from tests.dialects.hearing import FIRST, NEXT, VOICE
 from tests.support import RunningNode, running_node
 
 
@@ -36,3 +37,14 @@ async def test_livekit(node: RunningNode) -> None:
         speaker = livekit_cartesia.TTS(api_key="none", base_url=node.url, voice=VOICE, http_session=session)
         async with speaker:
             await livekit_run.converse(speaker, node)
+
+
+async def test_livekit_keeps_its_connection_between_replies() -> None:
+    """Demand pongs at any time to see it fail: it reads its socket only while it waits for speech."""
+    async with running_node(timeouts={"ping_s": 0.1}) as node, livekit_run.http_session() as session:
+        async with livekit_cartesia.TTS(api_key="none", base_url=node.url, http_session=session) as speaker:
+            await livekit_run.say(speaker, FIRST)
+            (first,) = node.node.sessions
+            await asyncio.sleep(0.5)
+            await livekit_run.say(speaker, NEXT)
+            assert node.node.sessions == {first}
