@@ -81,7 +81,7 @@ class AgentTTSService(TTSService):
             speech: of a node in this process, in place of one at `url`; its owner starts and closes it.
             settings: what the voice is to be; see `AgentTTSSettings`.
             text_aggregation_mode: SENTENCE waits for whole sentences.
-            options: of Pipecat's `TTSService`. A `sample_rate` is 8, 16, 22.05, 24, 44.1 or 48 kHz, as the
+            options: of Pipecat's `TTSService`. A `sample_rate` is 8, 16, 22.05, 24, 32, 44.1 or 48 kHz, as the
                 pipeline's has to be.
 
         Raises:

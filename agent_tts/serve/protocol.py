@@ -68,8 +68,9 @@ class _Strict(BaseModel):
 class Output(_Strict):
     """How audio is sent."""
 
-    encoding: Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw", "opus"] = "pcm_s16le"
-    sample_rate: Literal[8_000, 16_000, 22_050, 24_000, 44_100, 48_000] = 24_000
+    encoding: Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw", "opus", "ogg_opus", "mp3"] = "pcm_s16le"
+    sample_rate: Literal[8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000] = 24_000
+    bit_rate: int | None = Field(None, ge=8_000, le=320_000)  # bits per second of ogg_opus and mp3; None: their own
     framing: Literal["binary", "base64"] = "binary"
 
     @model_validator(mode="after")

@@ -261,7 +261,7 @@ class Session:
             raise ContextLimit(f"{self._limits.contexts_per_session} contexts are open: end or cancel one first")
         encoding = config.output
         plain = self._playout is not None or (encoding.encoding == "pcm_s16le" and encoding.sample_rate == SAMPLE_RATE)
-        encoder = None if plain else make_encoder(encoding.encoding, encoding.sample_rate)
+        encoder = None if plain else make_encoder(encoding.encoding, encoding.sample_rate, encoding.bit_rate)
         speech = self._node.service.open(config.options())
         info = self._node.service.info
         self._context_no += 1

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from agent_tts.speech.pcm import PcmEncoding, Transcoder
 from tests.support import dominant_hz
 
-RATES = (8_000, 16_000, 22_050, 24_000, 44_100, 48_000)
+RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 ENCODINGS: tuple[PcmEncoding, ...] = ("pcm_s16le", "pcm_f32le", "mulaw", "alaw")
 RNG = np.random.default_rng(0)
 NOISE = RNG.normal(0, 3_000, 12_007).clip(-32_768, 32_767).astype("<i2").tobytes()
@@ -71,7 +71,7 @@ def test_number_of_samples_is_right_to_one(rate: int, samples: int) -> None:
     assert abs(given_out - samples * rate / 24_000) <= 1
 
 
-@pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 44_100, 48_000])
+@pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 32_000, 44_100, 48_000])
 def test_resampling_shifts_nothing(rate: int) -> None:
     """A click stays where it was: what is held back is not lag."""
     click = np.zeros(24_000, "<i2")
@@ -80,7 +80,7 @@ def test_resampling_shifts_nothing(rate: int) -> None:
     assert int(np.argmax(np.abs(np.frombuffer(payload, "<i2").astype(int)))) == rate // 10
 
 
-@pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 44_100, 48_000])
+@pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 32_000, 44_100, 48_000])
 def test_resampling_holds_back_under_2_ms(rate: int) -> None:
     coder = Transcoder("pcm_s16le", rate)
     ((_, samples),) = coder.encode(bytes(3_840))
