@@ -92,7 +92,7 @@ async def test_contexts_of_the_sdk_speak_at_once(node: RunningNode) -> None:
 
 @pytest.mark.parametrize("container", ["raw", "wav", "mp3"])
 async def test_the_sdk_over_http(node: RunningNode, container: str) -> None:
-    output = {"container": container, "encoding": "pcm_s16le", "sample_rate": 22_050}
+    output: Any = {"container": container, "encoding": "pcm_s16le", "sample_rate": 22_050}
     if container == "mp3":
         output = {"container": "mp3", "bit_rate": 128_000, "sample_rate": 44_100}
     async with AsyncCartesia(api_key="none", base_url=node.url) as client:
@@ -107,7 +107,7 @@ async def test_the_sdk_over_http(node: RunningNode, container: str) -> None:
 
 
 async def test_the_sdk_over_server_sent_events(node: RunningNode) -> None:
-    output = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 8_000}
+    output: Any = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 8_000}
     async with AsyncCartesia(api_key="none", base_url=node.url) as client:
         stream = await client.tts.generate_sse(
             model_id="sonic-3",
@@ -117,7 +117,7 @@ async def test_the_sdk_over_server_sent_events(node: RunningNode) -> None:
             add_timestamps=True,
             context_id="mine",
         )
-        events = [event async for event in stream]
+        events: list[Any] = [event async for event in stream]
     assert {event.context_id for event in events} == {"mine"}
     assert [event.done for event in events] == [False] * (len(events) - 1) + [True]
     assert words(events) == FIRST.split()

@@ -19,7 +19,7 @@ from agent_tts.errors import BadMessage, SpeechError, TextTooLong
 from agent_tts.events import SpeechOptions, WordTime
 from agent_tts.serve import protocol
 from agent_tts.serve.dialects.cartesia_events import ContextEvents, error_event, error_fields
-from agent_tts.serve.dialects.cartesia_request import Fields, Rate, RawFormat, Request, refusal
+from agent_tts.serve.dialects.cartesia_request import Fields, Rate, RawFormat, Request, Samples, refusal
 from agent_tts.serve.encode import wav_header
 from agent_tts.serve.guard import Client, authorized
 from agent_tts.serve.http import node_of, read_body
@@ -28,15 +28,15 @@ from agent_tts.speech.encoding import Encoder, make_encoder
 from agent_tts.speech.words import Word, WordTimeline
 
 Authorized = Annotated[Client, Depends(authorized)]
-R = TypeVar("R", bound="BytesRequest | EventsRequest")
+R = TypeVar("R", bound=Request)
 
 # ---------------------------------------------------------------- requests
 
 
-class WavFormat(RawFormat):
-    """The same as a WAV file."""
+class WavFormat(Samples):
+    """A WAV file."""
 
-    container: Literal["wav"]  # type: ignore[assignment]
+    container: Literal["wav"]
 
 
 class Mp3Format(Fields):
@@ -74,7 +74,7 @@ MEDIA_TYPES = {"raw": "audio/pcm", "wav": "audio/wav", "mp3": "audio/mpeg"}
 class AudioBody:
     """Audio in a container, or none. See `Body`."""
 
-    def __init__(self, audio_format: RawFormat | Mp3Format) -> None:
+    def __init__(self, audio_format: RawFormat | WavFormat | Mp3Format) -> None:
         bit_rate = audio_format.bit_rate if isinstance(audio_format, Mp3Format) else None
         self._encoder: Encoder = make_encoder(audio_format.ours, audio_format.sample_rate, bit_rate)
         is_wav = audio_format.container == "wav"

@@ -70,10 +70,9 @@ class VoiceRef(Fields):
     controls: Controls = Field(Controls(), alias="__experimental_controls")
 
 
-class RawFormat(Fields):
-    """Audio without a container."""
+class Samples(Fields):
+    """How each sample is written."""
 
-    container: Literal["raw"] = "raw"
     encoding: Encoding = "pcm_s16le"
     sample_rate: Rate = 24_000
 
@@ -81,6 +80,12 @@ class RawFormat(Fields):
     def ours(self) -> str:
         """The encoding by our name."""
         return ENCODINGS[self.encoding]
+
+
+class RawFormat(Samples):
+    """Audio without a container."""
+
+    container: Literal["raw"] = "raw"
 
 
 class Request(Fields):
