@@ -45,6 +45,8 @@ MATRIX = {
     ("GET", "/v1/rtc/ice"): KEYED,
     ("DELETE", "/v1/rtc/{session_id}"): KEYED,
     ("WEBSOCKET", "/v1/tts/stream"): STREAM,
+    ("WEBSOCKET", "/v1/speak"): STREAM,
+    ("WEBSOCKET", "/v2/speak"): STREAM,
 }
 KEYED_ROUTES = [row for row, who in MATRIX.items() if who != OPEN and row[0] != "WEBSOCKET"]
 OPEN_ROUTES = [row for row, who in MATRIX.items() if who == OPEN]
