@@ -175,6 +175,11 @@ class Session:
             self.closing = self._leaving
         return None
 
+    @property
+    def is_speaking(self) -> bool:
+        """Whether a context is open."""
+        return bool(self._contexts)
+
     def drain(self) -> None:
         """Say that the node is going away; open contexts may finish, then the session asks to be closed."""
         self._leaving = (1012, "the node is going away")

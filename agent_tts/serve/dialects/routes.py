@@ -5,26 +5,26 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.websockets import WebSocket
 
+from agent_tts.serve.dialects.cartesia import CartesiaCodec
 from agent_tts.serve.dialects.deepgram_aura import AuraCodec
 from agent_tts.serve.dialects.deepgram_flux import FluxCodec
+from agent_tts.serve.node import Node
 from agent_tts.serve.websocket import Dialect
-
-
-def _flux(websocket: WebSocket) -> FluxCodec:
-    return FluxCodec(websocket.query_params, websocket.app.state.node.settings.voice_aliases)
-
-
-def _aura(websocket: WebSocket) -> AuraCodec:
-    return AuraCodec(websocket.query_params, websocket.app.state.node.settings.voice_aliases)
-
+from agent_tts.settings import Settings
 
 # The dialect of each WebSocket path.
 STREAMS: dict[str, Dialect] = {
-    "/v2/speak": Dialect("deepgram_flux", _flux),
-    "/v1/speak": Dialect("deepgram_aura", _aura),
+    "/tts/websocket": Dialect("cartesia", lambda client: CartesiaCodec(_settings(client).limits), key_query="api_key"),
+    "/v1/speak": Dialect("aura", lambda client: AuraCodec(client.query_params, _settings(client).voice_aliases)),
+    "/v2/speak": Dialect("flux", lambda client: FluxCodec(client.query_params, _settings(client).voice_aliases)),
 }
 
 
 def router() -> APIRouter:
     """The HTTP routes of all dialects. Their node is `app.state.node`."""
     return APIRouter()
+
+
+def _settings(client: WebSocket) -> Settings:
+    node: Node = client.app.state.node
+    return node.settings
