@@ -77,6 +77,11 @@ class RawFormat(Fields):
     encoding: Encoding = "pcm_s16le"
     sample_rate: Rate = 24_000
 
+    @property
+    def ours(self) -> str:
+        """The encoding by our name."""
+        return ENCODINGS[self.encoding]
+
 
 class Request(Fields):
     """What every request to speak may have."""
@@ -87,11 +92,10 @@ class Request(Fields):
     locale: str | None = None
     generation_config: Controls | None = None
     speed: Literal["slow", "normal", "fast"] | None = None
-    output_format: RawFormat = RawFormat()
     add_timestamps: bool | None = None
 
     def overrides(self) -> dict[str, Any]:
-        """The fields of `context.open`.
+        """The fields of a session, but for its output.
 
         The model is not among them: the names are Cartesia's, and the voice tells which of ours speaks.
         """
@@ -99,11 +103,6 @@ class Request(Fields):
         fields: dict[str, Any] = {
             "language": self.language or self.locale,
             "timestamps": "word" if self.add_timestamps else "none",
-            "output": {
-                "encoding": ENCODINGS[self.output_format.encoding],
-                "sample_rate": self.output_format.sample_rate,
-                "framing": "binary",
-            },
         }
         if voice.embedding is not None:
             fields["speaker_embedding"] = voice.embedding

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.websockets import WebSocket
 
+from agent_tts.serve.dialects import cartesia_http
 from agent_tts.serve.dialects.cartesia import CartesiaCodec
 from agent_tts.serve.dialects.deepgram_aura import AuraCodec
 from agent_tts.serve.dialects.deepgram_flux import FluxCodec
@@ -22,7 +23,9 @@ STREAMS: dict[str, Dialect] = {
 
 def router() -> APIRouter:
     """The HTTP routes of all dialects. Their node is `app.state.node`."""
-    return APIRouter()
+    routes = APIRouter()
+    routes.include_router(cartesia_http.router())
+    return routes
 
 
 def _settings(client: WebSocket) -> Settings:
