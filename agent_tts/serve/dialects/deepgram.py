@@ -98,6 +98,15 @@ def voice_of(model: str | None, aliases: Mapping[str, str]) -> str | None:
     return model or None
 
 
+def described(code: str, message: str) -> str:
+    """What is said of an error: of an unknown voice also what the node's operator can do."""
+    return (
+        f"{message}; voice_aliases, a setting of the node, gives voices other names"
+        if code == "unknown_voice"
+        else message
+    )
+
+
 def model_uuid(model: str) -> str:
     """A model's id: the same for the same name."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, model))

@@ -14,6 +14,7 @@ from agent_tts.serve.dialects.deepgram import (
     Query,
     Speak,
     check,
+    described,
     model_uuid,
     session_of,
 )
@@ -111,7 +112,8 @@ class AuraCodec:
         if code in ("starved", "unknown_context"):
             return []
         self.closing = CLOSE_CODES.get(code, POLICY_VIOLATION), code
-        return [protocol.build("Error", description=item["message"], message=item["message"], variant=code)]
+        message = described(code, item["message"])
+        return [protocol.build("Error", description=message, message=message, variant=code)]
 
 
 def _echo(text: str) -> Message:

@@ -17,6 +17,7 @@ from agent_tts.serve.dialects.deepgram import (
     Query,
     Speak,
     check,
+    described,
     model_uuid,
     session_of,
 )
@@ -223,7 +224,7 @@ class FluxCodec:
             return []
         told = ERROR_CODES.get(code, code.upper())
         self.closing = CLOSE_CODES.get(code, POLICY_VIOLATION), told
-        return [protocol.build("Error", code=told, description=item["message"])]
+        return [protocol.build("Error", code=told, description=described(code, item["message"]))]
 
     def _proceed(self) -> list[Message]:
         """What is over is told; and, to a client that wants to leave, that all is."""
