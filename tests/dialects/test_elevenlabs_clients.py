@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
 from livekit.plugins import elevenlabs as livekit_elevenlabs
-from pipecat.services.elevenlabs.tts import ElevenLabsHttpTTSService, ElevenLabsTTSService
+from pipecat.services.elevenlabs.tts import ElevenLabsTTSService
 from pipecat.services.tts_service import TextAggregationMode
 
 from tests.dialects import livekit_run, pipecat_run
-from tests.dialects.hearing import FIRST, NEXT, SECOND, VOICE, check_spoken
+from tests.dialects.hearing import FIRST, VOICE, check_spoken
 from tests.support import RunningNode, running_node
 
 

@@ -12,7 +12,7 @@ from agent_tts.errors import TextTooLong
 from agent_tts.events import FRAME_MS
 from agent_tts.serve import protocol
 from agent_tts.serve.codec import AudioChunk, Message
-from agent_tts.serve.dialects.elevenlabs_alignment import Character, Characters
+from agent_tts.serve.dialects.elevenlabs_alignment import Characters
 from agent_tts.serve.dialects.elevenlabs_request import StreamMessage, parse_message, parse_query
 from agent_tts.serve.dialects.sentences import spaced
 from agent_tts.serve.due_words import DueWords, Told
@@ -216,20 +216,23 @@ class MultiStreamCodec:
 
     def _audio(self, context: _Context, chunk: AudioChunk) -> Iterator[str]:
         begun_ms = chunk.first_sample * 1_000 / self._rate + FRAME_MS
-        characters = self._characters(context, context.words.due(begun_ms))
-        if chunk.payload or characters:
-            yield self._dump(context, audio=base64.b64encode(chunk.payload).decode(), isFinal=None, **characters)
+        alignment = self._alignment(context, context.words.due(begun_ms))
+        if chunk.payload or alignment:
+            yield self._message(context, base64.b64encode(chunk.payload).decode(), alignment)
 
     def _done(self, context: _Context, reason: str) -> Iterator[str]:
         self._forget(context)
-        if reason in ("end", "length") and (rest := self._characters(context, context.words.rest())):
-            yield self._dump(context, audio="", isFinal=None, **rest)
-        yield self._final(context)
+        if reason in ("end", "length") and (rest := self._alignment(context, context.words.rest())):
+            yield self._message(context, "", rest)
+        yield self._message(context, None, is_final=True)
         if self._is_leaving and not self._open:
             self.closing = (1000, "closed by the client")
 
-    def _final(self, context: _Context) -> str:
-        return self._dump(context, audio=None, isFinal=True, alignment=None, normalizedAlignment=None)
+    def _message(
+        self, context: _Context, audio: str | None, alignment: dict[str, Any] | None = None, *, is_final: bool = False
+    ) -> str:
+        fields = {"audio": audio, "isFinal": is_final or None, "alignment": alignment, "normalizedAlignment": alignment}
+        return self._dump(context, fields)
 
     def _error(self, context: _Context | None, message: Message) -> Iterator[str]:
         code, text = message["code"], message["message"]
@@ -241,28 +244,31 @@ class MultiStreamCodec:
             self.closing = (close_code, _reason(text))
             yield _dump(told)
         elif code != "unknown_context":
-            yield self._dump(context, **told)
+            yield self._dump(context, told)
             if context.state == "refused":
                 del self._open[context.id]
-                yield self._final(context)
+                yield self._message(context, None, is_final=True)
 
     def _forget(self, context: _Context) -> None:
         del self._open[context.id]
         if self._named.get(context.name) is context:
             del self._named[context.name]
 
-    def _characters(self, context: _Context, words: list[Told]) -> dict[str, Any]:
-        """Times of the words' characters, as fields; none without a word."""
+    def _alignment(self, context: _Context, words: list[Told]) -> dict[str, Any] | None:
+        """Times of the words' characters."""
         since_ms = 0 if self._is_synced else context.characters.end_ms
         characters = context.characters.of(words)
         if not characters:
-            return {}
-        alignment = _alignment(characters, since_ms)
-        return {"alignment": alignment, "normalizedAlignment": alignment}
+            return None
+        return {
+            "chars": [each.char for each in characters],
+            "charStartTimesMs": [each.start_ms - since_ms for each in characters],
+            "charDurationsMs": [each.end_ms - each.start_ms for each in characters],
+        }
 
-    def _dump(self, context: _Context, **fields: Any) -> str:
+    def _dump(self, context: _Context, fields: dict[str, Any]) -> str:
         """A message about a context."""
-        return _dump({**fields, "contextId": context.name})
+        return _dump(fields | {"contextId": context.name})
 
 
 class StreamCodec(MultiStreamCodec):
@@ -290,16 +296,8 @@ class StreamCodec(MultiStreamCodec):
             self._forget(context)
         yield from super()._error(None, message | {"context_id": None})
 
-    def _dump(self, context: _Context, **fields: Any) -> str:
+    def _dump(self, context: _Context, fields: dict[str, Any]) -> str:
         return _dump(fields)
-
-
-def _alignment(characters: list[Character], since_ms: int) -> dict[str, Any]:
-    return {
-        "chars": [each.char for each in characters],
-        "charStartTimesMs": [each.start_ms - since_ms for each in characters],
-        "charDurationsMs": [each.end_ms - each.start_ms for each in characters],
-    }
 
 
 def _reason(text: str) -> str:

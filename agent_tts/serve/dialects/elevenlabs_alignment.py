@@ -29,7 +29,7 @@ class Characters:
 
     def of(self, words: list[Told]) -> list[Character]:
         """The characters of the next words; all letters of a word take the same time."""
-        told = []
+        told: list[Character] = []
         for word in words:
             start = max(word["start_ms"], self.end_ms)
             end = max(word["end_ms"], start)
