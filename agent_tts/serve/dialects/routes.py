@@ -10,6 +10,7 @@ from agent_tts.serve.dialects.cartesia import CartesiaCodec
 from agent_tts.serve.dialects.deepgram_aura import AuraCodec
 from agent_tts.serve.dialects.deepgram_flux import FluxCodec
 from agent_tts.serve.dialects.elevenlabs import MultiStreamCodec, StreamCodec
+from agent_tts.serve.dialects.vllm_omni import VllmOmniCodec
 from agent_tts.serve.node import Node
 from agent_tts.serve.websocket import Dialect
 from agent_tts.settings import Settings
@@ -29,6 +30,7 @@ STREAMS: dict[str, Dialect] = {
         lambda client: MultiStreamCodec(client.path_params["voice_id"], client.query_params, _settings(client).limits),
         key_query="authorization",
     ),
+    "/v1/audio/speech/stream": Dialect("vllm_omni", lambda _: VllmOmniCodec()),
 }
 
 
