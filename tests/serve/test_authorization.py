@@ -43,11 +43,21 @@ MATRIX = {
     ("GET", "/v1/models"): KEYED,
     ("GET", "/v1/models/{model:path}"): KEYED,
     ("POST", "/v1/tokens"): KEYED,
+    ("POST", "/tts/bytes"): KEYED,
+    ("POST", "/tts/sse"): KEYED,
+    ("POST", "/v1/speak"): KEYED,
+    ("POST", "/v2/speak"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}/stream"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}/with-timestamps"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}/stream/with-timestamps"): KEYED,
     ("POST", "/v1/rtc/offer"): STREAM,
     ("GET", "/v1/rtc/ice"): KEYED,
     ("DELETE", "/v1/rtc/{session_id}"): KEYED,
     ("WEBSOCKET", "/v1/tts/stream"): STREAM,
     ("WEBSOCKET", "/tts/websocket"): STREAM,
+    ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/stream-input"): STREAM,
+    ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/multi-stream-input"): STREAM,
     ("WEBSOCKET", "/v1/speak"): STREAM,
     ("WEBSOCKET", "/v2/speak"): STREAM,
 }
@@ -151,7 +161,7 @@ async def test_the_streams_of_other_vendors() -> None:
                     await (await socket_.ping())
             return socket_.close_code
 
-    async with running_node(auth=AUTH) as running:
+    async with running_node(auth=AUTH, voice_aliases={"*": "tone-440"}) as running:
         for method, path in MATRIX:
             if method != "WEBSOCKET":
                 continue
