@@ -60,16 +60,21 @@ class FileEncoder:
         return rest if muxer is None else muxer.close()
 
 
-def wav_header(samples: int | None = None, sample_rate: int = SAMPLE_RATE) -> bytes:
-    """The 44 bytes before mono pcm_s16le.
+# Format tag and bytes per sample of each encoding in a WAV file.
+_WAV_FORMATS = {"pcm_s16le": (1, 2), "pcm_f32le": (3, 4), "alaw": (6, 1), "mulaw": (7, 1)}
+
+
+def wav_header(samples: int | None = None, sample_rate: int = SAMPLE_RATE, encoding: str = "pcm_s16le") -> bytes:
+    """The 44 bytes before mono pcm_s16le, pcm_f32le, alaw or mulaw.
 
     Args:
         samples: None when their number is not known yet: both sizes are 0xFFFFFFFF then, which players and Python's
             `wave` read as "to the end of the file".
     """
-    size = UNKNOWN_SIZE if samples is None else 2 * samples
+    tag, width = _WAV_FORMATS[encoding]
+    size = UNKNOWN_SIZE if samples is None else width * samples
     riff_size = UNKNOWN_SIZE if samples is None else 36 + size
-    fmt = struct.pack("<HHIIHH", 1, 1, sample_rate, 2 * sample_rate, 2, 16)
+    fmt = struct.pack("<HHIIHH", tag, 1, sample_rate, width * sample_rate, width, 8 * width)
     return (
         b"RIFF"
         + struct.pack("<I", riff_size)

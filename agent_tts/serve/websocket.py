@@ -13,7 +13,7 @@ from starlette.websockets import WebSocket
 
 from agent_tts.errors import Draining, SlowConsumer, SpeechError
 from agent_tts.serve import protocol
-from agent_tts.serve.codec import Codec
+from agent_tts.serve.codec import Codec, QueueingCodec
 from agent_tts.serve.limits import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
@@ -82,6 +82,8 @@ class Connection:
     def __init__(self, node: Node, websocket: WebSocket, send: Send, dialect: Dialect, codec: Codec) -> None:
         self._node = node
         self._codec = codec
+        # The same where it holds messages back, otherwise None.
+        self._queue = codec if isinstance(codec, QueueingCodec) else None
         self._websocket = websocket
         self._writer = Writer(websocket.scope, send, node.settings.timeouts.write_s)
         self._session = Session(node, dialect.name)
@@ -124,6 +126,8 @@ class Connection:
                 while self._codec.closing is None and (item := self._session.poll()) is not None:
                     for message in self._codec.encode(item):
                         await self._writer.write({"type": "websocket.send", _kind(message): message})
+                    if self._queue is not None:
+                        self._session.receive(self._queue.follow())
                 closing = self._codec.closing or self._session.closing
                 if closing is not None:
                     code, reason = closing

@@ -15,7 +15,7 @@ ENCODINGS = ("pcm_s16le", "pcm_f32le", "mulaw", "alaw", "opus", "ogg_opus", "mp3
 SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 
 # Of the encodings that do not have them all. Ogg counts Opus' samples at 48 kHz, whatever the sound.
-RATES_OF = {"opus": (8_000, 16_000, 24_000, 48_000), "ogg_opus": (48_000,), "mp3": (22_050, 24_000, 44_100, 48_000)}
+RATES_OF = {"opus": (8_000, 16_000, 24_000, 48_000), "ogg_opus": (48_000,)}
 
 Chunk = tuple[bytes, int]  # a payload for one message, and its number of samples at the output rate
 

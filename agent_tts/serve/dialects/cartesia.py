@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from pydantic import Field, ValidationError
 
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, from_code
 from agent_tts.serve import protocol
 from agent_tts.serve.codec import AudioChunk, Message
-from agent_tts.serve.dialects.cartesia_request import Request, refusal
+from agent_tts.serve.dialects.cartesia_events import ContextEvents, error_event
+from agent_tts.serve.dialects.cartesia_request import RawFormat, Request, refusal
 from agent_tts.serve.dialects.sentences import spaced
-from agent_tts.serve.due_words import DueWords, Told
 from agent_tts.settings import Limits
 
 # Ids of contexts that failed, remembered so that a client's text in flight does not open them anew.
 MAX_REMEMBERED = 64
-
-SAMPLE_BYTES = {"pcm_s16le": 2, "pcm_f32le": 4, "pcm_mulaw": 1, "pcm_alaw": 1}
 
 
 class Generation(Request):
     """A message of a client."""
 
     context_id: protocol.NewId | None = None
+    output_format: RawFormat = RawFormat()
     cancel: bool | None = None
     continue_: bool | None = Field(None, alias="continue")
     flush: bool | None = None
@@ -39,12 +35,9 @@ class Generation(Request):
 class _Context:
     """A context that the session has not ended yet."""
 
-    rate: int  # Hz
-    sample_bytes: int
-    words: DueWords = field(default_factory=DueWords)
+    events: ContextEvents
+    is_ended: bool  # by the client
     chars: int = 0  # text so far
-    flushed: int = 0  # flushes whose audio has been sent
-    is_ended: bool = False  # by the client
     is_cancelled: bool = False
 
 
@@ -106,10 +99,11 @@ class CartesiaCodec:
         if (error := self._complaint(context, text)) is not None:
             yield from self._refuse(context_id, error, is_last=is_last)
         if context is None:
-            output = message.output_format
-            context = _Context(output.sample_rate, SAMPLE_BYTES[output.encoding], is_ended=is_last)
+            audio = message.output_format
+            context = _Context(ContextEvents(context_id, audio), is_ended=is_last)
             self._contexts[context_id] = context
-            yield {"type": "context.open", "context_id": context_id} | message.overrides()
+            output = {"encoding": audio.ours, "sample_rate": audio.sample_rate, "framing": "binary"}
+            yield {"type": "context.open", "context_id": context_id, "output": output} | message.overrides()
         elif context.is_ended:
             return
         context.is_ended = is_last
@@ -153,78 +147,39 @@ class CartesiaCodec:
     def encode(self, item: Message | AudioChunk) -> Iterable[str]:
         """See `Codec.encode`."""
         if isinstance(item, AudioChunk):
-            return self._audio(item)
+            context = self._contexts.get(item.context_id)
+            return () if context is None else context.events.audio(item.payload, item.first_sample)
+        if item["type"] == "session.created":
+            self._request_id = item["session_id"]
+        elif item["type"] == "error" and item["code"] != "unknown_context":  # it ended while the client's message came
+            return [self._error(item)]
         context_id = item.get("context_id")
+        context = self._contexts.get(context_id) if context_id is not None else None
+        if context is None:
+            return ()
         match item["type"]:
-            case "session.created":
-                self._request_id = item["session_id"]
-            case "words" if context_id in self._contexts:
-                self._contexts[context_id].words.learn(item["words"])
-            case "context.flushed" if context_id in self._contexts:
-                context = self._contexts[context_id]
-                context.flushed += 1
-                flush = {"flush_done": True, "flush_id": context.flushed}
-                return [_dump("flush_done", context_id, 206, done=False, **flush)]
-            case "context.done" if context_id in self._contexts:
-                return self._done(context_id, item["reason"])
-            case "error" if item["code"] != "unknown_context":  # it has ended while the client's message came
-                return [self._error(item)]
+            case "words":
+                context.events.words.learn(item["words"])
+            case "context.flushed":
+                return [context.events.flushed()]
+            case "context.done":
+                return self._done(item["context_id"], context, item["reason"])
         return ()
 
-    def _audio(self, chunk: AudioChunk) -> Iterator[str]:
-        context = self._contexts.get(chunk.context_id)
-        if context is None:
-            return
-        flush = {"flush_id": context.flushed + 1}
-        samples = chunk.first_sample + len(chunk.payload) // context.sample_bytes
-        if words := context.words.due(samples * 1_000 / context.rate):
-            yield _timestamps(chunk.context_id, words)
-        if chunk.payload:
-            data = base64.b64encode(chunk.payload).decode()
-            yield _dump("chunk", chunk.context_id, 206, done=False, data=data, step_time=0.0, **flush)
-
-    def _done(self, context_id: str, reason: str) -> Iterator[str]:
-        context = self._contexts.pop(context_id)
+    def _done(self, context_id: str, context: _Context, reason: str) -> Iterable[str]:
+        del self._contexts[context_id]
         if reason == "length" and not context.is_ended:
             self._fail(context_id)
-        if reason in ("end", "length") and (words := context.words.rest()):
-            yield _timestamps(context_id, words)
-        yield _dump("done", context_id, 200, done=True)
+        return [context.events.done()] if reason == "cancelled" else context.events.end()
 
     def _error(self, message: Message) -> str:
         context_id = message["context_id"]
         context = self._contexts.pop(context_id, None)
         if context is not None and not context.is_ended:
             self._fail(context_id)
-        error = from_code(message["code"], message["message"])
-        fields = error_fields(error, self._request_id)
-        return _dump("error", context_id, error.status, done=True, **fields)
+        return error_event(context_id, from_code(message["code"], message["message"]), self._request_id)
 
     def _fail(self, context_id: str) -> None:
         self._failed[context_id] = None
         if len(self._failed) > MAX_REMEMBERED:
             self._failed.popitem(last=False)
-
-
-def error_fields(error: SpeechError, request_id: str) -> dict[str, str]:
-    """What Cartesia says of an error besides its status."""
-    title = error.code.replace("_", " ").capitalize()
-    return {"title": title, "message": error.message, "error_code": error.code, "request_id": request_id}
-
-
-def word_timestamps(words: list[Told]) -> dict[str, list[Any]]:
-    """Words and their times, in seconds from the context's first sample."""
-    return {
-        "words": [word["word"] for word in words],
-        "start": [word["start_ms"] / 1_000 for word in words],
-        "end": [word["end_ms"] / 1_000 for word in words],
-    }
-
-
-def _timestamps(context_id: str, words: list[Told]) -> str:
-    return _dump("timestamps", context_id, 206, done=False, word_timestamps=word_timestamps(words))
-
-
-def _dump(type_: str, context_id: str | None, status: int, **fields: Any) -> str:
-    message = {"type": type_, "context_id": context_id, "status_code": status} | fields
-    return json.dumps(message, separators=(",", ":"), allow_nan=False)

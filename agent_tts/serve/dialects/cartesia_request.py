@@ -70,12 +70,22 @@ class VoiceRef(Fields):
     controls: Controls = Field(Controls(), alias="__experimental_controls")
 
 
-class RawFormat(Fields):
+class Samples(Fields):
+    """How each sample is written."""
+
+    encoding: Encoding = "pcm_s16le"
+    sample_rate: Rate = 24_000
+
+    @property
+    def ours(self) -> str:
+        """The encoding by our name."""
+        return ENCODINGS[self.encoding]
+
+
+class RawFormat(Samples):
     """Audio without a container."""
 
     container: Literal["raw"] = "raw"
-    encoding: Encoding = "pcm_s16le"
-    sample_rate: Rate = 24_000
 
 
 class Request(Fields):
@@ -87,11 +97,10 @@ class Request(Fields):
     locale: str | None = None
     generation_config: Controls | None = None
     speed: Literal["slow", "normal", "fast"] | None = None
-    output_format: RawFormat = RawFormat()
     add_timestamps: bool | None = None
 
     def overrides(self) -> dict[str, Any]:
-        """The fields of `context.open`.
+        """The fields of a session, but for its output.
 
         The model is not among them: the names are Cartesia's, and the voice tells which of ours speaks.
         """
@@ -99,11 +108,6 @@ class Request(Fields):
         fields: dict[str, Any] = {
             "language": self.language or self.locale,
             "timestamps": "word" if self.add_timestamps else "none",
-            "output": {
-                "encoding": ENCODINGS[self.output_format.encoding],
-                "sample_rate": self.output_format.sample_rate,
-                "framing": "binary",
-            },
         }
         if voice.embedding is not None:
             fields["speaker_embedding"] = voice.embedding
