@@ -24,8 +24,8 @@ LIVEKIT = {"auto_mode": "true", "sync_alignment": "true"}
 SENTENCES = {"auto_mode": "true"}
 
 
-def begun(kind: type[MultiStreamCodec] = MultiStreamCodec, voice: str = "v", **query: str) -> MultiStreamCodec:
-    codec = kind(voice, {"output_format": "pcm_24000", **query}, Limits())
+def begun(query: dict[str, str] | None = None, kind: type[MultiStreamCodec] = MultiStreamCodec) -> MultiStreamCodec:
+    codec = kind("v", {"output_format": "pcm_24000"} | (query or {}), Limits())
     list(codec.begin())
     return codec
 
@@ -148,7 +148,7 @@ def test_speed_is_the_contexts_own() -> None:
     ids=["sentences", "tokens"],
 )
 def test_sentences_that_come_one_by_one_stay_apart(query: dict[str, str], text: str) -> None:
-    codec = begun(**query)
+    codec = begun(query)
     told = [say(codec, text=sentence)[-1][1] for sentence in ("Hi", " there", ".", "How are you?")]
     assert "".join(filter(None, told)) == text
 
@@ -173,10 +173,10 @@ def test_a_context_with_text_after_its_last_flush_is_cut(flushed: bool) -> None:
 
 def test_livekit_flushes_every_sentence_and_then_without_a_text_at_the_end() -> None:
     for query, closed in ((LIVEKIT, "context.cancel"), (SENTENCES, "context.end"), ({}, "context.end")):
-        codec = begun(**query)
+        codec = begun(query)
         say(codec, text="Hello. ", context_id="a", flush=True)
         assert say(codec, context_id="a", close_context=True) == [(closed, "1")]
-    codec = begun(**LIVEKIT)
+    codec = begun(LIVEKIT)
     say(codec, text="Hello. ", context_id="a", flush=True)
     say(codec, text="", context_id="a", flush=True)
     assert say(codec, context_id="a", close_context=True) == [("context.end", "1")]
@@ -262,7 +262,7 @@ def test_each_message_has_the_characters_that_begin_in_its_audio() -> None:
 
 
 def test_livekit_takes_times_as_of_the_whole_context() -> None:
-    codec = begun(**LIVEKIT)
+    codec = begun(LIVEKIT)
     say(codec, text="a b ", context_id="x")
     hear(codec, words(("a", 0, 0, 60), ("b", 2, 100, 160)))
     _, second = (hear(codec, audio(frame))[0] for frame in range(2))
@@ -345,7 +345,7 @@ def test_text_for_what_has_ended_meanwhile_is_no_error() -> None:
 
 
 def test_one_text_and_its_end() -> None:
-    codec = begun(StreamCodec)
+    codec = begun(kind=StreamCodec)
     assert say(codec, text=" ", voice_settings=None, generation_config={"chunk_length_schedule": [50]}) == []
     assert say(codec, text="Hello. ", try_trigger_generation=True) == [
         ("context.open", "1"),
@@ -362,7 +362,7 @@ def test_one_text_and_its_end() -> None:
 
 
 def test_no_text_and_its_end() -> None:
-    codec = begun(StreamCodec)
+    codec = begun(kind=StreamCodec)
     assert say(codec, text="") == [("ping", "1")]
     assert hear(codec, {"type": "pong", "t": "1"})[0]["isFinal"] is True
     assert codec.closing is not None
@@ -370,7 +370,7 @@ def test_no_text_and_its_end() -> None:
 
 @pytest.mark.parametrize(("error", "code"), [(AtCapacity("full"), 1013), (UnknownVoice("none"), 1008)])
 def test_an_error_closes_the_connection(error: SpeechError, code: int) -> None:
-    codec = begun(StreamCodec)
+    codec = begun(kind=StreamCodec)
     (told,) = refused(codec, error, text="Hello. ")
     assert (told["error"], told["code"]) == (error.code, code)
     assert codec.closing == (code, error.message)
@@ -401,7 +401,7 @@ EVENTS = st.sampled_from(["open", "words", "audio", "done", "error", "pong"])
 def test_whatever_comes_is_understood_or_refused(
     kind: type[MultiStreamCodec], query: dict[str, str], steps: list[Any]
 ) -> None:
-    codec = begun(kind, **query)
+    codec = begun(query, kind)
     open_, offset = ["1"], 0
     for step in steps:
         if isinstance(step, str) and step in ("open", "words", "audio", "done", "error", "pong"):

@@ -42,6 +42,10 @@ MATRIX = {
     ("DELETE", "/v1/audio/voices/{name}"): KEYED,
     ("GET", "/v1/models"): KEYED,
     ("GET", "/v1/models/{model:path}"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}/stream"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}/stream/with-timestamps"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}/with-timestamps"): KEYED,
     ("POST", "/v1/tokens"): KEYED,
     ("POST", "/tts/bytes"): KEYED,
     ("POST", "/tts/sse"): KEYED,
@@ -59,6 +63,8 @@ MATRIX = {
     ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/stream-input"): STREAM,
     ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/multi-stream-input"): STREAM,
     ("WEBSOCKET", "/v1/speak"): STREAM,
+    ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/multi-stream-input"): STREAM,
+    ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/stream-input"): STREAM,
     ("WEBSOCKET", "/v2/speak"): STREAM,
 }
 REFUSED = ({}, WRONG, {**RIGHT, **BAD_ORIGIN})

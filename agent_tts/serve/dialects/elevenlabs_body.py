@@ -1,4 +1,4 @@
-"""The bodies of ElevenLabs' responses: audio in its formats, alone or in JSON with times of characters. Pure."""
+"""The bodies of ElevenLabs' responses that say when characters are spoken. Pure."""
 
 from __future__ import annotations
 
@@ -9,57 +9,25 @@ from typing import Any
 
 from agent_tts.errors import SpeechError
 from agent_tts.events import SAMPLE_RATE, WordTime
+from agent_tts.serve.dialects.audio_body import AudioBody
 from agent_tts.serve.dialects.elevenlabs_alignment import Character, Characters
-from agent_tts.serve.dialects.elevenlabs_request import File
 from agent_tts.serve.due_words import DueWords
-from agent_tts.serve.encode import wav_header
-from agent_tts.speech.encoding import Chunk, make_encoder
 from agent_tts.speech.words import Word, WordTimeline
-
-
-class AudioBody:
-    """The audio as it is. See `Body`."""
-
-    def __init__(self, file: File) -> None:
-        # What goes before the first sound.
-        self._head = wav_header(sample_rate=file.sample_rate) if file.has_wav_header else b""
-        self._encoder = make_encoder(file.encoding, file.sample_rate, file.bit_rate)
-
-    def words(self, words: tuple[WordTime, ...]) -> bytes:
-        """See `Body`: audio has no place for them."""
-        return b""
-
-    def audio(self, pcm: bytes) -> bytes:
-        """See `Body`."""
-        return self._joined(self._encoder.encode(pcm))
-
-    def end(self) -> bytes:
-        """See `Body`."""
-        return self._joined(self._encoder.flush())
-
-    def error(self, error: SpeechError) -> bytes | None:
-        """See `Body`: a part of a file says nothing of itself."""
-        return None
-
-    def close(self) -> None:
-        """See `Body`: the encoder goes with it."""
-
-    def _joined(self, chunks: list[Chunk]) -> bytes:
-        head, self._head = self._head, b""
-        return head + b"".join(payload for payload, _ in chunks)
 
 
 class TimedBody:
     """Objects of JSON, one a line, with the audio and the characters that begin in it; or all in one. See `Body`.
 
     Args:
+        audio: of the format that is asked for.
+        text: as it is spoken.
         is_aligned: whether the engine tells when words are spoken; otherwise it is estimated.
         speed: of the speech.
         is_whole: one object at the end.
     """
 
-    def __init__(self, file: File, text: str, *, is_aligned: bool, speed: float, is_whole: bool) -> None:
-        self._file = AudioBody(file)
+    def __init__(self, audio: AudioBody, text: str, *, is_aligned: bool, speed: float, is_whole: bool) -> None:
+        self._audio = audio
         self._is_whole = is_whole
         self._timeline = WordTimeline(aligned=is_aligned, speed=speed)
         self._due = DueWords()
@@ -79,14 +47,14 @@ class TimedBody:
     def audio(self, pcm: bytes) -> bytes:
         """See `Body`."""
         self._samples += len(pcm) // 2
-        self._data += self._file.audio(pcm)
+        self._data += self._audio.audio(pcm)
         self._told += self._characters.of(self._due.due(self._audio_ms))
         return b"" if self._is_whole else self._tell()
 
     def end(self) -> bytes:
         """See `Body`."""
         self._learn(self._timeline.finish(self._audio_ms))
-        self._data += self._file.end()
+        self._data += self._audio.end()
         self._told += self._characters.of(self._due.rest())
         return self._tell()
 
@@ -96,7 +64,7 @@ class TimedBody:
 
     def close(self) -> None:
         """See `Body`."""
-        self._file.close()
+        self._audio.close()
 
     @property
     def _audio_ms(self) -> int:

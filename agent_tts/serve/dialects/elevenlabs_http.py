@@ -11,11 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_tts.errors import SpeechError, TextTooLong
-from agent_tts.serve.dialects.elevenlabs_body import AudioBody, TimedBody
+from agent_tts.serve.dialects.audio_body import AudioBody
+from agent_tts.serve.dialects.elevenlabs_body import TimedBody
 from agent_tts.serve.dialects.elevenlabs_request import (
     CONTENT_TYPES,
     DEFAULT_FORMAT,
     FILE_FORMATS,
+    File,
     SpeechRequest,
     file_of,
     parse_request,
@@ -71,7 +73,7 @@ async def create_audio(
 ) -> Response:
     """Speak a text: the audio is sent while it is made."""
     file = file_of(output_format)
-    return await _speak(voice_id, request, client, file.content_type, lambda _: partial(AudioBody, file))
+    return await _speak(voice_id, request, client, file.content_type, lambda _: partial(_audio, file))
 
 
 async def create_timed(
@@ -93,13 +95,17 @@ def error_body(error: SpeechError) -> dict[str, Any]:
     return {"detail": {"status": error.code, "message": error.message}}
 
 
+def _audio(file: File) -> AudioBody:
+    return AudioBody(file.encoding, file.sample_rate, file.bit_rate, is_wav=file.is_wav)
+
+
 async def _timed(voice_id: str, request: Request, client: Client, output_format: str, *, whole: bool) -> Response:
     file = file_of(output_format)
     info = node_of(request).service.info
     is_aligned = info is not None and info.aligns_words
 
     def body_of(wanted: SpeechRequest) -> Callable[[], Body]:
-        return partial(TimedBody, file, wanted.text, is_aligned=is_aligned, speed=wanted.speed, is_whole=whole)
+        return lambda: TimedBody(_audio(file), wanted.text, is_aligned=is_aligned, speed=wanted.speed, is_whole=whole)
 
     return await _speak(voice_id, request, client, "application/json", body_of)
 

@@ -55,7 +55,7 @@ class File:
     encoding: str
     sample_rate: int  # Hz
     bit_rate: int | None  # bits per second
-    has_wav_header: bool
+    is_wav: bool
     content_type: str
 
 
