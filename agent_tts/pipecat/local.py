@@ -70,7 +70,8 @@ class LocalUtterance:
         self._meter: ContextMeter | None = meter
         self._timeline = WordTimeline(aligned=aligned, speed=config.speed)
         # From the engine's pcm to the output's.
-        self._encoder = make_encoder(config.output.encoding, config.output.sample_rate)
+        output = config.output
+        self._encoder = make_encoder(output.encoding, output.sample_rate, output.bit_rate)
         # Words with a time that `events` has not told yet.
         self._untold: list[TimedWord] = []
         # Index of the next sample at the output rate.

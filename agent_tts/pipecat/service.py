@@ -84,7 +84,8 @@ class AgentTTSService(TTSService):
             metrics: of that node; None keeps what is spoken here out of them.
             settings: what the voice is to be; see `AgentTTSSettings`.
             text_aggregation_mode: SENTENCE waits for whole sentences.
-            options: of Pipecat's `TTSService`. A `sample_rate` is 8, 16, 24 or 48 kHz, as the pipeline's has to be.
+            options: of Pipecat's `TTSService`. A `sample_rate` is 8, 16, 22.05, 24, 32, 44.1 or 48 kHz, as the
+                pipeline's has to be.
 
         Raises:
             SettingsError: the url names no node.

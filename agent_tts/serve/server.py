@@ -21,7 +21,7 @@ from websockets.frames import Frame
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.serve.limits import TokenBucket
 from agent_tts.serve.node import Node
-from agent_tts.serve.writer import TRANSPORT
+from agent_tts.serve.writer import DEMAND_PONGS, TRANSPORT
 from agent_tts.settings import Settings
 
 if TYPE_CHECKING:
@@ -169,6 +169,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._idle_frames = TokenBucket(IDLE_FRAMES_PER_S, IDLE_FRAMES_BURST, self.loop.time())
         # Read, but not parsed yet: what follows a message that the endpoint has not taken. Reading is paused meanwhile.
         self._unparsed = b""
+        # Whether the client has to answer pings now. Those that only read while they wait for speech answer none in
+        # between; the kernel still sees when their machine has gone.
+        self._demands_pongs: Callable[[], bool] = lambda: True
+        # Whether it had to when the last ping was sent.
+        self._pong_is_due = True
 
     def data_received(self, data: bytes) -> None:
         self._unparsed += data
@@ -202,6 +207,17 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self._may_send_idle_frame():
             super().handle_pong(event)
 
+    def send_keepalive_ping(self) -> None:
+        self._pong_is_due = self._demands_pongs()
+        super().send_keepalive_ping()
+
+    def keepalive_timeout(self) -> None:
+        if self._pong_is_due and self._demands_pongs():
+            super().keepalive_timeout()
+        else:
+            self.pong_timer = self.pending_ping_payload = None
+            self.schedule_ping()
+
     def handle_cont(self, event: Frame) -> None:
         if self._may_send_idle_frame() and len(self.frames) < MAX_FRAGMENTS:
             super().handle_cont(event)
@@ -217,7 +233,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     async def run_asgi(self) -> None:
         extensions: dict[str, object] = self.scope["extensions"]  # type: ignore[assignment]
         extensions[TRANSPORT] = self.transport
+        extensions[DEMAND_PONGS] = self._set_demands_pongs
         await super().run_asgi()
+
+    def _set_demands_pongs(self, demands: Callable[[], bool]) -> None:
+        self._demands_pongs = demands
 
 
 def listen(settings: Settings) -> socket.socket:

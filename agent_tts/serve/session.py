@@ -175,6 +175,11 @@ class Session:
             self.closing = self._leaving
         return None
 
+    @property
+    def is_speaking(self) -> bool:
+        """Whether a context is open."""
+        return bool(self._contexts)
+
     def drain(self) -> None:
         """Say that the node is going away; open contexts may finish, then the session asks to be closed."""
         self._leaving = (1012, "the node is going away")
@@ -256,7 +261,7 @@ class Session:
             raise ContextLimit(f"{self._limits.contexts_per_session} contexts are open: end or cancel one first")
         encoding = config.output
         plain = self._playout is not None or (encoding.encoding == "pcm_s16le" and encoding.sample_rate == SAMPLE_RATE)
-        encoder = None if plain else make_encoder(encoding.encoding, encoding.sample_rate)
+        encoder = None if plain else make_encoder(encoding.encoding, encoding.sample_rate, encoding.bit_rate)
         speech = self._node.service.open(config.options())
         info = self._node.service.info
         self._context_no += 1
