@@ -66,7 +66,7 @@ class WordTimeline:
         # Tokens with estimates, and how many of them are settled; where the last of these starts, in ms.
         self._tokens: list[_Token] = []
         self._settled = 0
-        self._settled_ms = 0
+        self._settled_ms = -1
         # For each flush that is not answered yet, how many marks are before it.
         self._flushes: list[int] = []
         # Length of the stream, once it has ended.
@@ -148,8 +148,8 @@ class WordTimeline:
     def settle(self, until_ms: float | None = None) -> list[Word]:
         """Words with their final times, once each: those that start before `until_ms` of audio, or all that are left.
 
-        Only estimates settle. They are as good as the audio that was heard makes them, never before those that settled
-        earlier, and within the audio once its end is known.
+        Only estimates settle. They are as good as the audio that was heard makes them, after those that settled earlier,
+        and within the audio once its end is known.
         """
         words: list[Word] = []
         while self._settled < len(self._tokens):
@@ -159,7 +159,7 @@ class WordTimeline:
             ):
                 break
             word = self._estimated(token)
-            self._settled_ms = max(self._settled_ms, word.start_ms)
+            self._settled_ms = self._at(max(self._settled_ms + 1, word.start_ms))
             end_ms = max(self._settled_ms, word.end_ms)
             words.append(Word(token.text, self._settled_ms, end_ms, word.char_start, word.char_end))
             self._settled += 1
