@@ -40,7 +40,9 @@ class LocalLink:
     def begin(self, session: Session) -> Utterance:
         config = self._config(session)
         speech = self._service.open(config.options())
-        return LocalUtterance(speech, config, timeline_of(self._service.info, config.speed, config.language))
+        return LocalUtterance(
+            speech, config, timeline_of(self._service.info, config.speed, config.language, breaks=config.breaks)
+        )
 
     async def close(self) -> bool:
         """There is no connection; each utterance is stopped by who began it."""

@@ -131,7 +131,7 @@ class Session:
         self._carrier = carrier
         self._playout = playout
         self._clock = clock
-        self._config = protocol.SessionConfig(lead_ms=node.settings.lead_ms)
+        self._config = protocol.SessionConfig(lead_ms=node.settings.lead_ms, normalize=node.settings.normalize)
         # Open contexts by id.
         self._contexts: dict[str, Context] = {}
         # Ids of contexts that were refused or ended without the client's doing; text for them is refused. Oldest first.
@@ -286,7 +286,7 @@ class Session:
             config,
             speech,
             self._node.metrics.context(self._carrier, self._clock),
-            timeline_of(info, config.speed, config.language),
+            timeline_of(info, config.speed, config.language, breaks=config.breaks),
             encoder,
         )
         self._contexts[context_id] = context

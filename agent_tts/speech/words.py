@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from agent_tts.events import EngineInfo, WordTime
 from agent_tts.speech.fitting import Fit
 from agent_tts.speech.lengths import length
+from agent_tts.text.breaks import MAX_TAG, TAG_START, break_in
 
 _TOKEN = re.compile(r"\S+")
 
@@ -47,10 +48,13 @@ class WordTimeline:
     final.
     """
 
-    def __init__(self, *, aligned: bool, speed: float = 1.0, language: str = "en") -> None:
+    def __init__(self, *, aligned: bool, speed: float = 1.0, language: str = "en", breaks: bool = False) -> None:
         self._aligned = aligned
         # Of the estimates.
         self._language = language
+        # Whether tags for pauses are obeyed, and what was read of one.
+        self._breaks = breaks
+        self._tagged = ""
         # The text as it was appended.
         self._parts: list[str] = []
         self._length = 0
@@ -115,7 +119,7 @@ class WordTimeline:
         self._marks += times
         done = times[-1].char_end if times else 0
         words: list[Word] = []
-        while self._pending and self._pending[0][1] < done:
+        while self._pending and self._pending[0][1] + _certain(self._pending[0][0]) < done:
             token, start = self._pending.pop(0)
             words.append(self._word(token, start))
         return words
@@ -148,8 +152,8 @@ class WordTimeline:
     def settle(self, until_ms: float | None = None) -> list[Word]:
         """Words with their final times, once each: those that start before `until_ms` of audio, or all that are left.
 
-        Only estimates settle. They are as good as the audio that was heard makes them, after those that settled earlier,
-        and within the audio once its end is known.
+        Only estimates settle. They are as good as the audio that was heard makes them, after those that settled
+        earlier, and within the audio once its end is known.
         """
         words: list[Word] = []
         while self._settled < len(self._tokens):
@@ -210,11 +214,36 @@ class WordTimeline:
 
     def _mark(self, text: str, start: int) -> None:
         """The marks of a complete token."""
-        pieces, pause_ms = length(text, self._language)
+        silent, rest_ms = self._tag(text)
+        if silent:
+            self._add(start, silent, 0.0, rest_ms)
+        said = text[silent:].removesuffix(TAG_START if self._tagged else "")
+        start += silent
+        pieces, pause_ms = length(said, self._language)
         for index, (chars, ms) in enumerate(pieces):
-            self._places.append((start, start + chars))
-            self._fit.add(ms, pause_ms if index == len(pieces) - 1 else 0.0)
+            self._add(start, chars, ms, pause_ms if index == len(pieces) - 1 else 0.0)
             start += chars
+        if len(said) < len(text) - silent:
+            self._add(start, len(TAG_START), 0.0, 0.0)
+
+    def _add(self, start: int, chars: int, ms: float, pause_ms: float) -> None:
+        self._places.append((start, start + chars))
+        self._fit.add(ms, pause_ms)
+
+    def _tag(self, text: str) -> tuple[int, float]:
+        """How much of the start of a token belongs to a tag for a pause, and the ms of it if it ends there."""
+        if not self._breaks:
+            return 0, 0.0
+        silent, rest_ms = 0, 0.0
+        if self._tagged:
+            self._tagged += f" {text}"
+            if found := break_in(self._tagged):
+                silent, rest_ms = len(text) - (len(self._tagged) - found.end), float(found.ms)
+                self._tagged = ""
+            elif len(self._tagged) <= MAX_TAG:
+                return len(text), 0.0
+        self._tagged = TAG_START if text[silent:].endswith(TAG_START) else ""
+        return silent, rest_ms
 
     def _estimated(self, token: _Token) -> Word:
         start_ms, end_ms = self._fit.span(token.first)[0], self._fit.span(token.last)[1]
@@ -228,10 +257,15 @@ class WordTimeline:
         return round(ms) if self._audio_ms is None else min(round(ms), self._audio_ms)
 
 
-def timeline_of(info: EngineInfo | None, speed: float, language: str) -> WordTimeline:
+def _certain(token: str) -> int:
+    """After how many of its characters a time is known for the whole token: a number may be spoken in several parts."""
+    return max((at for at, char in enumerate(token) if char.isdecimal()), default=0)
+
+
+def timeline_of(info: EngineInfo | None, speed: float, language: str, *, breaks: bool) -> WordTimeline:
     """The timeline of a stream that this engine speaks; `language` as the client names it."""
     code = info.languages.get(language.lower(), "en") if info is not None else "en"
-    return WordTimeline(aligned=info is not None and info.aligns_words, speed=speed, language=code)
+    return WordTimeline(aligned=info is not None and info.aligns_words, speed=speed, language=code, breaks=breaks)
 
 
 _ZERO = WordTime(0, 0, 0, 0)
