@@ -210,6 +210,7 @@ class Settings(Section):
     )
     queue: int | None = Field(None, ge=0, description="streams waiting for a slot of each; default: 2 x slots")
     lead_ms: int = Field(1_000, ge=120, description="default of a session's lead_ms")
+    normalize: bool = Field(False, description="default of normalize: say numbers, money and dates in words")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severity of a log line")
     web: bool = Field(True, description="serve the page at /")
     auth: Auth = Auth()

@@ -122,6 +122,8 @@ def say(
         int | None, typer.Option(min=0, max=2**63 - 1, help="The same seed and text is the same audio.")
     ] = None,
     clean: Annotated[bool, typer.Option(help="Make markdown, links and emoji speakable.")] = True,
+    normalize: Annotated[bool, typer.Option(help="Say numbers, money and dates in words.")] = False,
+    breaks: Annotated[bool, typer.Option(help='Obey <break time="500ms"/> in the text.')] = False,
     instructions: Annotated[str | None, typer.Option(help="How to speak; of a designed voice, who speaks.")] = None,
     temperature: Annotated[float, typer.Option(min=0.0, max=5.0, help="Of qwen3; 0 is greedy.")] = 0.9,
     top_k: Annotated[int, typer.Option(min=0, max=100_000, help="Of qwen3; 0 keeps all.")] = 50,
@@ -154,6 +156,8 @@ def say(
         Sampling(temperature, top_k, top_p),
         lead_ms=None,
         model=model if url else None,
+        normalize=normalize,
+        breaks=breaks,
     )
     flags = engine_flags(engine, [model] if model and not url else None, device, dtype)
     with reported():

@@ -275,6 +275,23 @@ def browser(
 
 
 @bench.command()
+def words(
+    languages: Annotated[str, typer.Option(help="Codes with commas between them.")] = "en,de,fr,es,ru,hi",
+    flush: Annotated[bool, typer.Option("--flush", help="After each sentence, so that its end is known.")] = False,
+    json: Json = None,
+) -> None:
+    """How far estimated word times are off, against those of espeak, which knows its own.
+
+    The estimates see the text as it comes and the audio as it is made. Three times of a word are measured: as told at
+    once with its text, as told just before its audio, and as known once all audio has been heard.
+    """
+    from agent_tts.cli.bench_words import run_words
+
+    with reported():
+        run_words(languages, flush, json)
+
+
+@bench.command()
 def frame(
     synthetic: Annotated[str | None, typer.Option(help="Random weights of a size: 1.7B or 0.6B.")] = None,
     model: Annotated[Path | None, typer.Option(help="Instead: a checkpoint folder.")] = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Literal
 
 from agent_tts.errors import RETRY_MS, Draining, EngineLost, from_code
 from agent_tts.events import SAMPLE_RATE, Audio, Finished
@@ -17,7 +18,7 @@ from agent_tts.speech.encoding import make_encoder
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.session import Speech
 from agent_tts.speech.words import Word as TimedWord
-from agent_tts.speech.words import WordTimeline
+from agent_tts.speech.words import WordTimeline, timeline_of
 
 CARRIER = "pipecat"
 
@@ -47,9 +48,8 @@ class LocalLink:
     def begin(self, session: Session) -> Utterance:
         config = self._config(session)
         speech = self._service.open(config.options())
-        info = self._service.info
-        meter = self._metrics.context(CARRIER)
-        return LocalUtterance(speech, config, meter, aligned=info is not None and info.aligns_words)
+        timeline = timeline_of(self._service.info, config.speed, config.language, breaks=config.breaks)
+        return LocalUtterance(speech, config, self._metrics.context(CARRIER), timeline)
 
     async def close(self) -> bool:
         """There is no connection; each utterance is stopped by who began it."""
@@ -62,18 +62,20 @@ class LocalLink:
 class LocalUtterance:
     """A `Speech` that tells what a context of the protocol tells."""
 
-    def __init__(self, speech: Speech, config: SessionConfig, meter: ContextMeter, *, aligned: bool) -> None:
+    def __init__(self, speech: Speech, config: SessionConfig, meter: ContextMeter, timeline: WordTimeline) -> None:
         self.context_id = speech.name
         self._speech = speech
         speech.waker = self._on_event
         # Ended by the last event. None after that.
         self._meter: ContextMeter | None = meter
-        self._timeline = WordTimeline(aligned=aligned, speed=config.speed)
+        self._timeline = timeline
         # From the engine's pcm to the output's.
         output = config.output
         self._encoder = make_encoder(output.encoding, output.sample_rate, output.bit_rate)
         # Words with a time that `events` has not told yet.
         self._untold: list[TimedWord] = []
+        # Audio that `events` has told, in ms.
+        self._told_ms = 0.0
         # Index of the next sample at the output rate.
         self._first_sample = 0
 
@@ -110,7 +112,7 @@ class LocalUtterance:
                 self._end_meter(event)
                 if event.code is not None:
                     raise from_code(event.code, event.message, event.retry_after_ms)
-                for told in self._tell_rest():
+                for told in self._tell_rest(cut=event.reason == "length"):
                     yield told
                 yield self._done(event)
 
@@ -127,15 +129,17 @@ class LocalUtterance:
             meter.finished(event)
 
     def _tell(self, pcm: bytes) -> list[ContextEvent]:
-        return [*self._words(), *self._pieces(self._encoder.encode(pcm))]
+        untold, self._untold = self._untold, []
+        self._told_ms += len(pcm) * 500 / SAMPLE_RATE
+        self._timeline.hear(pcm)
+        settled = self._timeline.settle(self._told_ms)
+        words = [*_words(self._timeline.kind, untold), *_words("aligned", settled)]
+        return [*words, *self._pieces(self._encoder.encode(pcm))]
 
-    def _tell_rest(self) -> list[ContextEvent]:
-        self._untold += self._timeline.finish(self._audio_ms)
-        return [*self._words(), *self._pieces(self._encoder.flush())]
-
-    def _words(self) -> list[Words]:
-        words, self._untold = self._untold, []
-        return [Words(self._timeline.kind, tuple(map(_word, words)))] if words else []
+    def _tell_rest(self, *, cut: bool) -> list[ContextEvent]:
+        untold = self._untold + self._timeline.finish(self._audio_ms, cut=cut)
+        words = [*_words(self._timeline.kind, untold), *_words("aligned", self._timeline.settle())]
+        return [*words, *self._pieces(self._encoder.flush())]
 
     def _pieces(self, chunks: list[tuple[bytes, int]]) -> list[AudioPiece]:
         pieces = []
@@ -151,6 +155,10 @@ class LocalUtterance:
     @property
     def _audio_ms(self) -> int:
         return round(self._speech.samples * 1_000 / SAMPLE_RATE)
+
+
+def _words(kind: Literal["aligned", "estimated"], words: list[TimedWord]) -> list[Words]:
+    return [Words(kind, tuple(map(_word, words)))] if words else []
 
 
 def _word(word: TimedWord) -> Word:
