@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint configs/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-qwen agent test check fault fuzz slow bench clean
+.PHONY: help serve serve-qwen agent test check fault fuzz load soak slow bench clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,12 @@ fuzz: $(VENV)/dev ## bad input, many times over
 
 slow: $(VENV)/dev ## the model against its reference at the released sizes: 8 GB of memory and some minutes
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+load: $(VENV)/base ## what a node must hold, against its promises (ARGS="--minutes 30 --engine tone")
+	$(BIN)/agent-tts bench load $(ARGS)
+
+soak: $(VENV)/base ## 5000 short contexts, visitors who vanish, an engine killed a minute: what is left of it (ARGS="--contexts 50000")
+	$(BIN)/agent-tts bench soak $(ARGS)
 
 bench: $(VENV)/dev ## the README's figures
 	$(BIN)/agent-tts bench serve --engine espeak $(ARGS)
