@@ -211,6 +211,9 @@ class Settings(Section):
     auth: Auth = Auth()
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
+    voice_aliases: dict[str, str] = Field(
+        {}, description="other names of voices, such as another vendor's ids; * is any name that is not known"
+    )
     ice_servers: tuple[IceServer, ...] = Field((), description="STUN and TURN servers told to WebRTC peers")
     espeak: Espeak = Espeak()
     tone: Tone = Tone()

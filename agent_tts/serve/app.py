@@ -19,10 +19,11 @@ import agent_tts
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.ipc.engines import engine_processes
 from agent_tts.serve import http, rtc, voices_http
+from agent_tts.serve.dialects import routes as dialects
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.metrics import Metrics
 from agent_tts.serve.node import Node
-from agent_tts.serve.websocket import StreamEndpoint
+from agent_tts.serve.websocket import NATIVE, StreamEndpoint
 from agent_tts.settings import Settings
 from agent_tts.speech.engine import LinkFactory
 from agent_tts.speech.service import SpeechService
@@ -75,7 +76,7 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None, compani
 
     metrics = Metrics()
     make_links = [make_link] if make_link is not None else engine_processes(settings)
-    service = SpeechService(make_links, VoiceLibrary.of(settings.voices), metrics)
+    service = SpeechService(make_links, VoiceLibrary.of(settings.voices), metrics, settings.voice_aliases)
     node = Node(settings, service, Guard(settings, metrics), metrics)
 
     @asynccontextmanager
@@ -104,7 +105,9 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None, compani
     app.include_router(http.router())
     app.include_router(voices_http.router())
     app.include_router(rtc.router())
-    app.router.routes.append(WebSocketRoute("/v1/tts/stream", StreamEndpoint(node)))
+    app.include_router(dialects.router())
+    for path, dialect in {"/v1/tts/stream": NATIVE, **dialects.STREAMS}.items():
+        app.router.routes.append(WebSocketRoute(path, StreamEndpoint(node, dialect)))
     if companion is not None:
         companion.install(app, node)
     http.install_error_handlers(app)

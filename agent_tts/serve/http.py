@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI
@@ -26,6 +28,7 @@ from agent_tts.errors import (
 )
 from agent_tts.serve import openai
 from agent_tts.serve.encode import CONTENT_TYPES
+from agent_tts.serve.file_body import EventBody, FileBody
 from agent_tts.serve.guard import Client, authorized
 from agent_tts.serve.node import Node
 from agent_tts.serve.speech_response import SpeechResponse
@@ -99,7 +102,13 @@ async def create_speech(request: Request, client: Authorized) -> Response:
     node = node_of(request)
     wanted = openai.parse(await read_body(request, node.settings), node.settings.limits.text_context_chars)
     options = node.service.resolve(wanted.options())
-    response = SpeechResponse(node, client, wanted, options)
+    file = wanted.response_format
+    make_body: Callable[[], FileBody]
+    if wanted.stream_format == "sse":
+        media_type, make_body = "text/event-stream", partial(EventBody, file, wanted.input)
+    else:
+        media_type, make_body = CONTENT_TYPES[file], partial(FileBody, file)
+    response = SpeechResponse(node, client, wanted.input, options, media_type, make_body)
     if options.voice is not None:
         response.headers["X-Voice"] = options.voice
     return response

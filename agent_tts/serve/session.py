@@ -6,10 +6,9 @@ own pace: audio that it does not take stays in the engine's credit window, so a 
 
 from __future__ import annotations
 
-import base64
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Protocol
@@ -27,6 +26,7 @@ from agent_tts.errors import (
 )
 from agent_tts.events import FRAME_MS, SAMPLE_RATE, Audio, Finished, Flushed, Started, Words
 from agent_tts.serve import protocol
+from agent_tts.serve.codec import AudioChunk, Message
 from agent_tts.serve.metrics import ContextMeter
 from agent_tts.serve.node import Node
 from agent_tts.speech.encoding import Chunk, Encoder, make_encoder
@@ -68,26 +68,6 @@ class Playout(Protocol):
     def end(self, context_no: int) -> None:
         """All audio of the context has been handed over."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class AudioChunk:
-    """A piece of a context's audio."""
-
-    context_id: str
-    context_no: int
-    first_sample: int  # index of its first sample at the output rate
-    flags: int  # protocol.FLAG_*
-    payload: bytes  # in the context's encoding; plain 24 kHz pcm_s16le where a Playout is given
-    base64: bool = False  # framing
-
-    def message(self) -> str | bytes:
-        """As it is sent on a WebSocket."""
-        if self.base64:
-            audio = base64.b64encode(self.payload).decode()
-            fields = {"context_id": self.context_id, "first_sample": self.first_sample, "flags": self.flags}
-            return protocol.build("audio", **fields, audio=audio)
-        return protocol.header(self.context_no, self.first_sample, self.flags) + self.payload
 
 
 @dataclass(slots=True, eq=False)
@@ -141,9 +121,9 @@ class Session:
         # Number of the last context.
         self._context_no = 0
         # Messages that wait for no audio.
-        self._replies: deque[str] = deque()
+        self._replies: deque[Message] = deque()
         # What the context whose turn it is still has to send.
-        self._outbox: deque[str | AudioChunk] = deque()
+        self._outbox: deque[Message | AudioChunk] = deque()
         # Contexts that may have events, in their turn.
         self._ready: OrderedDict[str, None] = OrderedDict()
         # Why the session ends once no context is open: (WebSocket close code, reason); None while it goes on.
@@ -159,8 +139,8 @@ class Session:
 
     # ------------------------------------------------------------ the carrier's side
 
-    def receive(self, data: str | bytes) -> None:
-        """Take a message from the client; a mistake is answered.
+    def receive(self, messages: Iterable[Message]) -> None:
+        """Take what the client has sent, as a codec has decoded it; a mistake is answered, and ends this taking.
 
         Raises:
             SlowConsumer: the client asks and asks and does not read the answers.
@@ -168,9 +148,9 @@ class Session:
         self._active_at = self._clock()
         context_id = None
         try:
-            message = protocol.load(data)
-            context_id = protocol.context_of(message)
-            self._obey(protocol.check(message))
+            for message in messages:
+                context_id = protocol.context_of(message)
+                self._obey(protocol.check(message))
         except SpeechError as error:
             if error.code in ("at_capacity", "engine_lost", "draining", "context_limit"):
                 self._node.metrics.refused.labels(error.code).inc()
@@ -178,7 +158,7 @@ class Session:
         if len(self._replies) > MAX_REPLIES:
             raise SlowConsumer("the client does not read the answers")
 
-    def poll(self) -> str | AudioChunk | None:
+    def poll(self) -> Message | AudioChunk | None:
         """What to send next, or None when there is nothing now."""
         while True:
             if self._outbox:
@@ -542,7 +522,7 @@ class Session:
         self._ready[context_id] = None
         self._wake()
 
-    def _reply(self, message: str) -> None:
+    def _reply(self, message: Message) -> None:
         self._replies.append(message)
         self._wake()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any, get_args
 
@@ -13,10 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from agent_tts import events
 from agent_tts.engine.factory import create_loop
 from agent_tts.events import Command, Event, Hello
+from agent_tts.serve.codec import AudioChunk, Message
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.metrics import Metrics
 from agent_tts.serve.node import Node
-from agent_tts.serve.session import AudioChunk, Session
+from agent_tts.serve.protocol import NativeCodec
+from agent_tts.serve.session import Session
 from agent_tts.settings import Settings
 from agent_tts.speech import session as speech_session
 from agent_tts.speech.service import SpeechService
@@ -72,7 +73,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.pings = 0
 
     def tell(self, type_: str, **fields: Any) -> None:
-        self.session.receive(json.dumps({"type": type_, **fields}))
+        self.session.receive([{"type": type_, **fields}])
 
     @rule(id_=IDS, lead=st.sampled_from([None, 80, 1_000]), voice=st.sampled_from([None, "tone-660", "nobody"]))
     def open(self, id_: str, lead: int | None, voice: str | None) -> None:
@@ -105,7 +106,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(junk=st.text(max_size=20) | st.binary(max_size=20))
     def junk(self, junk: str | bytes) -> None:
-        self.session.receive(junk)
+        self.session.receive(NativeCodec().decode(junk))
 
     @rule(steps=st.integers(1, 5), seconds=st.sampled_from([0.0, 0.08, 1.0, 4.0]))
     def engine(self, steps: int, seconds: float) -> None:
@@ -125,14 +126,14 @@ class SessionMachine(RuleBasedStateMachine):
         self.service.engines[0]._on_lost("scripted")
         self.link.loop = create_loop(self.node.settings, lambda: self.link.now)
 
-    def see(self, item: str | AudioChunk) -> None:
+    def see(self, item: Message | AudioChunk) -> None:
         if isinstance(item, AudioChunk):
             context = self.contexts[item.context_no]
             assert context[1] == "started", f"audio of a context that is {context[1]}"
             assert item.first_sample == context[2], "a gap"
             context[2] += len(item.payload) // 2
             return
-        message = json.loads(item)
+        message = item
         kind, id_ = message["type"], message.get("context_id")
         if kind == "context.started":
             assert message["context_no"] not in self.contexts

@@ -177,7 +177,7 @@ def test_the_audio_header_is_sixteen_bytes_little_endian() -> None:
 
 
 def test_lone_surrogates_can_be_sent_back() -> None:
-    message = protocol.build("x", text="\ud800")
+    message = protocol.dump(protocol.build("x", text="\ud800"))
     assert json.loads(message.encode())["text"] == "\ud800"
 
 
