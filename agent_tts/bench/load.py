@@ -17,7 +17,7 @@ from agent_tts.bench.vitals import Vitals, Watch, lag_p99_ms, watched
 from agent_tts.settings import Timeouts
 
 SESSIONS = 64  # at once, on average
-VISIT_S = 4.6  # that one of them takes, with what agents say
+VISIT_S = 3.0  # that one of them takes, with what agents say
 LOOK_S = 0.5
 STORM_LOOK_S = 0.1
 PROBE_S = 1.5  # a node looks at its tasks twice a second, at its engines each second
