@@ -107,7 +107,8 @@ class Watch:
 @asynccontextmanager
 async def watched(http_url: str, front_pid: int, every_s: float) -> AsyncIterator[Watch]:
     """A node's vitals, looked at so often while the block runs; the first look is before it."""
-    async with httpx.AsyncClient(base_url=http_url, timeout=LOOK_S) as client:
+    one = httpx.Limits(max_connections=1)  # so that looking takes a descriptor of the node, and no more
+    async with httpx.AsyncClient(base_url=http_url, timeout=LOOK_S, limits=one) as client:
         watch = Watch(client, front_pid)
         await watch.look()
         task = asyncio.create_task(watch.every(every_s), name="vitals")
