@@ -292,6 +292,60 @@ def words(
 
 
 @bench.command()
+def load(
+    engine: OwnEngine = "espeak",
+    synthetic: Synthetic = None,
+    type_: Type = None,
+    model: ModelFolder = None,
+    set_: Set = None,
+    only: Annotated[str, typer.Option(help="Some of them.")] = "sessions,mixed,storm",
+    minutes: Annotated[float, typer.Option(min=0.05, max=1_440, help="Of sessions, and of mixed.")] = 1,
+    voice: Voice = None,
+    json: Json = None,
+) -> None:
+    """What a node must hold, and whether it keeps its promises meanwhile: exit code 1 when it breaks one.
+
+    sessions: 64 WebSocket sessions at once, on average. mixed: 60 % WebSockets, 20 % HTTP, 20 % WebRTC, texts of 5 to
+    2000 characters in 8 languages, 10 % barge-in. storm: 900 connections in 2 s that never send a byte, and 100 good
+    ones among them. All come at random times, from processes of their own, each with a connection of its own.
+    """
+    from agent_tts.cli.bench_load import run_load
+    from agent_tts.cli.bench_target import Source, own
+
+    with reported():
+        source = Source(None, None, **own(None, engine, set_, synthetic, model, type_))
+        run_load(source, only, 60 * minutes, {"voice": voice}, json)
+
+
+@bench.command()
+def soak(
+    engine: OwnEngine = "espeak",
+    synthetic: Synthetic = None,
+    type_: Type = None,
+    model: ModelFolder = None,
+    set_: Set = None,
+    contexts: Annotated[int, typer.Option(min=10, max=10_000_000, help="How many.")] = 5_000,
+    rate: Annotated[float, typer.Option(min=0.1, max=1_000, help="A second, at random times.")] = 12,
+    vanish: Annotated[float, typer.Option(min=0, max=1, help="Share of visitors who leave without a word.")] = 0.1,
+    kill_every: Annotated[float, typer.Option(min=5, max=86_400, help="Seconds between kills of the engine.")] = 60,
+    voice: Voice = None,
+    json: Json = None,
+) -> None:
+    """What a node keeps of thousands of short contexts: exit code 1 when memory, descriptors, tasks or slots leak.
+
+    Some visitors vanish, by a reset or by closing the connection; the engine process is killed every minute, and what
+    it spoke is lost. Every context ends exactly once all the same.
+    """
+    from agent_tts.bench.soak import Soak
+    from agent_tts.cli.bench_load import run_soak
+    from agent_tts.cli.bench_target import Source, own
+
+    with reported():
+        source = Source(None, None, **own(None, engine, set_, synthetic, model, type_))
+        run_soak(source, Soak(contexts, rate, vanish, kill_every), {"voice": voice}, json)
+
+
+@bench.command()
 def frame(
     synthetic: Annotated[str | None, typer.Option(help="Random weights of a size: 1.7B or 0.6B.")] = None,
     model: Annotated[Path | None, typer.Option(help="Instead: a checkpoint folder.")] = None,

@@ -156,8 +156,9 @@ def _add_page(app: FastAPI) -> None:
 
 
 async def _probe_lag(node: Node) -> None:
-    """How late the event loop is, twice a second."""
+    """How late the event loop is, and how much it has to do, twice a second."""
     while True:
         before = time.monotonic()
         await asyncio.sleep(LAG_PROBE_S)
         node.metrics.loop_lag.observe(max(0.0, time.monotonic() - before - LAG_PROBE_S))
+        node.metrics.tasks.set(len(asyncio.all_tasks()))

@@ -66,6 +66,7 @@ class Metrics:
         self.loop_lag = Histogram(
             "agent_tts_loop_lag_seconds", "Event loop behind its clock, probed.", buckets=_SECONDS, registry=registry
         )
+        self.tasks = Gauge("agent_tts_tasks", "Tasks of the event loop, probed.", registry=registry)
         # What the gauges of each engine show.
         self._engines: dict[int, _Engine] = {}
 

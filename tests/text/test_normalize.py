@@ -20,7 +20,8 @@ _FLUSH = None
 _PIECES = st.sampled_from([
     "1", "2", "000", "3", "12", "2024", "1984", "5th", "22nd", ",", ".", ":", "30", " ", "  ", "\n",
     "\u00a0", "\ufffc", "$", "€", "£", "US$", "USD", "%", "-", "–", "+", "/", "(", ")", "(555) ",
-    "123-4567", "pm", " p.m. ", "am", "km", "km/h", "°C", "kg", "million", " billion ", "March", "Mar.", " May ", "in ", "since ", "No.", "#", "~", "Dr.",
+    "123-4567", "pm", " p.m. ", "am", "km", "km/h", "°C", "kg", "million", " billion ", "March", "Mar.",
+    " May ", "in ", "since ", "No.", "#", "~", "Dr.",
     "e.g.", "FBI", "APIs", "NASA", "www.", "example.com", "bob@", "https://", "/a", "you", "said ", "“", "”",
     "!", "你好", "é",
 ])
