@@ -71,6 +71,19 @@ class Auth(Section):
         return keys
 
 
+class Tls(Section):
+    """HTTPS and WSS on the node's own port, where no reverse proxy stands before it."""
+
+    cert: str | None = Field(None, description="a PEM file: the certificate, then those that vouch for it")
+    key: str | None = Field(None, description="a PEM file without a passphrase; default: the key is in `tls.cert`")
+
+    @model_validator(mode="after")
+    def _key_needs_cert(self) -> Tls:
+        if self.key is not None and self.cert is None:
+            raise ValueError("tls.key needs tls.cert")
+        return self
+
+
 class IceServer(Section):
     """A STUN or TURN server for WebRTC."""
 
@@ -207,7 +220,9 @@ class Settings(Section):
     queue: int | None = Field(None, ge=0, description="streams waiting for a slot of each; default: 2 x slots")
     lead_ms: int = Field(1_000, ge=120, description="default of a session's lead_ms")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severity of a log line")
+    log_format: Literal["text", "json"] = Field("text", description="of log lines; json: one object a line")
     web: bool = Field(True, description="serve the page at /")
+    tls: Tls = Tls()
     auth: Auth = Auth()
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
