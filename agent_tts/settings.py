@@ -92,6 +92,16 @@ class IceServer(Section):
     credential: SecretStr | None = None
 
 
+class Telemetry(Section):
+    """Spans for OpenTelemetry. Its own variables work too: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, ..."""
+
+    endpoint: str | None = Field(
+        None,
+        pattern=r"^https?://",
+        description="of a collector, by OTLP over HTTP: http://127.0.0.1:4318; needs agent-tts[otel]",
+    )
+
+
 class Espeak(Section):
     """The embedded engine."""
 
@@ -227,6 +237,7 @@ class Settings(Section):
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
     ice_servers: tuple[IceServer, ...] = Field((), description="STUN and TURN servers told to WebRTC peers")
+    telemetry: Telemetry = Telemetry()
     espeak: Espeak = Espeak()
     tone: Tone = Tone()
     qwen3: Qwen3 = Qwen3()

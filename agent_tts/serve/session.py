@@ -285,7 +285,9 @@ class Session:
             self._context_no,
             config,
             speech,
-            self._node.metrics.context(self._carrier, self._clock),
+            self._node.metrics.context(
+                self._carrier, self._clock, {"session_id": self.id, "context_no": self._context_no}
+            ),
             WordTimeline(aligned=info is not None and info.aligns_words, speed=config.speed),
             encoder,
         )
@@ -426,6 +428,7 @@ class Session:
                 self._tell_words(context, context.timeline.align(times), "aligned")
             case Started(queue_ms=queue_ms):
                 context.started = True
+                context.meter.started(queue_ms)
                 started = {"context_id": context.id, "context_no": context.no, "queue_ms": queue_ms}
                 self._reply(protocol.build("context.started", **started))
                 held, context.words = context.words, []

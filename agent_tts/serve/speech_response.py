@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agent_tts.errors import SlowConsumer, SpeechError, from_code
-from agent_tts.events import SAMPLE_RATE, Audio, Finished, SpeechOptions
+from agent_tts.events import SAMPLE_RATE, Audio, Finished, SpeechOptions, Started
 from agent_tts.serve import openai
 from agent_tts.serve.encode import CONTENT_TYPES, FileEncoder
 from agent_tts.serve.guard import Client
@@ -83,6 +83,8 @@ class SpeechResponse(Response):
         started = False
         frames = 0
         while (event := await speech.next()) is not None:
+            if isinstance(event, Started):
+                meter.started(event.queue_ms)
             if not isinstance(event, Audio | Finished):
                 continue
             failure = _failure(event)
