@@ -270,7 +270,9 @@ class Session:
             self._context_no,
             config,
             speech,
-            self._node.metrics.context(self._carrier, self._clock),
+            self._node.metrics.context(
+                self._carrier, self._clock, {"session_id": self.id, "context_no": self._context_no}
+            ),
             timeline_of(info, config.speed, config.language, breaks=config.breaks),
             encoder,
         )
@@ -411,6 +413,7 @@ class Session:
                 self._tell_words(context, context.timeline.align(times), "aligned")
             case Started(queue_ms=queue_ms):
                 context.started = True
+                context.meter.started(queue_ms)
                 started = {"context_id": context.id, "context_no": context.no, "queue_ms": queue_ms}
                 self._reply(protocol.build("context.started", **started))
                 held, context.words = context.words, []
