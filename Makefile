@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SECONDS ?= 30
+PYTHON2 ?= python2.7
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint configs/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-qwen agent test check fault fuzz atheris load soak slow bench clean
+.PHONY: help serve serve-qwen agent test check fault fuzz atheris autobahn load soak slow bench clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +44,9 @@ atheris: $(VENV)/fuzz ## the same led by coverage (SECONDS=30 for each parser); 
 
 slow: $(VENV)/dev ## the model against its reference at the released sizes: 8 GB of memory and some minutes
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+autobahn: $(VENV)/dev ## Autobahn|Testsuite against the WebSocket stack, once per release (PYTHON2=python2.7)
+	$(BIN)/python -m tests.autobahn.run $(PYTHON2)
 
 load: $(VENV)/base ## what a node must hold, against its promises (ARGS="--minutes 30 --engine tone")
 	$(BIN)/agent-tts bench load $(ARGS)
