@@ -51,10 +51,6 @@ MATRIX = {
     ("POST", "/tts/sse"): KEYED,
     ("POST", "/v1/speak"): KEYED,
     ("POST", "/v2/speak"): KEYED,
-    ("POST", "/v1/text-to-speech/{voice_id}"): KEYED,
-    ("POST", "/v1/text-to-speech/{voice_id}/stream"): KEYED,
-    ("POST", "/v1/text-to-speech/{voice_id}/with-timestamps"): KEYED,
-    ("POST", "/v1/text-to-speech/{voice_id}/stream/with-timestamps"): KEYED,
     ("POST", "/v1/rtc/offer"): STREAM,
     ("GET", "/v1/rtc/ice"): KEYED,
     ("DELETE", "/v1/rtc/{session_id}"): KEYED,
@@ -63,11 +59,10 @@ MATRIX = {
     ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/stream-input"): STREAM,
     ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/multi-stream-input"): STREAM,
     ("WEBSOCKET", "/v1/speak"): STREAM,
-    ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/multi-stream-input"): STREAM,
-    ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/stream-input"): STREAM,
     ("WEBSOCKET", "/v2/speak"): STREAM,
+    ("WEBSOCKET", "/v1/audio/speech/stream"): STREAM,
 }
-REFUSED = ({}, WRONG, {**RIGHT, **BAD_ORIGIN})
+REFUSED: tuple[dict[str, str], ...] = ({}, WRONG, {**RIGHT, **BAD_ORIGIN})
 KEYED_ROUTES = [row for row, who in MATRIX.items() if who != OPEN and row[0] != "WEBSOCKET"]
 OPEN_ROUTES = [row for row, who in MATRIX.items() if who == OPEN]
 
