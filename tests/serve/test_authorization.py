@@ -60,6 +60,7 @@ MATRIX = {
     ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/multi-stream-input"): STREAM,
     ("WEBSOCKET", "/v1/speak"): STREAM,
     ("WEBSOCKET", "/v2/speak"): STREAM,
+    ("WEBSOCKET", "/v1/audio/speech/stream"): STREAM,
 }
 REFUSED: tuple[dict[str, str], ...] = ({}, WRONG, {**RIGHT, **BAD_ORIGIN})
 KEYED_ROUTES = [row for row, who in MATRIX.items() if who != OPEN and row[0] != "WEBSOCKET"]
