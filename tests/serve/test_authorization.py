@@ -32,6 +32,7 @@ MATRIX = {
     ("GET", "/"): OPEN,
     ("MOUNT", "/web"): OPEN,
     ("GET", "/openapi.json"): OPEN,
+    ("GET", "/api/agent"): OPEN,
     ("GET", "/health"): OPEN,
     ("GET", "/ready"): OPEN,
     ("GET", "/metrics"): KEYED,
