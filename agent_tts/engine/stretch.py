@@ -62,9 +62,7 @@ class Stretch:
 def _graph(speed: float) -> Graph:
     graph = Graph()
     graph.threads = 1  # FFmpeg starts one for each core otherwise, for every stream
-    last = graph.add_abuffer(
-        sample_rate=SAMPLE_RATE, format="s16", layout="mono", time_base=Fraction(1, SAMPLE_RATE)
-    )
+    last = graph.add_abuffer(sample_rate=SAMPLE_RATE, format="s16", layout="mono", time_base=Fraction(1, SAMPLE_RATE))
     bound = SLOWEST if speed < 1 else FASTEST
     count = max(1, math.ceil(math.log(speed) / math.log(bound) - 1e-9))
     for _ in range(count):
