@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Literal
 
 from agent_tts.errors import RETRY_MS, Draining, EngineLost, from_code
-from agent_tts.events import SAMPLE_RATE, Audio, Finished
+from agent_tts.events import SAMPLE_RATE, Audio, EngineInfo, Finished
 from agent_tts.events import Words as Aligned
 from agent_tts.pipecat.link import Session, Utterance
 from agent_tts.remote import Audio as AudioPiece
@@ -14,10 +14,11 @@ from agent_tts.remote import ContextEvent, Done, Word, Words
 from agent_tts.serve.protocol import SessionConfig
 from agent_tts.settings import Limits
 from agent_tts.speech.encoding import make_encoder
+from agent_tts.speech.paces import Paces
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.session import Speech
 from agent_tts.speech.words import Word as TimedWord
-from agent_tts.speech.words import WordTimeline, timeline_of
+from agent_tts.speech.words import timeline_of
 
 
 class LocalLink:
@@ -26,6 +27,8 @@ class LocalLink:
     def __init__(self, speech: SpeechService, max_lead_ms: int = Limits().max_lead_ms) -> None:
         self._service = speech
         self._max_lead_ms = max_lead_ms
+        # How fast the voices of earlier utterances have spoken.
+        self._paces = Paces()
 
     async def connect(self) -> bool:
         if self._service.draining:
@@ -40,9 +43,7 @@ class LocalLink:
     def begin(self, session: Session) -> Utterance:
         config = self._config(session)
         speech = self._service.open(config.options())
-        return LocalUtterance(
-            speech, config, timeline_of(self._service.info, config.speed, config.language, breaks=config.breaks)
-        )
+        return LocalUtterance(speech, config, self._service.info, self._paces)
 
     async def close(self) -> bool:
         """There is no connection; each utterance is stopped by who began it."""
@@ -55,9 +56,12 @@ class LocalLink:
 class LocalUtterance:
     """A `Speech` that tells what a context of the protocol tells."""
 
-    def __init__(self, speech: Speech, config: SessionConfig, timeline: WordTimeline) -> None:
+    def __init__(self, speech: Speech, config: SessionConfig, info: EngineInfo | None, paces: Paces) -> None:
         self._speech = speech
-        self._timeline = timeline
+        # How fast voices speak, learned from one utterance to the next.
+        self._paces, self._voice = paces, config.voice
+        pace = paces.of(config.voice)
+        self._timeline = timeline_of(info, config.speed, config.language, breaks=config.breaks, pace=pace)
         # From the engine's pcm to the output's.
         self._encoder = make_encoder(config.output.encoding, config.output.sample_rate)
         # Words with a time that `events` has not told yet.
@@ -109,6 +113,7 @@ class LocalUtterance:
     def _tell_rest(self, *, cut: bool) -> list[ContextEvent]:
         untold = self._untold + self._timeline.finish(self._audio_ms, cut=cut)
         words = [*_words(self._timeline.kind, untold), *_words("aligned", self._timeline.settle())]
+        self._paces.learn(self._voice, self._timeline.pace)
         return [*words, *self._pieces(self._encoder.flush())]
 
     def _pieces(self, chunks: list[tuple[bytes, int]]) -> list[AudioPiece]:
