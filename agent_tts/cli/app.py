@@ -200,3 +200,20 @@ def doctor(
     with reported():
         code = examine(config, flags, set_ or [], json_)
     raise typer.Exit(code)
+
+
+@app.command()
+def health(
+    ready: Annotated[
+        bool, typer.Option("--ready", help="Whether speech may be sent here, which a drain ends.")
+    ] = False,
+) -> None:
+    """Ask the node on this machine how it is. Exit code 1: not well, or not there.
+
+    It is looked for where the AGENT_TTS_* variables say; made for the health checks of containers.
+    """
+    from agent_tts.cli.health import health as ask
+
+    with reported():
+        code = ask(ready)
+    raise typer.Exit(code)
