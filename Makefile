@@ -28,6 +28,7 @@ check: $(VENV)/dev ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy pipelines
 
 fault: $(VENV)/dev ## the faults that a node must survive
 	$(BIN)/python -m pytest tests/fault $(ARGS)

@@ -245,6 +245,53 @@ def agent(
 
 
 @bench.command()
+def browser(
+    chromium: Annotated[str | None, typer.Argument(help="The browser; default: the Chromium that is found.")] = None,
+    engine: OwnEngine = "espeak",
+    synthetic: Synthetic = None,
+    type_: Type = None,
+    model: ModelFolder = None,
+    set_: Set = None,
+    calls: Annotated[int, typer.Option(min=1, max=1_000, help="One after the other.")] = 3,
+    turns: Annotated[int, typer.Option(min=1, max=100, help="Answers that are interrupted in each call.")] = 10,
+    json: Json = None,
+) -> None:
+    """How soon an agent falls silent, and is heard, in a real browser: spoken questions, interruptions by voice.
+
+    Headless Chromium has the page of a node of our own, and a microphone that speaks with espeak-ng's voice. Voice
+    activity and the end of turns are what they always are; all speech is taken for the same words, so that no weights
+    are needed, and the time that recognition takes is not in the figures (--set agent.stt.kind=whisper has it).
+
+    "voice to unheard" is from the first of the user's voice at the microphone to the last sound that the page lets
+    through, "told to silence" from the page's being told of it to the last sound that arrives. "LLM's first word" is
+    when the language model's server sends it. Echo cancellation is off: the microphone hears no loudspeaker.
+    """
+    from agent_tts.cli.bench_browser import run_browser
+    from agent_tts.cli.bench_target import Source, own
+
+    with reported():
+        source = Source(None, None, **own(None, engine, set_, synthetic, model, type_))
+        run_browser(source, chromium, calls, turns, json)
+
+
+@bench.command()
+def words(
+    languages: Annotated[str, typer.Option(help="Codes with commas between them.")] = "en,de,fr,es,ru,hi",
+    flush: Annotated[bool, typer.Option("--flush", help="After each sentence, so that its end is known.")] = False,
+    json: Json = None,
+) -> None:
+    """How far estimated word times are off, against those of espeak, which knows its own.
+
+    The estimates see the text as it comes and the audio as it is made. Three times of a word are measured: as told at
+    once with its text, as told just before its audio, and as known once all audio has been heard.
+    """
+    from agent_tts.cli.bench_words import run_words
+
+    with reported():
+        run_words(languages, flush, json)
+
+
+@bench.command()
 def load(
     engine: OwnEngine = "espeak",
     synthetic: Synthetic = None,

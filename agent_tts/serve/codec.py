@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 # A message of `agent_tts.v1` as its fields, `type` among them: from a client it is still to be checked.
 Message = dict[str, Any]
@@ -46,4 +46,17 @@ class Codec(Protocol):
 
     def encode(self, item: Message | AudioChunk) -> Iterable[str | bytes]:
         """What the client is told of something that the session has to say; nothing where its language has no word."""
+        ...
+
+
+@runtime_checkable
+class QueueingCodec(Codec, Protocol):
+    """A codec that holds messages of the client back until the session has told something."""
+
+    def follow(self) -> Iterable[Message]:
+        """What the session is to be told now. Asked for after whatever was encoded.
+
+        Raises:
+            SpeechError: as `decode`.
+        """
         ...

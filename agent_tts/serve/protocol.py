@@ -6,13 +6,23 @@ import base64
 import json
 import struct
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFormat
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.serve.codec import AudioChunk, Message
+from agent_tts.speech.encoding import check_format
 
 SUBPROTOCOL = "agent_tts.v1"
 
@@ -58,9 +68,18 @@ class _Strict(BaseModel):
 class Output(_Strict):
     """How audio is sent."""
 
-    encoding: Literal["pcm_s16le", "mulaw", "alaw", "opus"] = "pcm_s16le"
-    sample_rate: Literal[8_000, 16_000, 24_000, 48_000] = 24_000
+    encoding: Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw", "opus", "ogg_opus", "mp3"] = "pcm_s16le"
+    sample_rate: Literal[8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000] = 24_000
+    bit_rate: int | None = Field(None, ge=8_000, le=320_000)  # bits per second of ogg_opus and mp3; None: their own
     framing: Literal["binary", "base64"] = "binary"
+
+    @model_validator(mode="after")
+    def _has_an_encoder(self) -> Self:
+        try:
+            check_format(self.encoding, self.sample_rate)
+        except UnsupportedFormat as error:
+            raise ValueError(error.message) from None
+        return self
 
 
 class SamplingFields(_Strict):
@@ -85,6 +104,8 @@ class SessionConfig(_Strict):
     speed: float = Field(1.0, ge=0.25, le=4)
     pitch: float = Field(1.0, ge=0.5, le=2)
     clean: bool = True
+    normalize: bool = False
+    breaks: bool = False
     output: Output = Output()
     lead_ms: int | None = Field(1_000, ge=0)
     sampling: SamplingFields = SamplingFields()
@@ -131,6 +152,8 @@ class SessionConfig(_Strict):
             lead_ms=self.lead_ms,
             model=self.model,
             speaker_embedding=None if self.speaker_embedding is None else tuple(self.speaker_embedding),
+            normalize=self.normalize,
+            breaks=self.breaks,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -21,7 +22,8 @@ from websockets.frames import CloseCode, Frame
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.serve.limits import TokenBucket
 from agent_tts.serve.node import Node
-from agent_tts.serve.writer import TRANSPORT
+from agent_tts.serve.tls import server_context
+from agent_tts.serve.writer import DEMAND_PONGS, TRANSPORT
 from agent_tts.settings import Settings
 
 if TYPE_CHECKING:
@@ -182,6 +184,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._idle_frames = TokenBucket(IDLE_FRAMES_PER_S, IDLE_FRAMES_BURST, self.loop.time())
         # Read, but not parsed yet: what follows a message that the endpoint has not taken. Reading is paused meanwhile.
         self._unparsed = b""
+        # Whether the client has to answer pings now. Those that only read while they wait for speech answer none in
+        # between; the kernel still sees when their machine has gone.
+        self._demands_pongs: Callable[[], bool] = lambda: True
+        # Whether it had to when the last ping was sent.
+        self._pong_is_due = True
 
     def data_received(self, data: bytes) -> None:
         self._unparsed += data
@@ -215,6 +222,17 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self._may_send_idle_frame():
             super().handle_pong(event)
 
+    def send_keepalive_ping(self) -> None:
+        self._pong_is_due = self._demands_pongs()
+        super().send_keepalive_ping()
+
+    def keepalive_timeout(self) -> None:
+        if self._pong_is_due and self._demands_pongs():
+            super().keepalive_timeout()
+        else:
+            self.pong_timer = self.pending_ping_payload = None
+            self.schedule_ping()
+
     def handle_cont(self, event: Frame) -> None:
         if self._may_send_idle_frame() and len(self.frames) < MAX_FRAGMENTS:
             super().handle_cont(event)
@@ -239,7 +257,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     async def run_asgi(self) -> None:
         extensions: dict[str, object] = self.scope["extensions"]  # type: ignore[assignment]
         extensions[TRANSPORT] = self.transport
+        extensions[DEMAND_PONGS] = self._set_demands_pongs
         await super().run_asgi()
+
+    def _set_demands_pongs(self, demands: Callable[[], bool]) -> None:
+        self._demands_pongs = demands
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -280,9 +302,15 @@ def listen(settings: Settings) -> socket.socket:
 
 
 class NodeConfig(uvicorn.Config):
-    """The node's uvicorn."""
+    """The node's uvicorn.
+
+    Raises:
+        SettingsError: see `server_context`.
+    """
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
+        # What connections are encrypted by; None where they are not.
+        self.tls = server_context(settings.tls)
         super().__init__(
             app,
             http=HttpProtocol,
@@ -309,7 +337,8 @@ class NodeServer(uvicorn.Server):
     """A uvicorn that drains: the first SIGTERM or SIGINT lets running speech finish, the second ends it at once."""
 
     def __init__(self, app: FastAPI, settings: Settings, on_ready: Callable[[str], None] | None = None) -> None:
-        super().__init__(NodeConfig(app, settings))
+        self._config = NodeConfig(app, settings)
+        super().__init__(self._config)
         self._node: Node = app.state.node
         # Told the URL once requests are taken.
         self._on_ready = on_ready
@@ -336,12 +365,28 @@ class NodeServer(uvicorn.Server):
             EngineLost: it did not come up; the log says why.
         """
         try:
-            await super().startup(sockets)
+            await super().startup(sockets if self._config.tls is None else [])
         except SystemExit:  # how uvicorn says that the application's lifespan failed
             raise EngineLost("the engine did not come up") from None
+        if self._config.tls is not None:
+            await self._listen_for_tls(sockets or [], self._config.tls)
         if sockets and self._on_ready is not None and not self.should_exit:
             host, port = sockets[0].getsockname()[:2]
-            self._on_ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+            scheme = "http" if self._node.settings.tls.cert is None else "https"
+            self._on_ready(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
+
+    async def _listen_for_tls(self, sockets: list[socket.socket], context: ssl.SSLContext) -> None:
+        """As uvicorn listens, but with deadlines: its strangers have a minute for their handshake."""
+        handshake_s = self._config.settings.timeouts.handshake_s
+        for listener in sockets:
+            server = await asyncio.get_running_loop().create_server(
+                lambda: HttpProtocol(self._config, self.server_state, self.lifespan.state),
+                sock=listener,
+                ssl=context,
+                ssl_handshake_timeout=handshake_s,
+                backlog=CONNECTION_BACKLOG,
+            )
+            self.servers.append(server)
 
     async def on_tick(self, counter: int) -> bool:
         """Called every 0.1 s; whether to stop."""

@@ -13,11 +13,11 @@ from starlette.websockets import WebSocket
 
 from agent_tts.errors import Draining, SlowConsumer, SpeechError
 from agent_tts.serve import protocol
-from agent_tts.serve.codec import Codec
+from agent_tts.serve.codec import Codec, QueueingCodec
 from agent_tts.serve.limits import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
-from agent_tts.serve.writer import TRANSPORT, Writer
+from agent_tts.serve.writer import DEMAND_PONGS, TRANSPORT, Writer
 
 # Close codes of errors that refuse a connection as a whole.
 CLOSE_CODES = {"unauthorized": 1008, "at_capacity": 1013, "draining": 1012}
@@ -61,7 +61,7 @@ class StreamEndpoint:
             if self._node.service.draining:
                 raise Draining("the node is going away: use another one")
             with self._node.guard.admit(client):
-                await Connection(self._node, websocket, send, dialect.name, codec).run()
+                await Connection(self._node, websocket, send, dialect, codec).run()
         except SpeechError as error:
             self._node.metrics.refused.labels(error.code).inc()
             await self._refuse(websocket, codec, error)
@@ -79,12 +79,16 @@ class StreamEndpoint:
 class Connection:
     """Moves messages between a socket and its session."""
 
-    def __init__(self, node: Node, websocket: WebSocket, send: Send, carrier: str, codec: Codec) -> None:
+    def __init__(self, node: Node, websocket: WebSocket, send: Send, dialect: Dialect, codec: Codec) -> None:
         self._node = node
         self._codec = codec
+        # The same where it holds messages back, otherwise None.
+        self._queue = codec if isinstance(codec, QueueingCodec) else None
         self._websocket = websocket
         self._writer = Writer(websocket.scope, send, node.settings.timeouts.write_s)
-        self._session = Session(node, carrier)
+        self._session = Session(node, dialect.name)
+        if dialect is not NATIVE:  # whose clients are told to answer pings at any time
+            websocket.scope["extensions"][DEMAND_PONGS](lambda: self._session.is_speaking)
         # Set when the session may have something to send.
         self._wake = asyncio.Event()
         self._wake.set()
@@ -122,6 +126,8 @@ class Connection:
                 while self._codec.closing is None and (item := self._session.poll()) is not None:
                     for message in self._codec.encode(item):
                         await self._writer.write({"type": "websocket.send", _kind(message): message})
+                    if self._queue is not None:
+                        self._session.receive(self._queue.follow())
                 closing = self._codec.closing or self._session.closing
                 if closing is not None:
                     code, reason = closing

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 from agent_tts.errors import BadMessage, SlowConsumer, SpeechError
@@ -17,7 +17,7 @@ from agent_tts.serve import multipart, openai, protocol
 from agent_tts.serve.dialects.routes import STREAMS
 from agent_tts.serve.sdp import read_offer
 from agent_tts.serve.websocket import NATIVE, Dialect
-from agent_tts.text.feed import TextFeed, Unit
+from agent_tts.text.feed import Break, Reading, TextFeed, Unit
 from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_RUN
 from tests.fuzz.conversation import Conversation, codec_of
 
@@ -149,16 +149,18 @@ def _decoded(decoder: Decoder[Any], pieces: list[bytes]) -> tuple[list[Any], boo
 def speech_text(data: bytes) -> None:
     """Text of an LLM in pieces: units do not depend on the split, and are of bounded length."""
     pieces = [text_of(piece) for piece in data.split(SPLIT)]
-    for clean in (True, False):
-        whole = list(_units(["".join(pieces)], clean))
-        assert list(_units(pieces, clean)) == whole
-        assert all(len(unit.text.encode()) > 0 for unit in whole)
-        assert all(len(unit.text) <= MAX_CHARS + MAX_RUN + MAX_CLUSTER for unit in whole)
-        assert all(before.offsets[-1] <= after.offsets[0] for before, after in pairwise(whole))
+    for clean, spoken in product((True, False), repeat=2):
+        whole = list(_said(["".join(pieces)], clean, spoken))
+        assert list(_said(pieces, clean, spoken)) == whole
+        units = [one for one in whole if isinstance(one, Unit)]
+        assert all(len(unit.text.encode()) > 0 for unit in units)
+        assert all(len(unit.text) <= MAX_CHARS + MAX_RUN + MAX_CLUSTER for unit in units)
+        assert all(before.offsets[-1] <= after.offsets[0] for before, after in pairwise(units))
 
 
-def _units(pieces: list[str], clean: bool) -> Iterator[Unit]:
-    feed = TextFeed(clean=clean)
+def _said(pieces: list[str], clean: bool, spoken: bool) -> Iterator[Unit | Break]:
+    """With numbers in words and with breaks, if `spoken`."""
+    feed = TextFeed(Reading(clean, "en" if spoken else None, spoken))
     for piece in pieces:
         yield from feed.append(piece)
     yield from feed.end()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 from starlette.routing import BaseRoute, Mount
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from agent_tts.serve.app import create_app
@@ -40,12 +42,27 @@ MATRIX = {
     ("DELETE", "/v1/audio/voices/{name}"): KEYED,
     ("GET", "/v1/models"): KEYED,
     ("GET", "/v1/models/{model:path}"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}/stream"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}/stream/with-timestamps"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}/with-timestamps"): KEYED,
     ("POST", "/v1/tokens"): KEYED,
+    ("POST", "/tts/bytes"): KEYED,
+    ("POST", "/tts/sse"): KEYED,
+    ("POST", "/v1/speak"): KEYED,
+    ("POST", "/v2/speak"): KEYED,
     ("POST", "/v1/rtc/offer"): STREAM,
     ("GET", "/v1/rtc/ice"): KEYED,
     ("DELETE", "/v1/rtc/{session_id}"): KEYED,
     ("WEBSOCKET", "/v1/tts/stream"): STREAM,
+    ("WEBSOCKET", "/tts/websocket"): STREAM,
+    ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/stream-input"): STREAM,
+    ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/multi-stream-input"): STREAM,
+    ("WEBSOCKET", "/v1/speak"): STREAM,
+    ("WEBSOCKET", "/v2/speak"): STREAM,
+    ("WEBSOCKET", "/v1/audio/speech/stream"): STREAM,
 }
+REFUSED: tuple[dict[str, str], ...] = ({}, WRONG, {**RIGHT, **BAD_ORIGIN})
 KEYED_ROUTES = [row for row, who in MATRIX.items() if who != OPEN and row[0] != "WEBSOCKET"]
 OPEN_ROUTES = [row for row, who in MATRIX.items() if who == OPEN]
 
@@ -119,7 +136,7 @@ async def stream_close_code(running: RunningNode, query: str = "", headers: dict
 async def test_the_stream() -> None:
     """Make `Guard._redeem` a look-up instead of a `pop` to see the reused token pass."""
     async with running_node(auth=AUTH) as running:
-        for refused in ({}, WRONG, {**RIGHT, **BAD_ORIGIN}):
+        for refused in REFUSED:
             assert await stream_close_code(running, headers=refused) == 1008
         for taken in (RIGHT, {"X-API-Key": KEY}, {**RIGHT, **GOOD_ORIGIN}):
             assert await stream_close_code(running, headers=taken) is None
@@ -128,6 +145,31 @@ async def test_the_stream() -> None:
         assert await stream_close_code(running, "?token=wrong") == 1008
         assert await stream_close_code(running, f"?token={token}", GOOD_ORIGIN) is None
         assert await stream_close_code(running, f"?token={token}", GOOD_ORIGIN) == 1008
+
+
+async def test_the_streams_of_other_vendors() -> None:
+    """Refusals are in their shape: only the close code is common to all."""
+
+    async def close_code(path: str, headers: dict[str, str]) -> int | None:
+        """The code that it is closed with at once; None when it is still open after a ping's answer."""
+        url = running.url.replace("http", "ws", 1) + re.sub(r"{(\w+)}", r"\1", path)
+        async with connect(url, additional_headers=headers, proxy=None) as socket_:
+            with contextlib.suppress(ConnectionClosed):
+                if headers in REFUSED:
+                    async for message in socket_:
+                        assert KEY not in str(message)
+                else:
+                    await (await socket_.ping())
+            return socket_.close_code
+
+    async with running_node(auth=AUTH, voice_aliases={"*": "tone-440"}) as running:
+        for method, path in MATRIX:
+            if method != "WEBSOCKET":
+                continue
+            for refused in REFUSED:
+                assert await close_code(path, refused) == 1008, (path, refused)
+            for taken in (RIGHT, {"Authorization": f"Token {KEY}"}, {"X-API-Key": KEY}, {"xi-api-key": KEY}):
+                assert await close_code(path, taken) is None, (path, taken)
 
 
 async def test_an_expired_token() -> None:
