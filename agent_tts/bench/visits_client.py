@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from agent_tts.bench.connection import OPEN_S, RawConnection, dial
+from agent_tts.bench.connection import OPEN_S, dial
 from agent_tts.bench.lag import lag_watched
 from agent_tts.bench.statistics import Player
 from agent_tts.bench.streams_client import BYTES_PER_S, send_text
