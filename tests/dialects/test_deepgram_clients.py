@@ -236,7 +236,7 @@ async def test_sdk_files(node: RunningNode) -> None:
 
 def decoded(audio: bytes, rate: int) -> bytes:
     """A file of this rate as pcm_s16le, 24 kHz."""
-    with av.open(io.BytesIO(audio)) as file:
+    with av.open(io.BytesIO(audio), "r") as file:
         assert file.streams.audio[0].rate == rate
         resampler = av.AudioResampler("s16", "mono", 24_000)
         frames = [frame for decoded in file.decode(audio=0) for frame in resampler.resample(decoded)]

@@ -54,8 +54,8 @@ def _samples(data: bytes, name: str) -> NDArray[np.float64]:
     file = file_of(name)
     if name.startswith("pcm"):
         return np.frombuffer(data, "<i2").astype(float)
-    if file.encoding == "mulaw" or file.encoding == "alaw":
-        return decode_g711(data, file.encoding, file.sample_rate).astype(float)
+    if name.startswith(("ulaw", "alaw")):
+        return decode_g711(data, "mulaw" if name.startswith("u") else "alaw", file.sample_rate).astype(float)
     samples, rate = decode(data, "wav")
     assert rate == file.sample_rate
     return samples
