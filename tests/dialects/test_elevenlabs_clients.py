@@ -12,6 +12,7 @@ from elevenlabs import VoiceSettings
 from elevenlabs.client import ElevenLabs
 from elevenlabs.core.api_error import ApiError
 from elevenlabs.realtime_tts import RealtimeTextToSpeechClient
+from livekit.agents import APIStatusError
 from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
 from livekit.plugins import elevenlabs as livekit_elevenlabs
 from pipecat.services.elevenlabs.tts import ElevenLabsHttpTTSService, ElevenLabsTTSService
@@ -96,6 +97,22 @@ async def _check_times(starts_s: list[float], pcm: bytes) -> None:
     begin = len(FIRST.split())
     assert starts_s[begin - 1] < pause_s < starts_s[begin] + 0.25
     assert starts_s[begin] - pause_s < 0.3
+
+
+async def test_livekit_is_told_what_is_wrong() -> None:
+    """Close a connection before it is used to see it wait for ever."""
+    async with (
+        running_node(engine="espeak", auth={"api_keys": ["right"]}) as node,
+        livekit_run.http_session() as session,
+    ):
+        for key, voice, status in (("wrong", VOICE, 401), ("right", "nobody", 1008)):
+            speaker = livekit_elevenlabs.TTS(
+                api_key=key, base_url=f"{node.url}/v1", voice_id=voice, http_session=session
+            )
+            async with speaker:
+                with pytest.raises(APIStatusError) as caught:
+                    await livekit_run.say(speaker, FIRST)
+                assert caught.value.status_code == status
 
 
 async def test_pipecat_over_http(node: RunningNode) -> None:

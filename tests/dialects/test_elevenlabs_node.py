@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.support import RunningNode, running_node, until
 
@@ -70,6 +71,19 @@ async def test_a_node_that_is_full_says_so_and_speaks_later() -> None:
         await say(socket, context_id="late", flush=True)
         await say(socket, context_id="late", close_context=True)
         assert any(message["audio"] for message in await whole(socket, "late"))
+
+
+async def test_a_connection_too_many_is_denied() -> None:
+    async with running_node(limits={"connections": 1}) as node:
+        async with stream(node):
+            with pytest.raises(InvalidStatus) as caught:
+                async with stream(node):
+                    pass
+            assert caught.value.response.status_code == 503
+            assert json.loads(caught.value.response.body)["error"]["code"] == "at_capacity"
+        await until(lambda: not node.node.sessions)
+        async with stream(node, "stream-input"):
+            pass
 
 
 async def test_more_contexts_than_any_agent_has() -> None:
