@@ -24,11 +24,13 @@ STREAMS: dict[str, Dialect] = {
         "elevenlabs",
         lambda client: StreamCodec(client.path_params["voice_id"], client.query_params, _settings(client).limits),
         key_query="authorization",
+        denies=True,
     ),
     elevenlabs_http.PATH + "/multi-stream-input": Dialect(
         "elevenlabs",
         lambda client: MultiStreamCodec(client.path_params["voice_id"], client.query_params, _settings(client).limits),
         key_query="authorization",
+        denies=True,
     ),
     "/v1/audio/speech/stream": Dialect("vllm_omni", lambda _: VllmOmniCodec()),
 }
