@@ -165,7 +165,7 @@ KINDS: dict[str, tuple[Callable[[], Codec], st.SearchStrategy[Any], Left, dict[s
 }
 
 
-def run(kind: str, steps: list[Any], *, leaves_at_once: bool) -> Connected | None:
+def run(kind: str, steps: list[Any], *, leaves_at_once: bool, stays: bool = False) -> Connected | None:
     """Take these steps, and settle; None when the connection has been closed."""
     make, _, left, goodbye = KINDS[kind]
     peer = Connected(make())
@@ -192,7 +192,7 @@ def run(kind: str, steps: list[Any], *, leaves_at_once: bool) -> Connected | Non
         peer.settle()
         assert not peer.session.is_speaking
         assert not left(peer.codec)
-        if goodbye is None:
+        if stays or goodbye is None:
             return peer
         peer.say(goodbye)
         peer.settle()
@@ -212,3 +212,35 @@ def test_nothing_is_left(kind: str, data: st.DataObject, leaves_at_once: bool) -
 @pytest.mark.xfail(strict=True, reason="`_error` forgets the last context without closing the connection")
 def test_a_connection_is_closed_whose_last_context_was_refused() -> None:
     run("multi-stream", [{"text": "x" * 41, "context_id": "a"}], leaves_at_once=True)
+
+
+INTERRUPTED = {"NO_ACTIVE_SPEECH", "INTERRUPT_IN_PROGRESS"}
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=st.lists(DEEPGRAM | TIME | DEEPGRAM.map(lambda said: [said]), max_size=25))
+def test_flux_answers_each_interrupt_and_ends_each_turn_that_it_began(steps: list[Any]) -> None:
+    steps = [step for step in steps if not str(step).count("Clear") and "x" * 41 not in str(step)]
+    steps = [step for step in steps if not str(step).count("Flush")]  # a warning of which is the same
+    peer = run("flux", steps, leaves_at_once=False, stays=True)
+    if peer is None:
+        return
+    told = [message for message in peer.told if not isinstance(message, bytes)]
+    asked = sum(str(step).count("Interrupt") for step in steps)
+    answers = [m for m in told if m["type"] == "SpeechInterrupted" or m.get("code") in INTERRUPTED]
+    assert len(answers) in (asked, asked + 1)  # the last flush, of nothing, has the same warning
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=st.lists(DEEPGRAM | TIME | DEEPGRAM.map(lambda said: [said]), max_size=25))
+def test_aura_answers_each_flush_that_was_not_cleared(steps: list[Any]) -> None:
+    steps = [step for step in steps if not str(step).count("Interrupt") and "x" * 41 not in str(step)]
+    peer = run("aura", steps, leaves_at_once=False, stays=True)
+    if peer is None:
+        return
+    told = [message["type"] for message in peer.told if not isinstance(message, bytes)]
+    assert told.count("Cleared") == sum(str(step).count("Clear") for step in steps)
+    flushes = sum(str(step).count("Flush") for step in steps) + 1
+    assert told.count("Flushed") <= flushes
+    if "Cleared" not in told:
+        assert told.count("Flushed") == flushes

@@ -87,7 +87,7 @@ async def test_pipecat_tells_why_it_was_refused(node: RunningNode) -> None:
         DeepgramTTSService(api_key="wrong", base_url=ws(node)),
     ):
         async with running([service], sample_rate=24_000) as pipeline:
-            await until(lambda: pipeline.errors)
+            await until(lambda: bool(pipeline.errors))
             assert "the API key is wrong" in str(pipeline.errors[0])
 
 
