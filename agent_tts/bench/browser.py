@@ -85,7 +85,9 @@ async def talk(
             async with chromium(*flags, path=path) as browser:
                 await _call(browser, url, seconds, first_words, pids, heard)
         except TimeoutError as error:
-            raise SpeechError(f"the page of the agent did not get on with a call: {error}") from None
+            raise SpeechError(
+                f"the page of the agent did not get on with a call: {str(error) or 'the browser does not answer'}"
+            ) from None
         except PageError as error:
             raise SpeechError(f"the page of the agent failed: {error}") from None
     if not heard.answers or not heard.interruptions:
