@@ -11,6 +11,7 @@ from agent_tts.events import Words as Aligned
 from agent_tts.pipecat.link import Session, Utterance
 from agent_tts.remote import Audio as AudioPiece
 from agent_tts.remote import ContextEvent, Done, Word, Words
+from agent_tts.serve.metrics import ContextMeter, Metrics
 from agent_tts.serve.protocol import SessionConfig
 from agent_tts.settings import Limits
 from agent_tts.speech.encoding import make_encoder
@@ -20,12 +21,19 @@ from agent_tts.speech.session import Speech
 from agent_tts.speech.words import Word as TimedWord
 from agent_tts.speech.words import timeline_of
 
+CARRIER = "pipecat"
+
 
 class LocalLink:
-    """The speech of a node in this event loop, which its owner starts and closes."""
+    """The speech of a node in this event loop, which its owner starts and closes.
 
-    def __init__(self, speech: SpeechService, max_lead_ms: int = Limits().max_lead_ms) -> None:
+    Args:
+        metrics: of the same node, for what is spoken here.
+    """
+
+    def __init__(self, speech: SpeechService, metrics: Metrics, max_lead_ms: int = Limits().max_lead_ms) -> None:
         self._service = speech
+        self._metrics = metrics
         self._max_lead_ms = max_lead_ms
         # How fast the voices of earlier utterances have spoken.
         self._paces = Paces()
@@ -43,7 +51,8 @@ class LocalLink:
     def begin(self, session: Session) -> Utterance:
         config = self._config(session)
         speech = self._service.open(config.options())
-        return LocalUtterance(speech, config, self._service.info, self._paces)
+        meter = self._metrics.context(CARRIER)
+        return LocalUtterance(speech, config, self._service.info, self._paces, meter)
 
     async def close(self) -> bool:
         """There is no connection; each utterance is stopped by who began it."""
@@ -56,14 +65,21 @@ class LocalLink:
 class LocalUtterance:
     """A `Speech` that tells what a context of the protocol tells."""
 
-    def __init__(self, speech: Speech, config: SessionConfig, info: EngineInfo | None, paces: Paces) -> None:
+    def __init__(
+        self, speech: Speech, config: SessionConfig, info: EngineInfo | None, paces: Paces, meter: ContextMeter
+    ) -> None:
+        self.context_id = speech.name
         self._speech = speech
+        speech.waker = self._on_event
+        # Ended by the last event. None after that.
+        self._meter: ContextMeter | None = meter
         # How fast voices speak, learned from one utterance to the next.
         self._paces, self._voice = paces, config.voice
         pace = paces.of(config.voice)
         self._timeline = timeline_of(info, config.speed, config.language, breaks=config.breaks, pace=pace)
         # From the engine's pcm to the output's.
-        self._encoder = make_encoder(config.output.encoding, config.output.sample_rate)
+        output = config.output
+        self._encoder = make_encoder(output.encoding, output.sample_rate, output.bit_rate)
         # Words with a time that `events` has not told yet.
         self._untold: list[TimedWord] = []
         # Audio that `events` has told, in ms.
@@ -74,6 +90,8 @@ class LocalUtterance:
     def write(self, text: str) -> None:
         """See `Utterance`."""
         self._untold += self._timeline.append(text)
+        if text and self._meter is not None:
+            self._meter.text()
         self._speech.write(text)
 
     def end(self) -> None:
@@ -83,7 +101,10 @@ class LocalUtterance:
 
     def stop(self) -> None:
         """See `Utterance`."""
+        if self._meter is not None:
+            self._meter.cancelled()
         self._speech.stop()
+        self._on_event()
 
     async def events(self) -> AsyncIterator[ContextEvent]:
         """See `Utterance`. The words come before the audio that they are spoken in."""
@@ -91,9 +112,12 @@ class LocalUtterance:
             if isinstance(event, Aligned):
                 self._untold += self._timeline.align(event.words)
             elif isinstance(event, Audio):
+                if self._meter is not None:
+                    self._meter.audio(len(event.pcm) // 2 * 1_000 / SAMPLE_RATE)
                 for told in self._tell(event.pcm):
                     yield told
             elif isinstance(event, Finished):
+                self._end_meter(event)
                 if event.code is not None:
                     raise from_code(event.code, event.message, event.retry_after_ms)
                 for told in self._tell_rest(cut=event.reason == "length"):
@@ -101,6 +125,16 @@ class LocalUtterance:
                 yield self._done(event)
 
     # ------------------------------------------------------------ inside
+
+    def _on_event(self) -> None:
+        """The end of a stream that was stopped is read by nobody."""
+        if self._speech.stopped and self._speech.finished is not None:
+            self._end_meter(self._speech.finished)
+
+    def _end_meter(self, event: Finished) -> None:
+        meter, self._meter = self._meter, None
+        if meter is not None:
+            meter.finished(event)
 
     def _tell(self, pcm: bytes) -> list[ContextEvent]:
         untold, self._untold = self._untold, []

@@ -45,11 +45,19 @@ class Guard:
 
     # ------------------------------------------------------------ who
 
-    def authorize(self, headers: Mapping[str, str], query: Mapping[str, str], *, token_ok: bool = False) -> Client:
+    def authorize(
+        self,
+        headers: Mapping[str, str],
+        query: Mapping[str, str],
+        *,
+        token_ok: bool = False,
+        key_query: str | None = None,
+    ) -> Client:
         """The client behind a request, from its headers (names in lower case) and query.
 
         Args:
             token_ok: whether a one-time token may stand for a key; a token that is looked at is used up.
+            key_query: the query parameter that may carry the key itself, if any.
 
         Raises:
             Unauthorized: the origin is foreign, or the key or token is missing or wrong.
@@ -60,7 +68,7 @@ class Guard:
         token = query.get("token")
         if token_ok and token is not None:
             return self._redeem(token)
-        return self._check_key(headers)
+        return self._check_key(_key_in(headers) or (query.get(key_query, "") if key_query else ""))
 
     def issue_token(self, client: Client) -> tuple[str, float]:
         """A one-time token for a browser, and its life in seconds.
@@ -82,9 +90,7 @@ class Guard:
             raise Unauthorized("the token is unknown, used or expired: POST /v1/tokens gives a new one")
         return client
 
-    def _check_key(self, headers: Mapping[str, str]) -> Client:
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        given = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+    def _check_key(self, given: str) -> Client:
         # Every key is compared, so that the time taken tells nothing of which one was nearly right.
         right = [hmac.compare_digest(key, given.encode(errors="replace")) for key in self._keys]
         if not given:
@@ -145,6 +151,14 @@ async def authorized(connection: HTTPConnection) -> Client:
     """
     guard: Guard = connection.app.state.node.guard
     return guard.authorize(connection.headers, connection.query_params)
+
+
+def _key_in(headers: Mapping[str, str]) -> str:
+    """The key that a request gives, in OpenAI's, Deepgram's, Cartesia's or ElevenLabs' header; empty if none."""
+    scheme, _, credentials = headers.get("authorization", "").partition(" ")
+    if scheme.lower() in ("bearer", "token"):
+        return credentials.strip()
+    return headers.get("x-api-key") or headers.get("xi-api-key", "")
 
 
 def _netloc(origin: str) -> str | None:

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI
@@ -26,6 +28,7 @@ from agent_tts.errors import (
 )
 from agent_tts.serve import openai
 from agent_tts.serve.encode import CONTENT_TYPES
+from agent_tts.serve.file_body import EventBody, FileBody
 from agent_tts.serve.guard import Client, authorized
 from agent_tts.serve.node import Node
 from agent_tts.serve.speech_response import SpeechResponse
@@ -99,7 +102,13 @@ async def create_speech(request: Request, client: Authorized) -> Response:
     node = node_of(request)
     wanted = openai.parse(await read_body(request, node.settings), node.settings.limits.text_context_chars)
     options = node.service.resolve(wanted.options(normalize=node.settings.normalize))
-    response = SpeechResponse(node, client, wanted, options)
+    file = wanted.response_format
+    make_body: Callable[[], FileBody]
+    if wanted.stream_format == "sse":
+        media_type, make_body = "text/event-stream", partial(EventBody, file, wanted.input)
+    else:
+        media_type, make_body = CONTENT_TYPES[file], partial(FileBody, file)
+    response = SpeechResponse(node, client, wanted.input, options, media_type, make_body)
     if options.voice is not None:
         response.headers["X-Voice"] = options.voice
     return response
@@ -188,7 +197,7 @@ async def read_body(request: Request, settings: Settings, file_bytes: int = 0) -
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Answer every error of the application in OpenAI's shape."""
+    """Answer every error of the application in OpenAI's shape, or as `request.state.error_body` has it."""
     app.add_exception_handler(SpeechError, _on_speech_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -197,6 +206,14 @@ def install_error_handlers(app: FastAPI) -> None:
 
 # What starlette itself answers with.
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+# The body of a response for an error.
+ErrorBody = Callable[[SpeechError], dict[str, Any]]
+
+
+def _openai_error(error: SpeechError) -> dict[str, Any]:
+    return openai.ErrorBody.of_error(error).model_dump()
+
 
 # With these the client may still be sending its body, which nobody will read.
 _CLOSING = {RequestTimeout.status, TextTooLong.status}
@@ -212,7 +229,8 @@ async def _on_speech_error(request: Request, error: Exception) -> Response:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status in _CLOSING:
         headers["Connection"] = "close"
-    return JSONResponse(openai.ErrorBody.of_error(error).model_dump(), error.status, headers)
+    error_body: ErrorBody = getattr(request.state, "error_body", _openai_error)
+    return JSONResponse(error_body(error), error.status, headers)
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 
 from aiortc import (
@@ -19,10 +18,11 @@ from loguru import logger
 
 from agent_tts.errors import SlowConsumer, SpeechError, at_capacity
 from agent_tts.serve import ice, protocol
+from agent_tts.serve.codec import AudioChunk, Message
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.sdp import DEFAULT_MAX_MESSAGE, Offer
-from agent_tts.serve.session import AudioChunk, Session
+from agent_tts.serve.session import Session
 from agent_tts.serve.track import SpeechTrack
 
 CLOSE_S = 1.0  # for aiortc to take a connection down
@@ -70,6 +70,7 @@ class RtcPeer:
         self._permit = contextlib.ExitStack()
         self._permit.enter_context(node.guard.admit(client))
         self._session = Session(node, "rtc", playout=self._track)
+        self._codec = protocol.NativeCodec()
         self._session.waker = self._wake.set
         # Unguessable; names the peer in DELETE and in session.created.
         self.id = self._session.id
@@ -210,7 +211,7 @@ class RtcPeer:
             return
         self._pings = self._pings or _is_ping(data)
         try:
-            self._session.receive(data)
+            self._session.receive(self._codec.decode(data))
         except SlowConsumer as error:
             self._node.metrics.refused.labels(error.code).inc()
             self.hang_up(error.message)
@@ -260,15 +261,15 @@ def _is_ping(data: str | bytes) -> bool:
         return False
 
 
-def _fit(message: str, limit: int) -> str | None:
+def _fit(message: Message, limit: int) -> str | None:
     """The message as a client can take it that takes `limit` bytes, or None when it is to be left out.
 
     Only text makes messages long, and at most these two kinds: a `context.cancelled` loses its texts, and `words` with
     a word of ten thousand characters are not told.
     """
-    if len(message) <= limit:  # JSON of the protocol is ASCII
-        return message
-    fields = json.loads(message)
-    if fields.pop("type") != "context.cancelled":
+    text = protocol.dump(message)
+    if len(text) <= limit:  # JSON of the protocol is ASCII
+        return text
+    if message["type"] != "context.cancelled":
         return None
-    return protocol.build("context.cancelled", **fields | {"heard_text": None, "unheard_text": None})
+    return protocol.dump(message | {"heard_text": None, "unheard_text": None})

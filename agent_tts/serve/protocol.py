@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
-from typing import Annotated, Any, Literal, NoReturn
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, NoReturn, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFormat
 from agent_tts.events import Sampling, SpeechOptions
+from agent_tts.serve.codec import AudioChunk, Message
+from agent_tts.speech.encoding import check_format
 
 SUBPROTOCOL = "agent_tts.v1"
 
@@ -55,9 +68,18 @@ class _Strict(BaseModel):
 class Output(_Strict):
     """How audio is sent."""
 
-    encoding: Literal["pcm_s16le", "mulaw", "alaw", "opus"] = "pcm_s16le"
-    sample_rate: Literal[8_000, 16_000, 24_000, 48_000] = 24_000
+    encoding: Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw", "opus", "ogg_opus", "mp3"] = "pcm_s16le"
+    sample_rate: Literal[8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000] = 24_000
+    bit_rate: int | None = Field(None, ge=8_000, le=320_000)  # bits per second of ogg_opus and mp3; None: their own
     framing: Literal["binary", "base64"] = "binary"
+
+    @model_validator(mode="after")
+    def _has_an_encoder(self) -> Self:
+        try:
+            check_format(self.encoding, self.sample_rate)
+        except UnsupportedFormat as error:
+            raise ValueError(error.message) from None
+        return self
 
 
 class SamplingFields(_Strict):
@@ -214,7 +236,7 @@ _ADAPTER: TypeAdapter[ClientMessage] = TypeAdapter(Annotated[ClientMessage, Fiel
 TYPES = [cls.model_fields["type"].annotation.__args__[0] for cls in ClientMessage.__args__]
 
 
-def load(data: str | bytes) -> dict[str, Any]:
+def load(data: str | bytes) -> Message:
     """One message from a client as JSON.
 
     Raises:
@@ -231,13 +253,13 @@ def load(data: str | bytes) -> dict[str, Any]:
     return message
 
 
-def context_of(message: dict[str, Any]) -> str | None:
+def context_of(message: Message) -> str | None:
     """The context that a message names, whatever else is wrong with it."""
     context_id = message.get("context_id")
     return context_id if isinstance(context_id, str) and 0 < len(context_id) <= MAX_ID else None
 
 
-def check(message: dict[str, Any]) -> ClientMessage:
+def check(message: Message) -> ClientMessage:
     """One message from a client as a command.
 
     Raises:
@@ -271,12 +293,12 @@ def _refuse(error: ValidationError, what: str, skip: int = 0) -> NoReturn:
 # ---------------------------------------------------------------- server -> client
 
 
-def build(type_: str, **fields: Any) -> str:
-    """A message to a client as JSON text. Lone surrogates of its text come back escaped, as they came."""
-    return json.dumps({"type": type_, **fields}, separators=(",", ":"), allow_nan=False)
+def build(type_: str, **fields: Any) -> Message:
+    """A message to a client."""
+    return {"type": type_, **fields}
 
 
-def build_error(error: SpeechError, *, context_id: str | None = None, fatal: bool = False) -> str:
+def build_error(error: SpeechError, *, context_id: str | None = None, fatal: bool = False) -> Message:
     """The message for an error."""
     return build(
         "error",
@@ -288,6 +310,35 @@ def build_error(error: SpeechError, *, context_id: str | None = None, fatal: boo
     )
 
 
+def dump(message: Message) -> str:
+    """A message as JSON text. Lone surrogates of its text come back escaped, as they came."""
+    return json.dumps(message, separators=(",", ":"), allow_nan=False)
+
+
 def header(context_no: int, first_sample: int, flags: int) -> bytes:
     """The 16 bytes before the payload of a binary audio frame."""
     return HEADER.pack(VERSION, KIND_AUDIO, flags, context_no, first_sample)
+
+
+class NativeCodec:
+    """This protocol itself."""
+
+    closing: tuple[int, str] | None = None
+
+    def begin(self) -> Iterator[Message]:
+        """See `Codec.begin`."""
+        yield from ()
+
+    def decode(self, data: str | bytes) -> Iterator[Message]:
+        """See `Codec.decode`."""
+        yield load(data)
+
+    def encode(self, item: Message | AudioChunk) -> tuple[str | bytes]:
+        """See `Codec.encode`."""
+        if not isinstance(item, AudioChunk):
+            return (dump(item),)
+        if not item.base64:
+            return (header(item.context_no, item.first_sample, item.flags) + item.payload,)
+        audio = base64.b64encode(item.payload).decode()
+        fields = {"context_id": item.context_id, "first_sample": item.first_sample, "flags": item.flags}
+        return (dump(build("audio", **fields, audio=audio)),)

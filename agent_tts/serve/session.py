@@ -6,10 +6,9 @@ own pace: audio that it does not take stays in the engine's credit window, so a 
 
 from __future__ import annotations
 
-import base64
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Protocol
@@ -27,6 +26,7 @@ from agent_tts.errors import (
 )
 from agent_tts.events import FRAME_MS, SAMPLE_RATE, Audio, Finished, Flushed, Started, Words
 from agent_tts.serve import protocol
+from agent_tts.serve.codec import AudioChunk, Message
 from agent_tts.serve.metrics import ContextMeter
 from agent_tts.serve.node import Node
 from agent_tts.speech.encoding import Chunk, Encoder, make_encoder
@@ -69,26 +69,6 @@ class Playout(Protocol):
     def end(self, context_no: int) -> None:
         """All audio of the context has been handed over."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class AudioChunk:
-    """A piece of a context's audio."""
-
-    context_id: str
-    context_no: int
-    first_sample: int  # index of its first sample at the output rate
-    flags: int  # protocol.FLAG_*
-    payload: bytes  # in the context's encoding; plain 24 kHz pcm_s16le where a Playout is given
-    base64: bool = False  # framing
-
-    def message(self) -> str | bytes:
-        """As it is sent on a WebSocket."""
-        if self.base64:
-            audio = base64.b64encode(self.payload).decode()
-            fields = {"context_id": self.context_id, "first_sample": self.first_sample, "flags": self.flags}
-            return protocol.build("audio", **fields, audio=audio)
-        return protocol.header(self.context_no, self.first_sample, self.flags) + self.payload
 
 
 @dataclass(slots=True, eq=False)
@@ -144,9 +124,9 @@ class Session:
         # How fast the voices of earlier contexts have spoken.
         self._paces = Paces()
         # Messages that wait for no audio.
-        self._replies: deque[str] = deque()
+        self._replies: deque[Message] = deque()
         # What the context whose turn it is still has to send.
-        self._outbox: deque[str | AudioChunk] = deque()
+        self._outbox: deque[Message | AudioChunk] = deque()
         # Contexts that may have events, in their turn.
         self._ready: OrderedDict[str, None] = OrderedDict()
         # Why the session ends once no context is open: (WebSocket close code, reason); None while it goes on.
@@ -162,8 +142,8 @@ class Session:
 
     # ------------------------------------------------------------ the carrier's side
 
-    def receive(self, data: str | bytes) -> None:
-        """Take a message from the client; a mistake is answered.
+    def receive(self, messages: Iterable[Message]) -> None:
+        """Take what the client has sent, as a codec has decoded it; a mistake is answered, and ends this taking.
 
         Raises:
             SlowConsumer: the client asks and asks and does not read the answers.
@@ -171,9 +151,9 @@ class Session:
         self._active_at = self._clock()
         context_id = None
         try:
-            message = protocol.load(data)
-            context_id = protocol.context_of(message)
-            self._obey(protocol.check(message))
+            for message in messages:
+                context_id = protocol.context_of(message)
+                self._obey(protocol.check(message))
         except SpeechError as error:
             if error.code in ("at_capacity", "engine_lost", "draining", "context_limit"):
                 self._node.metrics.refused.labels(error.code).inc()
@@ -181,7 +161,7 @@ class Session:
         if len(self._replies) > MAX_REPLIES:
             raise SlowConsumer("the client does not read the answers")
 
-    def poll(self) -> str | AudioChunk | None:
+    def poll(self) -> Message | AudioChunk | None:
         """What to send next, or None when there is nothing now."""
         while True:
             if self._outbox:
@@ -197,6 +177,11 @@ class Session:
         if self._leaving is not None and not self._contexts:
             self.closing = self._leaving
         return None
+
+    @property
+    def is_speaking(self) -> bool:
+        """Whether a context is open."""
+        return bool(self._contexts)
 
     def drain(self) -> None:
         """Say that the node is going away; open contexts may finish, then the session asks to be closed."""
@@ -279,7 +264,7 @@ class Session:
             raise ContextLimit(f"{self._limits.contexts_per_session} contexts are open: end or cancel one first")
         encoding = config.output
         plain = self._playout is not None or (encoding.encoding == "pcm_s16le" and encoding.sample_rate == SAMPLE_RATE)
-        encoder = None if plain else make_encoder(encoding.encoding, encoding.sample_rate)
+        encoder = None if plain else make_encoder(encoding.encoding, encoding.sample_rate, encoding.bit_rate)
         speech = self._node.service.open(config.options())
         info = self._node.service.info
         self._context_no += 1
@@ -288,7 +273,9 @@ class Session:
             self._context_no,
             config,
             speech,
-            self._node.metrics.context(self._carrier, self._clock),
+            self._node.metrics.context(
+                self._carrier, self._clock, {"session_id": self.id, "context_no": self._context_no}
+            ),
             timeline_of(info, config.speed, config.language, breaks=config.breaks, pace=self._paces.of(config.voice)),
             encoder,
         )
@@ -429,6 +416,7 @@ class Session:
                 self._tell_words(context, context.timeline.align(times), "aligned")
             case Started(queue_ms=queue_ms):
                 context.started = True
+                context.meter.started(queue_ms)
                 started = {"context_id": context.id, "context_no": context.no, "queue_ms": queue_ms}
                 self._reply(protocol.build("context.started", **started))
                 held, context.words = context.words, []
@@ -552,7 +540,7 @@ class Session:
         self._ready[context_id] = None
         self._wake()
 
-    def _reply(self, message: str) -> None:
+    def _reply(self, message: Message) -> None:
         self._replies.append(message)
         self._wake()
 

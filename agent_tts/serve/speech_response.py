@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
+from collections.abc import Callable
+from typing import Protocol
 
 from loguru import logger
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agent_tts.errors import SlowConsumer, SpeechError, from_code
-from agent_tts.events import SAMPLE_RATE, Audio, Finished, SpeechOptions
-from agent_tts.serve import openai
-from agent_tts.serve.encode import CONTENT_TYPES, FileEncoder
+from agent_tts.events import SAMPLE_RATE, Audio, Finished, SpeechOptions, Started, Words, WordTime
 from agent_tts.serve.guard import Client
 from agent_tts.serve.metrics import ContextMeter
 from agent_tts.serve.node import Node
@@ -23,23 +22,55 @@ from agent_tts.speech.session import Speech
 CARRIER = "http"
 
 
-class SpeechResponse(Response):
-    """Speaks one request.
+class Body(Protocol):
+    """The body of one response, made as the speech comes: a file, or the events of some vendor. Pure."""
 
-    Nothing is sent before the first frame, so that whatever fails until then becomes an error response. Later, a
-    failure ends `sse` with an `error` event, and cuts the connection under `audio`: with a clean end a part would pass
-    for the whole. A client that leaves, or stops reading, stops the speech at once.
+    def words(self, words: tuple[WordTime, ...]) -> bytes:
+        """The engine tells when words are spoken, before their audio."""
+        ...
+
+    def audio(self, pcm: bytes) -> bytes:
+        """The next piece: pcm_s16le, 24 kHz."""
+        ...
+
+    def end(self) -> bytes:
+        """All has been spoken."""
+        ...
+
+    def error(self, error: SpeechError) -> bytes | None:
+        """It failed in the middle; None cuts the connection: with a clean end a part would pass for the whole."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds, wherever it is. Idempotent."""
+        ...
+
+
+class SpeechResponse(Response):
+    """Speaks one text.
+
+    Nothing is sent before the first frame, so that whatever fails until then becomes an error response. A client that
+    leaves, or stops reading, stops the speech at once.
     """
 
-    def __init__(self, node: Node, client: Client, request: openai.SpeechRequest, options: SpeechOptions) -> None:
-        self._sse = request.stream_format == "sse"
-        super().__init__(media_type="text/event-stream" if self._sse else CONTENT_TYPES[request.response_format])
+    def __init__(
+        self,
+        node: Node,
+        client: Client,
+        text: str,
+        options: SpeechOptions,
+        media_type: str,
+        make_body: Callable[[], Body],
+    ) -> None:
+        super().__init__(media_type=media_type)
         del self.headers["content-length"]  # known only at the end
         self.headers["Cache-Control"] = "no-store"
         self._node = node
         self._client = client
-        self._request = request
+        self._text = text
         self._options = options
+        # Called when the engine has its text: an encoder takes a while to be made.
+        self._make_body = make_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak. Cancelling it stops the speech; the slot is free when it has ended.
@@ -70,19 +101,23 @@ class SpeechResponse(Response):
         watch = asyncio.create_task(_stop_when_gone(receive, speech, meter), name=f"client of stream {speech.stream}")
         try:
             meter.text()
-            speech.write(self._request.input)
+            speech.write(self._text)
             speech.end()
-            with contextlib.closing(FileEncoder(self._request.response_format)) as file:
-                await self._send(speech, meter, writer, file)
+            with contextlib.closing(self._make_body()) as body:
+                await self._send(speech, meter, writer, body)
         finally:
             watch.cancel()
             await asyncio.gather(watch, speech.cancel(), return_exceptions=True)
 
-    async def _send(self, speech: Speech, meter: ContextMeter, writer: Writer, file: FileEncoder) -> None:
+    async def _send(self, speech: Speech, meter: ContextMeter, writer: Writer, body: Body) -> None:
         """Send everything, from the status line on."""
         started = False
-        frames = 0
+        held = b""  # of the body, until the next audio
         while (event := await speech.next()) is not None:
+            if isinstance(event, Started):
+                meter.started(event.queue_ms)
+            if isinstance(event, Words):
+                held += body.words(event.words)
             if not isinstance(event, Audio | Finished):
                 continue
             failure = _failure(event)
@@ -95,26 +130,16 @@ class SpeechResponse(Response):
                 headers = self.raw_headers
                 await writer.write({"type": "http.response.start", "status": self.status_code, "headers": headers})
             if isinstance(event, Audio):
-                frames += 1
                 meter.audio(len(event.pcm) * 500 / SAMPLE_RATE)
-                await self._body(writer, file.encode(event.pcm))
+                data, held = held + body.audio(event.pcm), b""
+                if data:
+                    await writer.write({"type": "http.response.body", "body": data, "more_body": True})
                 # Frames that wait already would be encoded in one go, which others would hear.
                 await asyncio.sleep(0)
-            elif failure is None:
-                await self._body(writer, file.close())
-                await self._end(writer, openai.AudioDone(usage=openai.Usage.of(self._request.input, frames)))
-            elif self._sse:
-                await self._end(writer, openai.AudioError.of_error(failure))
-            # A failed audio file is left without its end: the server closes the connection.
-
-    async def _body(self, writer: Writer, data: bytes) -> None:
-        if data and self._sse:
-            data = openai.server_sent(openai.AudioDelta(audio=base64.b64encode(data).decode()))
-        if data:
-            await writer.write({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def _end(self, writer: Writer, event: openai.AudioDone | openai.AudioError) -> None:
-        await writer.write({"type": "http.response.body", "body": openai.server_sent(event) if self._sse else b""})
+                continue
+            last = body.end() if failure is None else body.error(failure)
+            if last is not None:  # otherwise the response is left without its end: the server closes the connection
+                await writer.write({"type": "http.response.body", "body": held + last})
 
 
 def _failure(event: Audio | Finished) -> SpeechError | None:

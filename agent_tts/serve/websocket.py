@@ -1,20 +1,24 @@
-"""`GET /v1/tts/stream`: one protocol session on one WebSocket, with a single reader and a single writer."""
+"""One session on one WebSocket, with a single reader and a single writer, in any language that has a codec."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from loguru import logger
+from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketState
 
 from agent_tts.errors import Draining, SlowConsumer, SpeechError
-from agent_tts.serve import protocol
+from agent_tts.serve import openai, protocol
+from agent_tts.serve.codec import Codec, QueueingCodec
 from agent_tts.serve.limits import TokenBucket
 from agent_tts.serve.node import Node
-from agent_tts.serve.session import AudioChunk, Session
-from agent_tts.serve.writer import TRANSPORT, Writer
+from agent_tts.serve.session import Session
+from agent_tts.serve.writer import DEMAND_PONGS, TRANSPORT, Writer
 
 # Close codes of errors that refuse a connection as a whole.
 CLOSE_CODES = {"unauthorized": 1008, "at_capacity": 1013, "draining": 1012}
@@ -25,44 +29,88 @@ MESSAGES_PER_S = 1_000
 MESSAGES_BURST = 2_000
 
 
-class StreamEndpoint:
-    """The ASGI application of the route."""
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The language of a route."""
 
-    def __init__(self, node: Node) -> None:
+    name: str  # in metrics
+    make_codec: Callable[[WebSocket], Codec]  # for a new connection, by its path and query; never fails
+    subprotocol: str | None = None
+    key_query: str | None = None  # a query parameter that may carry the API key, where clients give it so
+    denies: bool = False  # refused before it is a WebSocket, by an HTTP status; otherwise by a message and a close code
+    denial_header: str | None = None  # of such a refusal, in which clients look for its reason
+
+
+NATIVE = Dialect("websocket", lambda _: protocol.NativeCodec(), protocol.SUBPROTOCOL)
+
+
+class StreamEndpoint:
+    """The ASGI application of a route."""
+
+    def __init__(self, node: Node, dialect: Dialect = NATIVE) -> None:
         self._node = node
+        self._dialect = dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         websocket = WebSocket(scope, receive, send)
-        offered = scope.get("subprotocols", [])
-        async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
-            await websocket.accept(subprotocol=protocol.SUBPROTOCOL if protocol.SUBPROTOCOL in offered else None)
+        dialect = self._dialect
+        codec = dialect.make_codec(websocket)
+        if not dialect.denies:
+            await self._accept(websocket)
         try:
-            client = self._node.guard.authorize(websocket.headers, websocket.query_params, token_ok=True)
+            client = self._node.guard.authorize(
+                websocket.headers, websocket.query_params, token_ok=True, key_query=dialect.key_query
+            )
             if self._node.service.draining:
                 raise Draining("the node is going away: use another one")
             with self._node.guard.admit(client):
-                await Connection(self._node, websocket, send).run()
+                if dialect.denies:
+                    await self._accept(websocket)
+                await Connection(self._node, websocket, send, dialect, codec).run()
         except SpeechError as error:
             self._node.metrics.refused.labels(error.code).inc()
-            await self._refuse(websocket, error)
+            if websocket.application_state is WebSocketState.CONNECTING:
+                await self._deny(websocket, error)
+            else:
+                await self._refuse(websocket, codec, error)
 
-    async def _refuse(self, websocket: WebSocket, error: SpeechError) -> None:
+    async def _accept(self, websocket: WebSocket) -> None:
+        ours, offered = self._dialect.subprotocol, websocket.scope.get("subprotocols", [])
+        async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
+            await websocket.accept(subprotocol=ours if ours in offered else None)
+
+    async def _deny(self, websocket: WebSocket, error: SpeechError) -> None:
+        with contextlib.suppress(Exception):  # the client may be gone: it was to be refused anyway
+            async with asyncio.timeout(self._node.settings.timeouts.write_s):
+                await websocket.receive()  # that it wants to connect
+                body = openai.ErrorBody.of_error(error).model_dump()
+                header = self._dialect.denial_header
+                headers = {} if header is None else {header: error.message.encode("ascii", "replace").decode()}
+                await websocket.send_denial_response(JSONResponse(body, error.status, headers))
+
+    async def _refuse(self, websocket: WebSocket, codec: Codec, error: SpeechError) -> None:
         write_s = self._node.settings.timeouts.write_s
         asyncio.get_running_loop().call_later(write_s, websocket.scope["extensions"][TRANSPORT].abort)
         with contextlib.suppress(Exception):  # the client may be gone: it was to be refused anyway
             async with asyncio.timeout(write_s):
-                await websocket.send_text(protocol.build_error(error, fatal=True))
+                for message in codec.encode(protocol.build_error(error, fatal=True)):
+                    await websocket.send({"type": "websocket.send", _kind(message): message})
                 await websocket.close(CLOSE_CODES.get(error.code, 1011), error.message)
 
 
 class Connection:
     """Moves messages between a socket and its session."""
 
-    def __init__(self, node: Node, websocket: WebSocket, send: Send) -> None:
+    def __init__(self, node: Node, websocket: WebSocket, send: Send, dialect: Dialect, codec: Codec) -> None:
         self._node = node
+        self._codec = codec
+        # The same where it holds messages back, otherwise None.
+        self._queue = codec if isinstance(codec, QueueingCodec) else None
         self._websocket = websocket
         self._writer = Writer(websocket.scope, send, node.settings.timeouts.write_s)
-        self._session = Session(node, "websocket")
+        self._session = Session(node, dialect.name)
+        if dialect is not NATIVE:  # whose clients are told to answer pings at any time
+            websocket.scope["extensions"][DEMAND_PONGS](lambda: self._session.is_speaking)
         # Set when the session may have something to send.
         self._wake = asyncio.Event()
         self._wake.set()
@@ -72,6 +120,7 @@ class Connection:
         """Serve until either side closes. Cancelling it stops all speech of the connection at once."""
         writing = asyncio.create_task(self._write(), name=f"writer of session {self._session.id}")
         try:
+            self._session.receive(self._codec.begin())
             await self._read()
         except SlowConsumer:
             self._cut()
@@ -89,17 +138,22 @@ class Connection:
                 return
             await asyncio.sleep(allowed.take(clock()))  # if only to let others have their turn
             text = message.get("text")
-            self._session.receive(message["bytes"] if text is None else text)
+            self._session.receive(self._codec.decode(message["bytes"] if text is None else text))
 
     async def _write(self) -> None:
         """Ends after a close frame, or by cutting a connection that takes nothing: then the reader sees its end."""
         try:
             while True:
                 self._wake.clear()
-                while (item := self._session.poll()) is not None:
-                    await self._send(item.message() if isinstance(item, AudioChunk) else item)
-                if self._session.closing is not None:
-                    code, reason = self._session.closing
+                while self._codec.closing is None and (item := self._session.poll()) is not None:
+                    # Whole, before the first wait: the client may speak in it, and change what the codec remembers.
+                    for message in tuple(self._codec.encode(item)):
+                        await self._writer.write({"type": "websocket.send", _kind(message): message})
+                    if self._queue is not None:
+                        self._session.receive(self._queue.follow())
+                closing = self._codec.closing or self._session.closing
+                if closing is not None:
+                    code, reason = closing
                     await self._writer.write({"type": "websocket.close", "code": code, "reason": reason})
                     return
                 await self._wait()
@@ -116,11 +170,11 @@ class Connection:
                 await self._wake.wait()
         self._session.expire()
 
-    async def _send(self, message: str | bytes) -> None:
-        kind = "bytes" if isinstance(message, bytes) else "text"
-        await self._writer.write({"type": "websocket.send", kind: message})
-
     def _cut(self) -> None:
         self._node.metrics.refused.labels("slow_consumer").inc()
         logger.warning("session {}: slow_consumer, connection cut", self._session.id)
         self._writer.cut()
+
+
+def _kind(message: str | bytes) -> str:
+    return "bytes" if isinstance(message, bytes) else "text"

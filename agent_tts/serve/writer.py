@@ -14,6 +14,9 @@ from agent_tts.errors import SlowConsumer
 # Key in `scope["extensions"]` under which an endpoint finds its TCP connection.
 TRANSPORT = "agent_tts.transport"
 
+# Key likewise for what says when a WebSocket's client has to answer pings: called with a predicate, at any time.
+DEMAND_PONGS = "agent_tts.demand_pongs"
+
 # What asyncio may hold back in this process for one connection, in bytes: a third of a second of 24 kHz audio. More
 # would only hide a slow reader for longer.
 WRITE_BUFFER = 16_384

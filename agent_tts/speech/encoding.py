@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Protocol, cast
 
 from agent_tts.errors import UnsupportedFormat
+from agent_tts.events import SAMPLE_RATE
+from agent_tts.speech.muxer import Muxer
 from agent_tts.speech.opus import RELIABLE_MS, OpusEncoder
 from agent_tts.speech.pcm import PcmEncoding, Transcoder
 
-ENCODINGS = ("pcm_s16le", "mulaw", "alaw", "opus")
-SAMPLE_RATES = (8_000, 16_000, 24_000, 48_000)
+ENCODINGS = ("pcm_s16le", "pcm_f32le", "mulaw", "alaw", "opus", "ogg_opus", "mp3")
+SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
+
+# Of the encodings that do not have them all. Ogg counts Opus' samples at 48 kHz, whatever the sound.
+RATES_OF = {"opus": (8_000, 16_000, 24_000, 48_000), "ogg_opus": (48_000,)}
 
 Chunk = tuple[bytes, int]  # a payload for one message, and its number of samples at the output rate
 
@@ -26,21 +32,34 @@ class Encoder(Protocol):
         ...
 
 
-def make_encoder(encoding: str, sample_rate: int) -> Encoder:
-    """An encoder for one stream.
-
-    pcm_s16le, mulaw and alaw give one chunk for each piece of pcm; opus gives one packet of 80 ms a chunk, the last
-    one filled up with silence.
-
-    Raises:
-        UnsupportedFormat: says which encodings and rates there are.
-    """
+def check_format(encoding: str, sample_rate: int) -> None:
+    """Raise `UnsupportedFormat` unless `make_encoder` makes one; it says which encodings and rates there are."""
     if encoding not in ENCODINGS:
         raise UnsupportedFormat(f"encoding is one of {', '.join(ENCODINGS)}")
-    if sample_rate not in SAMPLE_RATES:
-        raise UnsupportedFormat(f"sample_rate is one of {', '.join(map(str, SAMPLE_RATES))}")
+    rates = RATES_OF.get(encoding, SAMPLE_RATES)
+    if sample_rate not in rates:
+        raise UnsupportedFormat(f"sample_rate of {encoding} is one of {', '.join(map(str, rates))}")
+
+
+def make_encoder(encoding: str, sample_rate: int, bit_rate: int | None = None) -> Encoder:
+    """An encoder for one stream.
+
+    opus gives one packet of 80 ms a chunk, the last one filled up with silence. ogg_opus and mp3 are files: a chunk is
+    their next bytes, and its samples are those that went in. All others give one chunk for each piece of pcm.
+
+    Args:
+        bit_rate: of ogg_opus and mp3, bits per second, or the nearest that there is; None is 48 000 and 64 000.
+
+    Raises:
+        UnsupportedFormat: see `check_format`.
+    """
+    check_format(encoding, sample_rate)
     if encoding == "opus":
         return _OpusChunks(OpusEncoder(sample_rate, RELIABLE_MS))
+    if encoding == "ogg_opus":
+        return _FileChunks(Muxer("opus", SAMPLE_RATE, bit_rate), SAMPLE_RATE, sample_rate // SAMPLE_RATE)
+    if encoding == "mp3":
+        return _FileChunks(Muxer("mp3", sample_rate, bit_rate), sample_rate)
     return Transcoder(cast(PcmEncoding, encoding), sample_rate)
 
 
@@ -55,3 +74,40 @@ class _OpusChunks:
 
     def flush(self) -> list[Chunk]:
         return [(packet, self._opus.packet_samples) for packet in self._opus.flush()]
+
+
+class _FileChunks:
+    """A file's bytes as they come, with the number of samples that went in since the last.
+
+    Args:
+        sample_rate: Hz at which the muxer takes its pcm.
+        scale: samples of the file's own count for each of those.
+    """
+
+    def __init__(self, muxer: Muxer, sample_rate: int, scale: int = 1) -> None:
+        self._muxer = muxer
+        self._pcm = Transcoder("pcm_s16le", sample_rate)
+        self._scale = scale
+        # Samples that went in and have not been told.
+        self._samples = 0
+        # Closes the muxer: at the end, or when a stream that has none is dropped.
+        self._close = weakref.finalize(self, muxer.close)
+        self._close.atexit = False
+
+    def encode(self, pcm: bytes) -> list[Chunk]:
+        return self._told(b"".join(self._mux(chunk) for chunk in self._pcm.encode(pcm)))
+
+    def flush(self) -> list[Chunk]:
+        body = b"".join(self._mux(chunk) for chunk in self._pcm.flush())
+        return self._told(body + (self._close() or b""))
+
+    def _mux(self, chunk: Chunk) -> bytes:
+        pcm, samples = chunk
+        self._samples += samples * self._scale
+        return self._muxer.encode(pcm)
+
+    def _told(self, body: bytes) -> list[Chunk]:
+        if not body:
+            return []
+        samples, self._samples = self._samples, 0
+        return [(body, samples)]

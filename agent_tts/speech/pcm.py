@@ -1,4 +1,4 @@
-"""PCM for clients: the engine's 24 kHz pcm_s16le at another rate, and as G.711."""
+"""PCM for clients: the engine's 24 kHz pcm_s16le at another rate, as floats, and as G.711."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from agent_tts.events import SAMPLE_RATE
 
-PcmEncoding = Literal["pcm_s16le", "mulaw", "alaw"]
+PcmEncoding = Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw"]
 
 # Taps of libswresample's filter at the lower of the two rates. Half of them is what it holds back: 1.75 ms to 8 kHz,
-# 0.9 ms to 16 kHz, 0.6 ms to 48 kHz; images are 65 dB down from 1.15 times the new Nyquist frequency.
+# 0.9 ms to 16 kHz, 0.6 ms to all others; images are 65 dB down from 1.15 times the new Nyquist frequency.
 FILTER_TAPS = 28
 
 
@@ -31,8 +31,8 @@ class Transcoder:
     def __init__(self, encoding: PcmEncoding, sample_rate: int) -> None:
         # None where the rate stays.
         self._resampler = None if sample_rate == SAMPLE_RATE else _Resampler(sample_rate)
-        # G.711 code of each pcm_s16le value, by its bits as a u16; None for pcm_s16le.
-        self._codes = None if encoding == "pcm_s16le" else _g711(encoding)
+        # What stands for each pcm_s16le value, by its bits as a u16; None for pcm_s16le.
+        self._codes = None if encoding == "pcm_s16le" else _floats() if encoding == "pcm_f32le" else _g711(encoding)
 
     def encode(self, pcm: bytes) -> list[tuple[bytes, int]]:
         """What can be sent now: at most one payload, with its number of samples. `pcm` holds whole samples."""
@@ -85,6 +85,12 @@ def _frame(pcm: bytes) -> av.AudioFrame:
     frame.sample_rate = SAMPLE_RATE
     frame.planes[0].update(pcm)
     return frame
+
+
+@functools.cache
+def _floats() -> NDArray[np.float32]:
+    """Every pcm_s16le value in -1 .. 1."""
+    return np.arange(65_536, dtype=np.uint16).view(np.int16).astype(np.float32) / np.float32(32_768)
 
 
 @functools.cache

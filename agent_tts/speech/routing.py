@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from agent_tts.errors import InvalidRequest, UnknownModel, UnknownVoice, Unsupported, UnsupportedLanguage
 from agent_tts.events import EngineInfo, Model, SpeechOptions, Voice, VoiceKind
@@ -21,6 +22,9 @@ PSEUDO_VOICES: dict[str, VoiceKind] = {DESIGN: "designed", ANYONE: "cloned"}
 
 # Names that a voice of the library cannot have, whatever engine is running now.
 RESERVED = frozenset({*OPENAI_VOICES, *QWEN_VOICES, *PSEUDO_VOICES})
+
+# The alias that any other name of a voice falls back to.
+ANY_NAME = "*"
 
 # The type of checkpoint that speaks each kind of voice.
 CHECKPOINTS: dict[VoiceKind, str] = {"named": "CustomVoice", "designed": "VoiceDesign", "cloned": "Base"}
@@ -40,9 +44,13 @@ class _Wanted:
 class Routing:
     """All names that a request may use. Made anew when the engine or the library has changed."""
 
-    def __init__(self, info: EngineInfo, stored: Sequence[StoredVoice] = ()) -> None:
+    def __init__(
+        self, info: EngineInfo, stored: Sequence[StoredVoice] = (), aliases: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.info = info
         self.stored = stored
+        # Names that the node's operator has given to voices of either kind; they stand back behind the voices' own.
+        self._aliases = aliases
         # Every name of the engine's voices -> its own name for it. Some of its own are only reached by an alias.
         own = (info.default_voice, *(voice.name for voice in info.voices), *info.aliases.values())
         self._own = info.aliases | {name: name for name in own}
@@ -144,6 +152,17 @@ class Routing:
         if options.speaker_embedding is not None:
             return self._embedding(options.speaker_embedding, options.voice)
         name = options.voice or self.info.default_voice
+        named = self._named(name)
+        if named is None and (other := self._aliases.get(name, self._aliases.get(ANY_NAME))) is not None:
+            named = self._named(other)
+            if named is None:
+                raise UnknownVoice(f"voice_aliases has {other!r} for this voice, which this node does not have")
+        if named is None:
+            raise self._unknown(name)
+        return named
+
+    def _named(self, name: str) -> _Wanted | None:
+        """The voice of a name, or the mix of voices that it spells; None if there is none."""
         if (own := self._own.get(name, self._own.get(name.lower()))) is not None:
             return _Wanted(own, f"the voice {own!r}", PSEUDO_VOICES.get(own, "named") if self._models else None)
         if (stored := self._stored.get(library_name(name))) is not None:
@@ -152,7 +171,7 @@ class Routing:
             return self._mix(mix)
         if name.lower() in QWEN_VOICES:
             return _Wanted(name.lower(), f"{name.lower()!r} is a voice of the released models", "named")
-        raise self._unknown(name)
+        return None
 
     def _embedding(self, vector: tuple[float, ...], voice: str | None) -> _Wanted:
         if voice is not None:

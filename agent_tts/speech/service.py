@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
 from agent_tts.events import EngineInfo, SpeechOptions
@@ -22,10 +23,13 @@ class SpeechService:
         make_links: Sequence[LinkFactory],
         library: VoiceLibrary | None = None,
         watcher: Watcher | None = None,
+        aliases: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.engines = tuple(SpeechEngine(number, make, watcher) for number, make in enumerate(make_links))
         # Voices beside the engines' own. None when there are no others.
         self.library = library
+        # Other names of voices; see `Routing`.
+        self._aliases = aliases
         # The names of `info` and `library`. None before the first request.
         self._routing: Routing | None = None
         # Whether new streams are refused because the node is going away.
@@ -129,5 +133,5 @@ class SpeechService:
             raise EngineLost("the engine is starting: try again", retry_after_ms=RETRY_MS)
         stored = self.library.voices() if self.library is not None else ()
         if self._routing is None or self._routing.info is not info or self._routing.stored is not stored:
-            self._routing = Routing(info, stored)
+            self._routing = Routing(info, stored, self._aliases)
         return self._routing

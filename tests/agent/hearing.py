@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from collections.abc import AsyncGenerator
 
 from pipecat.frames.frames import Frame, TranscriptionFrame
@@ -14,8 +12,7 @@ from pipecat.utils.time import time_now_iso8601
 from agent_tts.agent.ears import Ears
 from agent_tts.agent.part import Part
 from agent_tts.settings import AgentStt
-
-HEARING_S = 20.0
+from tests.hearing import heard
 
 
 class GrammarSTT(SegmentedSTTService):
@@ -29,25 +26,8 @@ class GrammarSTT(SegmentedSTTService):
         return False
 
     async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame, None]:
-        if text := await _heard(audio, self.sample_rate):
+        if text := await heard(audio, self.sample_rate):
             yield TranscriptionFrame(text, "", time_now_iso8601(), None)
-
-
-async def _heard(audio: bytes, rate: int) -> str:
-    """By a process of its own: the decoder holds the interpreter, and every call's sound would stop meanwhile."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.recogniser", str(rate)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(HEARING_S):
-            text, _ = await process.communicate(audio)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    return text.decode()
 
 
 class GrammarEars(Ears):

@@ -107,7 +107,7 @@ async def test_words_come_with_the_audio_that_speaks_them(way: Way) -> None:
                 assert handed_on_s - 0.001 <= starts_s < handed_on_s + 0.1
 
 
-@pytest.mark.parametrize("sample_rate", [8_000, 16_000, 24_000, 48_000])
+@pytest.mark.parametrize("sample_rate", [8_000, 22_050, 24_000, 48_000])
 async def test_audio_comes_at_the_rate_of_the_pipeline(node: RunningNode, way: Way, sample_rate: int) -> None:
     async with running([service(node, way)], sample_rate=sample_rate) as pipeline:
         await pipeline.turn(TEXT)
@@ -116,8 +116,8 @@ async def test_audio_comes_at_the_rate_of_the_pipeline(node: RunningNode, way: W
 
 
 async def test_a_rate_that_no_node_has_is_told_at_the_start(node: RunningNode, way: Way) -> None:
-    async with running([service(node, way)], sample_rate=44_100) as pipeline:
-        assert "8000, 16000, 24000 or 48000" in pipeline.errors[0]
+    async with running([service(node, way)], sample_rate=11_025) as pipeline:
+        assert "8000, 16000, 22050, 24000, 32000, 44100 or 48000" in pipeline.errors[0]
 
 
 async def test_whole_sentences_are_words_apart(node: RunningNode, way: Way) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 from starlette.routing import BaseRoute, Mount
-from websockets.exceptions import ConnectionClosed
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from agent_tts.serve.app import create_app
 from agent_tts.settings import Settings
@@ -30,6 +32,7 @@ MATRIX = {
     ("GET", "/"): OPEN,
     ("MOUNT", "/web"): OPEN,
     ("GET", "/openapi.json"): OPEN,
+    ("GET", "/api/agent"): OPEN,
     ("GET", "/health"): OPEN,
     ("GET", "/ready"): OPEN,
     ("GET", "/metrics"): KEYED,
@@ -40,12 +43,28 @@ MATRIX = {
     ("DELETE", "/v1/audio/voices/{name}"): KEYED,
     ("GET", "/v1/models"): KEYED,
     ("GET", "/v1/models/{model:path}"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}/stream"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}/stream/with-timestamps"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}/with-timestamps"): KEYED,
     ("POST", "/v1/tokens"): KEYED,
+    ("POST", "/tts/bytes"): KEYED,
+    ("POST", "/tts/sse"): KEYED,
+    ("POST", "/v1/speak"): KEYED,
+    ("POST", "/v2/speak"): KEYED,
+    ("GET", "/v1/voices"): KEYED,
     ("POST", "/v1/rtc/offer"): STREAM,
     ("GET", "/v1/rtc/ice"): KEYED,
     ("DELETE", "/v1/rtc/{session_id}"): KEYED,
     ("WEBSOCKET", "/v1/tts/stream"): STREAM,
+    ("WEBSOCKET", "/tts/websocket"): STREAM,
+    ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/stream-input"): STREAM,
+    ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/multi-stream-input"): STREAM,
+    ("WEBSOCKET", "/v1/speak"): STREAM,
+    ("WEBSOCKET", "/v2/speak"): STREAM,
+    ("WEBSOCKET", "/v1/audio/speech/stream"): STREAM,
 }
+REFUSED: tuple[dict[str, str], ...] = ({}, WRONG, {**RIGHT, **BAD_ORIGIN})
 KEYED_ROUTES = [row for row, who in MATRIX.items() if who != OPEN and row[0] != "WEBSOCKET"]
 OPEN_ROUTES = [row for row, who in MATRIX.items() if who == OPEN]
 
@@ -73,7 +92,8 @@ def test_every_route_has_a_row() -> None:
 async def status(running: RunningNode, method: str, path: str, headers: dict[str, str], query: str = "") -> int:
     path = re.sub(r"{(\w+)(:\w+)?}", r"\1", path)
     body: dict[str, Any] = {} if method == "GET" else {"json": {}}
-    async with httpx.AsyncClient(trust_env=False) as client:
+    # Without certificates, which take longer to read than a request takes.
+    async with httpx.AsyncClient(trust_env=False, verify=False) as client:
         response = await client.request(method, running.url + path + query, headers=headers, **body)
         assert KEY not in response.text
         return response.status_code
@@ -119,7 +139,7 @@ async def stream_close_code(running: RunningNode, query: str = "", headers: dict
 async def test_the_stream() -> None:
     """Make `Guard._redeem` a look-up instead of a `pop` to see the reused token pass."""
     async with running_node(auth=AUTH) as running:
-        for refused in ({}, WRONG, {**RIGHT, **BAD_ORIGIN}):
+        for refused in REFUSED:
             assert await stream_close_code(running, headers=refused) == 1008
         for taken in (RIGHT, {"X-API-Key": KEY}, {**RIGHT, **GOOD_ORIGIN}):
             assert await stream_close_code(running, headers=taken) is None
@@ -128,6 +148,37 @@ async def test_the_stream() -> None:
         assert await stream_close_code(running, "?token=wrong") == 1008
         assert await stream_close_code(running, f"?token={token}", GOOD_ORIGIN) is None
         assert await stream_close_code(running, f"?token={token}", GOOD_ORIGIN) == 1008
+
+
+async def test_the_streams_of_other_vendors() -> None:
+    """Refusals are in their shape: a close code, or an HTTP status that means the same."""
+
+    async def close_code(path: str, headers: dict[str, str]) -> int | None:
+        """The code that it is closed with at once; None when it is still open after a ping's answer."""
+        url = running.url.replace("http", "ws", 1) + re.sub(r"{(\w+)}", r"\1", path)
+        try:
+            socket_ = await connect(url, additional_headers=headers, proxy=None)
+        except InvalidStatus as denied:
+            if denied.response.status_code != 401:
+                raise
+            return 1008
+        async with socket_:
+            with contextlib.suppress(ConnectionClosed):
+                if headers in REFUSED:
+                    async for message in socket_:
+                        assert KEY not in str(message)
+                else:
+                    await (await socket_.ping())
+            return socket_.close_code
+
+    async with running_node(auth=AUTH, voice_aliases={"*": "tone-440"}) as running:
+        for method, path in MATRIX:
+            if method != "WEBSOCKET":
+                continue
+            for refused in REFUSED:
+                assert await close_code(path, refused) == 1008, (path, refused)
+            for taken in (RIGHT, {"Authorization": f"Token {KEY}"}, {"X-API-Key": KEY}, {"xi-api-key": KEY}):
+                assert await close_code(path, taken) is None, (path, taken)
 
 
 async def test_an_expired_token() -> None:

@@ -129,7 +129,17 @@ def test_wrong_session_fields_are_bad_messages(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "output", [{"encoding": "mp3"}, {"sample_rate": 44_100}, {"framing": "hex"}, {"sample_rate": "24000"}, 5], ids=str
+    "output",
+    [
+        {"encoding": "mp2"},
+        {"sample_rate": 11_025},
+        {"encoding": "opus", "sample_rate": 44_100},
+        {"encoding": "mp3", "bit_rate": 0},
+        {"framing": "hex"},
+        {"sample_rate": "24000"},
+        5,
+    ],
+    ids=str,
 )
 def test_wrong_outputs_are_unsupported_formats_that_say_what_is_allowed(output: Any) -> None:
     with pytest.raises(UnsupportedFormat) as caught:
@@ -177,7 +187,7 @@ def test_the_audio_header_is_sixteen_bytes_little_endian() -> None:
 
 
 def test_lone_surrogates_can_be_sent_back() -> None:
-    message = protocol.build("x", text="\ud800")
+    message = protocol.dump(protocol.build("x", text="\ud800"))
     assert json.loads(message.encode())["text"] == "\ud800"
 
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from agent_tts.speech.pcm import PcmEncoding, Transcoder
 from tests.support import dominant_hz
 
-RATES = (8_000, 16_000, 24_000, 48_000)
-ENCODINGS: tuple[PcmEncoding, ...] = ("pcm_s16le", "mulaw", "alaw")
+RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
+ENCODINGS: tuple[PcmEncoding, ...] = ("pcm_s16le", "pcm_f32le", "mulaw", "alaw")
 RNG = np.random.default_rng(0)
 NOISE = RNG.normal(0, 3_000, 12_007).clip(-32_768, 32_767).astype("<i2").tobytes()
 
@@ -38,6 +38,8 @@ def decode(payload: bytes, encoding: PcmEncoding, rate: int) -> NDArray[np.int16
     """pcm_s16le of a payload, by a decoder of its own."""
     if encoding == "pcm_s16le":
         return np.frombuffer(payload, "<i2")
+    if encoding == "pcm_f32le":
+        return (np.frombuffer(payload, "<f4") * 32_768).astype(np.int16)
     codec = av.CodecContext.create(f"pcm_{encoding}", "r")
     assert isinstance(codec, av.AudioCodecContext)
     codec.sample_rate, codec.layout = rate, "mono"
@@ -69,7 +71,7 @@ def test_number_of_samples_is_right_to_one(rate: int, samples: int) -> None:
     assert abs(given_out - samples * rate / 24_000) <= 1
 
 
-@pytest.mark.parametrize("rate", [8_000, 16_000, 48_000])
+@pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 32_000, 44_100, 48_000])
 def test_resampling_shifts_nothing(rate: int) -> None:
     """A click stays where it was: what is held back is not lag."""
     click = np.zeros(24_000, "<i2")
@@ -78,7 +80,7 @@ def test_resampling_shifts_nothing(rate: int) -> None:
     assert int(np.argmax(np.abs(np.frombuffer(payload, "<i2").astype(int)))) == rate // 10
 
 
-@pytest.mark.parametrize("rate", [8_000, 16_000, 48_000])
+@pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 32_000, 44_100, 48_000])
 def test_resampling_holds_back_under_2_ms(rate: int) -> None:
     coder = Transcoder("pcm_s16le", rate)
     ((_, samples),) = coder.encode(bytes(3_840))
@@ -96,6 +98,13 @@ def test_pcm_at_24_khz_is_the_very_object() -> None:
     coder = Transcoder("pcm_s16le", 24_000)
     assert coder.encode(NOISE)[0][0] is NOISE
     assert coder.flush() == []
+
+
+def test_floats_are_the_samples_between_minus_one_and_one() -> None:
+    values = np.arange(-32_768, 32_768).astype("<i2")
+    payload, samples = transcode(values.tobytes(), "pcm_f32le", 24_000)
+    assert samples == 65_536
+    assert (np.frombuffer(payload, "<f4") * 32_768 == values).all()
 
 
 @pytest.mark.parametrize("encoding", ["mulaw", "alaw"])

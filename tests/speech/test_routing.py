@@ -263,3 +263,21 @@ def test_a_new_voice_needs_a_free_name_and_a_model() -> None:
     for name in ("zoe", "zozo"):
         with pytest.raises(InvalidRequest, match=name):
             Routing(own).check_new(name, "cloned")
+
+
+def test_an_operators_alias_names_a_voice_and_stands_behind_the_voices_own_names() -> None:
+    """Look an alias up before the voices' own names to see it fail."""
+    routing = Routing(ESPEAK, (), {"9BWtsMINqrJLrRacOk9x": "ryan", "vivian": "ryan"})
+    assert routing.resolve(SpeechOptions(voice="9BWtsMINqrJLrRacOk9x")).voice == "ryan"
+    assert routing.resolve(SpeechOptions(voice="vivian")).voice == "vivian"
+    with pytest.raises(UnknownVoice):
+        routing.resolve(SpeechOptions(voice="nobody"))
+
+
+def test_a_star_is_any_other_name() -> None:
+    assert Routing(ESPEAK, (), {"*": "ryan"}).resolve(SpeechOptions(voice="nobody")).voice == "ryan"
+
+
+def test_an_alias_for_nothing_says_so() -> None:
+    with pytest.raises(UnknownVoice, match="voice_aliases has 'gone'"):
+        Routing(ESPEAK, (), {"*": "gone"}).resolve(SpeechOptions(voice="nobody"))

@@ -1,0 +1,185 @@
+"""Cartesia's WebSocket, `/tts/websocket`: contexts that are written, flushed and cancelled, with times of words."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pydantic import Field, ValidationError
+
+from agent_tts.errors import BadMessage, SpeechError, TextTooLong, from_code
+from agent_tts.serve import protocol
+from agent_tts.serve.codec import AudioChunk, Message
+from agent_tts.serve.dialects.cartesia_events import ContextEvents, failure
+from agent_tts.serve.dialects.cartesia_request import RawFormat, Request, refusal
+from agent_tts.serve.dialects.sentences import spaced
+from agent_tts.settings import Limits
+
+# Ids of contexts that failed, remembered so that a client's text in flight does not open them anew.
+MAX_REMEMBERED = 64
+
+
+class Generation(Request):
+    """A message of a client."""
+
+    context_id: protocol.NewId | None = None
+    output_format: RawFormat = RawFormat()
+    cancel: bool | None = None
+    continue_: bool | None = Field(None, alias="continue")
+    flush: bool | None = None
+    max_buffer_delay_ms: int | None = None
+
+
+@dataclass(slots=True)
+class _Context:
+    """A context that the session has not ended yet."""
+
+    events: ContextEvents
+    is_ended: bool  # by the client
+    chars: int = 0  # text so far
+    is_cancelled: bool = False
+
+
+class CartesiaCodec:
+    """See `Codec`. An error ends its context: later text for it is dropped, up to what would have ended it."""
+
+    closing: tuple[int, str] | None = None
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        # Contexts by id.
+        self._contexts: dict[str, _Context] = {}
+        # Ids of contexts that failed before the client ended them, oldest first.
+        self._failed: OrderedDict[str, None] = OrderedDict()
+        # Contexts that the client gave no id.
+        self._unnamed = 0
+        # The session's id, which clients may quote.
+        self._request_id = ""
+
+    def begin(self) -> Iterator[Message]:
+        """See `Codec.begin`."""
+        yield from ()
+
+    # ------------------------------------------------------------ from the client
+
+    def decode(self, data: str | bytes) -> Iterator[Message]:
+        """See `Codec.decode`."""
+        fields = protocol.load(data)
+        try:
+            message = Generation.model_validate(fields)
+        except ValidationError as error:
+            yield from self._refuse(protocol.context_of(fields), refusal(error), is_last=not fields.get("continue"))
+            return
+        if message.cancel:
+            yield from self._cancel(message.context_id)
+        else:
+            yield from self._generate(message)
+
+    def _cancel(self, context_id: str | None) -> Iterator[Message]:
+        if context_id is None:
+            raise BadMessage("context_id: is needed to cancel")
+        self._failed.pop(context_id, None)
+        context = self._contexts.get(context_id)
+        if context is not None and not context.is_cancelled:  # otherwise it has ended meanwhile
+            context.is_cancelled = True
+            yield {"type": "context.cancel", "context_id": context_id}
+
+    def _generate(self, message: Generation) -> Iterator[Message]:
+        context_id, is_last = message.context_id or self._name(), not message.continue_
+        context = self._contexts.get(context_id)
+        if context_id in self._failed:
+            if is_last:
+                del self._failed[context_id]
+            return
+        if context is not None and context.is_cancelled:
+            context.is_ended |= is_last
+            return
+        text = spaced(message.transcript, is_whole=message.max_buffer_delay_ms == 0)
+        if (error := self._complaint(context, text)) is not None:
+            yield from self._refuse(context_id, error, is_last=is_last)
+        if context is None:
+            audio = message.output_format
+            context = _Context(ContextEvents(context_id, audio), is_ended=is_last)
+            self._contexts[context_id] = context
+            output = {"encoding": audio.ours, "sample_rate": audio.sample_rate, "framing": "binary"}
+            yield {"type": "context.open", "context_id": context_id, "output": output} | message.overrides()
+        elif context.is_ended:
+            return
+        context.is_ended = is_last
+        if text:
+            context.chars += len(text)
+            yield {"type": "text.append", "context_id": context_id, "text": text}
+        if message.flush:
+            yield {"type": "context.flush", "context_id": context_id}
+        if is_last:
+            yield {"type": "context.end", "context_id": context_id}
+
+    def _name(self) -> str:
+        self._unnamed += 1
+        return f"context-{self._unnamed}"
+
+    def _complaint(self, context: _Context | None, text: str) -> SpeechError | None:
+        """What is wrong with more text; what the session would find too late, when the context is open."""
+        if context is not None and context.is_ended and text.strip():
+            return BadMessage("this context was ended by a message without continue: use another context_id")
+        limits = self._limits
+        if len(text) > limits.text_message_chars:
+            return TextTooLong(f"transcript of one message is at most {limits.text_message_chars} characters")
+        if context is not None and context.chars + len(text) > limits.text_context_chars:
+            return TextTooLong(f"text of one context is at most {limits.text_context_chars} characters")
+        return None
+
+    def _refuse(self, context_id: str | None, error: SpeechError, *, is_last: bool) -> Iterator[Message]:
+        """Raise an error about a message of a context, which ends with it; `is_last`: so it would have anyway."""
+        context = None if context_id is None else self._contexts.get(context_id)
+        if context is not None and not context.is_cancelled:
+            context.is_cancelled, context.is_ended = True, context.is_ended or is_last
+            yield {"type": "context.cancel", "context_id": context_id}
+        elif context_id is not None:
+            if context is None and not is_last:
+                self._fail(context_id)
+            yield {"type": "ping", "context_id": context_id}  # so that the error is told with it
+        raise error
+
+    # ------------------------------------------------------------ to the client
+
+    def encode(self, item: Message | AudioChunk) -> Iterable[str]:
+        """See `Codec.encode`."""
+        if isinstance(item, AudioChunk):
+            context = self._contexts.get(item.context_id)
+            return () if context is None else context.events.audio(item.payload, item.first_sample)
+        if item["type"] == "session.created":
+            self._request_id = item["session_id"]
+        elif item["type"] == "error" and item["code"] != "unknown_context":  # it ended while the client's message came
+            return self._error(item)
+        context_id = item.get("context_id")
+        context = self._contexts.get(context_id) if context_id is not None else None
+        if context is None:
+            return ()
+        match item["type"]:
+            case "words":
+                context.events.words.learn(item["words"])
+            case "context.flushed":
+                return [context.events.flushed()]
+            case "context.done":
+                return self._done(item["context_id"], context, item["reason"])
+        return ()
+
+    def _done(self, context_id: str, context: _Context, reason: str) -> Iterable[str]:
+        del self._contexts[context_id]
+        if reason == "length" and not context.is_ended:
+            self._fail(context_id)
+        return [context.events.done()] if reason == "cancelled" else context.events.end()
+
+    def _error(self, message: Message) -> Iterable[str]:
+        context_id = message["context_id"]
+        context = self._contexts.pop(context_id, None)
+        if context is not None and not context.is_ended:
+            self._fail(context_id)
+        return failure(context_id, from_code(message["code"], message["message"]), self._request_id)
+
+    def _fail(self, context_id: str) -> None:
+        self._failed[context_id] = None
+        if len(self._failed) > MAX_REMEMBERED:
+            self._failed.popitem(last=False)

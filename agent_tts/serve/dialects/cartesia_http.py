@@ -1,0 +1,245 @@
+"""Cartesia's HTTP routes: `POST /tts/bytes` answers with audio, `POST /tts/sse` with events."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Coroutine
+from functools import partial
+from secrets import token_hex
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import APIRouter, Depends
+from fastapi.routing import APIRoute
+from pydantic import Field, ValidationError
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from agent_tts.errors import BadMessage, SpeechError, TextTooLong
+from agent_tts.events import SpeechOptions, WordTime
+from agent_tts.serve import protocol
+from agent_tts.serve.dialects.cartesia_events import ContextEvents, error_fields, failure
+from agent_tts.serve.dialects.cartesia_request import Fields, Rate, RawFormat, Request, Samples, refusal
+from agent_tts.serve.encode import wav_header
+from agent_tts.serve.guard import Client, authorized
+from agent_tts.serve.http import node_of, read_body
+from agent_tts.serve.speech_response import SpeechResponse
+from agent_tts.speech.encoding import Encoder, make_encoder
+from agent_tts.speech.words import Word, WordTimeline
+
+Authorized = Annotated[Client, Depends(authorized)]
+R = TypeVar("R", bound=Request)
+
+# ---------------------------------------------------------------- requests
+
+
+class WavFormat(Samples):
+    """A WAV file."""
+
+    container: Literal["wav"]
+
+
+class Mp3Format(Fields):
+    """An MP3 file."""
+
+    container: Literal["mp3"]
+    sample_rate: Rate = 44_100
+    bit_rate: Literal[32_000, 64_000, 96_000, 128_000, 192_000] = 128_000
+
+    @property
+    def ours(self) -> str:
+        """The encoding by our name."""
+        return "mp3"
+
+
+class BytesRequest(Request):
+    """The body of `POST /tts/bytes`."""
+
+    output_format: Annotated[RawFormat | WavFormat | Mp3Format, Field(discriminator="container")]
+
+
+class EventsRequest(Request):
+    """The body of `POST /tts/sse`."""
+
+    output_format: RawFormat
+    context_id: protocol.NewId | None = None
+
+
+MEDIA_TYPES = {"raw": "audio/pcm", "wav": "audio/wav", "mp3": "audio/mpeg"}
+
+
+# ---------------------------------------------------------------- bodies
+
+
+class AudioBody:
+    """Audio in a container, or none. See `Body`."""
+
+    def __init__(self, audio_format: RawFormat | WavFormat | Mp3Format) -> None:
+        bit_rate = audio_format.bit_rate if isinstance(audio_format, Mp3Format) else None
+        self._encoder: Encoder = make_encoder(audio_format.ours, audio_format.sample_rate, bit_rate)
+        is_wav = audio_format.container == "wav"
+        # What goes before the first bytes of sound.
+        self._head = wav_header(None, audio_format.sample_rate, audio_format.ours) if is_wav else b""
+
+    def words(self, words: tuple[WordTime, ...]) -> bytes:
+        """See `Body`: audio has no place for them."""
+        return b""
+
+    def audio(self, pcm: bytes) -> bytes:
+        """See `Body`."""
+        head, self._head = self._head, b""
+        return head + b"".join(payload for payload, _ in self._encoder.encode(pcm))
+
+    def end(self) -> bytes:
+        """See `Body`."""
+        return self._head + b"".join(payload for payload, _ in self._encoder.flush())
+
+    def error(self, error: SpeechError) -> bytes | None:
+        """See `Body`: a part of the audio says nothing of itself."""
+        return None
+
+    def close(self) -> None:
+        """See `Body`: encoders free themselves."""
+
+
+class EventsBody:
+    """Audio and words as server-sent events. See `Body`.
+
+    Args:
+        aligned: whether the engine tells when words are spoken; otherwise their times are estimated.
+        speed: of the speech.
+    """
+
+    def __init__(self, request: EventsRequest, *, aligned: bool, speed: float) -> None:
+        audio_format = request.output_format
+        self._context_id = request.context_id
+        self._encoder: Encoder = make_encoder(audio_format.ours, audio_format.sample_rate)
+        self._events = ContextEvents(request.context_id, audio_format)
+        # None where no words are asked for.
+        self._timeline = WordTimeline(aligned=aligned, speed=speed) if request.add_timestamps else None
+        # Index of the next sample at the output rate, and milliseconds given out.
+        self._first_sample = 0
+        self._rate = audio_format.sample_rate
+        if self._timeline is not None:
+            self._learn(self._timeline.append(request.transcript) + self._timeline.complete())
+
+    def words(self, words: tuple[WordTime, ...]) -> bytes:
+        """See `Body`: they are told with their audio."""
+        if self._timeline is not None:
+            self._learn(self._timeline.align(words))
+        return b""
+
+    def audio(self, pcm: bytes) -> bytes:
+        """See `Body`."""
+        return b"".join(self._chunk(payload, samples) for payload, samples in self._encoder.encode(pcm))
+
+    def end(self) -> bytes:
+        """See `Body`."""
+        last = b"".join(self._chunk(payload, samples) for payload, samples in self._encoder.flush())
+        if self._timeline is not None:
+            self._learn(self._timeline.finish(round(self._first_sample * 1_000 / self._rate)))
+        return last + b"".join(map(_server_sent, self._events.end()))
+
+    def error(self, error: SpeechError) -> bytes | None:
+        """See `Body`."""
+        return b"".join(map(_server_sent, failure(self._context_id, error, token_hex(8))))
+
+    def close(self) -> None:
+        """See `Body`: encoders free themselves."""
+
+    def _learn(self, words: list[Word]) -> None:
+        self._events.words.learn([dataclasses.asdict(word) for word in words])
+
+    def _chunk(self, payload: bytes, samples: int) -> bytes:
+        events = self._events.audio(payload, self._first_sample)
+        self._first_sample += samples
+        return b"".join(map(_server_sent, events))
+
+
+def _server_sent(event: str) -> bytes:
+    return b"data: " + event.encode() + b"\n\n"
+
+
+# ---------------------------------------------------------------- routes
+
+
+def router() -> APIRouter:
+    """Both routes. Their node is `app.state.node`."""
+    routes = APIRouter(route_class=_Route)
+    # Their document is Cartesia's.
+    routes.add_api_route("/tts/bytes", speak_bytes, methods=["POST"], include_in_schema=False)
+    routes.add_api_route("/tts/sse", speak_events, methods=["POST"], include_in_schema=False)
+    return routes
+
+
+async def speak_bytes(request: HttpRequest, client: Authorized) -> Response:
+    """Speak a text: the audio is sent while it is made."""
+    wanted = await _parse(BytesRequest, request)
+    options = _options(wanted, request)
+    audio = wanted.output_format
+    media_type = MEDIA_TYPES[audio.container]
+    return _Answer(node_of(request), client, wanted.transcript, options, media_type, partial(AudioBody, audio))
+
+
+async def speak_events(request: HttpRequest, client: Authorized) -> Response:
+    """Speak a text: audio and words are sent as events, while they are made."""
+    wanted = await _parse(EventsRequest, request)
+    options = _options(wanted, request)
+    info = node_of(request).service.info
+    aligned = info is not None and info.aligns_words
+    make_body = partial(EventsBody, wanted, aligned=aligned, speed=options.speed)
+    return _Answer(node_of(request), client, wanted.transcript, options, "text/event-stream", make_body)
+
+
+async def _parse(cls: type[R], request: HttpRequest) -> R:
+    settings = node_of(request).settings
+    try:
+        wanted = cls.model_validate_json(await read_body(request, settings))
+    except ValidationError as error:
+        raise refusal(error) from None
+    if not wanted.transcript.strip():
+        raise BadMessage("transcript: there is nothing to speak")
+    if len(wanted.transcript) > settings.limits.text_context_chars:
+        raise TextTooLong(f"transcript has more than {settings.limits.text_context_chars} characters")
+    return wanted
+
+
+def _options(wanted: Request, request: HttpRequest) -> SpeechOptions:
+    """What of it concerns the engine; unpaced."""
+    config = protocol.SessionConfig(lead_ms=None).merged(wanted.overrides(), protocol.MIN_LEAD_MS)
+    return node_of(request).service.resolve(config.options())
+
+
+class _Answer(SpeechResponse):
+    """Speech, or Cartesia's words for what is wrong."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except SpeechError as error:
+            await _refusal_response(error)(scope, receive, send)
+
+
+class _Route(APIRoute):
+    """A route whose errors are told as Cartesia tells them."""
+
+    def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def told(request: HttpRequest) -> Response:
+            try:
+                return await handle(request)
+            except SpeechError as error:
+                return _refusal_response(error)
+
+        return told
+
+
+def _refusal_response(error: SpeechError) -> JSONResponse:
+    headers = {}
+    if error.retry_after_ms is not None:
+        headers["Retry-After"] = str(-(-error.retry_after_ms // 1_000))
+    if error.status in (408, 413):  # the client may still be sending its body, which nobody will read
+        headers["Connection"] = "close"
+    fields = {"status_code": error.status, **error_fields(error, token_hex(8))}
+    return JSONResponse(fields, error.status, headers)

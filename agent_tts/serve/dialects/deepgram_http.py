@@ -1,0 +1,158 @@
+"""Deepgram's HTTP: `POST /v1/speak` for Aura's clients, `POST /v2/speak` for Flux's."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from agent_tts.errors import BadMessage, InvalidRequest, SpeechError, TextTooLong, Unsupported, UnsupportedFormat
+from agent_tts.serve import protocol
+from agent_tts.serve.dialects.audio_body import AudioBody
+from agent_tts.serve.dialects.deepgram import ENCODINGS, Query, check, described, model_uuid, raw_format, voice_of
+from agent_tts.serve.file_body import FileBody
+from agent_tts.serve.http import Authorized, node_of, read_body
+from agent_tts.serve.speech_response import Body, SpeechResponse
+from agent_tts.speech.encoding import check_format
+
+# Content types of raw audio, by Deepgram's names of its encodings.
+RAW_TYPES = {"linear16": "audio/l16", "mulaw": "audio/mulaw", "alaw": "audio/alaw"}
+
+# Encodings that are files, with their content types.
+FILE_TYPES = {"mp3": "audio/mpeg", "opus": "audio/ogg", "flac": "audio/flac", "aac": "audio/aac"}
+
+# Hz, where none is asked for; of Ogg, the only one.
+MP3_RATE = 22_050
+OGG_RATE = 48_000
+
+
+class FileQuery(Query):
+    """The query of a request. Ogg, FLAC and AAC have a rate of their own, which they tell."""
+
+    container: str | None = None
+    bit_rate: int | None = Field(None, ge=1_000, le=1_000_000)
+    callback: str | None = None
+
+
+class SpeakBody(BaseModel):
+    """The body of a request."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    text: str = Field(min_length=1, pattern=r"\S", description="text to speak")
+
+
+async def _speak_its_shape(request: Request) -> None:
+    """A dependency of both routes, before all others: errors are told as Deepgram tells them."""
+    request.state.error_body = error_body
+
+
+def router() -> APIRouter:
+    """Both routes. Their node is `app.state.node`."""
+    routes = APIRouter(dependencies=[Depends(_speak_its_shape)])
+    body = {"required": True, "content": {"application/json": {"schema": SpeakBody.model_json_schema()}}}
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    audio = {
+        "description": "The audio, sent while it is made.",
+        "content": dict.fromkeys(("audio/wav", *RAW_TYPES.values(), *FILE_TYPES.values()), binary),
+    }
+    errors = {"description": "What was wrong and what is allowed.", "content": {"application/json": {}}}
+    parameters = [
+        {"in": "query", "name": name, "schema": schema, "required": False}
+        for name, schema in FileQuery.model_json_schema()["properties"].items()
+    ]
+    for path in ("/v1/speak", "/v2/speak"):
+        routes.add_api_route(
+            path,
+            create_audio,
+            methods=["POST"],
+            response_class=Response,
+            responses={200: audio, "4XX": errors, "5XX": errors},
+            operation_id=f"create_audio{path.replace('/', '_')}",
+            openapi_extra={"requestBody": body, "parameters": parameters},
+        )
+    return routes
+
+
+async def create_audio(request: Request, client: Authorized) -> Response:
+    """Speak a text: the audio is sent while it is made."""
+    node = node_of(request)
+    query = check(FileQuery, request.query_params)
+    if query.callback is not None:
+        raise Unsupported("callback: the audio is the answer to the request, and is sent nowhere else")
+    media_type, make_body = audio_of(query)
+    text = _parse(await read_body(request, node.settings), node.settings.limits.text_context_chars)
+    fields: dict[str, Any] = {"voice": voice_of(query.model, node.settings.voice_aliases), "lead_ms": None}
+    if query.speed is not None:
+        fields["speed"] = query.speed
+    config = protocol.SessionConfig().merged(fields, node.settings.limits.max_lead_ms)
+    options = node.service.resolve(config.options())
+    response = SpeechResponse(node, client, text, options, media_type, make_body)
+    model = query.model or "default"
+    response.headers["dg-request-id"] = str(uuid.uuid4())
+    response.headers["dg-model-name"] = model.encode("ascii", "replace").decode()
+    response.headers["dg-model-uuid"] = model_uuid(model)
+    response.headers["dg-char-count"] = str(len(text))
+    return response
+
+
+def audio_of(query: FileQuery) -> tuple[str, Callable[[], Body]]:
+    """What a query asks for: the content type, and what makes the body.
+
+    Raises:
+        UnsupportedFormat: there is no such encoding, or not in this container; says which there are.
+    """
+    encoding, container = query.encoding or "mp3", query.container
+    if encoding in ENCODINGS:
+        if container not in (None, "wav", "none"):
+            raise UnsupportedFormat(f"container of {encoding} is wav or none")
+        ours, sample_rate = raw_format(query)
+        is_wav = container != "none"
+        media_type = "audio/wav" if is_wav else f"{RAW_TYPES[encoding]};rate={sample_rate}"
+        check_format(ours, sample_rate)
+        return media_type, partial(AudioBody, ours, sample_rate, is_wav=is_wav)
+    match encoding:
+        case "mp3":
+            sample_rate = MP3_RATE if query.sample_rate is None else query.sample_rate
+            check_format("mp3", sample_rate)
+            make: Callable[[], Body] = partial(AudioBody, "mp3", sample_rate, query.bit_rate)
+        case "opus":
+            make = partial(AudioBody, "ogg_opus", OGG_RATE, query.bit_rate)
+        case "flac" | "aac":
+            make = partial(FileBody, encoding)
+        case _:
+            raise UnsupportedFormat(f"encoding is one of {', '.join((*ENCODINGS, *FILE_TYPES))}")
+    return FILE_TYPES[encoding], make
+
+
+def error_body(error: SpeechError) -> dict[str, Any]:
+    """The body of a response that is an error."""
+    return {
+        "err_code": error.code.upper(),
+        "err_msg": described(error.code, error.message),
+        "request_id": str(uuid.uuid4()),
+    }
+
+
+def _parse(body: bytes, max_chars: int) -> str:
+    """The text in a body.
+
+    Raises:
+        InvalidRequest, TextTooLong: what was wrong, without a word of the text.
+    """
+    try:
+        text = SpeakBody.model_validate_json(body).text
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        if first["type"] in ("string_too_short", "string_pattern_mismatch"):
+            raise InvalidRequest("text: there is nothing to speak", "text") from None
+        raise BadMessage('the body is a JSON object in UTF-8 with a text: {"text": ...}') from None
+    if len(text) > max_chars:
+        raise TextTooLong(f"text has more than {max_chars} characters")
+    return text

@@ -1,0 +1,325 @@
+"""ElevenLabs' WebSockets, `stream-input` and `multi-stream-input`: texts, flushes, and times of characters."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agent_tts.errors import SpeechError, TextTooLong, from_code
+from agent_tts.events import FRAME_MS
+from agent_tts.serve import protocol
+from agent_tts.serve.codec import AudioChunk, Message
+from agent_tts.serve.dialects.elevenlabs_alignment import Characters
+from agent_tts.serve.dialects.elevenlabs_request import StreamMessage, parse_message, parse_query
+from agent_tts.serve.dialects.sentences import spaced
+from agent_tts.serve.due_words import DueWords, Told
+from agent_tts.settings import Limits
+
+# Names of contexts that were begun without a text, or refused: the oldest are forgotten.
+MAX_IDLE_CONTEXTS = 64
+
+# Why a connection is closed, where its error has no code of its own.
+POLICY_VIOLATION = 1008
+CLOSE_CODES = {"at_capacity": 1013, "draining": 1012}
+MAX_REASON_BYTES = 123  # of a close frame
+
+
+@dataclass(slots=True, eq=False)
+class _Context:
+    """An utterance."""
+
+    id: str  # in the session, where every utterance has its own: clients may use a name again at once
+    name: str | None  # the client's
+    speed: float | None = None
+    # It is opened with its first word: none takes a slot as long as its LLM thinks.
+    state: Literal["new", "refused", "open", "ended", "cancelled"] = "new"
+    chars: int = 0  # text so far
+    is_flushed: bool = False  # since its last text
+    ends_in_word: bool = False  # its text so far
+    words: DueWords = field(default_factory=DueWords)
+    characters: Characters = field(default_factory=Characters)
+
+
+class MultiStreamCodec:
+    """`multi-stream-input`: many contexts on one connection. See `Codec`.
+
+    A context that fails gets an error and its end; a message or a query that cannot be understood ends the connection.
+
+    Args:
+        voice: by the path.
+        query: of the connection.
+        limits: of the node.
+    """
+
+    def __init__(self, voice: str, query: Mapping[str, str], limits: Limits) -> None:
+        self.closing: tuple[int, str] | None = None
+        self._voice = voice
+        self._query = query
+        self._limits = limits
+        # Samples in a second of audio.
+        self._rate = 0
+        # Every text is a sentence or a phrase of its own.
+        self._is_whole = False
+        # LiveKit's class, which alone asks for `sync_alignment`: it takes times as counted from the context's first
+        # sample, where all others count from the end of the message before; and in its sentences a flush says nothing.
+        self._is_synced = False
+        # What the client may still write to, or has asked to end, by its name.
+        self._named: dict[str | None, _Context] = {}
+        # What the session has open, by the session's id.
+        self._open: dict[str, _Context] = {}
+        # Utterances so far.
+        self._count = 0
+        # The client has sent something.
+        self._is_heard = False
+        # Why the connection cannot be served. It is told when the client has sent something: LiveKit's class waits for
+        # ever on a connection that is closed before.
+        self._failure: SpeechError | None = None
+        # The client has asked for the end of the connection.
+        self._is_leaving = False
+
+    def begin(self) -> Iterator[Message]:
+        """See `Codec.begin`; it raises nothing."""
+        try:
+            query = parse_query(self._query)
+            session = query.session(self._voice)
+        except SpeechError as error:
+            self._failure = error
+            return
+        self._rate = session["output"]["sample_rate"]
+        self._is_whole = query.auto_mode
+        self._is_synced = query.sync_alignment
+        yield {"type": "session.update", "session": session}
+
+    # ------------------------------------------------------------ from the client
+
+    def decode(self, data: str | bytes) -> Iterator[Message]:
+        """See `Codec.decode`."""
+        message = self._parse(data)
+        if self._is_leaving:
+            return
+        if message.close_socket:
+            yield from self._leave()
+        elif message.close_context:
+            yield from self._close(message.context_id)
+        else:
+            yield from self._write(message)
+
+    def _parse(self, data: str | bytes) -> StreamMessage:
+        self._is_heard = True
+        if self._failure is not None:
+            raise self._failure
+        return parse_message(protocol.load(data))
+
+    def _write(self, message: StreamMessage) -> Iterator[Message]:
+        context = self._named.get(message.context_id)
+        text = spaced(message.text or "", is_whole=self._is_whole)
+        if context is None or (context.state in ("ended", "cancelled") and text):
+            if not text:
+                return  # kept alive, or flushed, without having begun
+            context = self._begin(message.context_id)
+        if context.state == "new" and message.speed is not None:
+            context.speed = message.speed
+        if len(text) > self._limits.text_message_chars:
+            yield from self._refuse(context, f"text of one message is at most {self._limits.text_message_chars}")
+        if context.chars + len(text) > self._limits.text_context_chars:
+            yield from self._refuse(context, f"text of one context is at most {self._limits.text_context_chars}")
+        if context.state == "new" and text.strip():
+            yield from self._admit(context)
+        if context.state != "open":
+            return
+        if text:
+            yield from self._append(context, text)
+        elif not message.flush and not context.ends_in_word:
+            yield from self._append(context, " ")  # kept alive: white space counts as text, and is not heard
+        if message.flush:
+            context.is_flushed = not (text and self._is_synced and self._is_whole)
+            yield {"type": "context.flush", "context_id": context.id}
+
+    def _begin(self, name: str | None) -> _Context:
+        self._count += 1
+        context = _Context(str(self._count), name)
+        self._named.pop(name, None)
+        self._named[name] = context
+        idle = [name for name, other in self._named.items() if other.state in ("new", "refused")]
+        if len(idle) > MAX_IDLE_CONTEXTS:
+            del self._named[idle[0]]
+        return context
+
+    def _admit(self, context: _Context) -> Iterator[Message]:
+        self._open[context.id] = context
+        context.state = "refused"  # unless the session comes back here
+        speed = {} if context.speed is None else {"speed": context.speed}
+        yield {"type": "context.open", "context_id": context.id} | speed
+        context.state = "open"
+
+    def _refuse(self, context: _Context, why: str) -> Iterator[Message]:
+        """Raise an error about a text, which ends its context; the session would leave it open, waiting for more."""
+        if context.state == "open":
+            yield from self._cancel(context)
+        elif context.state == "new":
+            self._open[context.id] = context
+            context.state = "refused"
+            yield {"type": "ping", "context_id": context.id}  # so that the error is told with it
+        else:
+            return
+        raise TextTooLong(f"{why} characters")
+
+    def _append(self, context: _Context, text: str) -> Iterator[Message]:
+        context.is_flushed = context.is_flushed and text.isspace()
+        context.chars += len(text)
+        context.ends_in_word = text[-1].isalnum()
+        yield {"type": "text.append", "context_id": context.id, "text": text}
+
+    def _close(self, name: str | None) -> Iterator[Message]:
+        """The first time after a flush, everything is spoken; otherwise the listener has interrupted."""
+        context = self._named.get(name)
+        if context is None:
+            return
+        if context.state == "open" and context.is_flushed:
+            yield from self._end(context)
+        elif context.state in ("open", "ended"):
+            yield from self._cancel(context)
+        else:
+            del self._named[name]
+            if context.state == "new":
+                yield from self._end(context)
+
+    def _end(self, context: _Context) -> Iterator[Message]:
+        if context.state == "new":  # without a text: its end comes back as the answer
+            self._open[context.id] = context
+            yield {"type": "ping", "t": context.id}
+        elif context.state == "open":
+            context.state = "ended"
+            yield {"type": "context.end", "context_id": context.id}
+
+    def _cancel(self, context: _Context) -> Iterator[Message]:
+        context.state = "cancelled"
+        yield {"type": "context.cancel", "context_id": context.id}
+
+    def _leave(self) -> Iterator[Message]:
+        self._is_leaving = True
+        for context in list(self._open.values()):
+            if context.state == "open":
+                yield from self._end(context) if context.is_flushed else self._cancel(context)
+        if not self._open:
+            yield {"type": "session.close"}
+
+    # ------------------------------------------------------------ to the client
+
+    def encode(self, item: Message | AudioChunk) -> Iterable[str]:
+        """See `Codec.encode`."""
+        if isinstance(item, AudioChunk):
+            context = self._open.get(item.context_id)
+            return () if context is None else self._audio(context, item)
+        context = self._open.get(str(item.get("t" if item["type"] == "pong" else "context_id")))
+        if item["type"] == "error":
+            return self._error(context, item)
+        if context is None:
+            return ()
+        match item["type"]:
+            case "words":
+                context.words.learn(item["words"])
+            case "context.done":
+                return self._done(context, item["reason"])
+            case "pong":
+                return self._done(context, "end")
+        return ()
+
+    def _audio(self, context: _Context, chunk: AudioChunk) -> Iterator[str]:
+        begun_ms = chunk.first_sample * 1_000 / self._rate + FRAME_MS
+        alignment = self._alignment(context, context.words.due(begun_ms))
+        if chunk.payload or alignment:
+            yield self._message(context, base64.b64encode(chunk.payload).decode(), alignment)
+
+    def _done(self, context: _Context, reason: str) -> Iterator[str]:
+        self._forget(context)
+        if reason in ("end", "length") and (rest := self._alignment(context, context.words.rest())):
+            yield self._message(context, "", rest)
+        yield self._message(context, None, is_final=True)
+        if self._is_leaving and not self._open:
+            self.closing = (1000, "closed by the client")
+
+    def _message(
+        self, context: _Context, audio: str | None, alignment: dict[str, Any] | None = None, *, is_final: bool = False
+    ) -> str:
+        fields = {"audio": audio, "isFinal": is_final or None, "alignment": alignment, "normalizedAlignment": alignment}
+        return self._dump(context, fields)
+
+    def _error(self, context: _Context | None, message: Message) -> Iterator[str]:
+        code, text = message["code"], message["message"]
+        if context is None and message["context_id"] is not None:
+            return  # it has ended while the client's message came
+        if context is None and not self._is_heard:
+            self._failure = from_code(code, text)
+            return
+        close_code = CLOSE_CODES.get(code, POLICY_VIOLATION)
+        told = {"message": text, "error": code, "code": close_code}
+        if context is None:
+            self.closing = (close_code, _reason(text))
+            yield _dump(told)
+        elif code != "unknown_context":
+            yield self._dump(context, told)
+            if context.state == "refused":
+                del self._open[context.id]
+                yield self._message(context, None, is_final=True)
+
+    def _forget(self, context: _Context) -> None:
+        del self._open[context.id]
+        if self._named.get(context.name) is context:
+            del self._named[context.name]
+
+    def _alignment(self, context: _Context, words: list[Told]) -> dict[str, Any] | None:
+        """Times of the words' characters."""
+        since_ms = 0 if self._is_synced else context.characters.end_ms
+        characters = context.characters.of(words)
+        if not characters:
+            return None
+        return {
+            "chars": [each.char for each in characters],
+            "charStartTimesMs": [each.start_ms - since_ms for each in characters],
+            "charDurationsMs": [each.end_ms - each.start_ms for each in characters],
+        }
+
+    def _dump(self, context: _Context, fields: dict[str, Any]) -> str:
+        """A message about a context."""
+        return _dump(fields | {"contextId": context.name})
+
+
+class StreamCodec(MultiStreamCodec):
+    """`stream-input`: one utterance, which ends with an empty text and takes its connection along. See `Codec`."""
+
+    def decode(self, data: str | bytes) -> Iterator[Message]:
+        """See `Codec.decode`."""
+        message = self._parse(data).model_copy(update={"context_id": None})
+        if self._is_leaving:
+            return
+        if message.text != "":
+            yield from self._write(message)
+            return
+        self._is_leaving = True
+        yield from self._end(self._named.get(None) or self._begin(None))
+
+    def _done(self, context: _Context, reason: str) -> Iterator[str]:
+        yield from super()._done(context, reason)
+        self.closing = (1000, "the text has been spoken")
+
+    def _error(self, context: _Context | None, message: Message) -> Iterator[str]:
+        if message["code"] == "unknown_context":
+            return  # it has ended while the client's message came
+        if context is not None:
+            self._forget(context)
+        yield from super()._error(None, message | {"context_id": None})
+
+    def _dump(self, context: _Context, fields: dict[str, Any]) -> str:
+        return _dump(fields)
+
+
+def _reason(text: str) -> str:
+    return text.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
+
+
+def _dump(message: dict[str, Any]) -> str:
+    return json.dumps(message, separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,320 @@
+"""vLLM-Omni's WebSocket, `/v1/audio/speech/stream`: utterances one after another, in bytes or with times of words.
+
+Speech begins with the first words, whatever `split_granularity` asks for: an utterance is one sentence of its language.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from agent_tts.errors import BadMessage, TextTooLong, UnknownType, Unsupported
+from agent_tts.events import SAMPLE_RATE
+from agent_tts.serve import protocol
+from agent_tts.serve.codec import AudioChunk, Message
+from agent_tts.serve.dialects.cartesia_request import refusal
+from agent_tts.serve.due_words import DueWords, Told
+from agent_tts.serve.encode import wav_header
+from agent_tts.voices import DESIGN
+
+# Messages that wait for an utterance to be spoken, in characters; each counts for so many more.
+MAX_HELD = 250_000
+MESSAGE = 100
+
+# The session's encoding and rate for each format.
+FORMATS = {
+    "pcm": ("pcm_s16le", SAMPLE_RATE),
+    "wav": ("pcm_s16le", SAMPLE_RATE),
+    "mp3": ("mp3", SAMPLE_RATE),
+    "opus": ("ogg_opus", 48_000),
+}
+
+
+class Config(BaseModel):
+    """`session.config`. Unknown fields are ignored: many only mean something to vLLM's own stages."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    model: str | None = None
+    voice: str | None = Field(None, validation_alias=AliasChoices("voice", "speaker"))
+    task_type: Literal["CustomVoice", "VoiceDesign", "Base"] | None = None
+    language: str | None = None
+    instructions: str | None = None
+    response_format: Literal["wav", "pcm", "mp3", "opus"] = "wav"
+    speed: float | None = None
+    seed: int | None = None
+    ref_audio: str | None = None
+    speaker_embedding: list[float] | None = None
+    stream_audio: bool = False
+    word_timestamps: bool = False
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.stream_audio and self.response_format != "pcm":
+            raise ValueError("stream_audio needs response_format pcm")
+        if self.word_timestamps and not self.stream_audio:
+            raise ValueError("word_timestamps needs stream_audio")
+        return self
+
+    def session(self) -> Message:
+        """The fields of `session.update`: all that it may have set before."""
+        encoding, sample_rate = FORMATS[self.response_format]
+        fields: Message = {
+            "model": self.model,
+            "voice": DESIGN if self.task_type == "VoiceDesign" and self.voice is None else self.voice,
+            "speaker_embedding": self.speaker_embedding,
+            "language": self.language,
+            "instructions": self.instructions,
+            "speed": 1.0 if self.speed is None else self.speed,
+            "seed": self.seed,
+            "timestamps": "word" if self.word_timestamps else "none",
+            "output": {"encoding": encoding, "sample_rate": sample_rate, "framing": "binary"},
+        }
+        # A file is wanted as soon as it can be had, sound at the pace of its listener.
+        return fields if self.stream_audio else {**fields, "lead_ms": None}
+
+
+@dataclass(slots=True)
+class _Utterance:
+    """The text between two `input.done`."""
+
+    index: int
+    config: Config
+    text: str = ""  # so far
+    is_done: bool = False  # by the client
+    is_over: bool = False  # it has been spoken, or has failed
+    bytes: int = 0  # of audio that was told
+    chunks: int = 0
+    ms: float = 0.0  # the same in time
+    words: DueWords = field(default_factory=DueWords)
+
+    @property
+    def context_id(self) -> str:
+        return f"utterance-{self.index}"
+
+
+class VllmOmniCodec:
+    """See `QueueingCodec`. Messages that come while a complete utterance is spoken wait for its end."""
+
+    def __init__(self) -> None:
+        self.closing: tuple[int, str] | None = None
+        # None before the first.
+        self._config: Config | None = None
+        # The one that is written or spoken. None in between.
+        self._utterance: _Utterance | None = None
+        # Index of the next.
+        self._index = 0
+        # Messages that wait, and their cost by the measure of `MAX_HELD`.
+        self._held: deque[tuple[Message, int]] = deque()
+        self._cost = 0
+        # A context that failed and may still be open.
+        self._failed: str | None = None
+        # What the client is to be told when the session answers a ping, behind all that it was told before.
+        self._notes: deque[str] = deque()
+
+    def begin(self) -> Iterator[Message]:
+        """See `Codec.begin`."""
+        yield from ()
+
+    # ------------------------------------------------------------ from the client
+
+    def decode(self, data: str | bytes) -> Iterator[Message]:
+        """See `Codec.decode`."""
+        message = protocol.load(data)
+        if message.get("type") == "input.cancel":
+            yield from self._cancel()
+        elif self._utterance is not None and self._utterance.is_done:
+            self._hold(message, len(data))
+        else:
+            yield from self._obey(message)
+
+    def follow(self) -> Iterator[Message]:
+        """See `QueueingCodec.follow`."""
+        if self._failed is not None:
+            context_id, self._failed = self._failed, None
+            yield protocol.build("context.cancel", context_id=context_id)
+        while self._held and not (self._utterance is not None and self._utterance.is_done):
+            message, cost = self._held.popleft()
+            self._cost -= cost
+            yield from self._obey(message)
+
+    def _hold(self, message: Message, chars: int) -> None:
+        cost = chars + MESSAGE
+        if self._cost + cost > MAX_HELD:
+            raise TextTooLong("too much waits for an utterance to be spoken: wait for its session.done")
+        self._cost += cost
+        self._held.append((message, cost))
+
+    def _cancel(self) -> Iterator[Message]:
+        self._held.clear()
+        self._cost = 0
+        utterance, self._utterance = self._utterance, None
+        index = self._index if utterance is None else utterance.index
+        if utterance is not None:
+            self._index += 1
+            if not utterance.is_over:
+                yield protocol.build("context.cancel", context_id=utterance.context_id)
+        yield self._note("audio.cancelled", index, sentence_index=0, reason="client_cancel")
+
+    def _obey(self, message: Message) -> Iterator[Message]:
+        match message.get("type"):
+            case "session.config":
+                yield from self._configure(message)
+            case "session.close":
+                yield protocol.build("session.close")
+            case "input.text" | "input.done" if self._config is None:
+                self.closing = (1008, "session.config comes first")
+                raise BadMessage("session.config comes first")
+            case "input.text":
+                yield from self._write(message.get("text"))
+            case "input.done":
+                yield from self._end()
+            case _:
+                raise UnknownType("type is one of session.config, input.text, input.done, input.cancel, session.close")
+
+    def _configure(self, message: Message) -> Iterator[Message]:
+        if self._utterance is not None:
+            raise BadMessage("session.config cannot change an utterance that has begun: send input.done first")
+        try:
+            config = Config.model_validate(message)
+        except ValidationError as error:
+            raise refusal(error) from None
+        if config.ref_audio is not None:
+            raise Unsupported("ref_audio: add the voice once, by POST /v1/audio/voices, and name it as voice")
+        yield protocol.build("session.update", session=config.session())
+        self._config = config
+
+    def _write(self, text: Any) -> Iterator[Message]:
+        if not isinstance(text, str):
+            raise BadMessage("input.text has a text, which is a string")
+        if not text:
+            return
+        if self._utterance is None:
+            assert self._config is not None
+            self._utterance = _Utterance(self._index, self._config)
+        if not self._utterance.is_over:
+            self._utterance.text += text
+            yield protocol.build("text.append", context_id=self._utterance.context_id, text=text)
+
+    def _end(self) -> Iterator[Message]:
+        utterance = self._utterance
+        if utterance is None or utterance.is_over:
+            yield self._note("session.done", self._index, total_sentences=0 if utterance is None else 1)
+            self._finish()
+        else:
+            utterance.is_done = True
+            yield protocol.build("context.end", context_id=utterance.context_id)
+
+    def _note(self, type_: str, index: int, **fields: Any) -> Message:
+        self._notes.append(_told(type_, index, **fields))
+        return protocol.build("ping")
+
+    def _finish(self) -> None:
+        self._utterance = None
+        self._index += 1
+
+    # ------------------------------------------------------------ to the client
+
+    def encode(self, item: Message | AudioChunk) -> Iterable[str | bytes]:
+        """See `Codec.encode`."""
+        utterance = self._utterance
+        if isinstance(item, AudioChunk):
+            return () if utterance is None or utterance.context_id != item.context_id else _audio(utterance, item)
+        match item["type"]:
+            case "pong":
+                return [self._notes.popleft()]
+            case "error" if item["code"] != "unknown_context":
+                return self._error(item)
+            case "words" if utterance is not None and utterance.context_id == item["context_id"]:
+                utterance.words.learn(item["words"])
+            case "context.done" if utterance is not None and utterance.context_id == item["context_id"]:
+                return self._over(utterance, failed=item["reason"] == "error")
+        return ()
+
+    def _over(self, utterance: _Utterance, *, failed: bool = False) -> Iterator[str | bytes]:
+        if utterance.is_over:
+            return
+        utterance.is_over = True
+        has_sound = utterance.chunks > 0
+        if has_sound and utterance.config.word_timestamps:
+            yield _sound(utterance, b"", utterance.words.rest())
+        if has_sound or failed:
+            if not has_sound:
+                yield _start(utterance)
+            yield _told("audio.done", utterance.index, sentence_index=0, total_bytes=utterance.bytes, error=failed)
+        if utterance.is_done:
+            yield _told("session.done", utterance.index, total_sentences=int(has_sound or failed))
+            self._finish()
+
+    def _error(self, message: Message) -> Iterator[str | bytes]:
+        utterance = self._utterance
+        is_its = utterance is not None and utterance.context_id == message["context_id"]
+        partial = {"partial_audio": True, "action": "discard"} if is_its and utterance and utterance.bytes else {}
+        yield _dump({"type": "error", "message": message["message"], "code": message["code"], **partial})
+        if is_its and utterance is not None:
+            self._failed = utterance.context_id
+            yield from self._over(utterance, failed=True)
+
+
+def _audio(utterance: _Utterance, chunk: AudioChunk) -> Iterator[str | bytes]:
+    """The next piece of sound, and what goes before the first."""
+    payload = chunk.payload
+    if not payload:
+        return
+    if not utterance.chunks:
+        yield _start(utterance)
+        if utterance.config.response_format == "wav":
+            payload = wav_header() + payload
+    if not utterance.config.word_timestamps:
+        utterance.chunks += 1
+        utterance.bytes += len(payload)
+        yield payload
+        return
+    end_ms = (chunk.first_sample + len(payload) // 2) * 1_000 / SAMPLE_RATE
+    yield _sound(utterance, payload, utterance.words.due(end_ms))
+
+
+def _start(utterance: _Utterance) -> str:
+    config = utterance.config
+    fields: Message = {"sentence_index": 0, "sentence_text": utterance.text, "format": config.response_format}
+    if config.response_format == "pcm":
+        fields |= {"sample_rate": SAMPLE_RATE, "channels": 1}
+    if config.word_timestamps:
+        fields["word_timestamps"] = True
+    return _told("audio.start", utterance.index, **fields)
+
+
+def _sound(utterance: _Utterance, pcm: bytes, words: list[Told]) -> str:
+    """Sound with the words that begin in it; the last of an utterance has none of its own."""
+    start_ms = utterance.ms
+    utterance.ms += len(pcm) * 500 / SAMPLE_RATE
+    utterance.bytes += len(pcm)
+    times = [{"word": word["word"], "start_ms": word["start_ms"], "end_ms": word["end_ms"]} for word in words]
+    told = _told(
+        "audio.chunk",
+        utterance.index,
+        sentence_index=0,
+        chunk_id=utterance.chunks,
+        chunk_start_ms=round(start_ms),
+        chunk_end_ms=round(utterance.ms),
+        sample_rate=SAMPLE_RATE,
+        channels=1,
+        audio_b64=base64.b64encode(pcm).decode(),
+        timestamps=times if times or not pcm else None,
+    )
+    utterance.chunks += 1
+    return told
+
+
+def _told(type_: str, index: int, **fields: Any) -> str:
+    return _dump({"type": type_, "utterance_index": index, **fields})
+
+
+def _dump(message: Message) -> str:
+    return json.dumps(message, separators=(",", ":"), allow_nan=False)

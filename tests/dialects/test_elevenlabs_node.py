@@ -1,0 +1,145 @@
+"""What ElevenLabs' clients rely on over hours: contexts that wait, a node that is full, connections that end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.support import RunningNode, running_node, until
+
+LIMIT_S = 10.0
+QUERY = "output_format=pcm_24000&auto_mode=true"
+
+
+@asynccontextmanager
+async def stream(node: RunningNode, path: str = "multi-stream-input") -> AsyncIterator[ClientConnection]:
+    url = node.url.replace("http", "ws", 1) + f"/v1/text-to-speech/None/{path}?{QUERY}"
+    async with connect(url, proxy=None) as socket:
+        yield socket
+
+
+async def say(socket: ClientConnection, **fields: Any) -> None:
+    await socket.send(json.dumps(fields))
+
+
+async def whole(socket: ClientConnection, context: str | None) -> list[dict[str, Any]]:
+    """What is told of a context, to its end."""
+    told: list[dict[str, Any]] = []
+    async with asyncio.timeout(LIMIT_S):
+        while not (told and told[-1].get("isFinal")):
+            message = json.loads(await socket.recv())
+            if message.get("contextId") == context:
+                told.append(message)
+    return told
+
+
+async def test_a_context_that_is_kept_alive_outlives_its_time_without_text() -> None:
+    """Take keep-alives as nothing to see it fail."""
+    async with (
+        running_node(limits={"text_idle_s": 0.4}) as node,
+        stream(node) as left,
+        stream(node) as kept,
+    ):
+        await say(left, text="one.", context_id="left")
+        await say(kept, text="one.", context_id="kept")
+        for _ in range(12):
+            await asyncio.sleep(0.1)
+            await say(kept, text="", context_id="kept")
+        assert "starved" in [message.get("error") for message in await whole(left, "left")]
+        await say(kept, text="two.", context_id="kept")
+        await say(kept, context_id="kept", flush=True)
+        await say(kept, context_id="kept", close_context=True)
+        told = await whole(kept, "kept")
+        chars = [char for message in told if message["alignment"] for char in message["alignment"]["chars"]]
+        assert "".join(chars).split() == ["one.", "two."]
+
+
+async def test_a_node_that_is_full_says_so_and_speaks_later() -> None:
+    async with running_node(slots=1, queue=0) as node, stream(node) as socket:
+        await say(socket, text="one " * 200, context_id="long")
+        await until(lambda: node.node.service.speaking == 1)
+        await say(socket, text="two ", context_id="late")
+        error, final = await whole(socket, "late")
+        assert (error["error"], final["audio"]) == ("at_capacity", None)
+        await say(socket, context_id="long", close_context=True)
+        await whole(socket, "long")
+        await say(socket, text="three ", context_id="late")
+        await say(socket, context_id="late", flush=True)
+        await say(socket, context_id="late", close_context=True)
+        assert any(message["audio"] for message in await whole(socket, "late"))
+
+
+async def test_a_connection_too_many_is_denied(caplog: pytest.LogCaptureFixture) -> None:
+    async with running_node(limits={"connections": 1}) as node:
+        async with stream(node):
+            with pytest.raises(InvalidStatus) as caught:
+                async with stream(node):
+                    pass
+            assert caught.value.response.status_code == 503
+            assert json.loads(caught.value.response.body)["error"]["code"] == "at_capacity"
+        assert not [record for record in caplog.records if record.name == "uvicorn.error"]
+        await until(lambda: not node.node.sessions)
+        async with stream(node, "stream-input"):
+            pass
+
+
+async def test_more_contexts_than_any_agent_has() -> None:
+    async with running_node(slots=16) as node, stream(node) as socket:
+        names = [f"context {number}" for number in range(16)]
+        for name in names:
+            await say(socket, text="one two ", context_id=name)
+            await say(socket, flush=True, context_id=name)
+            await say(socket, close_context=True, context_id=name)
+        finals: set[str] = set()
+        async with asyncio.timeout(LIMIT_S):
+            while len(finals) < len(names):
+                message = json.loads(await socket.recv())
+                assert "error" not in message
+                if message["isFinal"]:
+                    finals.add(message["contextId"])
+        assert finals == set(names)
+
+
+async def test_a_connection_closes_when_all_is_said() -> None:
+    async with running_node() as node, stream(node) as socket:
+        await say(socket, text="one two ", context_id="a", flush=True)
+        await say(socket, text="three " * 100, context_id="b")
+        await say(socket, close_socket=True)
+        told = await _to_the_close(socket)
+        assert {message["contextId"] for message in told if message["isFinal"]} == {"a", "b"}
+        assert socket.close_code == 1000
+
+
+async def test_one_text_without_a_context() -> None:
+    async with running_node() as node, stream(node, "stream-input") as socket:
+        await say(socket, text=" ", voice_settings={"speed": 1.0})
+        await say(socket, text="one two ")
+        await say(socket, text="")
+        told = await _to_the_close(socket)
+        assert any(message["audio"] for message in told)
+        assert [message["isFinal"] for message in told][-1] is True
+        assert socket.close_code == 1000
+
+
+async def test_what_is_no_message_closes_the_connection() -> None:
+    async with running_node() as node, stream(node) as socket:
+        await socket.send("not JSON")
+        (error,) = await _to_the_close(socket)
+        assert (error["error"], socket.close_code) == ("bad_message", 1008)
+
+
+async def _to_the_close(socket: ClientConnection) -> list[dict[str, Any]]:
+    told = []
+    async with asyncio.timeout(LIMIT_S):
+        try:
+            while True:
+                told.append(json.loads(await socket.recv()))
+        except ConnectionClosed:
+            return told
