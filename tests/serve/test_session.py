@@ -207,9 +207,9 @@ async def test_pauses_and_figures_are_options_of_a_context() -> None:
         assert done["audio_ms"] == plain["audio_ms"] + 800
         words = [word for message in peer.of("words") for word in message["words"] if message["context_id"] == "t1"]
         assert [word["word"] for word in words] == 2 * text.split()
-        last = words[-1]
-        assert last["word"] == "Yes"
-        assert plain["audio_ms"] + 800 - 400 <= last["start_ms"] <= last["end_ms"] <= done["audio_ms"]
+        assert (words[-2]["word"], words[-1]["word"]) == ("$5.", "Yes")
+        assert words[-2]["start_ms"] == pytest.approx(4 * 60 + 800, abs=15)
+        assert words[-2]["start_ms"] < words[-1]["start_ms"] <= words[-1]["end_ms"] <= done["audio_ms"]
 
 
 async def test_figures_are_said_in_words_where_the_node_does_so_by_itself() -> None:
@@ -217,6 +217,29 @@ async def test_figures_are_said_in_words_where_the_node_does_so_by_itself() -> N
         said = await say(peer, "t1", "$5")
         assert said["audio_ms"] == (await say(peer, "t2", "five dollars"))["audio_ms"]
         assert said["audio_ms"] > (await say(peer, "t3", "$5", normalize=False))["audio_ms"]
+
+
+async def test_words_after_a_flush_start_behind_its_audio() -> None:
+    async with running() as peer:
+        peer.send("text.append", context_id="t1", text="this is it")
+        peer.send("context.flush", context_id="t1", flush_id="f1")
+        flushed = await peer.until("context.flushed")
+        peer.send("text.append", context_id="t1", text=" and on")
+        peer.send("context.end", context_id="t1")
+        await peer.until("context.done")
+        told = {word["word"]: word for message in peer.of("words") for word in message["words"]}
+        assert told["and"]["start_ms"] == pytest.approx(flushed["audio_ms"], abs=11)
+
+
+async def test_a_voice_that_was_heard_is_estimated_better() -> None:
+    async with running(tone={"char_ms": 25}) as peer:
+        off = []
+        for name in ("t1", "t2"):
+            done = await say(peer, name, "some words that are said without a pause")
+            words = [word for message in peer.of("words") if message["context_id"] == name for word in message["words"]]
+            first = words[: len(words) // 2]
+            off.append(abs(first[-1]["end_ms"] - done["audio_ms"]))
+        assert off[1] < off[0] / 2
 
 
 async def test_words_can_be_switched_off() -> None:

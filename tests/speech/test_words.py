@@ -142,6 +142,18 @@ def test_words_settle_once_with_the_audio_that_they_start_in() -> None:
     assert timeline.settle() == []
 
 
+def test_a_word_that_was_told_is_not_moved_and_the_next_is_after_it() -> None:
+    timeline = WordTimeline(aligned=False, pace=2.0)
+    first = told(timeline, "one two six ten one two six ten one two, four five.")
+    pcm = audio((first[9].end_ms * 7 // 100 * 10, 9_000), (150, 0), (400, 9_000))  # shorter than expected
+    found = [word for _, word in settled(timeline, pcm)]
+    known = timeline.words()
+    assert [word.start_ms for word in found[:6]] == [word.start_ms for word in first[:6]]
+    assert known[7].start_ms < found[6].start_ms  # the eighth word was spoken before the seventh was told
+    starts = [word.start_ms for word in found]
+    assert starts == sorted(set(starts))
+
+
 def test_what_was_heard_is_known_better_with_the_audio() -> None:
     timeline = WordTimeline(aligned=False)
     told(timeline, TEXT)

@@ -221,7 +221,7 @@ class MultiStreamCodec:
             return ()
         match item["type"]:
             case "words":
-                context.words.learn(item["words"])
+                context.words.learn(item["words"], final=item["kind"] == "aligned")
             case "context.done":
                 return self._done(context, item["reason"])
             case "pong":
