@@ -16,7 +16,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from agent_tts.cli import app
+from agent_tts.cli.app import app
 from agent_tts.configuration import load_settings
 from agent_tts.settings import ENV_PREFIX
 from tests.cli.process import environment, run
