@@ -6,7 +6,6 @@ ARG PYTHON=3.12
 FROM python:${PYTHON}-slim-bookworm AS build
 ARG EXTRAS=otel
 WORKDIR /src
-COPY configs/constraints.txt configs/constraints.txt
 RUN python -m venv --without-pip /opt/agent-tts
 COPY pyproject.toml README.md ./
 COPY agent_tts agent_tts
