@@ -9,6 +9,7 @@ import copy
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -45,37 +46,20 @@ def mutants(draw: st.DrawFn, originals: list[bytes]) -> bytes:
     return bytes(data)
 
 
-ODD = [
-    None,
-    True,
-    0,
-    -1,
-    1.5,
-    1e308,
-    10**30,
-    "",
-    " ",
-    "*",
-    "x" * 300,
-    "\ud800",
-    "\0",
-    [],
-    {},
-    ["a"],
-    {"a": 1},
-    [[]] * 9,
-]
+_NESTED: list[Any] = [[[[]]], {"a": {"a": []}}, ["a"], {}, []]
+ODD: list[Any] = [None, True, 0, -1, 1.5, 1e308, 10**30, "", " ", "*", "x" * 300, "\ud800", "\0", *_NESTED]
 
 
 @st.composite
 def twisted(draw: st.DrawFn, originals: list[bytes]) -> bytes:
     """A real message whose fields are missing, of another kind, or another message's."""
-    messages = [json.loads(line) for line in originals if line.startswith(b"{")]
+    messages: list[dict[str, Any]] = [json.loads(line) for line in originals if line.startswith(b"{")]
     message = copy.deepcopy(draw(st.sampled_from(messages)))
     for _ in range(draw(st.integers(1, 3))):
-        fields = message
-        inner = [value for value in message.values() if isinstance(value, dict) and value]
-        if inner and draw(st.booleans()):
+        fields: dict[str, Any] = message
+        inner: list[dict[str, Any]] = [value for value in message.values() if isinstance(value, dict) and value]
+        deeper: bool = draw(st.booleans())
+        if inner and deeper:
             fields = draw(st.sampled_from(inner))
         name = draw(st.sampled_from([*fields, *draw(st.sampled_from(messages))]))
         match draw(st.integers(0, 2)):
