@@ -11,7 +11,7 @@ import pytest
 from cartesia import AsyncCartesia
 from livekit.agents import APIError
 from livekit.plugins import cartesia as livekit_cartesia
-from pipecat.frames.frames import LLMFullResponseEndFrame
+from pipecat.frames.frames import LLMFullResponseEndFrame, TTSTextFrame
 from pipecat.services.cartesia.tts import CartesiaHttpTTSService, CartesiaTTSService
 from pipecat.services.tts_service import TextAggregationMode
 
@@ -41,6 +41,18 @@ def pipecat_service(node: RunningNode, mode: TextAggregationMode) -> CartesiaTTS
 @pytest.mark.parametrize("mode", [TextAggregationMode.SENTENCE, TextAggregationMode.TOKEN])
 async def test_pipecat(node: RunningNode, mode: TextAggregationMode) -> None:
     await pipecat_run.converse(pipecat_service(node, mode), node)
+
+
+async def test_a_pause_tag_is_silence_and_no_word(node: RunningNode) -> None:
+    service = pipecat_service(node, TextAggregationMode.SENTENCE)
+    async with running([service]) as pipeline:
+        await pipeline.turn(*pipecat_run.tokens(f"{FIRST} {service.PAUSE_TAG(1.5)} {SECOND}"))
+        assert pipeline.words == f"{FIRST} {SECOND}".split()
+        await check_spoken(pipeline.pcm(), FIRST, SECOND)
+        first, last = pipeline.down(TTSTextFrame)[4].pts, pipeline.down(TTSTextFrame)[5].pts
+        assert first is not None
+        assert last is not None
+        assert last - first > 1.5e9
 
 
 async def test_pipecat_over_http(node: RunningNode) -> None:

@@ -7,12 +7,14 @@ import json
 from itertools import pairwise
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
+from agent_tts.client import connect as node_at
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnsupportedFormat
 from agent_tts.serve import protocol
 from agent_tts.serve.codec import AudioChunk, Message
@@ -22,7 +24,14 @@ from agent_tts.settings import Limits
 from tests.support import running_node, until
 
 OUTPUT = {"encoding": "pcm_s16le", "sample_rate": 24_000, "framing": "binary"}
-OPEN = {"type": "context.open", "context_id": "a", "output": OUTPUT, "language": None, "timestamps": "none"}
+OPEN = {
+    "type": "context.open",
+    "context_id": "a",
+    "output": OUTPUT,
+    "language": None,
+    "timestamps": "none",
+    "breaks": True,
+}
 PLAIN = {**OPEN, "voice": None}
 END = {"type": "context.end", "context_id": "a"}
 
@@ -87,7 +96,11 @@ def test_continued_texts_are_one_context() -> None:
         ({"speed": "slow"}, {"voice": None, "speed": 0.8}),
         ({"generation_config": {"speed": 1.5, "volume": 2, "emotion": "sad"}}, {"voice": None, "speed": 1.5}),
         ({"generation_config": {"emotion": "neutral"}}, {"voice": None}),
-        ({"model_id": "sonic-3", "normalization": "off", "add_phoneme_timestamps": True}, {"voice": None}),
+        ({"normalization": "en-IN"}, {"voice": None, "normalize": True}),
+        (
+            {"model_id": "sonic-3", "normalization": "off", "add_phoneme_timestamps": True},
+            {"voice": None, "normalize": False},
+        ),
     ],
     ids=str,
 )
@@ -172,6 +185,28 @@ def test_sound_comes_with_the_words_that_begin_in_it() -> None:
     rest, done = out(one, "context.done", reason="end")
     assert rest["word_timestamps"]["words"] == ["Bye."]
     assert (done["type"], done["done"], done["status_code"]) == ("done", True, 200)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ('One. <break time="1s"/> Two.', ["One.", "Two."]),
+        ('One. <break time="1.5s" /> Two.', ["One.", "Two."]),
+        ("One.<break time = '500ms' />Two.", ["One.", "Two."]),
+        ("One <break time='500ms'>Two", ["One", "Two"]),
+        ("take a <break then go", ["take", "a", "then", "go"]),
+        ("a > b and time flies", ["a", ">", "b", "and", "time", "flies"]),
+    ],
+)
+def test_a_tag_for_a_pause_is_no_word(given: str, told: list[str]) -> None:
+    one = begun(add_timestamps=True)
+    words = [
+        {"word": word, "start_ms": 0, "end_ms": 0, "char_start": at, "char_end": at + 1}
+        for at, word in enumerate(given.split())
+    ]
+    out(one, "words", words=words)
+    events = sound(one, bytes(2)) + out(one, "context.done", reason="end")
+    assert [word for each in events for word in each.get("word_timestamps", {"words": []})["words"]] == told
 
 
 def test_times_are_those_of_the_encoding() -> None:
@@ -361,3 +396,32 @@ async def test_errors_on_the_wire_are_cartesias() -> None:
             for context_id in ("d", "e"):
                 await socket.send(json.dumps({"context_id": context_id, "cancel": True}))
             await until(lambda: running.node.service.speaking == 0)
+
+
+async def test_errors_over_http_are_cartesias() -> None:
+    """Those of the request, and those that only the engine finds."""
+    raw = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000}
+    asked: dict[str, Any] = {"transcript": "Hello.", "voice": "tone-440", "output_format": raw}
+    cases: list[tuple[dict[str, Any], int, str]] = [
+        ({}, 401, "unauthorized"),
+        ({"output_format": {"container": "ogg"}}, 400, "unsupported_format"),
+        ({"transcript": " "}, 400, "bad_message"),
+        ({"transcript": "x" * 101}, 413, "text_too_long"),
+        ({"voice": "nobody"}, 400, "unknown_voice"),
+        ({"generation_config": {"speed": 9}}, 400, "bad_message"),
+        ({}, 503, "at_capacity"),
+    ]
+    limits = {"text_context_chars": 100}
+    async with (
+        running_node(auth={"api_keys": ["right"]}, limits=limits, slots=1, queue=0) as running,
+        node_at(running.url, api_key="right") as other,
+        httpx.AsyncClient(trust_env=False, base_url=running.url) as client,
+    ):
+        await other.open()
+        for path in ("/tts/bytes", "/tts/sse"):
+            for fields, status, code in cases:
+                headers = {} if status == 401 else {"X-API-Key": "right"}
+                answer = await client.post(path, json=asked | fields, headers=headers)
+                assert (answer.status_code, answer.json()["error_code"]) == (status, code), (path, fields)
+                assert answer.json()["status_code"] == status
+                assert answer.json()["request_id"]

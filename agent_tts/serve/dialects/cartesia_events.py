@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,10 @@ from agent_tts.serve.dialects.cartesia_request import RawFormat
 from agent_tts.serve.due_words import DueWords, Told
 
 SAMPLE_BYTES = {"pcm_s16le": 2, "pcm_f32le": 4, "mulaw": 1, "alaw": 1}
+
+# A tag for a pause, `<break time="1s"/>`, as it falls apart into words.
+_TAG_START = "<break"
+_TAG_PART = re.compile(r"(?:time)?=?(?:[\"'][\d.]+m?s[\"'])?/?(>?)")
 
 MORE, ALL = 206, 200  # HTTP's statuses for a part and for the whole
 
@@ -31,11 +36,13 @@ class ContextEvents:
         self._samples_ms = audio_format.sample_rate / 1_000
         # Flushes whose audio has been told.
         self._flushed = 0
+        # Whether the last word was inside a tag.
+        self._in_tag = False
 
     def audio(self, payload: bytes, first_sample: int) -> Iterator[str]:
         """The next piece, and the words that begin with it. `first_sample`: its index at the output rate."""
         samples = first_sample + len(payload) // self._sample_bytes
-        if words := self.words.due(samples / self._samples_ms):
+        if words := self._spoken(self.words.due(samples / self._samples_ms)):
             yield self._timestamps(words)
         if payload:
             data, flush_id = base64.b64encode(payload).decode(), self._flushed + 1
@@ -48,13 +55,29 @@ class ContextEvents:
 
     def end(self) -> Iterator[str]:
         """All has been told but the last words."""
-        if words := self.words.rest():
+        if words := self._spoken(self.words.rest()):
             yield self._timestamps(words)
         yield self.done()
 
     def done(self) -> str:
         """There is nothing more."""
         return self._dump("done", ALL, done=True)
+
+    def _spoken(self, words: list[Told]) -> list[Told]:
+        """Without those of a tag for a pause, which would be taken for words of the text."""
+        spoken = []
+        for word in words:
+            text = word["word"]
+            if self._in_tag:
+                part = _TAG_PART.match(text)
+                assert part is not None  # of nothing, if of nothing else
+                self._in_tag = part.end() == len(text) and not part[1]
+                text = text[part.end() :] if part[1] else "" if self._in_tag else text
+            if text.endswith(_TAG_START):
+                self._in_tag, text = True, text.removesuffix(_TAG_START)
+            if text:
+                spoken.append({**word, "word": text})
+        return spoken
 
     def _timestamps(self, words: list[Told]) -> str:
         """Times are in seconds from the context's first sample."""

@@ -25,7 +25,7 @@ from agent_tts.serve.guard import Client, authorized
 from agent_tts.serve.http import node_of, read_body
 from agent_tts.serve.speech_response import SpeechResponse
 from agent_tts.speech.encoding import Encoder, make_encoder
-from agent_tts.speech.words import Word, WordTimeline
+from agent_tts.speech.words import Word, WordTimeline, timeline_of
 
 Authorized = Annotated[Client, Depends(authorized)]
 R = TypeVar("R", bound=Request)
@@ -106,17 +106,16 @@ class EventsBody:
     """Audio and words as server-sent events. See `Body`.
 
     Args:
-        aligned: whether the engine tells when words are spoken; otherwise their times are estimated.
-        speed: of the speech.
+        timeline: of its words.
     """
 
-    def __init__(self, request: EventsRequest, *, aligned: bool, speed: float) -> None:
+    def __init__(self, request: EventsRequest, timeline: WordTimeline) -> None:
         audio_format = request.output_format
         self._context_id = request.context_id
         self._encoder: Encoder = make_encoder(audio_format.ours, audio_format.sample_rate)
         self._events = ContextEvents(request.context_id, audio_format)
         # None where no words are asked for.
-        self._timeline = WordTimeline(aligned=aligned, speed=speed) if request.add_timestamps else None
+        self._timeline = timeline if request.add_timestamps else None
         # Audio that was heard, in ms.
         self._audio_ms = 0.0
         # Index of the next sample at the output rate, and milliseconds given out.
@@ -193,8 +192,8 @@ async def speak_events(request: HttpRequest, client: Authorized) -> Response:
     wanted = await _parse(EventsRequest, request)
     options = _options(wanted, request)
     info = node_of(request).service.info
-    aligned = info is not None and info.aligns_words
-    make_body = partial(EventsBody, wanted, aligned=aligned, speed=options.speed)
+    timeline = timeline_of(info, options.speed, options.language, breaks=options.breaks)
+    make_body = partial(EventsBody, wanted, timeline)
     return _Answer(node_of(request), client, wanted.transcript, options, "text/event-stream", make_body)
 
 

@@ -97,6 +97,7 @@ class Request(Fields):
     locale: str | None = None
     generation_config: Controls | None = None
     speed: Literal["slow", "normal", "fast"] | None = None
+    normalization: str | None = None
     add_timestamps: bool | None = None
 
     def overrides(self) -> dict[str, Any]:
@@ -108,7 +109,10 @@ class Request(Fields):
         fields: dict[str, Any] = {
             "language": self.language or self.locale,
             "timestamps": "word" if self.add_timestamps else "none",
+            "breaks": True,  # a tag that Cartesia's models obey at any time
         }
+        if self.normalization is not None:
+            fields["normalize"] = self.normalization != "off"
         if voice.embedding is not None:
             fields["speaker_embedding"] = voice.embedding
         elif voice.id not in UNASKED_VOICES:
