@@ -25,6 +25,7 @@ LAYERS = {
     "serve": {"speech", "ipc", "voices"},
     "pipecat": {"speech", "serve"},
     "livekit": {"serve"},  # the wire protocol alone
+    "wyoming": {"serve"},  # what a node's answers look like
     "agent": {"pipecat", "serve", "voices"},
     "bench": {"speech", "ipc", "serve", "model", "voices"},
 }

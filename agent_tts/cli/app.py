@@ -170,6 +170,21 @@ def say(
 
 
 @app.command()
+def wyoming(
+    uri: Annotated[str, typer.Option(help="Where Home Assistant finds it.")] = "tcp://127.0.0.1:10200",
+    node: Annotated[
+        str, typer.Option("--node", envvar="AGENT_TTS_URL", help="A running node: http(s)://, ws(s):// or host:port.")
+    ] = "http://127.0.0.1:8100",
+    key: Key = None,
+) -> None:
+    """Serve Home Assistant, which speaks Wyoming, from a running node."""
+    from agent_tts.cli.wyoming import serve as serve_wyoming
+
+    with reported():
+        serve_wyoming(uri, node, key)
+
+
+@app.command()
 def doctor(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="The port that the node is going to use.")] = 8100,
 ) -> None:

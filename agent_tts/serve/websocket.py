@@ -38,6 +38,7 @@ class Dialect:
     subprotocol: str | None = None
     key_query: str | None = None  # a query parameter that may carry the API key, where clients give it so
     denies: bool = False  # refused before it is a WebSocket, by an HTTP status; otherwise by a message and a close code
+    denial_header: str | None = None  # of such a refusal, in which clients look for its reason
 
 
 NATIVE = Dialect("websocket", lambda _: protocol.NativeCodec(), protocol.SUBPROTOCOL)
@@ -83,7 +84,9 @@ class StreamEndpoint:
             async with asyncio.timeout(self._node.settings.timeouts.write_s):
                 await websocket.receive()  # that it wants to connect
                 body = openai.ErrorBody.of_error(error).model_dump()
-                await websocket.send_denial_response(JSONResponse(body, error.status))
+                header = self._dialect.denial_header
+                headers = {} if header is None else {header: error.message.encode("ascii", "replace").decode()}
+                await websocket.send_denial_response(JSONResponse(body, error.status, headers))
 
     async def _refuse(self, websocket: WebSocket, codec: Codec, error: SpeechError) -> None:
         write_s = self._node.settings.timeouts.write_s
@@ -143,7 +146,8 @@ class Connection:
             while True:
                 self._wake.clear()
                 while self._codec.closing is None and (item := self._session.poll()) is not None:
-                    for message in self._codec.encode(item):
+                    # Whole, before the first wait: the client may speak in it, and change what the codec remembers.
+                    for message in tuple(self._codec.encode(item)):
                         await self._writer.write({"type": "websocket.send", _kind(message): message})
                     if self._queue is not None:
                         self._session.receive(self._queue.follow())

@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from cartesia import AsyncCartesia
+from livekit.agents import APIError
 from livekit.plugins import cartesia as livekit_cartesia
+from pipecat.frames.frames import LLMFullResponseEndFrame
 from pipecat.services.cartesia.tts import CartesiaHttpTTSService, CartesiaTTSService
 from pipecat.services.tts_service import TextAggregationMode
 
+from agent_tts.client import connect
 from tests.dialects import livekit_run, pipecat_run
 from tests.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
+from tests.pipecat.pipeline import running
 from tests.support import RunningNode, running_node, until
 from tests.test_speech_is_right import decoded
 
@@ -25,15 +29,18 @@ async def node() -> AsyncIterator[RunningNode]:
         yield running
 
 
-@pytest.mark.parametrize("mode", [TextAggregationMode.SENTENCE, TextAggregationMode.TOKEN])
-async def test_pipecat(node: RunningNode, mode: TextAggregationMode) -> None:
-    service = CartesiaTTSService(
+def pipecat_service(node: RunningNode, mode: TextAggregationMode) -> CartesiaTTSService:
+    return CartesiaTTSService(
         api_key="none",
         url=node.url.replace("http", "ws", 1) + "/tts/websocket",
         settings=CartesiaTTSService.Settings(voice=VOICE),
         text_aggregation_mode=mode,
     )
-    await pipecat_run.converse(service, node)
+
+
+@pytest.mark.parametrize("mode", [TextAggregationMode.SENTENCE, TextAggregationMode.TOKEN])
+async def test_pipecat(node: RunningNode, mode: TextAggregationMode) -> None:
+    await pipecat_run.converse(pipecat_service(node, mode), node)
 
 
 async def test_pipecat_over_http(node: RunningNode) -> None:
@@ -122,6 +129,39 @@ async def test_the_sdk_over_server_sent_events(node: RunningNode) -> None:
     assert [event.done for event in events] == [False] * (len(events) - 1) + [True]
     assert words(events) == FIRST.split()
     await check_spoken(b"".join(chunks(events)), FIRST, rate=8_000)
+
+
+async def test_a_client_that_is_spoken_to_and_does_not_read_is_cut() -> None:
+    """Never demand pongs to see it fail: small kernel buffers alone would take all of the sound."""
+    async with running_node(timeouts={"ping_s": 0.2}) as node, livekit_run.http_session() as session:
+        async with session.ws_connect(node.url + "/tts/websocket") as socket:
+            await socket.send_json({"context_id": "a", "transcript": LONG})
+            await until(lambda: node.node.service.speaking == 1)
+            await until(lambda: not node.node.sessions, 2)
+
+
+async def test_pipecat_is_told_when_the_node_is_full() -> None:
+    async with running_node(engine="espeak", slots=1, queue=0) as node, connect(node.url) as other:
+        speech = await other.open()
+        service = pipecat_service(node, TextAggregationMode.TOKEN)
+        async with running([service]) as pipeline:
+            await pipeline.begin(*pipecat_run.tokens(FIRST))
+            await pipeline.end()
+            await until(lambda: bool(pipeline.errors))
+            assert "at_capacity" in pipeline.errors[0]
+            await speech.cancel()
+            await until(lambda: bool(pipeline.down(LLMFullResponseEndFrame)), 2)  # and waits for no sound
+            await pipeline.turn(*pipecat_run.tokens(NEXT))
+            await check_spoken(pipeline.pcm(), NEXT)
+
+
+async def test_livekit_is_told_when_the_node_is_full() -> None:
+    async with running_node(engine="espeak", slots=1, queue=0) as node, connect(node.url) as other:
+        await other.open()
+        async with livekit_run.http_session() as session:
+            async with livekit_cartesia.TTS(api_key="none", base_url=node.url, http_session=session) as speaker:
+                with pytest.raises(APIError, match="at_capacity"):
+                    await livekit_run.say(speaker, FIRST)
 
 
 async def received(events: AsyncIterator[Any]) -> list[Any]:

@@ -201,8 +201,9 @@ def test_what_it_has_no_word_for_is_not_told() -> None:
 def test_an_error_ends_its_context() -> None:
     """Forget the failed id to see the next token open a context in the middle of the text."""
     one = begun()
-    (told,) = out(one, "error", code="at_capacity", message="full")
-    assert (told["type"], told["done"], told["status_code"]) == ("error", True, 503)
+    told, done = out(one, "error", code="at_capacity", message="full")
+    assert (told["type"], told["done"], told["status_code"]) == ("error", False, 503)
+    assert (done["type"], done["done"], done["context_id"]) == ("done", True, "a")
     assert (told["context_id"], told["error_code"], told["message"]) == ("a", "at_capacity", "full")
     assert sound(one, b"ab") == []
     assert out(one, "context.done", reason="error") == []

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, from_code
 from agent_tts.serve import protocol
 from agent_tts.serve.codec import AudioChunk, Message
-from agent_tts.serve.dialects.cartesia_events import ContextEvents, error_event
+from agent_tts.serve.dialects.cartesia_events import ContextEvents, failure
 from agent_tts.serve.dialects.cartesia_request import RawFormat, Request, refusal
 from agent_tts.serve.dialects.sentences import spaced
 from agent_tts.settings import Limits
@@ -152,7 +152,7 @@ class CartesiaCodec:
         if item["type"] == "session.created":
             self._request_id = item["session_id"]
         elif item["type"] == "error" and item["code"] != "unknown_context":  # it ended while the client's message came
-            return [self._error(item)]
+            return self._error(item)
         context_id = item.get("context_id")
         context = self._contexts.get(context_id) if context_id is not None else None
         if context is None:
@@ -172,12 +172,12 @@ class CartesiaCodec:
             self._fail(context_id)
         return [context.events.done()] if reason == "cancelled" else context.events.end()
 
-    def _error(self, message: Message) -> str:
+    def _error(self, message: Message) -> Iterable[str]:
         context_id = message["context_id"]
         context = self._contexts.pop(context_id, None)
         if context is not None and not context.is_ended:
             self._fail(context_id)
-        return error_event(context_id, from_code(message["code"], message["message"]), self._request_id)
+        return failure(context_id, from_code(message["code"], message["message"]), self._request_id)
 
     def _fail(self, context_id: str) -> None:
         self._failed[context_id] = None

@@ -69,9 +69,15 @@ class ContextEvents:
         return _dump(type_, self._context_id, status, fields)
 
 
-def error_event(context_id: str | None, error: SpeechError, request_id: str) -> str:
-    """The last event of a context that failed."""
-    return _dump("error", context_id, error.status, {"done": True, **error_fields(error, request_id)})
+def failure(context_id: str | None, error: SpeechError, request_id: str) -> Iterator[str]:
+    """The last events of a context that failed, or what is wrong when it is about none.
+
+    It is `done` in an event of its own: LiveKit's class takes an error that is done for a good end, and Pipecat's waits
+    three seconds for more after one without.
+    """
+    yield _dump("error", context_id, error.status, {"done": False, **error_fields(error, request_id)})
+    if context_id is not None:
+        yield _dump("done", context_id, error.status, {"done": True})
 
 
 def error_fields(error: SpeechError, request_id: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong
 from agent_tts.events import SpeechOptions, WordTime
 from agent_tts.serve import protocol
-from agent_tts.serve.dialects.cartesia_events import ContextEvents, error_event, error_fields
+from agent_tts.serve.dialects.cartesia_events import ContextEvents, error_fields, failure
 from agent_tts.serve.dialects.cartesia_request import Fields, Rate, RawFormat, Request, Samples, refusal
 from agent_tts.serve.encode import wav_header
 from agent_tts.serve.guard import Client, authorized
@@ -142,7 +142,7 @@ class EventsBody:
 
     def error(self, error: SpeechError) -> bytes | None:
         """See `Body`."""
-        return _server_sent(error_event(self._context_id, error, token_hex(8)))
+        return b"".join(map(_server_sent, failure(self._context_id, error, token_hex(8))))
 
     def close(self) -> None:
         """See `Body`: encoders free themselves."""

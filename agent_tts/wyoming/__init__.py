@@ -1,0 +1,1 @@
+"""Home Assistant's Wyoming protocol, in front of a node: `agent-tts wyoming`."""
