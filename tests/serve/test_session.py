@@ -308,7 +308,7 @@ async def test_an_ended_context_takes_no_text_but_its_id_can_be_used_again() -> 
     [
         ({"voice": "nobody"}, "unknown_voice"),
         ({"language": "klingon"}, "unsupported_language"),
-        ({"output": {"encoding": "mp3"}}, "unsupported_format"),
+        ({"output": {"encoding": "mp2"}}, "unsupported_format"),
         ({"lead_ms": "x"}, "bad_message"),
         ({"voise": "x"}, "bad_message"),
     ],
