@@ -199,6 +199,26 @@ async def test_words_are_estimated_at_once_and_told_once_more_with_their_audio(k
         assert peer.order.index("context.started t1") < peer.order.index("words t1")
 
 
+async def test_pauses_and_figures_are_options_of_a_context() -> None:
+    async with running() as peer:
+        text = 'It is <break time="800ms"/> $5. Yes'
+        done = await say(peer, "t1", text, breaks=True, normalize=True)
+        plain = await say(peer, "t2", "It is five dollars. Yes")
+        assert done["audio_ms"] == plain["audio_ms"] + 800
+        words = [word for message in peer.of("words") for word in message["words"] if message["context_id"] == "t1"]
+        assert [word["word"] for word in words] == 2 * text.split()
+        last = words[-1]
+        assert last["word"] == "Yes"
+        assert plain["audio_ms"] + 800 - 400 <= last["start_ms"] <= last["end_ms"] <= done["audio_ms"]
+
+
+async def test_figures_are_said_in_words_where_the_node_does_so_by_itself() -> None:
+    async with running(normalize=True) as peer:
+        said = await say(peer, "t1", "$5")
+        assert said["audio_ms"] == (await say(peer, "t2", "five dollars"))["audio_ms"]
+        assert said["audio_ms"] > (await say(peer, "t3", "$5", normalize=False))["audio_ms"]
+
+
 async def test_words_can_be_switched_off() -> None:
     async with running() as peer:
         await say(peer, "t1", "Hello world", timestamps="none")
@@ -308,7 +328,7 @@ async def test_an_ended_context_takes_no_text_but_its_id_can_be_used_again() -> 
     [
         ({"voice": "nobody"}, "unknown_voice"),
         ({"language": "klingon"}, "unsupported_language"),
-        ({"output": {"encoding": "mp2"}}, "unsupported_format"),
+        ({"output": {"encoding": "flac"}}, "unsupported_format"),
         ({"lead_ms": "x"}, "bad_message"),
         ({"voise": "x"}, "bad_message"),
     ],

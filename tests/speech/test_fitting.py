@@ -114,7 +114,7 @@ def test_a_mark_after_a_pause_waits_for_it() -> None:
 
 def test_a_mark_does_not_wait_for_a_pause_that_is_far_too_late() -> None:
     fit = fit_of(((400, 300), (400, 300)))
-    hear(fit, audio((1_040, LOUD)))
+    hear(fit, audio((1_440, LOUD)))
     assert fit.may_start(4)
 
 
