@@ -226,7 +226,7 @@ async def test_leaving_the_block_of_a_context_stops_it_alone(node: RunningNode) 
     ("session", "error"),
     [
         ({"voice": "nobody"}, UnknownVoice),
-        ({"output": {"encoding": "mp3"}}, UnsupportedFormat),
+        ({"output": {"encoding": "flac"}}, UnsupportedFormat),
         ({"sped": 2}, BadMessage),
     ],
 )

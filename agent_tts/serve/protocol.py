@@ -22,7 +22,7 @@ from pydantic import (
 from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFormat
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.serve.codec import AudioChunk, Message
-from agent_tts.speech.encoding import check_format
+from agent_tts.speech.formats import check_format
 
 SUBPROTOCOL = "agent_tts.v1"
 

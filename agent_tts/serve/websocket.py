@@ -85,7 +85,9 @@ class StreamEndpoint:
                 await websocket.receive()  # that it wants to connect
                 body = openai.ErrorBody.of_error(error).model_dump()
                 header = self._dialect.denial_header
-                headers = {} if header is None else {header: error.message.encode("ascii", "replace").decode()}
+                headers: dict[str, str] = (
+                    {} if header is None else {header: error.message.encode("ascii", "replace").decode()}
+                )
                 await websocket.send_denial_response(JSONResponse(body, error.status, headers))
 
     async def _refuse(self, websocket: WebSocket, codec: Codec, error: SpeechError) -> None:

@@ -5,17 +5,11 @@ from __future__ import annotations
 import weakref
 from typing import Protocol, cast
 
-from agent_tts.errors import UnsupportedFormat
 from agent_tts.events import SAMPLE_RATE
+from agent_tts.speech.formats import check_format
 from agent_tts.speech.muxer import Muxer
 from agent_tts.speech.opus import RELIABLE_MS, OpusEncoder
 from agent_tts.speech.pcm import PcmEncoding, Transcoder
-
-ENCODINGS = ("pcm_s16le", "pcm_f32le", "mulaw", "alaw", "opus", "ogg_opus", "mp3")
-SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
-
-# Of the encodings that do not have them all. Ogg counts Opus' samples at 48 kHz, whatever the sound.
-RATES_OF = {"opus": (8_000, 16_000, 24_000, 48_000), "ogg_opus": (48_000,)}
 
 Chunk = tuple[bytes, int]  # a payload for one message, and its number of samples at the output rate
 
@@ -30,15 +24,6 @@ class Encoder(Protocol):
     def flush(self) -> list[Chunk]:
         """The rest, at the end of the stream; nothing may be encoded after it."""
         ...
-
-
-def check_format(encoding: str, sample_rate: int) -> None:
-    """Raise `UnsupportedFormat` unless `make_encoder` makes one; it says which encodings and rates there are."""
-    if encoding not in ENCODINGS:
-        raise UnsupportedFormat(f"encoding is one of {', '.join(ENCODINGS)}")
-    rates = RATES_OF.get(encoding, SAMPLE_RATES)
-    if sample_rate not in rates:
-        raise UnsupportedFormat(f"sample_rate of {encoding} is one of {', '.join(map(str, rates))}")
 
 
 def make_encoder(encoding: str, sample_rate: int, bit_rate: int | None = None) -> Encoder:

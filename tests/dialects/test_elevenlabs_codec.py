@@ -18,7 +18,7 @@ from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS, MAX_REASON_BY
 from agent_tts.serve.dialects.elevenlabs_alignment import Characters
 from agent_tts.serve.dialects.elevenlabs_request import FORMATS, file_of, parse_request
 from agent_tts.settings import Limits
-from agent_tts.speech.encoding import check_format
+from agent_tts.speech.formats import check_format
 
 LIVEKIT = {"auto_mode": "true", "sync_alignment": "true"}
 SENTENCES = {"auto_mode": "true"}

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from agent_tts.errors import UnsupportedFormat
-from agent_tts.speech.encoding import ENCODINGS, RATES_OF, SAMPLE_RATES, make_encoder
+from agent_tts.speech.encoding import make_encoder
+from agent_tts.speech.formats import ENCODINGS, RATES_OF, SAMPLE_RATES
 from tests.serve.test_encode import SLACK_MS, decode
 from tests.speech.test_pcm import NOISE, tone
 from tests.support import dominant_hz

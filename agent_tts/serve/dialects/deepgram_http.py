@@ -19,7 +19,7 @@ from agent_tts.serve.dialects.deepgram import ENCODINGS, Query, check, described
 from agent_tts.serve.file_body import FileBody
 from agent_tts.serve.http import Authorized, node_of, read_body
 from agent_tts.serve.speech_response import Body, SpeechResponse
-from agent_tts.speech.encoding import check_format
+from agent_tts.speech.formats import check_format
 
 # Content types of raw audio, by Deepgram's names of its encodings.
 RAW_TYPES = {"linear16": "audio/l16", "mulaw": "audio/mulaw", "alaw": "audio/alaw"}
