@@ -51,6 +51,7 @@ MATRIX = {
     ("POST", "/tts/sse"): KEYED,
     ("POST", "/v1/speak"): KEYED,
     ("POST", "/v2/speak"): KEYED,
+    ("GET", "/v1/voices"): KEYED,
     ("POST", "/v1/rtc/offer"): STREAM,
     ("GET", "/v1/rtc/ice"): KEYED,
     ("DELETE", "/v1/rtc/{session_id}"): KEYED,

@@ -115,7 +115,7 @@ class MultiStreamCodec:
 
     def _write(self, message: StreamMessage) -> Iterator[Message]:
         context = self._named.get(message.context_id)
-        text = message.text or ""
+        text = spaced(message.text or "", is_whole=self._is_whole)
         if context is None or (context.state in ("ended", "cancelled") and text):
             if not text:
                 return  # kept alive, or flushed, without having begun
@@ -131,10 +131,9 @@ class MultiStreamCodec:
         if context.state != "open":
             return
         if text:
-            yield from self._append(context, spaced(text, is_whole=self._is_whole))
+            yield from self._append(context, text)
         elif not message.flush and not context.ends_in_word:
-            # Kept alive: white space counts as text, and is not heard.
-            yield {"type": "text.append", "context_id": context.id, "text": " "}
+            yield from self._append(context, " ")  # kept alive: white space counts as text, and is not heard
         if message.flush:
             context.is_flushed = not (text and self._is_synced and self._is_whole)
             yield {"type": "context.flush", "context_id": context.id}
