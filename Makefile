@@ -2,10 +2,12 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+SECONDS ?= 30
+PYTHON2 ?= python2.7
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint configs/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-qwen agent test check fault fuzz slow bench clean
+.PHONY: help serve serve-qwen agent test check fault fuzz atheris autobahn load soak slow bench clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,15 +28,31 @@ check: $(VENV)/dev ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy pipelines
 
 fault: $(VENV)/dev ## the faults that a node must survive
 	$(BIN)/python -m pytest tests/fault $(ARGS)
 
 fuzz: $(VENV)/dev ## bad input, many times over
-	TEST_FACTOR=20 $(BIN)/python -m pytest tests/fuzz tests/serve/test_protocol.py tests/engine/test_scheduler.py $(ARGS)
+	TEST_FACTOR=20 $(BIN)/python -m pytest --timeout 1800 tests/fuzz tests/serve/test_openapi.py \
+		tests/serve/test_protocol.py tests/engine/test_scheduler.py $(ARGS)
+
+atheris: $(VENV)/fuzz ## the same led by coverage (SECONDS=30 for each parser); what it finds is in build/fuzz
+	for target in protocol speech_request multipart sdp wire text talk; do \
+		$(BIN)/python -m tests.fuzz.atheris_run $$target -max_total_time=$(SECONDS) || exit 1; \
+	done
 
 slow: $(VENV)/dev ## the model against its reference at the released sizes: 8 GB of memory and some minutes
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+autobahn: $(VENV)/dev ## Autobahn|Testsuite against the WebSocket stack, once per release (PYTHON2=python2.7)
+	$(BIN)/python -m tests.autobahn.run $(PYTHON2)
+
+load: $(VENV)/base ## what a node must hold, against its promises (ARGS="--minutes 30 --engine tone")
+	$(BIN)/agent-tts bench load $(ARGS)
+
+soak: $(VENV)/base ## 5000 short contexts, visitors who vanish, an engine killed a minute: what is left of it (ARGS="--contexts 50000")
+	$(BIN)/agent-tts bench soak $(ARGS)
 
 bench: $(VENV)/dev ## the README's figures
 	$(BIN)/agent-tts bench serve --engine espeak $(ARGS)
@@ -56,6 +74,10 @@ $(VENV)/qwen: pyproject.toml configs/constraints.txt | $(BIN)/python
 $(VENV)/agent: pyproject.toml configs/constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[agent]'
 	@touch $@ $(VENV)/base
+
+$(VENV)/fuzz: pyproject.toml configs/constraints.txt $(VENV)/dev
+	$(PIP) --editable '.[fuzz]'
+	@touch $@
 
 $(VENV)/dev: pyproject.toml configs/constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev]'

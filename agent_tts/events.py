@@ -40,6 +40,8 @@ class SpeechOptions:
     lead_ms: int | None = 1_000  # how far audio may run ahead of real time; None is unpaced
     model: str | None = None  # a name of `EngineInfo.models`; None is whichever speaks the voice
     speaker_embedding: tuple[float, ...] | None = None  # the speaker's vector itself, in place of a voice
+    normalize: bool = False  # say numbers, money, dates and addresses in words, before the engine reads them
+    breaks: bool = False  # obey `<break time="500ms"/>` in the text; False speaks it as it is
 
 
 VoiceKind = Literal["named", "designed", "cloned"]

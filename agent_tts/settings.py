@@ -71,12 +71,35 @@ class Auth(Section):
         return keys
 
 
+class Tls(Section):
+    """HTTPS and WSS on the node's own port, where no reverse proxy stands before it."""
+
+    cert: str | None = Field(None, description="a PEM file: the certificate, then those that vouch for it")
+    key: str | None = Field(None, description="a PEM file without a passphrase; default: the key is in `tls.cert`")
+
+    @model_validator(mode="after")
+    def _key_needs_cert(self) -> Tls:
+        if self.key is not None and self.cert is None:
+            raise ValueError("tls.key needs tls.cert")
+        return self
+
+
 class IceServer(Section):
     """A STUN or TURN server for WebRTC."""
 
     urls: tuple[str, ...] = Field(min_length=1)
     username: str | None = None
     credential: SecretStr | None = None
+
+
+class Telemetry(Section):
+    """Spans for OpenTelemetry. Its own variables work too: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, ..."""
+
+    endpoint: str | None = Field(
+        None,
+        pattern=r"^https?://",
+        description="of a collector, by OTLP over HTTP: http://127.0.0.1:4318; needs agent-tts[otel]",
+    )
 
 
 class Espeak(Section):
@@ -146,7 +169,11 @@ class Voices(Section):
 class AgentStt(Section):
     """What hears the user."""
 
-    kind: Literal["whisper", "none"] = Field("whisper", description="none: typed chat alone")
+    kind: Literal["whisper", "scripted", "none"] = Field(
+        "whisper",
+        description="none: typed chat alone; scripted: takes all speech for `words`, to measure without weights",
+    )
+    words: str = Field("Tell me a story.", min_length=1, description="what scripted understands")
     model: str = Field("base.en", min_length=1, description="a Whisper model's name or hub id, or a folder with one")
     folder: str | None = Field(
         None, description="where fetched models are kept; default: agent-tts/whisper in the user's data folder"
@@ -206,8 +233,11 @@ class Settings(Section):
     )
     queue: int | None = Field(None, ge=0, description="streams waiting for a slot of each; default: 2 x slots")
     lead_ms: int = Field(1_000, ge=120, description="default of a session's lead_ms")
+    normalize: bool = Field(False, description="default of normalize: say numbers, money and dates in words")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severity of a log line")
+    log_format: Literal["text", "json"] = Field("text", description="of log lines; json: one object a line")
     web: bool = Field(True, description="serve the page at /")
+    tls: Tls = Tls()
     auth: Auth = Auth()
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
@@ -215,6 +245,7 @@ class Settings(Section):
         {}, description="other names of voices, such as another vendor's ids; * is any name that is not known"
     )
     ice_servers: tuple[IceServer, ...] = Field((), description="STUN and TURN servers told to WebRTC peers")
+    telemetry: Telemetry = Telemetry()
     espeak: Espeak = Espeak()
     tone: Tone = Tone()
     qwen3: Qwen3 = Qwen3()

@@ -1,11 +1,13 @@
 """A voice agent: speech in, an answer of a language model, speech out. Copy it and change what you like.
 
-    agent-tts agent --config agent                                        this pipeline, on a node of its own
-    agent-tts agent --config agent --set agent.pipeline=my_agent.py       your copy of it
+    agent-tts agent --config agent              this pipeline, on a node of its own
+    python my_agent.py --config agent           your copy of it; all options are those of `agent-tts agent`
 
 The user's voice holds the answer at once, words interrupt it, and anything else lets it go on where it stopped. The
 context of the language model holds what was heard, and nothing else.
 """
+
+import sys
 
 from pipecat.audio.turn.smart_turn.base_smart_turn import SmartTurnParams
 from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
@@ -26,7 +28,7 @@ from agent_tts.settings import Agent
 
 def build(call: Call) -> Pipeline:
     """The pipeline of one call. It runs in a thread, as it loads models: nothing may be started here."""
-    playout = Playout(call.turns, call.tts)
+    playout = Playout(call.turns, call.tts, call.transport.output())
     pair = LLMContextAggregatorPair(LLMContext(), user_params=turn_taking(call.settings, hears=call.stt is not None))
     parts = [
         call.transport.input(),
@@ -60,3 +62,9 @@ def turn_taking(agent: Agent, *, hears: bool) -> LLMUserAggregatorParams:
         ),
         empty_user_turn=None,  # a turn without words is none: the answer goes on
     )
+
+
+if __name__ == "__main__":
+    from agent_tts.cli.app import app
+
+    app(["agent", "--set", f"agent.pipeline={__file__}", *sys.argv[1:]])

@@ -156,7 +156,8 @@ def test_printed_settings_are_a_file_with_the_same_settings(tmp_path: Path, conf
 
 
 def test_every_setting_has_a_meaning() -> None:
-    sections = {"auth", "limits", "timeouts", "espeak", "tone", "qwen3", "voices", "agent", "agent.stt", "agent.llm"}
+    sections = {"tls", "auth", "limits", "timeouts", "telemetry", "espeak", "tone", "qwen3", "voices"}
+    sections |= {"agent", "agent.stt", "agent.llm"}
     assert [key for key, field in FIELDS.items() if key not in sections and not field.description] == []
 
 

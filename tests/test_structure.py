@@ -21,7 +21,7 @@ LAYERS = {
     "model": set(),
     "engine": {"text", "voices", "model"},
     "ipc": {"engine"},  # the child runs the engine's loop
-    "speech": {"voices"},
+    "speech": {"text", "voices"},  # of the text, what is known of numbers and abbreviations
     "serve": {"speech", "ipc", "voices"},
     "pipecat": {"speech", "serve"},
     "livekit": {"serve"},  # the wire protocol alone

@@ -96,12 +96,7 @@ export class Api {
 
   /** The agent behind the node; null where the node only speaks. @returns {Promise<Agent | null>} */
   async agent() {
-    try {
-      return await (await this.#call("api/agent")).json();
-    } catch (error) {
-      if (error instanceof ApiError && error.status === 404) return null;
-      throw error;
-    }
+    return (await this.#call("api/agent")).json();
   }
 
   /**

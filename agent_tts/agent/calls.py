@@ -210,7 +210,7 @@ class Calls:
             transport=transport,
             stt=self._ears.service(),
             llm=await self._brain.service(),
-            tts=AgentTTSService(speech=self._node.service, settings=voice),
+            tts=AgentTTSService(speech=self._node.service, metrics=self._node.metrics, settings=voice),
             turns=Turns(call_id, self._metrics, tell),
         )
 

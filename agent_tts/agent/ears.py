@@ -13,6 +13,7 @@ from pipecat.services.stt_service import STTService
 from pipecat.services.whisper.stt import WhisperSTTService
 
 from agent_tts.agent.part import Part
+from agent_tts.agent.scripted import ScriptedSTT
 from agent_tts.settings import AgentStt
 from agent_tts.voices.library import default_folder
 
@@ -37,6 +38,8 @@ class Ears:
         """What hears now."""
         if self._settings.kind == "none":
             return Part("none", "none", f"Speech recognition is turned off (agent.stt.kind). {TYPED}")
+        if self._settings.kind == "scripted":
+            return Part("scripted", "a script", f'All speech is taken for "{self._settings.words}" (agent.stt.kind).')
         if self._model is None:
             return Part("none", self._settings.model, self._message)
         return Part("whisper", self._settings.model)
@@ -60,6 +63,8 @@ class Ears:
 
     def service(self) -> STTService | None:
         """What hears in a new pipeline; None while there is nothing."""
+        if self._settings.kind == "scripted":
+            return ScriptedSTT(self._settings.words)
         if self._model is None:
             return None
         return _SharedWhisper(self._model, self._settings)

@@ -36,6 +36,8 @@ from agent_tts.pipecat.words import SPOKEN, Spoken
 
 PIECE_MS = 20  # of audio that leaves at once
 LEAD_MS = 40  # audio that has left and is not played yet: what is still heard after a hold
+MOST_LEFT_MS = LEAD_MS + PIECE_MS  # audio that has left and that the transport has not sent yet
+STUCK_S = 0.5  # a transport that sends nothing for so long is not waited for
 AHEAD_MS = 2_000  # audio that waits here; more stays in the engine, where it is not even made
 
 
@@ -73,11 +75,28 @@ class Playout(FrameProcessor):
         listener: told what becomes of the answers.
         tts: speaks in the same pipeline. Of an `AgentTTSService` the words are those that come with its audio; of
             another service, its word frames.
+        output: the transport's, which is not run ahead of when it falls behind the clock: what waits there can neither
+            be held nor told from what was heard. It is followed where it needs no resampling.
     """
 
-    def __init__(self, listener: Listener, tts: FrameProcessor, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        tts: FrameProcessor,
+        output: FrameProcessor | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__()
         self._listener = listener
+        # Milliseconds of audio that have left and that `output` has not sent; of no use until it tells what it sends.
+        self._left_ms = 0.0
+        # Of the audio that left last, Hz.
+        self._rate = 0
+        # Whether `output` tells what it sends, and set when it does.
+        self._follows = False
+        self._sent = asyncio.Event()
+        if output is not None:
+            output.add_event_handler("on_after_push_frame", self._on_sent)
         # Whether the words come with the audio.
         self._own_words = isinstance(tts, AgentTTSService)
         self._clock = clock
@@ -181,12 +200,28 @@ class Playout(FrameProcessor):
                 await self._changed.wait()
             elif (early_s := self._early_s(self._line[0])) > 0:
                 await asyncio.sleep(early_s)
+            elif self._follows and self._left_ms >= MOST_LEFT_MS:
+                await self._wait_for_output()
             else:
                 frame = self._line.popleft()
                 self._leave(frame)
                 await self.push_frame(frame)
                 if isinstance(frame, EndFrame):
                     return
+
+    async def _wait_for_output(self) -> None:
+        self._sent.clear()
+        try:
+            async with asyncio.timeout(STUCK_S):
+                await self._sent.wait()
+        except TimeoutError:
+            self._follows, self._left_ms = False, 0.0
+
+    async def _on_sent(self, _: FrameProcessor, frame: Frame) -> None:
+        if isinstance(frame, TTSAudioRawFrame) and frame.sample_rate == self._rate:
+            self._left_ms = max(0.0, self._left_ms - _ms(frame))
+            self._follows = True
+            self._sent.set()
 
     def _early_s(self, frame: Frame) -> float:
         """How long a frame has to wait for the audio before it; the end of an answer until all of it is played."""
@@ -199,6 +234,8 @@ class Playout(FrameProcessor):
             self._ahead_ms -= length_ms
             self._played_at = max(self._played_at, self._clock()) + length_ms / 1_000
             self._room.set()
+            self._rate = frame.sample_rate
+            self._left_ms += length_ms
             if not self._sounds:
                 self._sounds = True
                 self._listener.sounded()
@@ -228,7 +265,9 @@ class Playout(FrameProcessor):
         self._ahead_ms = sum(_ms(frame) for frame in self._line if isinstance(frame, TTSAudioRawFrame))
         self._open = self._sounds = self._holds_answer = False
         self._played_at = self._clock()
+        self._left_ms = 0.0
         self._room.set()
+        self._sent.set()
 
     async def _stop(self) -> None:
         task, self._task = self._task, None

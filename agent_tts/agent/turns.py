@@ -15,6 +15,7 @@ from pipecat.frames.frames import (
     LLMFullResponseStartFrame,
     LLMTextFrame,
     TranscriptionFrame,
+    TTSAudioRawFrame,
     TTSStartedFrame,
     VADUserStoppedSpeakingFrame,
 )
@@ -23,6 +24,7 @@ from pipecat.processors.frame_processor import FrameDirection
 from pipecat.processors.frameworks.rtvi.frames import RTVISendTextFrame
 
 from agent_tts.agent.metrics import AgentMetrics
+from agent_tts.pipecat.words import STREAM
 
 Tell = Callable[[dict[str, Any]], None]  # takes a message for the page; must not raise
 
@@ -38,6 +40,7 @@ class _Turn:
     llm_first_token: float | None = None
     audio_first: float | None = None
     context_id: str | None = None  # of the text-to-speech service
+    stream: str | None = None  # of the engine, the last one that was heard of
     written: str = ""  # by the language model
     heard: str = ""  # by the user
     failed: bool = False
@@ -107,6 +110,8 @@ class Turns(BaseObserver):
                 self._turn.written += text
             case TTSStartedFrame(context_id=context_id) if self._turn is not None:
                 self._turn.context_id = context_id
+            case TTSAudioRawFrame(metadata=metadata) if self._turn is not None:
+                self._turn.stream = metadata.get(STREAM, self._turn.stream)
             case InterruptionFrame():
                 self._interrupted()
             case _:
@@ -140,10 +145,11 @@ class Turns(BaseObserver):
         self._metrics.turns.labels(outcome).inc()
         told = ", ".join(f"{name} {ms}" for name, ms in marks.items() if ms is not None and name != "user_stopped")
         logger.info(
-            "agent: call {} turn {} context {}: {}; ms after the user: {}",
+            "agent: call {} turn {} context {} stream {}: {}; ms after the user: {}",
             self._call_id,
             turn.number,
             turn.context_id,
+            turn.stream,
             outcome,
             told or "nothing",
         )

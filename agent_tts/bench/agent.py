@@ -16,7 +16,7 @@ import numpy as np
 from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 from aiortc.mediastreams import AudioStreamTrack, MediaStreamError
 
-from agent_tts.bench.node import cpu_s
+from agent_tts.bench.node import cpu_used
 from agent_tts.bench.statistics import percentiles
 from agent_tts.errors import SpeechError
 
@@ -42,9 +42,9 @@ async def converse(url: str, key: str | None, calls: int, turns: int, pids: dict
     try:
         for caller in callers:
             await caller.call(url, key)
-        before, began = _cpu(pids), time.monotonic()
+        before, began = cpu_used(pids), time.monotonic()
         await asyncio.gather(*(caller.converse(turns) for caller in callers))
-        after, elapsed_s = _cpu(pids), time.monotonic() - began
+        after, elapsed_s = cpu_used(pids), time.monotonic() - began
     except TimeoutError:
         raise SpeechError("an answer of the agent was not heard in time") from None
     finally:
@@ -175,7 +175,3 @@ class _Caller:
                     if self._first_loud_at is None:
                         self._first_loud_at = self._loud_at
                         self._changed.set()
-
-
-def _cpu(pids: dict[str, int]) -> dict[str, float]:
-    return {name: used for name, pid in pids.items() if (used := cpu_s(pid)) is not None}

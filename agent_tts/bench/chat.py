@@ -32,13 +32,18 @@ Answer = Callable[[list[dict[str, Any]]], str]  # the messages of a request -> w
 
 @asynccontextmanager
 async def running_chat(
-    answer: Answer = lambda messages: ANSWER, *, think_s: float = THINK_S, token_s: float = TOKEN_S
+    answer: Answer = lambda messages: ANSWER,
+    *,
+    think_s: float = THINK_S,
+    token_s: float = TOKEN_S,
+    on_first: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[str]:
     """Its base URL, while it runs.
 
     Args:
         think_s: before the first token.
         token_s: from one token to the next.
+        on_first: called when the first token of an answer is sent.
     """
 
     async def models(_: Request) -> Response:
@@ -46,7 +51,7 @@ async def running_chat(
 
     async def completions(request: Request) -> Response:
         text = answer((await request.json())["messages"])
-        return StreamingResponse(_tokens(text, think_s, token_s), media_type="text/event-stream")
+        return StreamingResponse(_tokens(text, think_s, token_s, on_first), media_type="text/event-stream")
 
     routes = [Route("/v1/models", models), Route("/v1/chat/completions", completions, methods=["POST"])]
     config = uvicorn.Config(Starlette(routes=routes), log_config=None, lifespan="off", timeout_graceful_shutdown=1)
@@ -67,8 +72,9 @@ async def running_chat(
             await task
 
 
-async def _tokens(text: str, think_s: float, token_s: float) -> AsyncIterator[str]:
+async def _tokens(text: str, think_s: float, token_s: float, on_first: Callable[[], None]) -> AsyncIterator[str]:
     await asyncio.sleep(think_s)
+    on_first()
     for token in re.findall(r"\S+\s*", text):
         yield _chunk({"content": token}, None)
         await asyncio.sleep(token_s)

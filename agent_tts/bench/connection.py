@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
+import struct
 import time
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -82,6 +86,8 @@ class RawConnection(asyncio.Protocol):
         self.greeted: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         # Completed by the answer to `update`; None while there is none to come.
         self._updated: asyncio.Future[None] | None = None
+        # Told every message, before its listener is.
+        self.observer: Callable[[dict[str, Any]], None] | None = None
         # Completed when the TCP connection is gone.
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -115,9 +121,15 @@ class RawConnection(asyncio.Protocol):
         finally:
             self._updated = None
 
-    async def close(self) -> None:
-        """Cut the connection."""
+    async def close(self, *, reset: bool = False) -> None:
+        """Cut the connection, without a close frame.
+
+        Args:
+            reset: by an RST, as the kernel of a machine that has lost its process does.
+        """
         if self._transport is not None:
+            if reset and not self._transport.is_closing():
+                _never_linger(self._transport.get_extra_info("socket").fileno())
             self._transport.abort()
             await self.closed
 
@@ -170,6 +182,8 @@ class RawConnection(asyncio.Protocol):
         return rest
 
     def _take(self, now: float, message: dict[str, Any]) -> None:
+        if self.observer is not None:
+            self.observer(message)
         context_id = message.get("context_id")
         listener = self._listeners.get(context_id) if context_id is not None else None
         match message["type"]:
@@ -188,6 +202,12 @@ class RawConnection(asyncio.Protocol):
                 listener.told(now, message)
             case _ if listener is not None:
                 listener.told(now, message)
+
+
+def _never_linger(fd: int) -> None:
+    """Have the kernel forget what was not sent, and tell the peer by an RST, when the socket is closed."""
+    with socket.socket(fileno=os.dup(fd)) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 async def dial(url: str, key: str | None = None) -> tuple[RawConnection, dict[str, Any]]:

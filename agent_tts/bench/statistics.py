@@ -38,14 +38,18 @@ def mean_at_once(spans: Sequence[tuple[float, float]], begin: float, end: float)
 
 
 class Player:
-    """A player that starts on the first chunk: when chunks come in time, and when it runs dry.
+    """A player that starts with the first chunk, or some time after it: when chunks come in time, when it runs dry.
 
     All times are in seconds on one clock.
+
+    Args:
+        start_after_s: what it waits before it starts.
     """
 
-    __slots__ = ("_plays_until", "gaps", "gaps_s", "margins", "started_at")
+    __slots__ = ("_plays_until", "_start_after_s", "gaps", "gaps_s", "margins", "started_at")
 
-    def __init__(self) -> None:
+    def __init__(self, start_after_s: float = 0.0) -> None:
+        self._start_after_s = start_after_s
         # When the first chunk came; None before.
         self.started_at: float | None = None
         # When all that has come has been played.
@@ -59,7 +63,8 @@ class Player:
     def take(self, now: float, seconds: float) -> None:
         """A chunk of that length came."""
         if self.started_at is None:
-            self.started_at = self._plays_until = now
+            self.started_at = now
+            self._plays_until = now + self._start_after_s
         else:
             margin = self._plays_until - now
             self.margins.append(margin)

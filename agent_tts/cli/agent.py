@@ -17,9 +17,9 @@ def agent(config: str | None, flags: dict[str, Any], assignments: list[str], pri
 
 
 def _companion(settings: Settings) -> AgentServer:
-    from agent_tts.serve.run import log_to_stderr
+    from agent_tts.serve.logs import log_to_stderr
 
-    log_to_stderr(settings.log_level)  # before Pipecat greets
+    log_to_stderr(settings.log_level, settings.log_format)  # before Pipecat greets
     from agent_tts.agent.server import AgentServer
 
     return AgentServer(settings.agent)

@@ -16,14 +16,18 @@ from agent_tts.cli.options import (
     Engine,
     Host,
     Key,
+    LogFormat,
     LogLevel,
     Models,
     Port,
     PrintConfig,
     Set,
     Slots,
+    TlsCert,
+    TlsKey,
     Url,
     engine_flags,
+    server_flags,
 )
 from agent_tts.cli.reporting import reported
 from agent_tts.cli.voices import voices
@@ -58,7 +62,10 @@ def serve(
     dtype: Dtype = None,
     slots: Slots = None,
     api_key: ApiKeys = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     log_level: LogLevel = None,
+    log_format: LogFormat = None,
     config: Config = None,
     set_: Set = None,
     print_config: PrintConfig = False,
@@ -69,7 +76,7 @@ def serve(
     """
     from agent_tts.cli.serve import serve as run
 
-    flags = {"host": host, "port": port, "slots": slots, "log_level": log_level, "auth.api_keys": api_key or None}
+    flags = server_flags(host, port, slots, api_key, tls_cert, tls_key, log_level, log_format)
     with reported():
         code = run(config, flags | engine_flags(engine, model, device, dtype), set_ or [], print_config)
     raise typer.Exit(code)
@@ -85,10 +92,13 @@ def agent(
     dtype: Dtype = None,
     slots: Slots = None,
     api_key: ApiKeys = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     llm: Annotated[str | None, typer.Option("--llm", metavar="URL", help="Of OpenAI's chat completions.")] = None,
     llm_model: Annotated[str | None, typer.Option(help="Default: the first that the server has.")] = None,
     whisper: Annotated[str | None, typer.Option(help="A model's name, or a folder with one.")] = None,
     log_level: LogLevel = None,
+    log_format: LogFormat = None,
     config: Config = None,
     set_: Set = None,
     print_config: PrintConfig = False,
@@ -99,7 +109,7 @@ def agent(
     """
     from agent_tts.cli.agent import agent as run
 
-    flags = {"host": host, "port": port, "slots": slots, "log_level": log_level, "auth.api_keys": api_key or None}
+    flags = server_flags(host, port, slots, api_key, tls_cert, tls_key, log_level, log_format)
     flags |= {"agent.llm.base_url": llm, "agent.llm.model": llm_model, "agent.stt.model": whisper}
     with reported():
         code = run(config, flags | engine_flags(engine, model, device, dtype), set_ or [], print_config)
@@ -122,6 +132,8 @@ def say(
         int | None, typer.Option(min=0, max=2**63 - 1, help="The same seed and text is the same audio.")
     ] = None,
     clean: Annotated[bool, typer.Option(help="Make markdown, links and emoji speakable.")] = True,
+    normalize: Annotated[bool, typer.Option(help="Say numbers, money and dates in words.")] = False,
+    breaks: Annotated[bool, typer.Option(help='Obey <break time="500ms"/> in the text.')] = False,
     instructions: Annotated[str | None, typer.Option(help="How to speak; of a designed voice, who speaks.")] = None,
     temperature: Annotated[float, typer.Option(min=0.0, max=5.0, help="Of qwen3; 0 is greedy.")] = 0.9,
     top_k: Annotated[int, typer.Option(min=0, max=100_000, help="Of qwen3; 0 keeps all.")] = 50,
@@ -154,6 +166,8 @@ def say(
         Sampling(temperature, top_k, top_p),
         lead_ms=None,
         model=model if url else None,
+        normalize=normalize,
+        breaks=breaks,
     )
     flags = engine_flags(engine, [model] if model and not url else None, device, dtype)
     with reported():

@@ -245,6 +245,107 @@ def agent(
 
 
 @bench.command()
+def browser(
+    chromium: Annotated[str | None, typer.Argument(help="The browser; default: the Chromium that is found.")] = None,
+    engine: OwnEngine = "espeak",
+    synthetic: Synthetic = None,
+    type_: Type = None,
+    model: ModelFolder = None,
+    set_: Set = None,
+    calls: Annotated[int, typer.Option(min=1, max=1_000, help="One after the other.")] = 3,
+    turns: Annotated[int, typer.Option(min=1, max=100, help="Answers that are interrupted in each call.")] = 10,
+    json: Json = None,
+) -> None:
+    """How soon an agent falls silent, and is heard, in a real browser: spoken questions, interruptions by voice.
+
+    Headless Chromium has the page of a node of our own, and a microphone that speaks with espeak-ng's voice. Voice
+    activity and the end of turns are what they always are; all speech is taken for the same words, so that no weights
+    are needed, and the time that recognition takes is not in the figures (--set agent.stt.kind=whisper has it).
+
+    "voice to unheard" is from the first of the user's voice at the microphone to the last sound that the page lets
+    through, "told to silence" from the page's being told of it to the last sound that arrives. "LLM's first word" is
+    when the language model's server sends it. Echo cancellation is off: the microphone hears no loudspeaker.
+    """
+    from agent_tts.cli.bench_browser import run_browser
+    from agent_tts.cli.bench_target import Source, own
+
+    with reported():
+        source = Source(None, None, **own(None, engine, set_, synthetic, model, type_))
+        run_browser(source, chromium, calls, turns, json)
+
+
+@bench.command()
+def words(
+    languages: Annotated[str, typer.Option(help="Codes with commas between them.")] = "en,de,fr,es,ru,hi",
+    flush: Annotated[bool, typer.Option("--flush", help="After each sentence, so that its end is known.")] = False,
+    json: Json = None,
+) -> None:
+    """How far estimated word times are off, against those of espeak, which knows its own.
+
+    The estimates see the text as it comes and the audio as it is made. Three times of a word are measured: as told at
+    once with its text, as told just before its audio, and as known once all audio has been heard.
+    """
+    from agent_tts.cli.bench_words import run_words
+
+    with reported():
+        run_words(languages, flush, json)
+
+
+@bench.command()
+def load(
+    engine: OwnEngine = "espeak",
+    synthetic: Synthetic = None,
+    type_: Type = None,
+    model: ModelFolder = None,
+    set_: Set = None,
+    only: Annotated[str, typer.Option(help="Some of them.")] = "sessions,mixed,storm",
+    minutes: Annotated[float, typer.Option(min=0.05, max=1_440, help="Of sessions, and of mixed.")] = 1,
+    voice: Voice = None,
+    json: Json = None,
+) -> None:
+    """What a node must hold, and whether it keeps its promises meanwhile: exit code 1 when it breaks one.
+
+    sessions: 64 WebSocket sessions at once, on average. mixed: 60 % WebSockets, 20 % HTTP, 20 % WebRTC, texts of 5 to
+    2000 characters in 8 languages, 10 % barge-in. storm: 900 connections in 2 s that never send a byte, and 100 good
+    ones among them. All come at random times, from processes of their own, each with a connection of its own.
+    """
+    from agent_tts.cli.bench_load import run_load
+    from agent_tts.cli.bench_target import Source, own
+
+    with reported():
+        source = Source(None, None, **own(None, engine, set_, synthetic, model, type_))
+        run_load(source, only, 60 * minutes, {"voice": voice}, json)
+
+
+@bench.command()
+def soak(
+    engine: OwnEngine = "espeak",
+    synthetic: Synthetic = None,
+    type_: Type = None,
+    model: ModelFolder = None,
+    set_: Set = None,
+    contexts: Annotated[int, typer.Option(min=10, max=10_000_000, help="How many.")] = 5_000,
+    rate: Annotated[float, typer.Option(min=0.1, max=1_000, help="A second, at random times.")] = 12,
+    vanish: Annotated[float, typer.Option(min=0, max=1, help="Share of visitors who leave without a word.")] = 0.1,
+    kill_every: Annotated[float, typer.Option(min=5, max=86_400, help="Seconds between kills of the engine.")] = 60,
+    voice: Voice = None,
+    json: Json = None,
+) -> None:
+    """What a node keeps of thousands of short contexts: exit code 1 when memory, descriptors, tasks or slots leak.
+
+    Some visitors vanish, by a reset or by closing the connection; the engine process is killed every minute, and what
+    it spoke is lost. Every context ends exactly once all the same.
+    """
+    from agent_tts.bench.soak import Soak
+    from agent_tts.cli.bench_load import run_soak
+    from agent_tts.cli.bench_target import Source, own
+
+    with reported():
+        source = Source(None, None, **own(None, engine, set_, synthetic, model, type_))
+        run_soak(source, Soak(contexts, rate, vanish, kill_every), {"voice": voice}, json)
+
+
+@bench.command()
 def frame(
     synthetic: Annotated[str | None, typer.Option(help="Random weights of a size: 1.7B or 0.6B.")] = None,
     model: Annotated[Path | None, typer.Option(help="Instead: a checkpoint folder.")] = None,

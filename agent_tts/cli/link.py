@@ -89,7 +89,19 @@ async def remote(url: str, key: str | None, options: SpeechOptions) -> AsyncIter
         assert speech.done is not None
         return End((speech.done.rtf or 0.0) * speech.done.audio_ms, speech.done.reason == "length")
 
-    names = ("model", "voice", "language", "instructions", "seed", "speed", "pitch", "clean", "lead_ms")
+    names = (
+        "model",
+        "voice",
+        "language",
+        "instructions",
+        "seed",
+        "speed",
+        "pitch",
+        "clean",
+        "lead_ms",
+        "normalize",
+        "breaks",
+    )
     session = {name: getattr(options, name) for name in names} | {"sampling": dataclasses.asdict(options.sampling)}
     async with connect(url, api_key=key, buffer_bytes=BUFFER_BYTES, timestamps="none", **session) as node:
         yield Speaker(node.open, end_of)

@@ -28,8 +28,34 @@ Host = Annotated[str | None, typer.Option(help="Address to listen on; beyond 127
 Port = Annotated[int | None, typer.Option(min=0, max=65_535, help="0 picks a free one.")]
 Slots = Annotated[int | None, typer.Option(min=1, help="Contexts that may speak at once.")]
 ApiKeys = Annotated[list[str] | None, typer.Option("--api-key", help="Accept this key; may be repeated.")]
+TlsCert = Annotated[str | None, typer.Option(metavar="FILE", help="Serve HTTPS and WSS with this certificate (PEM).")]
+TlsKey = Annotated[str | None, typer.Option(metavar="FILE", help="Its key; default: in the file of --tls-cert.")]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
+LogFormat = Annotated[str | None, typer.Option(help="text or json.")]
 PrintConfig = Annotated[bool, typer.Option("--print-config", help="Show all settings, and leave.")]
+
+
+def server_flags(
+    host: str | None,
+    port: int | None,
+    slots: int | None,
+    api_keys: list[str] | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    log_level: str | None,
+    log_format: str | None,
+) -> dict[str, Any]:
+    """The settings that the options of a node are, by keys with dots; None where one was not given."""
+    return {
+        "host": host,
+        "port": port,
+        "slots": slots,
+        "auth.api_keys": api_keys or None,
+        "tls.cert": tls_cert,
+        "tls.key": tls_key,
+        "log_level": log_level,
+        "log_format": log_format,
+    }
 
 
 def engine_flags(

@@ -26,7 +26,7 @@ from agent_tts.engine.resample import Resampler
 from agent_tts.engine.slots import Mark, Slots, Track
 from agent_tts.events import SAMPLE_RATE, EngineInfo, SpeechOptions, WordTime
 from agent_tts.settings import Settings
-from agent_tts.text.feed import Unit
+from agent_tts.text.feed import Break, Unit
 
 # Synthesis in one step, in seconds: a slot whose turn does not come is spoken in the next step.
 STEP_BUDGET_S = 0.005
@@ -90,7 +90,12 @@ class EspeakEngine:
     def _make(self, opened: Open) -> _Owner:
         language, variant = self._voices.resolve(opened.options.voice, opened.options.language)
         delivery = Delivery.of(language, variant, opened.options)
-        return _Owner(self._espeak, Track(opened, self._first_words), delivery, unpaced=opened.options.lead_ms is None)
+        return _Owner(
+            self._espeak,
+            Track(opened, language.code, self._first_words),
+            delivery,
+            unpaced=opened.options.lead_ms is None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +157,12 @@ class _Owner:
                 outputs += self._speak(item) if isinstance(item, Unit) else self._pass(item)
         return outputs
 
-    def _pass(self, mark: Mark) -> list[Output]:
+    def _pass(self, item: Mark | Break) -> list[Output]:
         self.track.write(self._resampler.finish())
-        self.track.mark(mark)
+        if isinstance(item, Break):
+            self.track.rest(item)
+        else:
+            self.track.mark(item)
         self._resampler, self._origin, self._fed = self._new_resampler(), self.track.samples, 0
         return []
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from agent_tts.engine.base import Open, Text
 from agent_tts.engine.slots import in_chunks
-from agent_tts.text.chars import is_unspeakable
-from agent_tts.text.clean import Cleaner
+from agent_tts.text.breaks import Break
+from agent_tts.text.reader import Reader, Reading
 from agent_tts.text.segments import Segmenter
 from agent_tts.text.tokens import TokenFeed
 
@@ -25,6 +25,7 @@ class Piece:
     speakable: bool = False  # there is more than white space in it
     complete: bool = False  # no more tokens will come
     flushes: int = 0  # flush points right after it
+    rest_ms: int = 0  # silence after it, and before those points
 
 
 class PieceFeed:
@@ -34,7 +35,8 @@ class PieceFeed:
     they are the last.
     """
 
-    def __init__(self, opened: Open, tokens: TokenFeed) -> None:
+    def __init__(self, opened: Open, tokens: TokenFeed, language: str = "en") -> None:
+        """`language` is the code of the one that is spoken, as far as it is known."""
         self.slot = opened.slot
         self.epoch = opened.epoch
         # Text that is not read yet, in chunks. Bounded by what the front lets in.
@@ -42,7 +44,7 @@ class PieceFeed:
         # Characters read so far, and those of the chunk that are to be spoken.
         self._offset = 0
         self._chars: list[str] = []
-        self._cleaner = Cleaner(lambda char, _: self._chars.append(char)) if opened.options.clean else None
+        self._reader = Reader(Reading.of(opened.options, language), self._take, self._rest)
         self._segmenter = Segmenter(PIECE_CHARS)
         self._tokens = tokens
         # Pieces that are not spoken yet, the one that grows included; never empty while `ended` is False.
@@ -66,19 +68,11 @@ class PieceFeed:
 
     def _read(self, text: Text) -> None:
         for char in text.text:
-            if self._cleaner:
-                self._cleaner.push(char, self._offset)
-            elif not is_unspeakable(char):
-                self._chars.append(char)
+            self._reader.push(char, self._offset)
             self._offset += 1
-        if self._cleaner and (text.flush or text.last):
-            self._cleaner.flush(self._offset)
-        chars, self._chars = "".join(self._chars), []
-        for part in self._segmenter.feed(chars):
-            if part is None:
-                self._end_piece()
-            else:
-                self._grow(part)
+        if text.flush or text.last:
+            self._reader.flush(self._offset)
+        self._cut()
         if text.flush:
             self._segmenter.cut()
             self._flush()
@@ -86,6 +80,26 @@ class PieceFeed:
             self._end_piece()
             self.pieces.pop()  # the new one
             self.ended = True
+
+    def _take(self, char: str, _: int) -> None:
+        self._chars.append(char)
+
+    def _cut(self) -> None:
+        """Hand the characters to the pieces."""
+        chars, self._chars = "".join(self._chars), []
+        for part in self._segmenter.feed(chars):
+            if part is None:
+                self._end_piece()
+            else:
+                self._grow(part)
+
+    def _rest(self, pause: Break) -> None:
+        """A pause ends a piece: it is exact between what two prompts say."""
+        self._cut()
+        self._segmenter.cut()
+        if self.pieces[-1].speakable or len(self.pieces) == 1 or self.pieces[-2].flushes:
+            self._end_piece()
+        self.pieces[-2].rest_ms += pause.ms
 
     def _grow(self, text: str) -> None:
         piece = self.pieces[-1]

@@ -137,6 +137,8 @@ class Qwen3Engine:
     def _prepare(self, row: Row) -> list[Output]:
         row.runs = False
         outputs = row.read()
+        if made := row.hand_out():
+            return outputs + made
         self._join(row)
         return outputs + row.settle()
 
@@ -204,7 +206,7 @@ class Qwen3Engine:
             away = self._watch.see(slots, spoken.codes[index], spoken.pcm[index], tokens)
             ordinary = spoken.finite[index] & ~spoken.ended[index] & ~away
             for (at, row), is_ordinary, run_away in zip(heard, ordinary.tolist(), away.tolist(), strict=True):
-                if is_ordinary and row.heard:
+                if is_ordinary and row.heard and row.outlet is None:
                     outputs.append(Frame(row.track.slot, row.track.epoch, spoken.pcm[at].tobytes()))
                 else:
                     outputs += self._slots.guard(row, partial(row.hear, spoken, at, run_away=run_away))

@@ -12,6 +12,7 @@ import numpy as np
 from agent_tts.engine.admission import Speaker
 from agent_tts.engine.base import Done, Flushed, Frame, NotFinite, Open, Output, Starved
 from agent_tts.engine.graphs import Spoken
+from agent_tts.engine.outlet import Outlet
 from agent_tts.engine.pieces import Piece, PieceFeed
 from agent_tts.engine.qwen3_model import Qwen3Model
 from agent_tts.engine.qwen3_voices import Cast
@@ -20,6 +21,7 @@ from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
 from agent_tts.events import SpeechOptions
 from agent_tts.model.prompt import Prompt, build_prompt, text_needed
 from agent_tts.model.sampling import Sampling
+from agent_tts.text.breaks import Break
 from agent_tts.voices import LANGUAGES
 
 LANGUAGE_NAMES = {code: name for name, code in LANGUAGES.items()}
@@ -45,7 +47,9 @@ class Row:
     """
 
     def __init__(self, opened: Open, cast: Cast) -> None:
-        self.track = PieceFeed(opened, cast.model.tokenizer.feed())
+        self.track = PieceFeed(opened, cast.model.tokenizer.feed(), _code(opened.options))
+        # Its audio, where it is not whole frames of the model. None where it is.
+        self.outlet = Outlet(opened.slot, opened.epoch) if opened.options.breaks else None
         self.cast = cast
         # The voice on its model. None until the model is loaded.
         self.speaker: Speaker | None = None
@@ -89,11 +93,19 @@ class Row:
     def goes_on(self) -> bool:
         """Whether it takes part in this step with what it has: most rows do in most steps."""
         self.runs = (
-            (self._complete or (self._given - self._read > TOKENS_AHEAD and self.track.pieces[0].speakable))
+            not (self.outlet and self.outlet.ready)
+            and (self._complete or (self._given - self._read > TOKENS_AHEAD and self.track.pieces[0].speakable))
             and 0 < self._used < self.model.positions
             and self.model.reserve(self.track.slot, self._used + 1)
         )
         return self.runs
+
+    def hand_out(self) -> list[Output]:
+        """A frame that was made before, and what is due after it; nothing where there is none."""
+        if self.outlet is None:
+            return []
+        outputs = self.outlet.hand_out()
+        return [*outputs, Done(self.track.slot, self.track.epoch)] if self.outlet.finished else outputs
 
     def read(self) -> list[Output]:
         """Read the text, and pass pieces in which there is nothing to speak."""
@@ -155,7 +167,7 @@ class Row:
         """Hand the row its text; whether it can run, or why it cannot."""
         slot, epoch = self.track.slot, self.track.epoch
         if not self.track.pieces:
-            return [Done(slot, epoch)]
+            return self._end()
         piece = self.track.pieces[0]
         if self.joined and piece.speakable and not self._complete and (piece.tokens or piece.complete):
             self._give(piece.tokens, complete=piece.complete)
@@ -206,13 +218,13 @@ class Row:
             raise NotFinite("the model computed a frame that is not finite")
         if spoken.ended[index]:
             outputs = self._end_piece()
-            return outputs if self.track.pieces else [*outputs, Done(slot, epoch)]
+            return outputs if self.track.pieces else [*outputs, *self._end()]
         outputs = []
         pcm = spoken.pcm[index]
         # The first frame of a speaker is usually digital silence, which would be 80 ms of waiting.
         if self.heard or int(np.abs(pcm.astype(np.int32)).max()) >= SILENT_PEAK:
             self.heard = True
-            outputs.append(Frame(slot, epoch, pcm.astype("<i2").tobytes()))
+            outputs += self._frame(pcm.astype("<i2").tobytes())
         if run_away:
             outputs.append(Done(slot, epoch, length=True))
         return outputs
@@ -225,7 +237,32 @@ class Row:
             self.model.release(self.track.slot)
         self._used = self._read = self._given = self.tokens = 0
         self._complete = False
-        return [Flushed(self.track.slot, self.track.epoch)] * piece.flushes
+        if self.outlet is None:
+            return [Flushed(self.track.slot, self.track.epoch)] * piece.flushes
+        self.outlet.rest(Break(piece.rest_ms))
+        for _ in range(piece.flushes):
+            self.outlet.flush()
+        return []  # `hand_out` gives a frame a step
+
+    def _frame(self, pcm: bytes) -> list[Output]:
+        """What a frame of the model gives."""
+        if self.outlet is None:
+            return [Frame(self.track.slot, self.track.epoch, pcm)]
+        self.outlet.write(pcm)
+        return self.outlet.hand_out()
+
+    def _end(self) -> list[Output]:
+        """All pieces have been spoken."""
+        if self.outlet is None:
+            return [Done(self.track.slot, self.track.epoch)]
+        self.outlet.end()
+        return self.hand_out()
+
+
+def _code(options: SpeechOptions) -> str:
+    """The code of the language that is spoken; English where the model finds out."""
+    code = LANGUAGES.get(options.language, options.language)
+    return "en" if code == "auto" else code
 
 
 def _language(options: SpeechOptions, model: Qwen3Model) -> str:

@@ -12,10 +12,10 @@ from typing import Generic, Protocol, TypeVar
 
 from loguru import logger
 
-from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Input, Open, Output, Starved, Text
+from agent_tts.engine.base import Close, Done, Failed, Frame, Input, Open, Output, Starved, Text
+from agent_tts.engine.outlet import Outlet
 from agent_tts.errors import SpeechError
-from agent_tts.events import FRAME_BYTES
-from agent_tts.text.feed import TextFeed, Unit
+from agent_tts.text.feed import Break, Reading, TextFeed, Unit
 
 READ_CHARS = 500  # of text in one go: half a millisecond
 
@@ -38,37 +38,37 @@ class Mark(Enum):
 class Track:
     """One owner's text and audio: units out to the engine, which writes their samples; frames out to the listener."""
 
-    def __init__(self, opened: Open, first_words: int = 2) -> None:
+    def __init__(self, opened: Open, language: str, first_words: int = 2) -> None:
+        """`language` is the code of the one that is spoken."""
         self.slot = opened.slot
         self.epoch = opened.epoch
         # Text to be cut into units, in pieces. Bounded by what the front lets in: characters of a context, and flushes
         # that are not answered yet.
         self._unread: deque[Text] = deque()
         # What the engine has to speak next, in order, as far as the text is read.
-        self._pending: deque[Unit | Mark] = deque()
-        # Frames handed out.
-        self.frames = 0
+        self._pending: deque[Unit | Break | Mark] = deque()
         # Cuts the text into units that later text cannot change.
-        self._feed = TextFeed(clean=opened.options.clean, first_words=first_words)
-        # pcm_s16le that is not handed out yet.
-        self._pcm = bytearray()
-        # For each flush that is not answered yet: how many frames lie before it.
-        self._flushes: deque[int] = deque()
-        # Whether `_pcm` is the rest of the stream.
-        self._ended = False
+        self._feed = TextFeed(Reading.of(opened.options, language), first_words=first_words)
+        # Its audio.
+        self._outlet = Outlet(opened.slot, opened.epoch)
+
+    @property
+    def frames(self) -> int:
+        """Frames handed out."""
+        return self._outlet.frames
 
     @property
     def samples(self) -> int:
         """Length of all audio so far, handed out or not."""
-        return (self.frames * FRAME_BYTES + len(self._pcm)) // 2
+        return self._outlet.samples
 
     @property
     def ready(self) -> int:
         """Whole frames that wait to be handed out."""
-        return len(self._pcm) // FRAME_BYTES
+        return self._outlet.ready
 
     @property
-    def pending(self) -> deque[Unit | Mark]:
+    def pending(self) -> deque[Unit | Break | Mark]:
         """What the engine has to speak next, in order.
 
         Where nothing waits, one piece of the text is read for it, so that no step has to read a long text at once;
@@ -96,30 +96,25 @@ class Track:
 
     def write(self, pcm: bytes) -> None:
         """Append audio of what was taken from `pending`: pcm_s16le of any length."""
-        self._pcm += pcm
+        self._outlet.write(pcm)
+
+    def rest(self, pause: Break) -> None:
+        """Append a pause that was taken from `pending`."""
+        self._outlet.rest(pause)
 
     def mark(self, mark: Mark) -> None:
-        """All audio before `mark` has been written, so no part of it waits for the rest of its frame any longer."""
+        """All audio before `mark` has been written."""
         if mark is Mark.END:
-            self._ended = True
+            self._outlet.end()
         else:
-            self._pcm += bytes(-len(self._pcm) % FRAME_BYTES)
-            self._flushes.append(self.frames + self.ready)
+            self._outlet.flush()
 
     def hand_out(self) -> list[Output]:
         """The next frame and what is due after it, or why there is none; nothing while the engine owes audio."""
-        outputs: list[Output] = []
-        if self.ready or (self._ended and self._pcm):
-            outputs.append(Frame(self.slot, self.epoch, bytes(self._pcm[:FRAME_BYTES])))
-            del self._pcm[:FRAME_BYTES]
-            self.frames += 1
-        dry = self.dry and not outputs
-        while self._flushes and self._flushes[0] <= self.frames:
-            self._flushes.popleft()
-            outputs.append(Flushed(self.slot, self.epoch))
-        if self._ended and not self._pcm:
+        outputs = self._outlet.hand_out()
+        if self._outlet.finished:
             outputs.append(Done(self.slot, self.epoch))
-        elif dry:
+        elif self.dry and not any(isinstance(output, Frame) for output in outputs):
             outputs.append(Starved(self.slot, self.epoch))
         return outputs
 

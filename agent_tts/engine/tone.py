@@ -24,6 +24,7 @@ from agent_tts.engine.slots import Mark, Slots, Track
 from agent_tts.errors import UnknownVoice
 from agent_tts.events import SAMPLE_RATE, EngineInfo, SpeechOptions, Voice
 from agent_tts.settings import Settings, Tone
+from agent_tts.text.feed import Break
 from agent_tts.voices import LANGUAGES, OPENAI_VOICES, QWEN_VOICES
 
 TONES_HZ = (220, 440, 660, 880, 1_320)
@@ -72,7 +73,7 @@ class _Owner:
 
     def __init__(self, opened: Open, settings: Tone) -> None:
         options = opened.options
-        self.track = Track(opened)
+        self.track = Track(opened, "en" if options.language == "auto" else options.language)
         # The scripted fault; None when there is none, or when none is allowed.
         self._fault = Fault.parse(options.instructions) if settings.scripted_faults else None
         # float32[SAMPLE_RATE]: one second of the sine, a whole number of periods.
@@ -112,6 +113,8 @@ class _Owner:
                 self._words.append("on-and-on")
             elif isinstance(item := track.pending.popleft(), Mark):
                 track.mark(item)
+            elif isinstance(item, Break):
+                track.rest(item)
             else:
                 self._words += item.text.split()
         return track.hand_out()

@@ -35,6 +35,7 @@ class StepOps:
     """The parts of a step that there are two of: the modules, and fused kernels (`fused.fuse`)."""
 
     talk: Callable[[Tensor, Tensor, Cache, Tensor | None], Tensor]  # as Talker.step; its input may be overwritten
+    prefill: Callable[[Tensor, Tensor, Tensor, Cache, int | None], None]  # as Talker.prefill
     complete: Callable[[PredictorState, Tensor, Tensor, Draw], tuple[Tensor, Tensor]]  # as Predictor.forward
     draw: Callable[[Tensor, Warp, Tensor, Tensor, int], Tensor]  # as sampling.draw
 
@@ -88,7 +89,7 @@ class FrameModel(nn.Module):
         self.control: Tensor  # bool[V]: never drawn
         control = (codes >= config.talker.vocab_size - CONTROL_CODES) & ~self.end_of_speech
         self.register_buffer("control", control, persistent=False)
-        self.ops = StepOps(self.talker.step, self.predictor, draw)
+        self.ops = StepOps(self.talker.step, self.talker.prefill, self.predictor, draw)
 
     def init_state(
         self, rows: int, positions: int, pages: int | None = None, page_positions: int = PAGE_POSITIONS
@@ -167,7 +168,7 @@ class FrameModel(nn.Module):
         offsets = torch.arange(parts.numbers.shape[1] - 1, device=parts.at.device)
         positions = torch.where(offsets < parts.lengths[:, None], parts.at[:, None] + offsets, state.cache.sink)
         x = self.embed(parts.numbers, parts.vectors)
-        self.talker.prefill(x[:, :-1], parts.rows, positions, state.cache, span)
+        self.ops.prefill(x[:, :-1], parts.rows, positions, state.cache, span)
         return x[:, -1]
 
     @torch.inference_mode()

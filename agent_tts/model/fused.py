@@ -1,7 +1,7 @@
 """The frame step out of fused kernels, for a GPU with triton: same values as the modules, up to the order of sums.
 
-Prompts are computed by the modules all the same. The weights of
-parallel layers are joined into one tensor, and the modules keep views of it: no weight is in memory twice.
+The positions of prompts are as many rows of a step of the talker. The weights of parallel layers are joined into one
+tensor, and the modules keep views of it: no weight is in memory twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from agent_tts.model.frame import FrameModel, StepOps
-from agent_tts.model.kernels.attention import FramePlace, Heads, Place, Scratch, attend, attend_in_frame
+from agent_tts.model.kernels.attention import (
+    FramePlace,
+    Heads,
+    Place,
+    Scratch,
+    attend,
+    attend_in_frame,
+    attend_together,
+)
 from agent_tts.model.kernels.linear import Norm, linear, rms_norm
 from agent_tts.model.kernels.sampling import draw
 from agent_tts.model.layers import Cache, Layer, RMSNorm, Transformer, TransformerShape
@@ -25,7 +33,8 @@ from agent_tts.model.predictor import Draw, PredictorState
 
 def fuse(model: FrameModel) -> None:
     """Makes the steps of a loaded model run on the kernels: on a GPU, in bfloat16."""
-    model.ops = StepOps(FusedTalker(model).step, FusedPredictor(model).step, draw)
+    talker = FusedTalker(model)
+    model.ops = StepOps(talker.step, talker.prefill, FusedPredictor(model).step, draw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,7 @@ def joined(*modules: nn.Module) -> Tensor:
 
 
 class FusedTalker:
-    """`Talker.step`."""
+    """`Talker.step` and `Talker.prefill`."""
 
     def __init__(self, model: FrameModel) -> None:
         config, talker = model.config.talker, model.talker
@@ -83,6 +92,8 @@ class FusedTalker:
         self.heads = _heads(config, talker, config.max_position_embeddings, weight)
         # By how many rows a step has.
         self._scratch: dict[int, Scratch] = {}
+        # The same, of all the positions of a batch of prompts.
+        self._together: dict[int, Scratch] = {}
 
     def step(self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None = None) -> Tensor:
         size, table = len(x), cache.table if rows is None else cache.table[rows]
@@ -92,6 +103,19 @@ class FusedTalker:
             place = Place(positions, cache.keys[index], cache.values[index], table, cache.sink)
             x = layer.run(x, partial(attend, layer.q_norm, layer.k_norm, self.heads, place, self._scratch[size]))
         return rms_norm(x, self._norm.weight, self._norm.eps)
+
+    def prefill(self, x: Tensor, rows: Tensor, positions: Tensor, cache: Cache, span: int | None) -> None:
+        """Every position is a row of its own, which reads no more than the `span` that it may."""
+        table = cache.table[rows[:, None].expand_as(positions).flatten()]
+        x, positions = x.flatten(0, 1), positions.flatten()
+        size = len(x)
+        if size not in self._together:
+            self._together[size] = Scratch.together(size, cache.sink + 1, self.heads, x.device)
+        for index, layer in enumerate(self.layers):
+            place = Place(positions, cache.keys[index], cache.values[index], table, cache.sink)
+            x = layer.run(
+                x, partial(attend_together, layer.q_norm, layer.k_norm, self.heads, place, self._together[size])
+            )
 
 
 class FusedPredictor:

@@ -17,6 +17,8 @@ Session = Mapping[str, Any]  # fields of protocol.md's `session`
 class Utterance(Protocol):
     """One context of a node."""
 
+    context_id: str  # names it in the logs of the node
+
     def write(self, text: str) -> None:
         """Append text, verbatim and in any split. Never blocks; ignored once it has ended or failed."""
         ...

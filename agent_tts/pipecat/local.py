@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Literal
 
 from agent_tts.errors import RETRY_MS, Draining, EngineLost, from_code
 from agent_tts.events import SAMPLE_RATE, Audio, Finished
@@ -10,20 +11,28 @@ from agent_tts.events import Words as Aligned
 from agent_tts.pipecat.link import Session, Utterance
 from agent_tts.remote import Audio as AudioPiece
 from agent_tts.remote import ContextEvent, Done, Word, Words
+from agent_tts.serve.metrics import ContextMeter, Metrics
 from agent_tts.serve.protocol import SessionConfig
 from agent_tts.settings import Limits
 from agent_tts.speech.encoding import make_encoder
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.session import Speech
 from agent_tts.speech.words import Word as TimedWord
-from agent_tts.speech.words import WordTimeline
+from agent_tts.speech.words import WordTimeline, timeline_of
+
+CARRIER = "pipecat"
 
 
 class LocalLink:
-    """The speech of a node in this event loop, which its owner starts and closes."""
+    """The speech of a node in this event loop, which its owner starts and closes.
 
-    def __init__(self, speech: SpeechService, max_lead_ms: int = Limits().max_lead_ms) -> None:
+    Args:
+        metrics: of the same node, for what is spoken here.
+    """
+
+    def __init__(self, speech: SpeechService, metrics: Metrics, max_lead_ms: int = Limits().max_lead_ms) -> None:
         self._service = speech
+        self._metrics = metrics
         self._max_lead_ms = max_lead_ms
 
     async def connect(self) -> bool:
@@ -39,8 +48,8 @@ class LocalLink:
     def begin(self, session: Session) -> Utterance:
         config = self._config(session)
         speech = self._service.open(config.options())
-        info = self._service.info
-        return LocalUtterance(speech, config, aligned=info is not None and info.aligns_words)
+        timeline = timeline_of(self._service.info, config.speed, config.language, breaks=config.breaks)
+        return LocalUtterance(speech, config, self._metrics.context(CARRIER), timeline)
 
     async def close(self) -> bool:
         """There is no connection; each utterance is stopped by who began it."""
@@ -53,20 +62,28 @@ class LocalLink:
 class LocalUtterance:
     """A `Speech` that tells what a context of the protocol tells."""
 
-    def __init__(self, speech: Speech, config: SessionConfig, *, aligned: bool) -> None:
+    def __init__(self, speech: Speech, config: SessionConfig, meter: ContextMeter, timeline: WordTimeline) -> None:
+        self.context_id = speech.name
         self._speech = speech
-        self._timeline = WordTimeline(aligned=aligned, speed=config.speed)
+        speech.waker = self._on_event
+        # Ended by the last event. None after that.
+        self._meter: ContextMeter | None = meter
+        self._timeline = timeline
         # From the engine's pcm to the output's.
         output = config.output
         self._encoder = make_encoder(output.encoding, output.sample_rate, output.bit_rate)
         # Words with a time that `events` has not told yet.
         self._untold: list[TimedWord] = []
+        # Audio that `events` has told, in ms.
+        self._told_ms = 0.0
         # Index of the next sample at the output rate.
         self._first_sample = 0
 
     def write(self, text: str) -> None:
         """See `Utterance`."""
         self._untold += self._timeline.append(text)
+        if text and self._meter is not None:
+            self._meter.text()
         self._speech.write(text)
 
     def end(self) -> None:
@@ -76,7 +93,10 @@ class LocalUtterance:
 
     def stop(self) -> None:
         """See `Utterance`."""
+        if self._meter is not None:
+            self._meter.cancelled()
         self._speech.stop()
+        self._on_event()
 
     async def events(self) -> AsyncIterator[ContextEvent]:
         """See `Utterance`. The words come before the audio that they are spoken in."""
@@ -84,27 +104,42 @@ class LocalUtterance:
             if isinstance(event, Aligned):
                 self._untold += self._timeline.align(event.words)
             elif isinstance(event, Audio):
+                if self._meter is not None:
+                    self._meter.audio(len(event.pcm) // 2 * 1_000 / SAMPLE_RATE)
                 for told in self._tell(event.pcm):
                     yield told
             elif isinstance(event, Finished):
+                self._end_meter(event)
                 if event.code is not None:
                     raise from_code(event.code, event.message, event.retry_after_ms)
-                for told in self._tell_rest():
+                for told in self._tell_rest(cut=event.reason == "length"):
                     yield told
                 yield self._done(event)
 
     # ------------------------------------------------------------ inside
 
+    def _on_event(self) -> None:
+        """The end of a stream that was stopped is read by nobody."""
+        if self._speech.stopped and self._speech.finished is not None:
+            self._end_meter(self._speech.finished)
+
+    def _end_meter(self, event: Finished) -> None:
+        meter, self._meter = self._meter, None
+        if meter is not None:
+            meter.finished(event)
+
     def _tell(self, pcm: bytes) -> list[ContextEvent]:
-        return [*self._words(), *self._pieces(self._encoder.encode(pcm))]
+        untold, self._untold = self._untold, []
+        self._told_ms += len(pcm) * 500 / SAMPLE_RATE
+        self._timeline.hear(pcm)
+        settled = self._timeline.settle(self._told_ms)
+        words = [*_words(self._timeline.kind, untold), *_words("aligned", settled)]
+        return [*words, *self._pieces(self._encoder.encode(pcm))]
 
-    def _tell_rest(self) -> list[ContextEvent]:
-        self._untold += self._timeline.finish(self._audio_ms)
-        return [*self._words(), *self._pieces(self._encoder.flush())]
-
-    def _words(self) -> list[Words]:
-        words, self._untold = self._untold, []
-        return [Words(self._timeline.kind, tuple(map(_word, words)))] if words else []
+    def _tell_rest(self, *, cut: bool) -> list[ContextEvent]:
+        untold = self._untold + self._timeline.finish(self._audio_ms, cut=cut)
+        words = [*_words(self._timeline.kind, untold), *_words("aligned", self._timeline.settle())]
+        return [*words, *self._pieces(self._encoder.flush())]
 
     def _pieces(self, chunks: list[tuple[bytes, int]]) -> list[AudioPiece]:
         pieces = []
@@ -120,6 +155,10 @@ class LocalUtterance:
     @property
     def _audio_ms(self) -> int:
         return round(self._speech.samples * 1_000 / SAMPLE_RATE)
+
+
+def _words(kind: Literal["aligned", "estimated"], words: list[TimedWord]) -> list[Words]:
+    return [Words(kind, tuple(map(_word, words)))] if words else []
 
 
 def _word(word: TimedWord) -> Word:

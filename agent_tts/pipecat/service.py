@@ -28,8 +28,9 @@ from agent_tts.pipecat import faults
 from agent_tts.pipecat.link import Link, SocketLink, Utterance
 from agent_tts.pipecat.local import LocalLink
 from agent_tts.pipecat.settings import AgentTTSSettings, defaults
-from agent_tts.pipecat.words import SPOKEN, Spoken, SpokenWords
+from agent_tts.pipecat.words import SPOKEN, STREAM, Spoken, SpokenWords
 from agent_tts.remote import Audio, Done, Words
+from agent_tts.serve.metrics import Metrics
 from agent_tts.speech.service import SpeechService
 
 # Silence after which Pipecat gives a turn up. A node ends each context itself, with `starved` at the latest, so that a
@@ -69,6 +70,7 @@ class AgentTTSService(TTSService):
         url: str = DEFAULT_URL,
         api_key: str | None = None,
         speech: SpeechService | None = None,
+        metrics: Metrics | None = None,
         settings: AgentTTSSettings | None = None,
         text_aggregation_mode: TextAggregationMode = TextAggregationMode.TOKEN,
         **options: Any,
@@ -79,6 +81,7 @@ class AgentTTSService(TTSService):
             url: of a node, as for `agent_tts.connect`.
             api_key: sent as `Authorization: Bearer`.
             speech: of a node in this process, in place of one at `url`; its owner starts and closes it.
+            metrics: of that node; None keeps what is spoken here out of them.
             settings: what the voice is to be; see `AgentTTSSettings`.
             text_aggregation_mode: SENTENCE waits for whole sentences.
             options: of Pipecat's `TTSService`. A `sample_rate` is 8, 16, 22.05, 24, 32, 44.1 or 48 kHz, as the
@@ -101,7 +104,7 @@ class AgentTTSService(TTSService):
             max_consecutive_zero_audio_contexts=0,
             **options,
         )
-        self._link: Link = SocketLink(url, api_key) if speech is None else LocalLink(speech)
+        self._link: Link = SocketLink(url, api_key) if speech is None else LocalLink(speech, metrics or Metrics())
         # Turns that are written or heard, by the id of their audio context.
         self._turns: dict[str, _Turn] = {}
         # Brings the service back when the node can speak again. None while nothing is known to keep it from that.
@@ -273,6 +276,7 @@ class AgentTTSService(TTSService):
                         await self._tell(turn, turn.words.until(samples * 1_000 / sample_rate))
                         frame = TTSAudioRawFrame(pcm, sample_rate, 1, context_id=turn.context_id)
                         frame.metadata[SPOKEN], turn.spoken = turn.spoken, []
+                        frame.metadata[STREAM] = utterance.context_id
                         await self.append_to_audio_context(turn.context_id, frame)
                     case Done(reason=reason, audio_ms=audio_ms):
                         await self._done(turn, reason, audio_ms)

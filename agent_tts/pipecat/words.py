@@ -18,6 +18,9 @@ _PIECE = re.compile(rf"[^\w\s]*(?:{_CHARACTER}|(?:(?!{_CHARACTER})\w)+)[^\w\s]*"
 # own word frames wait for the end of their sentence, which the language model may not have written yet.
 SPOKEN = "agent_tts.spoken"
 
+# Metadata of the service's audio frames: what names their context in the logs of the node.
+STREAM = "agent_tts.stream"
+
 
 @dataclass(frozen=True, slots=True)
 class Spoken:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
@@ -23,6 +23,7 @@ from agent_tts.serve.dialects import routes as dialects
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.metrics import Metrics
 from agent_tts.serve.node import Node
+from agent_tts.serve.telemetry import spans_of
 from agent_tts.serve.websocket import NATIVE, StreamEndpoint
 from agent_tts.settings import Settings
 from agent_tts.speech.engine import LinkFactory
@@ -71,10 +72,11 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None, compani
         companion: served beside it.
 
     Raises:
-        SettingsError: there cannot be a library of voices where the settings have it.
+        SettingsError: there cannot be a library of voices, or telemetry, as the settings have it.
     """
 
-    metrics = Metrics()
+    spans = spans_of(settings.telemetry)
+    metrics = Metrics(spans)
     make_links = [make_link] if make_link is not None else engine_processes(settings)
     service = SpeechService(make_links, VoiceLibrary.of(settings.voices), metrics, settings.voice_aliases)
     node = Node(settings, service, Guard(settings, metrics), metrics)
@@ -98,8 +100,21 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None, compani
                 await companion.close()
             await rtc.close_all(node)
             await service.close()
+            if spans is not None:
+                await spans.close()
 
-    app = FastAPI(title="agent_tts", version=agent_tts.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="agent_tts",
+        version=agent_tts.__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        telemetry={
+            "tracing": False,
+            "metrics": False,
+            "logs": False,
+        },  # FastAPI's own holds URLs and messages of faults
+    )
     app.state.node = node
     app.state.start_error = None
     app.include_router(http.router())
@@ -110,6 +125,7 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None, compani
         app.router.routes.append(WebSocketRoute(path, StreamEndpoint(node, dialect)))
     if companion is not None:
         companion.install(app, node)
+    app.router.routes.append(Route("/api/agent", _no_agent))
     http.install_error_handlers(app)
     if settings.web:
         _add_page(app)
@@ -120,6 +136,8 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None, compani
             allow_methods=["GET", "POST", "PATCH", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "X-API-Key"],
         )
+    if spans is not None:
+        app.add_middleware(spans.middleware)
     return app
 
 
@@ -139,6 +157,11 @@ class _Page(StaticFiles):
         return response
 
 
+async def _no_agent(_: object) -> Response:
+    """What the page asks each node first; an agent that is there has answered already."""
+    return JSONResponse(None)
+
+
 def _add_page(app: FastAPI) -> None:
     folder = web_folder()
 
@@ -150,8 +173,9 @@ def _add_page(app: FastAPI) -> None:
 
 
 async def _probe_lag(node: Node) -> None:
-    """How late the event loop is, twice a second."""
+    """How late the event loop is, and how much it has to do, twice a second."""
     while True:
         before = time.monotonic()
         await asyncio.sleep(LAG_PROBE_S)
         node.metrics.loop_lag.observe(max(0.0, time.monotonic() - before - LAG_PROBE_S))
+        node.metrics.tasks.set(len(asyncio.all_tasks()))

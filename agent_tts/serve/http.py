@@ -101,7 +101,7 @@ async def create_speech(request: Request, client: Authorized) -> Response:
     """Speak a text: the audio file is sent while it is made."""
     node = node_of(request)
     wanted = openai.parse(await read_body(request, node.settings), node.settings.limits.text_context_chars)
-    options = node.service.resolve(wanted.options())
+    options = node.service.resolve(wanted.options(normalize=node.settings.normalize))
     file = wanted.response_format
     make_body: Callable[[], FileBody]
     if wanted.stream_format == "sse":

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from agent_tts.events import EngineInfo, Finished, Pong
+
+if TYPE_CHECKING:
+    from agent_tts.serve.spans import ContextSpan, Spans
 
 _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
 _RTF = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)
@@ -17,9 +21,11 @@ _RTF = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)
 class Metrics:
     """The node's metrics, in a registry of their own. Nothing in them tells who spoke or what."""
 
-    def __init__(self) -> None:
+    def __init__(self, spans: Spans | None = None) -> None:
+        # Makes spans of contexts; None where telemetry is off.
+        self._spans = spans
         self.registry = registry = CollectorRegistry()
-        # By carrier: websocket, rtc, http.
+        # By carrier: websocket, rtc, http, pipecat.
         self.ttfa = Histogram(
             "agent_tts_ttfa_seconds", "First text to first audio.", ["carrier"], buckets=_SECONDS, registry=registry
         )
@@ -66,6 +72,7 @@ class Metrics:
         self.loop_lag = Histogram(
             "agent_tts_loop_lag_seconds", "Event loop behind its clock, probed.", buckets=_SECONDS, registry=registry
         )
+        self.tasks = Gauge("agent_tts_tasks", "Tasks of the event loop, probed.", registry=registry)
         # What the gauges of each engine show.
         self._engines: dict[int, _Engine] = {}
 
@@ -96,10 +103,20 @@ class Metrics:
             of_one.labels(engine).set(is_)
             of_all.inc(is_ - was)
 
-    def context(self, carrier: str, clock: Callable[[], float] = time.monotonic) -> ContextMeter:
-        """Begin to measure a context that was opened now."""
+    def context(
+        self,
+        carrier: str,
+        clock: Callable[[], float] = time.monotonic,
+        about: Mapping[str, str | int] | None = None,
+    ) -> ContextMeter:
+        """Begin to measure a context that was opened now.
+
+        Args:
+            about: ids of ours by which its span can be found in the log.
+        """
         self.active.labels(carrier).inc()
-        return ContextMeter(self, carrier, clock)
+        span = None if self._spans is None else self._spans.context(carrier, about or {})
+        return ContextMeter(self, carrier, clock, span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +143,14 @@ class Summary:
 class ContextMeter:
     """Measures one context; `finished` must be called exactly once."""
 
-    def __init__(self, metrics: Metrics, carrier: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, metrics: Metrics, carrier: str, clock: Callable[[], float], span: ContextSpan | None = None
+    ) -> None:
         self._metrics = metrics
         self._carrier = carrier
         self._clock = clock
+        # Told of the same things; None where telemetry is off.
+        self._span = span
         # When the first text came, and the time from it to the first audio.
         self._text_at: float | None = None
         self._ttfa_s: float | None = None
@@ -146,6 +167,13 @@ class ContextMeter:
         """Text has come."""
         if self._text_at is None:
             self._text_at = self._clock()
+            if self._span is not None:
+                self._span.mark("text")
+
+    def started(self, queue_ms: int) -> None:
+        """It has a slot."""
+        if self._span is not None:
+            self._span.queued(queue_ms)
 
     def audio(self, ms: float) -> None:
         """A piece of audio is handed to the carrier."""
@@ -154,6 +182,8 @@ class ContextMeter:
             self.started_at = self._heard_until = now
             self._ttfa_s = now - (now if self._text_at is None else self._text_at)
             self._metrics.ttfa.labels(self._carrier).observe(self._ttfa_s)
+            if self._span is not None:
+                self._span.mark("first_audio")
         elif now > self._heard_until:
             self._metrics.underrun.inc(now - self._heard_until)
             self._heard_until = now
@@ -164,6 +194,8 @@ class ContextMeter:
         """The client asked to stop."""
         if self._cancelled_at is None:
             self._cancelled_at = self._clock()
+            if self._span is not None:
+                self._span.mark("cancelled")
 
     def played_ms(self) -> float:
         """What that listener has heard by now."""
@@ -173,6 +205,12 @@ class ContextMeter:
 
     def finished(self, event: Finished) -> Summary:
         """The context has ended."""
+        summary = self._count(event)
+        if self._span is not None:
+            self._span.end(event, summary.audio_ms, summary.ttfa_ms, summary.rtf)
+        return summary
+
+    def _count(self, event: Finished) -> Summary:
         metrics = self._metrics
         metrics.active.labels(self._carrier).dec()
         metrics.finished.labels(self._carrier, event.reason).inc()

@@ -49,6 +49,8 @@ class SpeechRequest(SamplingFields):
     seed: int | None = Field(None, ge=0, lt=2**63)
     pitch: float = Field(1.0, ge=0.5, le=2)
     clean: bool = Field(True, description="make LLM output speakable")
+    normalize: bool | None = Field(None, description="say numbers, money and dates in words; default: the node's")
+    breaks: bool = Field(False, description='obey <break time="500ms"/> in the input')
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
@@ -59,8 +61,12 @@ class SpeechRequest(SamplingFields):
         voice["anyOf"] = [definitions[VoiceRef.__name__] if "$ref" in kind else kind for kind in voice["anyOf"]]
         return schema
 
-    def options(self) -> SpeechOptions:
-        """What of it concerns the engine; unpaced."""
+    def options(self, *, normalize: bool = False) -> SpeechOptions:
+        """What of it concerns the engine; unpaced.
+
+        Args:
+            normalize: the default.
+        """
         return SpeechOptions(
             voice=self.voice.id if isinstance(self.voice, VoiceRef) else self.voice,
             language=self.language or "auto",
@@ -73,6 +79,8 @@ class SpeechRequest(SamplingFields):
             lead_ms=None,
             model=self.model,
             speaker_embedding=None if self.speaker_embedding is None else tuple(self.speaker_embedding),
+            normalize=normalize if self.normalize is None else self.normalize,
+            breaks=self.breaks,
         )
 
 

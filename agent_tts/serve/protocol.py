@@ -104,6 +104,8 @@ class SessionConfig(_Strict):
     speed: float = Field(1.0, ge=0.25, le=4)
     pitch: float = Field(1.0, ge=0.5, le=2)
     clean: bool = True
+    normalize: bool = False
+    breaks: bool = False
     output: Output = Output()
     lead_ms: int | None = Field(1_000, ge=0)
     sampling: SamplingFields = SamplingFields()
@@ -150,6 +152,8 @@ class SessionConfig(_Strict):
             lead_ms=self.lead_ms,
             model=self.model,
             speaker_embedding=None if self.speaker_embedding is None else tuple(self.speaker_embedding),
+            normalize=self.normalize,
+            breaks=self.breaks,
         )
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent_tts.errors import BadMessage, Draining, Internal
 from agent_tts.serve import ice, sdp
-from agent_tts.serve.http import Authorized, read_body
+from agent_tts.serve.http import ERRORS, Authorized, read_body
 from agent_tts.serve.node import Node
 from agent_tts.serve.peer import RtcPeer
 
@@ -30,7 +30,7 @@ class OfferBody(BaseModel):
 
 def router() -> APIRouter:
     """`POST /v1/rtc/offer`, `DELETE /v1/rtc/{session_id}` and `GET /v1/rtc/ice`."""
-    routes = APIRouter(prefix="/v1/rtc", tags=["webrtc"])
+    routes = APIRouter(prefix="/v1/rtc", tags=["webrtc"], responses=ERRORS)
     body = {"required": True, "content": {"application/json": {"schema": OfferBody.model_json_schema()}}}
     routes.add_api_route("/offer", _offer, methods=["POST"], openapi_extra={"requestBody": body})
     routes.add_api_route("/ice", _ice, methods=["GET"])

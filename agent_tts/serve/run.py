@@ -15,6 +15,7 @@ from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.hub import with_local_models
 from agent_tts.processes import settle
 from agent_tts.serve.app import Companion, create_app
+from agent_tts.serve.logs import log_to_stderr, report_fault
 from agent_tts.serve.server import NodeServer, listen
 from agent_tts.settings import Settings
 
@@ -37,7 +38,7 @@ def run(settings: Settings, on_ready: Callable[[str], None] | None = None, compa
         if on_ready:
             on_ready(url)
 
-    log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level, settings.log_format)
     settings = with_local_models(settings)
     with contextlib.closing(listen(settings)) as listener:
         app = create_app(settings, companion=companion)
@@ -45,6 +46,7 @@ def run(settings: Settings, on_ready: Callable[[str], None] | None = None, compa
         # uvicorn would show the whole traceback of an engine that does not start; its message follows here.
         logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.start_error is None)
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+            runner.get_loop().set_exception_handler(report_fault)
             try:
                 runner.run(server.serve(sockets=[listener]))
             except EngineLost as error:
@@ -65,19 +67,3 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     import uvloop
 
     return uvloop.new_event_loop
-
-
-def log_to_stderr(level: str) -> None:
-    """Send all logs, of libraries too, to stderr in one format."""
-    logger.remove()
-    form = "{time:HH:mm:ss.SSS} {level: <7} {message}"
-    # Pipecat's lines below errors hold what was said.
-    logger.add(sys.stderr, level=level.upper(), format=form, filter={"pipecat": "ERROR"}, diagnose=False)
-    logging.basicConfig(handlers=[_ToLoguru()], level=logging.WARNING, force=True)
-
-
-class _ToLoguru(logging.Handler):
-    """Hands the standard library's records to loguru."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        logger.opt(exception=record.exc_info).log(record.levelname, "{}: {}", record.name, record.getMessage())

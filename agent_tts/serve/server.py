@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -16,16 +17,17 @@ from loguru import logger
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
-from websockets.frames import Frame
+from websockets.frames import CloseCode, Frame
 
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.serve.limits import TokenBucket
 from agent_tts.serve.node import Node
+from agent_tts.serve.tls import server_context
 from agent_tts.serve.writer import DEMAND_PONGS, TRANSPORT
 from agent_tts.settings import Settings
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGIReceiveEvent
+    from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 
 # Kernel buffer of a client connection, in bytes, as asked for; Linux doubles it. Without it a client that never reads
 # takes 84 s of audio before anybody notices.
@@ -38,7 +40,8 @@ MAX_HEADER_BYTES = 65_536
 MAX_HEADERS = 100
 MAX_URL_BYTES = 8_000  # with method and version it has to fit into a line of `websockets`: 8192 bytes
 MAX_PIPELINED = 16  # requests of one connection that wait for their turn
-SPARE_CONNECTIONS = 256  # for pages, metrics and strangers, beyond those that may speak
+SPARE_CONNECTIONS = 256  # for pages and metrics, beyond those that may speak
+MAX_STRANGERS = 256  # connections that have not asked for anything yet; one more takes the place of the oldest
 
 # Limits are looked at between slices: a parser is never given more at once than it may waste.
 HTTP_SLICE = 8_192
@@ -75,8 +78,15 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._set_deadline()
+        strangers = self._node_config.strangers
+        if len(strangers) >= MAX_STRANGERS:
+            oldest = next(iter(strangers))
+            del strangers[oldest]
+            oldest.transport.abort()
+        strangers[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._node_config.strangers.pop(self, None)
         self._clear_deadline()
         super().connection_lost(exc)
 
@@ -126,6 +136,7 @@ class HttpProtocol(HttpToolsProtocol):
             raise ValueError("too many requests at once")
         self._in_head = False
         self._unparsed = 0
+        self._node_config.strangers.pop(self, None)
         self._clear_deadline()
         super().on_headers_complete()
 
@@ -144,10 +155,14 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._in_head and self.cycle.response_complete:  # nobody waits for the rest of the body any more
             self._set_deadline()
 
-    def _set_deadline(self) -> None:
+    @property
+    def _node_config(self) -> NodeConfig:
         assert isinstance(self.config, NodeConfig)
+        return self.config
+
+    def _set_deadline(self) -> None:
         self._clear_deadline()
-        self._deadline = self.loop.call_later(self.config.settings.timeouts.handshake_s, self.transport.abort)
+        self._deadline = self.loop.call_later(self._node_config.settings.timeouts.handshake_s, self.transport.abort)
 
     def _clear_deadline(self) -> None:
         if self._deadline is not None:
@@ -224,11 +239,25 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         else:
             self.transport.abort()
 
+    def send_receive_event_to_app(self) -> None:
+        is_text = self.curr_msg_data_type == "text" and not self.close_sent
+        if is_text and not _is_utf8(b"".join(self.frames)):
+            # uvicorn would log the traceback of a client's mistake.
+            self.conn.send_close(CloseCode.INVALID_DATA)
+            self.handle_parser_exception()
+            return
+        super().send_receive_event_to_app()
+
     def _may_send_idle_frame(self) -> bool:
         """Count one; a client that sends too many is cut."""
         if self._idle_frames.take(self.loop.time()):
             self.transport.abort()
         return not self.transport.is_closing()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True  # it was denied; uvicorn would log that nobody had answered
 
     async def run_asgi(self) -> None:
         extensions: dict[str, object] = self.scope["extensions"]  # type: ignore[assignment]
@@ -238,6 +267,14 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def _set_demands_pongs(self, demands: Callable[[], bool]) -> None:
         self._demands_pongs = demands
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -270,9 +307,15 @@ def listen(settings: Settings) -> socket.socket:
 
 
 class NodeConfig(uvicorn.Config):
-    """The node's uvicorn."""
+    """The node's uvicorn.
+
+    Raises:
+        SettingsError: see `server_context`.
+    """
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
+        # What connections are encrypted by; None where they are not.
+        self.tls = server_context(settings.tls)
         super().__init__(
             app,
             http=HttpProtocol,
@@ -281,7 +324,7 @@ class NodeConfig(uvicorn.Config):
             ws_per_message_deflate=False,
             ws_ping_interval=settings.timeouts.ping_s,
             ws_ping_timeout=settings.timeouts.ping_s,
-            limit_concurrency=settings.limits.connections + SPARE_CONNECTIONS,
+            limit_concurrency=settings.limits.connections + SPARE_CONNECTIONS + MAX_STRANGERS,
             timeout_graceful_shutdown=SHUTDOWN_S,
             access_log=False,
             log_config=None,
@@ -291,13 +334,16 @@ class NodeConfig(uvicorn.Config):
             server_header=False,
         )
         self.settings = settings
+        # Connections that have not asked for anything yet, the oldest first.
+        self.strangers: dict[HttpProtocol, None] = {}
 
 
 class NodeServer(uvicorn.Server):
     """A uvicorn that drains: the first SIGTERM or SIGINT lets running speech finish, the second ends it at once."""
 
     def __init__(self, app: FastAPI, settings: Settings, on_ready: Callable[[str], None] | None = None) -> None:
-        super().__init__(NodeConfig(app, settings))
+        self._config = NodeConfig(app, settings)
+        super().__init__(self._config)
         self._node: Node = app.state.node
         # Told the URL once requests are taken.
         self._on_ready = on_ready
@@ -324,12 +370,28 @@ class NodeServer(uvicorn.Server):
             EngineLost: it did not come up; the log says why.
         """
         try:
-            await super().startup(sockets)
+            await super().startup(sockets if self._config.tls is None else [])
         except SystemExit:  # how uvicorn says that the application's lifespan failed
             raise EngineLost("the engine did not come up") from None
+        if self._config.tls is not None:
+            await self._listen_for_tls(sockets or [], self._config.tls)
         if sockets and self._on_ready is not None and not self.should_exit:
             host, port = sockets[0].getsockname()[:2]
-            self._on_ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+            scheme = "http" if self._node.settings.tls.cert is None else "https"
+            self._on_ready(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
+
+    async def _listen_for_tls(self, sockets: list[socket.socket], context: ssl.SSLContext) -> None:
+        """As uvicorn listens, but with deadlines: its strangers have a minute for their handshake."""
+        handshake_s = self._config.settings.timeouts.handshake_s
+        for listener in sockets:
+            server = await asyncio.get_running_loop().create_server(
+                lambda: HttpProtocol(self._config, self.server_state, self.lifespan.state),
+                sock=listener,
+                ssl=context,
+                ssl_handshake_timeout=handshake_s,
+                backlog=CONNECTION_BACKLOG,
+            )
+            self.servers.append(server)
 
     async def on_tick(self, counter: int) -> bool:
         """Called every 0.1 s; whether to stop."""

@@ -31,7 +31,7 @@ from agent_tts.serve.metrics import ContextMeter
 from agent_tts.serve.node import Node
 from agent_tts.speech.encoding import Chunk, Encoder, make_encoder
 from agent_tts.speech.session import Speech, SpeechEvent
-from agent_tts.speech.words import Word, WordTimeline
+from agent_tts.speech.words import Word, WordTimeline, timeline_of
 
 # Ids of contexts that were refused or died, remembered so that a client's text in flight does not open them anew.
 MAX_REMEMBERED = 64
@@ -111,7 +111,7 @@ class Session:
         self._carrier = carrier
         self._playout = playout
         self._clock = clock
-        self._config = protocol.SessionConfig(lead_ms=node.settings.lead_ms)
+        self._config = protocol.SessionConfig(lead_ms=node.settings.lead_ms, normalize=node.settings.normalize)
         # Open contexts by id.
         self._contexts: dict[str, Context] = {}
         # Ids of contexts that were refused or ended without the client's doing; text for them is refused. Oldest first.
@@ -270,8 +270,10 @@ class Session:
             self._context_no,
             config,
             speech,
-            self._node.metrics.context(self._carrier, self._clock),
-            WordTimeline(aligned=info is not None and info.aligns_words, speed=config.speed),
+            self._node.metrics.context(
+                self._carrier, self._clock, {"session_id": self.id, "context_no": self._context_no}
+            ),
+            timeline_of(info, config.speed, config.language, breaks=config.breaks),
             encoder,
         )
         self._contexts[context_id] = context
@@ -303,7 +305,7 @@ class Session:
             raise BadMessage(f"{MAX_FLUSHES} flushes of this context wait for their audio")
         context.flushes += 1
         context.speech.flush(flush_id)
-        self._tell_words(context, context.timeline.complete(), "estimated")
+        self._tell_words(context, context.timeline.flush(), "estimated")
 
     def _check_writable(self, context: Context) -> None:
         if context.speech.stopped:
@@ -411,12 +413,14 @@ class Session:
                 self._tell_words(context, context.timeline.align(times), "aligned")
             case Started(queue_ms=queue_ms):
                 context.started = True
+                context.meter.started(queue_ms)
                 started = {"context_id": context.id, "context_no": context.no, "queue_ms": queue_ms}
                 self._reply(protocol.build("context.started", **started))
                 held, context.words = context.words, []
                 self._tell_words(context, held, "estimated")
             case Flushed(flush_id=flush_id):
                 context.flushes -= 1
+                context.timeline.flushed(context.audio_ms)
                 flushed = {"context_id": context.id, "flush_id": flush_id, "audio_ms": context.audio_ms}
                 self._outbox.append(protocol.build("context.flushed", **flushed))
             case Finished():
@@ -425,6 +429,8 @@ class Session:
     def _tell_audio(self, context: Context, pcm: bytes) -> None:
         samples = len(pcm) // 2
         context.samples += samples
+        context.timeline.hear(pcm)
+        self._tell_words(context, context.timeline.settle(context.audio_ms), "aligned")
         context.meter.audio(samples * 1_000 / SAMPLE_RATE)
         chunks = [(pcm, samples)] if context.encoder is None else context.encoder.encode(pcm)
         flags = 0
@@ -467,6 +473,7 @@ class Session:
         for first in range(0, len(told), MAX_WORDS):
             part = told[first : first + MAX_WORDS]
             message = protocol.build("words", context_id=context.id, kind=kind, words=part)
+            # Final times keep their place before the audio that they speak of.
             (self._outbox.append if kind == "aligned" else self._reply)(message)
 
     def _tell_finished(self, context: Context, event: Finished) -> None:
@@ -479,7 +486,9 @@ class Session:
             if context.samples and not context.closed:
                 tail = [] if context.encoder is None else context.encoder.flush()
                 self._chunks(context, tail, protocol.FLAG_LAST)
-            self._tell_words(context, context.timeline.finish(context.audio_ms), context.timeline.kind)
+            left = context.timeline.finish(context.audio_ms, cut=event.reason == "length")
+            self._tell_words(context, left, context.timeline.kind)
+            self._tell_words(context, context.timeline.settle(), "aligned")
         if event.code is not None:
             error = from_code(event.code, event.message, event.retry_after_ms)
             self._outbox.append(protocol.build_error(error, context_id=context.id))

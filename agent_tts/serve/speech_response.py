@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agent_tts.errors import SlowConsumer, SpeechError, from_code
-from agent_tts.events import SAMPLE_RATE, Audio, Finished, SpeechOptions, Words, WordTime
+from agent_tts.events import SAMPLE_RATE, Audio, Finished, SpeechOptions, Started, Words, WordTime
 from agent_tts.serve.guard import Client
 from agent_tts.serve.metrics import ContextMeter
 from agent_tts.serve.node import Node
@@ -114,6 +114,8 @@ class SpeechResponse(Response):
         started = False
         held = b""  # of the body, until the next audio
         while (event := await speech.next()) is not None:
+            if isinstance(event, Started):
+                meter.started(event.queue_ms)
             if isinstance(event, Words):
                 held += body.words(event.words)
             if not isinstance(event, Audio | Finished):

@@ -129,7 +129,7 @@ class SpeechEngine:
 
     def open(self, options: SpeechOptions) -> Speech:
         """Start a stream with options that are resolved: it takes a slot, or a place in the queue, at once."""
-        speech = Speech(self._next_id, self._link.send)
+        speech = Speech(self._next_id, self._link.send, self.number)
         self._next_id += 1
         self._open[speech.stream] = speech
         self.idle.clear()
@@ -156,6 +156,8 @@ class SpeechEngine:
             elif (speech := self._open.get(event.stream)) is not None:
                 if isinstance(event, Finished):
                     self._forget(event.stream)
+                    if event.code == "internal":  # why is in the engine's own log
+                        logger.error("stream {} failed: {}", speech.name, event.message)
                 speech.deliver(event)
 
     def _on_hello(self, hello: Hello) -> None:

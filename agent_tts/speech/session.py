@@ -21,9 +21,10 @@ class Speech:
     one reader; it either calls `poll` when woken, or awaits `next`, or iterates over the audio.
     """
 
-    def __init__(self, stream: int, send: Callable[[Command], None]) -> None:
-        # Number of this stream between front and engine.
+    def __init__(self, stream: int, send: Callable[[Command], None], engine: int = 0) -> None:
+        # Number of this stream between front and engine, and of the engine among those of the node.
         self.stream = stream
+        self.engine = engine
         # Sends a command to the engine; never blocks.
         self._send = send
         # Events not yet taken by the reader. Bounded: the engine makes no more than `window_frames` ahead of `Taken`.
@@ -44,6 +45,11 @@ class Speech:
         self._waiting: asyncio.Future[None] | None = None
         # Set by `Finished`; awaited by `cancel`.
         self._closed = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        """Names it in the log: the engine's number and the stream's."""
+        return f"{self.engine}/{self.stream}"
 
     # ------------------------------------------------------------ the writer's side
 

@@ -10,21 +10,14 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from agent_tts.events import WordTime
-
-# Estimated durations in ms, for a voice at normal speed: 5 syllables a second, about 15 characters a second in
-# alphabetic scripts; 4 to 5 characters a second in Chinese and Japanese.
-CHAR_MS = 62
-IDEOGRAPH_MS = 220
-CLAUSE_PAUSE_MS = 150
-SENTENCE_PAUSE_MS = 300
+from agent_tts.events import EngineInfo, WordTime
+from agent_tts.speech.fitting import Fit
+from agent_tts.speech.lengths import length
+from agent_tts.text.breaks import MAX_TAG, TAG_START, break_in
 
 _TOKEN = re.compile(r"\S+")
-_IDEOGRAPH = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]")
-_SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’)\]]*$")
-_CLAUSE_END = re.compile(r"[,;:—、，；：][\"'”’)\]]*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +31,54 @@ class Word:
     char_end: int
 
 
+class _Token(NamedTuple):
+    """A token whose times are estimated."""
+
+    text: str
+    start: int  # where it is in the text
+    first: int  # its marks
+    last: int
+
+
 class WordTimeline:
     """Text and times of one stream. Pure.
 
-    With `aligned` the engine's times are used (`align`), else every complete word is given an estimate as soon as its
-    text is there.
+    With `aligned` the engine's times are used (`align`). Otherwise every complete word is given an estimate as soon as
+    its text is there, and better times once its audio is made: `hear` takes the audio, and what `settle` tells is
+    final.
     """
 
-    def __init__(self, *, aligned: bool, speed: float = 1.0) -> None:
+    def __init__(self, *, aligned: bool, speed: float = 1.0, language: str = "en", breaks: bool = False) -> None:
         self._aligned = aligned
-        self._speed = speed
+        # Of the estimates.
+        self._language = language
+        # Whether tags for pauses are obeyed, and what was read of one.
+        self._breaks = breaks
+        self._tagged = ""
         # The text as it was appended.
         self._parts: list[str] = []
         self._length = 0
         # The last token, as long as white space has not ended it, and where it starts.
         self._tail = ""
-        # Complete tokens that have not been given out as words: (text, char_start).
+        # Complete tokens that the engine has not told times of: (text, char_start).
         self._pending: list[tuple[str, int]] = []
-        # Times, in the order of the text.
+        # The engine's times, in the order of the text.
         self._marks: list[WordTime] = []
+        # The estimated marks' times, and where each is in the text.
+        self._fit = Fit(speed)
+        self._places: list[tuple[int, int]] = []
+        # Tokens with estimates, and how many of them are settled; where the last of these starts, in ms.
+        self._tokens: list[_Token] = []
+        self._settled = 0
+        self._settled_ms = -1
+        # For each flush that is not answered yet, how many marks are before it.
+        self._flushes: list[int] = []
+        # Length of the stream, once it has ended.
+        self._audio_ms: int | None = None
 
     @property
     def kind(self) -> Literal["aligned", "estimated"]:
-        """Where its times come from."""
+        """What the words are that come with the text, with `align` and with `finish`."""
         return "aligned" if self._aligned else "estimated"
 
     # ------------------------------------------------------------ text in, words out
@@ -79,11 +97,19 @@ class WordTimeline:
         return self._estimate()
 
     def complete(self) -> list[Word]:
-        """What is there are complete words (a flush, or the end of the text); the words that can be told now."""
+        """What is there are complete words: the end of the text; the words that can be told now."""
         if self._tail:
             self._pending.append((self._tail, self._length - len(self._tail)))
             self._tail = ""
         return self._estimate()
+
+    def flush(self) -> list[Word]:
+        """What is there are complete words, and `flushed` says when they have been spoken; the words to be told now."""
+        words = self.complete()
+        self._flushes.append(len(self._fit))
+        return words
+
+    # ------------------------------------------------------------ times from the engine
 
     def align(self, times: Sequence[WordTime]) -> list[Word]:
         """Times from the engine, in the order of the text; the words that they complete.
@@ -93,34 +119,71 @@ class WordTimeline:
         self._marks += times
         done = times[-1].char_end if times else 0
         words: list[Word] = []
-        while self._pending and self._pending[0][1] < done:
+        while self._pending and self._pending[0][1] + _certain(self._pending[0][0]) < done:
             token, start = self._pending.pop(0)
             words.append(self._word(token, start))
         return words
 
-    def finish(self, audio_ms: int) -> list[Word]:
-        """All audio is there: the words that are left. Estimated times are stretched to fit what was really spoken."""
-        told = self.complete()
-        left = told + [self._word(token, start) for token, start in self._pending]
+    # ------------------------------------------------------------ times from the audio
+
+    def hear(self, pcm: bytes) -> None:
+        """The next piece of the audio, as the engine makes it: pcm_s16le at 24 kHz."""
+        if not self._aligned:
+            self._fit.hear(pcm)
+
+    def flushed(self, audio_ms: int) -> None:
+        """All text before the oldest `flush` that was not answered has been spoken within so much audio."""
+        if self._flushes:
+            self._fit.reach(self._flushes.pop(0), audio_ms)
+
+    def finish(self, audio_ms: int, *, cut: bool = False) -> list[Word]:
+        """All audio is there; the words that were never told.
+
+        Args:
+            cut: it ended before the text did.
+        """
+        left = self.complete() + [self._word(token, start) for token, start in self._pending]
         self._pending.clear()
-        if not self._aligned and self._marks and audio_ms > 0:
-            scale = audio_ms / max(1, self._marks[-1].end_ms)
-            self._marks = [
-                WordTime(m.char_start, m.char_end, round(m.start_ms * scale), round(m.end_ms * scale))
-                for m in self._marks
-            ]
+        self._audio_ms = audio_ms
+        if not cut:
+            self._fit.reach(len(self._fit), audio_ms)
         return left
+
+    def settle(self, until_ms: float | None = None) -> list[Word]:
+        """Words with their final times, once each: those that start before `until_ms` of audio, or all that are left.
+
+        Only estimates settle. They are as good as the audio that was heard makes them, after those that settled
+        earlier, and within the audio once its end is known.
+        """
+        words: list[Word] = []
+        while self._settled < len(self._tokens):
+            token = self._tokens[self._settled]
+            if until_ms is not None and not (
+                self._fit.span(token.first)[0] < until_ms and self._fit.may_start(token.first)
+            ):
+                break
+            word = self._estimated(token)
+            self._settled_ms = self._at(max(self._settled_ms + 1, word.start_ms))
+            end_ms = max(self._settled_ms, word.end_ms)
+            words.append(Word(token.text, self._settled_ms, end_ms, word.char_start, word.char_end))
+            self._settled += 1
+        return words
+
+    def words(self) -> list[Word]:
+        """All words with estimated times, with the best that are known now."""
+        return [self._estimated(token) for token in self._tokens]
 
     # ------------------------------------------------------------ heard
 
     def split(self, played_ms: float) -> tuple[str, str]:
         """The text as (heard, unheard) after `played_ms` of audio. A mark counts as heard from its middle on."""
         text = "".join(self._parts)
-        heard = bisect_right(self._marks, played_ms, key=lambda mark: (mark.start_ms + mark.end_ms) / 2)
+        marks = self._marks if self._aligned else self._estimated_marks()
+        heard = bisect_right(marks, played_ms, key=lambda mark: (mark.start_ms + mark.end_ms) / 2)
         if heard == 0:
             return "", text
-        at = self._marks[heard - 1].char_end
-        limit = self._marks[heard].char_start if heard < len(self._marks) else len(text)
+        at = marks[heard - 1].char_end
+        limit = marks[heard].char_start if heard < len(marks) else len(text)
         while at < limit and not text[at].isspace() and not text[at].isalnum():
             at += 1  # the punctuation belongs to the word before it
         return text[:at], text[at:]
@@ -128,7 +191,7 @@ class WordTimeline:
     # ------------------------------------------------------------ inside
 
     def _word(self, token: str, start: int) -> Word:
-        """A token with the time that its marks span, or none after the last mark before it."""
+        """A token with the time that the engine's marks span, or none after the last mark before it."""
         end = start + len(token)
         first = bisect_right(self._marks, start, key=lambda mark: mark.char_end)
         inside = [mark for mark in self._marks[first:] if mark.char_start < end]
@@ -141,25 +204,68 @@ class WordTimeline:
         if self._aligned:
             return []
         words = []
-        for token, start in self._pending:
-            self._mark(token, start)
-            words.append(self._word(token, start))
+        for text, start in self._pending:
+            first = len(self._fit)
+            self._mark(text, start)
+            self._tokens.append(_Token(text, start, first, len(self._fit) - 1))
+            words.append(self._estimated(self._tokens[-1]))
         self._pending.clear()
         return words
 
-    def _mark(self, token: str, start: int) -> None:
-        """Estimate the marks of a complete token."""
-        at = float(self._marks[-1].end_ms) if self._marks else 0.0
-        pieces = re.findall(f"{_IDEOGRAPH.pattern}|[^{_IDEOGRAPH.pattern[1:-1]}]+", token)
-        pause = (
-            SENTENCE_PAUSE_MS if _SENTENCE_END.search(token) else CLAUSE_PAUSE_MS if _CLAUSE_END.search(token) else 0
-        )
-        for index, piece in enumerate(pieces):
-            last = index == len(pieces) - 1
-            ms = IDEOGRAPH_MS if _IDEOGRAPH.match(piece) else CHAR_MS * (len(piece) + (1 if last else 0))
-            end = at + (ms + (pause if last else 0)) / self._speed
-            self._marks.append(WordTime(start, start + len(piece), round(at), round(end)))
-            start, at = start + len(piece), end
+    def _mark(self, text: str, start: int) -> None:
+        """The marks of a complete token."""
+        silent, rest_ms = self._tag(text)
+        if silent:
+            self._add(start, silent, 0.0, rest_ms)
+        said = text[silent:].removesuffix(TAG_START if self._tagged else "")
+        start += silent
+        pieces, pause_ms = length(said, self._language)
+        for index, (chars, ms) in enumerate(pieces):
+            self._add(start, chars, ms, pause_ms if index == len(pieces) - 1 else 0.0)
+            start += chars
+        if len(said) < len(text) - silent:
+            self._add(start, len(TAG_START), 0.0, 0.0)
+
+    def _add(self, start: int, chars: int, ms: float, pause_ms: float) -> None:
+        self._places.append((start, start + chars))
+        self._fit.add(ms, pause_ms)
+
+    def _tag(self, text: str) -> tuple[int, float]:
+        """How much of the start of a token belongs to a tag for a pause, and the ms of it if it ends there."""
+        if not self._breaks:
+            return 0, 0.0
+        silent, rest_ms = 0, 0.0
+        if self._tagged:
+            self._tagged += f" {text}"
+            if found := break_in(self._tagged):
+                silent, rest_ms = len(text) - (len(self._tagged) - found.end), float(found.ms)
+                self._tagged = ""
+            elif len(self._tagged) <= MAX_TAG:
+                return len(text), 0.0
+        self._tagged = TAG_START if text[silent:].endswith(TAG_START) else ""
+        return silent, rest_ms
+
+    def _estimated(self, token: _Token) -> Word:
+        start_ms, end_ms = self._fit.span(token.first)[0], self._fit.span(token.last)[1]
+        return Word(token.text, self._at(start_ms), self._at(end_ms), token.start, token.start + len(token.text))
+
+    def _estimated_marks(self) -> list[WordTime]:
+        spans = map(self._fit.span, range(len(self._fit)))
+        return [WordTime(*place, round(a), round(b)) for place, (a, b) in zip(self._places, spans, strict=True)]
+
+    def _at(self, ms: float) -> int:
+        return round(ms) if self._audio_ms is None else min(round(ms), self._audio_ms)
+
+
+def _certain(token: str) -> int:
+    """After how many of its characters a time is known for the whole token: a number may be spoken in several parts."""
+    return max((at for at, char in enumerate(token) if char.isdecimal()), default=0)
+
+
+def timeline_of(info: EngineInfo | None, speed: float, language: str, *, breaks: bool) -> WordTimeline:
+    """The timeline of a stream that this engine speaks; `language` as the client names it."""
+    code = info.languages.get(language.lower(), "en") if info is not None else "en"
+    return WordTimeline(aligned=info is not None and info.aligns_words, speed=speed, language=code, breaks=breaks)
 
 
 _ZERO = WordTime(0, 0, 0, 0)

@@ -2,50 +2,53 @@
 
 from __future__ import annotations
 
-from agent_tts.text.chars import is_unspeakable
-from agent_tts.text.clean import Cleaner
+from agent_tts.text.breaks import Break
+from agent_tts.text.reader import Reader, Reading
 from agent_tts.text.units import Cutter, Unit
 
-__all__ = ["TextFeed", "Unit"]
+__all__ = ["Break", "Reading", "TextFeed", "Unit"]
 
 
 class TextFeed:
-    """Text in by any pieces, units out as early as they are certain.
+    """Text in by any pieces, units out as early as they are certain, and the pauses between them.
 
     However a text is split into pieces, the units are the same; a `flush` at a place of the text is part of the
-    text. Time is linear and memory constant: `clean.py` and `units.py` say how much each of them holds back.
+    text. Time is linear and memory constant: the parts of `reader.py` and `units.py` say how much each holds back.
 
     Args:
-        clean: make markdown, links and emoji speakable. Otherwise the text is cut as it is, without the control
-            characters and lone surrogates that no engine takes.
+        reading: what is made of the text before it is cut.
         first_words: the first unit ends after as many words at the latest, so that speech starts early; each unit
             may have twice the words of the one before, up to `units.MAX_WORDS`.
     """
 
-    def __init__(self, *, clean: bool = True, first_words: int = 2) -> None:
+    def __init__(self, reading: Reading | None = None, *, first_words: int = 2) -> None:
         self._offset = 0  # of the next character in the raw text
         self._cutter = Cutter(first_words)
-        self._cleaner = Cleaner(self._cutter.push) if clean else None  # None speaks the text as it is
+        self._reader = Reader(reading or Reading(), self._cutter.push, self._break)
+        self._done: list[Unit | Break] = []  # up to the last pause, not yet taken
 
-    def append(self, text: str) -> list[Unit]:
+    def append(self, text: str) -> list[Unit | Break]:
         """More text; returns the units that it finishes."""
-        push = self._cleaner.push if self._cleaner else self._push_raw
+        push = self._reader.push
         for offset, ch in enumerate(text, self._offset):
             push(ch, offset)
         self._offset += len(text)
-        return self._cutter.take()
+        return self._take()
 
-    def flush(self) -> list[Unit]:
+    def flush(self) -> list[Unit | Break]:
         """All text so far is complete words: returns everything that is held back."""
-        if self._cleaner:
-            self._cleaner.flush(self._offset)
+        self._reader.flush(self._offset)
         self._cutter.cut()
-        return self._cutter.take()
+        return self._take()
 
-    def end(self) -> list[Unit]:
+    def end(self) -> list[Unit | Break]:
         """No more text will come: returns everything that is held back."""
         return self.flush()
 
-    def _push_raw(self, ch: str, offset: int) -> None:
-        if not is_unspeakable(ch):
-            self._cutter.push(ch, offset)
+    def _break(self, rest: Break) -> None:
+        self._cutter.cut()
+        self._done += [*self._cutter.take(), rest]
+
+    def _take(self) -> list[Unit | Break]:
+        done, self._done = self._done, []
+        return done + self._cutter.take()

@@ -190,6 +190,9 @@ class Cutter:
 def _ends_clause(word: str) -> bool:
     """Whether a word with white space after it is the last of its clause."""
     bare = word.rstrip(_CLOSERS)
-    if bare[-1:] not in _MARKS:
-        return False
-    return not (bare.endswith(".") and _ABBREVIATION.fullmatch(bare.lstrip(_OPENERS)))
+    return bare[-1:] in _MARKS and not is_abbreviation(bare)
+
+
+def is_abbreviation(word: str) -> bool:
+    """Whether the point at the end of a word says nothing about the clause."""
+    return word.endswith(".") and _ABBREVIATION.fullmatch(word.lstrip(_OPENERS)) is not None

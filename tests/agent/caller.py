@@ -121,6 +121,11 @@ class Caller(Arrivals):
         await self.wait(lambda: self.ours(kind, since), timeout_s)
         return self.ours(kind, since)[0]
 
+    def own_at(self, kind: str, since: float = 0.0) -> float:
+        """When the first message of the agent's own came."""
+        own = ((at, m["data"]) for at, m in self.messages if m["type"] == "server-message" and at >= since)
+        return next(at for at, data in own if data["kind"] == kind)
+
     async def loud(self, since: float = 0.0, timeout_s: float = 30.0) -> float:
         """When the first sound came."""
         await self.wait(lambda: self._loud_at(since), timeout_s)
@@ -133,6 +138,11 @@ class Caller(Arrivals):
     def last_sound(self, before: float) -> float:
         """When the last sound came, before a moment if there is one."""
         return max((at for at, level in self.sound if level > LOUD and (not before or at < before)), default=0.0)
+
+    def played_ms(self, before: float) -> float:
+        """Sound from the first to the last that came before a moment: by its samples, however late they came."""
+        loud = [index for index, (at, level) in enumerate(self.sound) if level > LOUD and at < before]
+        return sum(len(piece) for piece in self.pieces[loud[0] : loud[-1] + 1]) * 1_000 / RATE if loud else 0.0
 
     def delay_s(self) -> float:
         """How long sound takes longer than messages: aiortc keeps 80 ms before it decodes any."""

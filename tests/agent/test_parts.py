@@ -12,6 +12,7 @@ from agent_tts.agent.brain import Brain
 from agent_tts.agent.ears import Ears
 from agent_tts.agent.loading import load_build
 from agent_tts.agent.responder import Responder, answer
+from agent_tts.agent.scripted import ScriptedSTT
 from agent_tts.agent.turns import _after
 from agent_tts.errors import SettingsError
 from agent_tts.settings import AgentLlm, AgentStt
@@ -109,3 +110,13 @@ def test_the_rest_of_a_text_is_what_follows_its_heard_words() -> None:
     assert _after("One two, three.", " One two,") == "three."
     assert _after("One two, three.", "") == "One two, three."
     assert _after("One.", " One.") == ""
+
+
+async def test_a_script_hears_without_weights_and_says_so() -> None:
+    ears = Ears(AgentStt(kind="scripted", words="Go on."))
+    ears.start()
+    await ears.wait()
+    assert ears.part.kind == "scripted"
+    assert "Go on." in str(ears.part.message)
+    assert isinstance(ears.service(), ScriptedSTT)
+    await ears.close()

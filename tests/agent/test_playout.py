@@ -12,6 +12,7 @@ from pipecat.frames.frames import (
     InterruptionFrame,
     LLMFullResponseEndFrame,
     LLMFullResponseStartFrame,
+    OutputAudioRawFrame,
     TTSAudioRawFrame,
     TTSStoppedFrame,
     TTSTextFrame,
@@ -21,11 +22,13 @@ from pipecat.frames.frames import (
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.transports.base_output import BaseOutputTransport
 from pipecat.workers.runner import WorkerRunner
 
-from agent_tts.agent.playout import AHEAD_MS, LEAD_MS, PIECE_MS, Playout
+from agent_tts.agent.playout import AHEAD_MS, LEAD_MS, MOST_LEFT_MS, PIECE_MS, Playout
 from agent_tts.pipecat import AgentTTSService
 from agent_tts.pipecat.words import SPOKEN, Spoken
+from tests.pipecat.pipeline import Loudspeaker
 from tests.support import until
 
 RATE = 24_000
@@ -75,14 +78,27 @@ class Ear(FrameProcessor):
         return [frame.text for _, frame in self.frames if isinstance(frame, TTSTextFrame)]
 
 
+class Lagging(Loudspeaker):
+    """Loses as much time again as it plays: its clock is at half the speed."""
+
+    async def write_audio_frame(self, frame: OutputAudioRawFrame) -> bool:
+        await asyncio.sleep(len(frame.audio) / 2 / frame.sample_rate)
+        return await super().write_audio_frame(frame)
+
+    @property
+    def played_ms(self) -> float:
+        return len(self.played) / 2 * 1_000 / RATE
+
+
 @asynccontextmanager
-async def playing() -> AsyncIterator[tuple[PipelineWorker, Playout, Ear, Notes]]:
+async def playing(
+    output: BaseOutputTransport | None = None, out_rate: int = RATE
+) -> AsyncIterator[tuple[PipelineWorker, Playout, Ear, Notes]]:
     """A playout that runs."""
     notes, ear = Notes(), Ear()
-    playout = Playout(notes, AgentTTSService())
-    worker = PipelineWorker(
-        Pipeline([playout, ear]), params=PipelineParams(audio_out_sample_rate=RATE), enable_rtvi=False
-    )
+    playout = Playout(notes, AgentTTSService(), output)
+    parts = [playout, ear, *([] if output is None else [output])]
+    worker = PipelineWorker(Pipeline(parts), params=PipelineParams(audio_out_sample_rate=out_rate), enable_rtvi=False)
     runner = WorkerRunner(handle_sigint=False)
     await runner.add_workers(worker)
     task = asyncio.create_task(runner.run())
@@ -116,6 +132,36 @@ async def test_an_answer_leaves_as_fast_as_it_is_heard_with_its_words_in_time() 
         (third,) = [at for at, frame in ear.frames if isinstance(frame, TTSTextFrame) and frame.text == "three"]
         assert third - began >= 0.8 - LEAD_MS / 1_000 - 0.01
         assert not playout.busy
+
+
+async def test_a_transport_that_falls_behind_is_not_run_ahead_of() -> None:
+    """What waits in it can neither be held nor told from what was heard.
+
+    Mutation: `Playout` that does not wait for the output.
+    """
+    output = Lagging(pieces=2)
+    async with playing(output) as (worker, _, ear, notes):
+        await worker.queue_frames(spoken("one two three"))
+        await until(lambda: output.played_ms > 600, 10)
+        assert 0 <= ear.audio_ms() - output.played_ms <= MOST_LEFT_MS + PIECE_MS
+        assert ear.words() == ["one", "two"]
+        await worker.queue_frame(VADUserStartedSpeakingFrame())
+        await until(lambda: "held" in notes.told)
+        held_at_ms = output.played_ms
+        await asyncio.sleep(0.5)
+        assert output.played_ms - held_at_ms <= MOST_LEFT_MS + PIECE_MS
+        await worker.queue_frame(UserStoppedSpeakingFrame())
+        await until(lambda: "finished" in notes.told, 10)
+        assert ear.audio_ms() == 1_200
+
+
+async def test_a_transport_of_another_rate_keeps_nobody_waiting() -> None:
+    async with playing(Loudspeaker(pieces=2), 8_000) as (worker, _, ear, notes):
+        began = time.monotonic()
+        await worker.queue_frames(spoken("one two three"))
+        await until(lambda: "finished" in notes.told)
+        assert time.monotonic() - began <= 1.2 + SLACK_S
+        assert ear.audio_ms() == 1_200
 
 
 async def test_a_hold_stops_the_answer_and_it_goes_on_where_it_stopped() -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
+from collections import defaultdict
 from typing import Any
 
+from agent_tts.events import SpeechOptions, Words, WordTime
+from agent_tts.speech.session import Speech, SpeechEvent
 from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
-from tests.agent.node import running_agent
+from tests.agent.node import RunningAgent, running_agent
 from tests.support import until
 
 LONG = (
@@ -16,6 +20,7 @@ LONG = (
     "stories are very old. They tell of ships, of kings, and of a bird that could speak every language of the world."
 )
 QUICK: dict[str, Any] = {"turn_silence_s": 0.6, "resume_after_s": 0.8}
+NEAR_WORDS = 2
 SILENCE_S = 0.45  # three times what is to be expected: everything of this test runs in one loop
 
 
@@ -38,20 +43,25 @@ async def test_a_spoken_turn_is_heard_and_answered() -> None:
 async def test_words_interrupt_and_the_context_holds_what_was_heard() -> None:
     """Silence follows soon after the voice is noticed, and only words that were played are remembered.
 
-    Mutation: `Playout._hold` returning at once, or `BargeIn` not waiting for the commit.
+    How many those are is known from the engine's own times of the words, and from the sound that came.
+
+    Mutation: `Playout._hold` returning at once, or `BargeIn` not waiting for the commit; words let go a second
+    after the sound that speaks them.
     """
     async with running_llm(LONG, "Fine.") as llm, running_agent(llm.url, hears=True, **QUICK) as agent:
         stop = await agent.speech("Please open the window.")
+        spoken = times_of_words(agent)
         async with calling(agent.url) as caller:
             caller.type("Tell me a story.")
-            began = await caller.loud()
+            await caller.loud()
             await asyncio.sleep(3.0)
             spoke_at = time.monotonic()
             caller.microphone.put(stop)
             await caller.message("user-started-speaking", spoke_at)
             noticed_at = caller.at("user-started-speaking", spoke_at)
             cut = await caller.own("interrupted", spoke_at)
-            silent_at = caller.last_sound(before=caller.at("server-message", spoke_at))
+            cut_at = caller.own_at("interrupted", spoke_at)
+            silent_at, played_ms = caller.last_sound(before=cut_at), caller.played_ms(before=cut_at)
             assert silent_at - noticed_at < SILENCE_S + caller.delay_s()
             await caller.loud(since=silent_at + 0.2)  # the next answer
             await caller.message("bot-stopped-speaking", silent_at + 0.3)
@@ -62,15 +72,31 @@ async def test_words_interrupt_and_the_context_holds_what_was_heard() -> None:
     assert cut["heard"] == heard
     assert cut["unheard"]
     assert LONG.endswith(cut["unheard"])
-    # The pace of the whole text, as espeak speaks it, tells how many words fit into what was heard.
-    whole_s = len(await _whole(LONG)) / 2 / 24_000
-    expected = (silent_at - began) / whole_s * len(LONG.split())
-    assert abs(len(heard.split()) - expected) < 2 + 0.15 * expected
+    begun = [word for word in spoken[1] if word.start_ms < played_ms]
+    assert 5 < len(begun) < len(LONG.split())
+    assert abs(len(heard.split()) - len(begun)) <= NEAR_WORDS
 
 
-async def _whole(text: str) -> bytes:
-    async with running_agent() as agent:
-        return await agent.speech(text)
+def times_of_words(agent: RunningAgent) -> defaultdict[int, list[WordTime]]:
+    """The engine's own times of the words that are going to be spoken, by the number of the utterance, from 1 on."""
+    found: defaultdict[int, list[WordTime]] = defaultdict(list)
+    service = agent.node.node.service
+    open_, count = service.open, itertools.count(1)
+
+    def opened(options: SpeechOptions) -> Speech:
+        speech = open_(options)
+        deliver, number = speech.deliver, next(count)
+
+        def delivered(event: SpeechEvent) -> None:
+            if isinstance(event, Words):
+                found[number] += event.words
+            deliver(event)
+
+        speech.deliver = delivered  # type: ignore[method-assign]
+        return speech
+
+    service.open = opened  # type: ignore[method-assign]
+    return found
 
 
 async def test_sounds_without_words_only_hold_the_answer() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
+
+from loguru import logger
 
 from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
@@ -30,6 +33,24 @@ async def test_a_typed_turn_is_answered_aloud_and_its_marks_are_told() -> None:
         ("assistant", "The library closes on sunday."),
         ("user", "Really?"),
     ]
+
+
+async def test_the_log_and_the_metrics_name_the_speech_of_a_turn() -> None:
+    """One line joins the call, its turn, the context and the engine's stream."""
+    said: list[str] = []
+    sink = logger.add(said.append, filter="agent_tts.agent.turns", format="{message}")
+    try:
+        async with running_llm("Yes.") as llm, running_agent(llm.url) as agent:
+            async with calling(agent.url) as caller:
+                caller.type("Hello?")
+                await caller.message("bot-stopped-speaking")
+                await until(lambda: bool(said))
+            await until(lambda: agent.server.calls._count == 0)
+            finished = agent.node.node.metrics.registry.get_sample_value
+            assert finished("agent_tts_contexts_total", {"carrier": "pipecat", "reason": "end"}) == 1
+    finally:
+        logger.remove(sink)
+    assert re.match(r"agent: call [0-9a-f]{8} turn 1 context \S+ stream 0/[1-9][0-9]*: answered; ", said[0])
 
 
 async def test_without_a_language_model_the_responder_answers_and_says_so() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.browser.chromium import Page, chromium
+from agent_tts.bench.chromium import Page, chromium
 
 ROOT = Path(__file__).parents[2]
 

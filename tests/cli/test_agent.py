@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
 import yaml
 
-from tests.cli.process import run, start
+from tests.cli.process import environment, run, start
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_it_serves_the_node_and_the_agent_and_leaves_on_sigterm() -> None:
@@ -24,6 +28,17 @@ def test_it_serves_the_node_and_the_agent_and_leaves_on_sigterm() -> None:
         _, rest = process.communicate(timeout=30)
     assert process.returncode == 0, rest
     assert rest == b""
+
+
+def test_a_copy_of_its_pipeline_runs_by_itself(tmp_path: Path) -> None:
+    """With the options of `agent-tts agent`, and as the pipeline of every call."""
+    copy = tmp_path / "my_agent.py"
+    copy.write_text((ROOT / "pipelines" / "voice_agent.py").read_text())
+    command = (sys.executable, str(copy), "--llm", "http://llm/v1", "--print-config")
+    result = subprocess.run(command, capture_output=True, check=False, timeout=60, env=environment())
+    assert result.returncode == 0, result.stderr
+    agent = yaml.safe_load(result.stdout)["agent"]
+    assert (agent["pipeline"], agent["llm"]["base_url"]) == (str(copy), "http://llm/v1")
 
 
 def test_its_flags_are_settings() -> None:

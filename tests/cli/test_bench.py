@@ -182,3 +182,33 @@ def test_checkpoint_writes_one_and_says_what_sizes_there_are(tmp_path: Path) -> 
     done = run("bench", "checkpoint", "--out", str(tmp_path / "other"), "--size", "huge")
     assert done.returncode == 2
     assert b"1.7B" in done.stderr
+
+
+def test_load_tells_which_promises_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    result = run("bench", "load", "--engine", "tone", "--only", "sessions", "--minutes", "0.05", "--json", str(path))
+    assert result.returncode in (0, 1), result.stderr  # how fast this machine is, is not tested
+    assert b"visitors who were not told exactly once that it is over" in result.stdout
+    (figures,) = json.loads(path.read_text())["runs"]
+    kept = {promise["what"]: promise["kept"] for promise in figures["promises"]}
+    assert (result.returncode == 0) == all(kept.values())
+    assert kept["visits that failed"]
+    assert kept["contexts left on the node"]
+    assert figures["visits"] > 20
+
+
+def test_soak_kills_the_engine_and_finds_nothing_left(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    quick = ("--engine", "tone", "--contexts", "80", "--rate", "10", "--kill-every", "5")
+    result = run("bench", "soak", *quick, "--json", str(path), env=environment(COLUMNS="160"))
+    (figures,) = json.loads(path.read_text())["runs"]
+    assert figures["kills"] >= 1
+    broken = {promise["what"] for promise in figures["promises"] if not promise["kept"]}
+    assert broken <= {"memory of the front, MiB more for 1000 contexts"}, result.stdout  # too few to tell
+    assert result.returncode == bool(broken)
+
+
+def test_load_knows_its_loads() -> None:
+    result = run("bench", "load", "--only", "storms")
+    assert result.returncode == 2
+    assert b"sessions, mixed, storm" in result.stderr

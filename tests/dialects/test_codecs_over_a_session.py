@@ -224,6 +224,23 @@ def test_two_utterances_of_one_name_are_not_mixed() -> None:
     assert len(peer.session._contexts) == 1
 
 
+@pytest.mark.xfail(strict=True, reason="names of the node's own are names that a client may have chosen")
+def test_a_message_without_a_context_is_none_of_the_clients() -> None:
+    codec = CartesiaCodec(CONFIG.limits)
+    first = list(codec.decode('{"transcript": "A ", "continue": true, "context_id": "context-1"}'))
+    second = list(codec.decode('{"transcript": "B."}'))
+    assert first[0]["context_id"] != second[0]["context_id"]
+
+
+@pytest.mark.xfail(strict=True, reason="a message too many cuts the speech of those before it")
+def test_what_was_complete_is_spoken_whatever_comes_behind_it() -> None:
+    peer = Connected(CartesiaCodec(CONFIG.limits))
+    peer.say({"transcript": "One two three.", "continue": False, "context_id": "a"})
+    peer.say({"transcript": "Four.", "continue": False, "context_id": "a"})
+    peer.settle()
+    assert any(message["type"] == "chunk" for message in peer.told if isinstance(message, dict))
+
+
 @pytest.mark.xfail(strict=True, reason="the cancel goes before the note: the session may refuse it, and take no more")
 def test_vllm_omni_is_told_of_a_cancel_that_came_too_late() -> None:
     codec = configured()

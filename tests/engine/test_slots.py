@@ -7,7 +7,7 @@ from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Open, Sta
 from agent_tts.engine.slots import READ_CHARS, Mark, Slots, Track
 from agent_tts.errors import UnknownVoice
 from agent_tts.events import FRAME_BYTES, SpeechOptions
-from agent_tts.text.feed import Unit
+from agent_tts.text.feed import Break, Unit
 
 OPEN = Open(0, 9, SpeechOptions())
 
@@ -16,17 +16,17 @@ class Owner:
     def __init__(self, opened: Open) -> None:
         if opened.options.voice:
             raise UnknownVoice("no such voice")
-        self.track = Track(opened)
+        self.track = Track(opened, "en")
 
 
 @pytest.fixture
 def track() -> Track:
-    return Track(OPEN)
+    return Track(OPEN, "en")
 
 
-def taken(track: Track) -> list[Unit | Mark]:
+def taken(track: Track) -> list[Unit | Break | Mark]:
     """All that is to be spoken, as an engine takes it."""
-    items: list[Unit | Mark] = []
+    items: list[Unit | Break | Mark] = []
     while not track.dry:
         items += track.pending
         track.pending.clear()

@@ -10,17 +10,11 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent_tts import events
-from agent_tts.engine.factory import create_loop
-from agent_tts.events import Command, Event, Hello
+from agent_tts.events import Hello
 from agent_tts.serve.codec import AudioChunk, Message
-from agent_tts.serve.guard import Guard
-from agent_tts.serve.metrics import Metrics
-from agent_tts.serve.node import Node
 from agent_tts.serve.protocol import NativeCodec
-from agent_tts.serve.session import Session
-from agent_tts.settings import Settings
 from agent_tts.speech import session as speech_session
-from agent_tts.speech.service import SpeechService
+from tests.fuzz.conversation import Conversation
 
 FACTOR = int(os.environ.get("TEST_FACTOR", "1"))
 IDS = st.sampled_from(["a", "b", "c", "*"])
@@ -29,44 +23,13 @@ CODES |= {"unknown_voice", "unsupported_language", "unsupported_format", "at_cap
 CODES |= {"engine_lost", "draining", "internal"}
 
 
-class Clocked:
-    """A link whose engine turns only when the machine says so, at the machine's time."""
-
-    alive = True
-
-    def __init__(self, settings_: Settings, on_events: Any, on_lost: Any) -> None:
-        self.now = 0.0
-        self.loop = create_loop(settings_, lambda: self.now)
-        self.on_events = on_events
-        self.lost = on_lost
-
-    def send(self, command: Command) -> None:
-        self.loop.submit(command)
-
-    def turn(self) -> None:
-        new: list[Event] = self.loop.turn()
-        self.on_events(new)
-
-
 class SessionMachine(RuleBasedStateMachine):
     """What the client has seen of each context must be what the rules allow."""
 
     def __init__(self) -> None:
         super().__init__()
-        limits = {"contexts_per_session": 2, "text_context_chars": 60, "text_message_chars": 40, "text_idle_s": 3}
-        config = Settings(engine="tone", slots=1, queue=1, limits=limits, tone={"char_ms": 30})
-        metrics = Metrics()
-        links: list[Clocked] = []
-
-        def make(on_events: Any, on_lost: Any) -> Any:
-            links.append(Clocked(config, on_events, on_lost))
-            return links[0]
-
-        self.service = SpeechService([make])
-        self.link = links[0]
-        self.service.engines[0].info = self.link.loop.info
-        self.node = Node(config, self.service, Guard(config, metrics), metrics)
-        self.session = Session(self.node, "test", clock=lambda: self.link.now)
+        self.talk = Conversation()
+        self.session, self.service, self.link = self.talk.session, self.talk.service, self.talk.link
         # The model: contexts by number -> [id, state, next first_sample]; state is open, started, cancelled or done.
         self.contexts: dict[int, list[Any]] = {}
         self.unnumbered: dict[str, int] = {}
@@ -110,9 +73,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(steps=st.integers(1, 5), seconds=st.sampled_from([0.0, 0.08, 1.0, 4.0]))
     def engine(self, steps: int, seconds: float) -> None:
-        for _ in range(steps):
-            self.link.turn()
-        self.link.now += seconds
+        self.talk.turn(steps, seconds)
 
     @rule(count=st.integers(1, 20))
     def take(self, count: int) -> None:
@@ -123,8 +84,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule()
     def lose_engine(self) -> None:
-        self.service.engines[0]._on_lost("scripted")
-        self.link.loop = create_loop(self.node.settings, lambda: self.link.now)
+        self.talk.lose_engine()
 
     def see(self, item: Message | AudioChunk) -> None:
         if isinstance(item, AudioChunk):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from agent_tts.engine.admission import BATCH
 from agent_tts.engine.base import Close, Frame, Input, Open, Text
@@ -15,11 +18,13 @@ from agent_tts.engine.prefill import Part, Prefill
 from agent_tts.engine.prompt_queue import PromptQueue, Shape
 from agent_tts.engine.qwen3 import Qwen3Engine
 from agent_tts.events import Sampling, SpeechOptions
+from agent_tts.model.acceleration import accelerate
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.prompt import NOTHING
 from agent_tts.model.speech import SpeechModel
 from tests.gpu.test_engine import FRAMES, RYAN, TEXT, engine, folder
+from tests.gpu.test_fused import modules_of
 
 __all__ = ["folder"]  # a fixture
 
@@ -55,13 +60,14 @@ def state_of(model: FrameModel, *, paged: bool) -> FrameState:
         state.cache.table[:, :32] = pages + 1
     generator = torch.Generator("cuda").manual_seed(2)
     for tensor in (state.cache.keys, state.cache.values):
-        tensor.normal_(generator=generator)
+        tensor.copy_(torch.randn(tensor.shape, device="cuda", generator=generator))  # the same in every dtype
     return state
 
 
 @pytest.mark.parametrize("paged", [False, True])
 @torch.inference_mode()
 def test_a_graph_is_the_batch_bit_for_bit(model: SpeechModel, paged: bool) -> None:
+    accelerate(model)
     captured, eager = state_of(model.frame, paged=paged), state_of(model.frame, paged=paged)
     graphs = Prefill(model.frame, captured, SHAPES, captured=True)
     kernels = Prefill(model.frame, eager, SHAPES, captured=False)
@@ -104,7 +110,39 @@ def test_a_batch_is_its_prompts_alone_up_to_rounding(model: SpeechModel) -> None
 
 
 @torch.inference_mode()
+def test_fused_prompts_are_as_near_to_float32_as_the_modules(model: SpeechModel) -> None:
+    """Alone and in batches, at the beginning and further on, in pages and without."""
+
+    def computed(frame: FrameModel, shapes: Sequence[Shape], shape: Shape, *, paged: bool) -> list[Tensor]:
+        state = state_of(frame, paged=paged)
+        prefill, parts = Prefill(frame, state, shapes, captured=False), batch(shape)
+        for one in [parts] if shapes else [[part] for part in parts]:
+            prefill.run(shape, one)
+        return [
+            cache[:, one.at : one.at + len(one.numbers) - 1].float()
+            for one in parts
+            for cache in state.cache.read(one.row, 700)
+        ]
+
+    modules, truth = modules_of(model.frame, torch.bfloat16), modules_of(model.frame, torch.float32)
+    accelerate(model)
+    for shape in SHAPES:
+        for shapes in (SHAPES, ()):
+            true, plain, fused = (
+                computed(frame, shapes, shape, paged=bool(shapes)) for frame in (truth, modules, model.frame)
+            )
+            errors = [
+                statistics.mean(
+                    ((mine - its).norm() / its.norm()).item() for mine, its in zip(found, true, strict=True)
+                )
+                for found in (fused, plain)
+            ]
+            assert errors[0] < 1.05 * errors[1], (shape, errors)
+
+
+@torch.inference_mode()
 def test_a_prompt_does_not_depend_on_those_beside_it(model: SpeechModel) -> None:
+    accelerate(model)
     beside, alone = state_of(model.frame, paged=True), state_of(model.frame, paged=True)
     shape = Shape(16, 16, begun=False)
     Prefill(model.frame, beside, SHAPES, captured=True).run(shape, batch(shape))

@@ -53,8 +53,9 @@ class Ear(FrameProcessor):
 class Loudspeaker(BaseOutputTransport):
     """Plays in real time to nobody: words leave it when they are heard, as of any transport."""
 
-    def __init__(self) -> None:
-        super().__init__(TransportParams(audio_out_enabled=True))
+    def __init__(self, pieces: int = 4) -> None:
+        """`pieces` of 10 ms are played at once."""
+        super().__init__(TransportParams(audio_out_enabled=True, audio_out_10ms_chunks=pieces))
         self.played = b""
 
     async def start(self, frame: StartFrame) -> None:

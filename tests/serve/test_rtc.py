@@ -49,7 +49,8 @@ async def test_text_on_the_channel_becomes_sound_on_the_track() -> None:
         assert hz(peer.loud()) == pytest.approx(440, abs=5)
         assert 20 * len(peer.loud()) == pytest.approx(done["audio_ms"], abs=40)
         order = [message["type"] for _, message in peer.messages if message.get("context_id") == "t1"]
-        assert order == ["context.started", "words", "context.done"]
+        assert list(dict.fromkeys(order)) == ["context.started", "words", "context.done"]
+        assert order[-1] == "context.done"
 
 
 async def test_done_is_told_when_all_has_been_played() -> None:

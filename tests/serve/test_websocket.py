@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import json
 
+import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from agent_tts.serve.server import MAX_STRANGERS
 from tests.support import RunningNode, dominant_hz, running_node, until
 from tests.wire import speak, wire
 
@@ -125,3 +127,37 @@ async def test_strangers_who_never_speak_are_gone_and_disturb_nobody() -> None:
             for writer in writers:
                 writer.close()
             await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
+
+
+async def test_hundreds_of_strangers_keep_nobody_out() -> None:
+    """Guards MAX_STRANGERS: the oldest strangers make room, long before their deadline; who has asked stays."""
+    strangers, talkers = 700, 20
+    async with running_node(timeouts={"handshake_s": 60}, limits={"connections": 50}) as running:
+        host, port = running.url.removeprefix("http://").split(":")
+        async with httpx.AsyncClient(base_url=running.url) as http:
+            assert (await http.get("/health")).status_code == 200
+            opened = [await asyncio.open_connection(host, int(port)) for _ in range(strangers)]
+            try:
+                for _ in range(talkers):
+                    assert (await http.get("/health")).status_code == 200
+                assert await speak(running.ws_url, "Hello", lead_ms=None) != b""
+                assert len(running.server.server_state.connections) <= MAX_STRANGERS + 1
+                async with asyncio.timeout(5):
+                    assert await opened[0][0].read() == b""
+                assert not opened[-1][0].at_eof()
+            finally:
+                for _, writer in opened:
+                    writer.close()
+                await asyncio.gather(*(writer.wait_closed() for _, writer in opened), return_exceptions=True)
+
+
+async def test_text_that_is_no_utf8_is_closed_with_1007_and_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    """Guards `WebSocketProtocol.send_receive_event_to_app`: whoever likes could fill the log with tracebacks."""
+    async with running_node() as running, wire(running.ws_url) as peer:
+        await peer.until("session.created")
+        await peer.socket.send(b"\xff\xfe", text=True)
+        with pytest.raises(ConnectionClosed) as closed:
+            await peer.until("pong")
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1007
+    assert not caplog.records

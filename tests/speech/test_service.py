@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loguru import logger
 
 from agent_tts.engine.factory import create_loop
 from agent_tts.errors import Draining, EngineLost, UnknownVoice, UnsupportedLanguage
@@ -308,3 +309,16 @@ async def test_draining_waits_for_every_engine() -> None:
         assert not drain.done()
         await second.cancel()
         assert await drain is True
+
+
+async def test_a_stream_that_a_fault_ends_is_named_in_the_log() -> None:
+    said: list[str] = []
+    sink = logger.add(said.append, filter="agent_tts.speech.engine", format="{message}")
+    try:
+        async with running(tone={"scripted_faults": True}) as service:
+            speech = service.open(SpeechOptions(lead_ms=None, instructions="fault:raise@2"))
+            speech.write("word " * 10)
+            await until(lambda: speech.finished is not None)
+    finally:
+        logger.remove(sink)
+    assert [line.partition(": ")[0] for line in said] == [f"stream 0/{speech.stream} failed"]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from agent_tts.events import WordTime
+from agent_tts.speech.lengths import SENTENCE_PAUSE_MS
 from agent_tts.speech.words import Word, WordTimeline
+from tests.speech.test_silences import audio
 
 
 def told(timeline: WordTimeline, *pieces: str) -> list[Word]:
@@ -33,13 +36,13 @@ def test_estimates_go_on_without_gaps_and_pause_after_a_sentence() -> None:
     assert one.start_ms == 0
     assert one.end_ms == two.start_ms
     assert two.end_ms - two.start_ms > one.end_ms - one.start_ms
-    assert three.start_ms == two.end_ms
+    assert three.start_ms == two.end_ms + SENTENCE_PAUSE_MS
 
 
 def test_speed_shortens_the_estimates() -> None:
     (slow,) = told(WordTimeline(aligned=False), "word")
     (fast,) = told(WordTimeline(aligned=False, speed=2.0), "word")
-    assert fast.end_ms == round(slow.end_ms / 2)
+    assert fast.end_ms == pytest.approx(slow.end_ms / 2, abs=1)
 
 
 @given(st.text(alphabet="ab .,你好\n\u2003", max_size=40), st.data())
@@ -109,3 +112,93 @@ def test_an_unfinished_token_is_told_when_it_is_whole() -> None:
     timeline.append("界 ")
     assert timeline.align([WordTime(3, 5, 400, 900)]) == [Word("你好，世界", 0, 900, 0, 5)]
     assert timeline.split(400)[0] == "你好，"
+
+
+# ---------------------------------------------------------------- estimates settle with the audio
+
+TEXT = "One two three, four five. Six seven eight nine."
+
+
+def settled(timeline: WordTimeline, pcm: bytes) -> list[tuple[float, Word]]:
+    """The words that settle in each 80 ms of audio, with the end of these."""
+    found = []
+    for start in range(0, len(pcm), 3_840):
+        timeline.hear(pcm[start : start + 3_840])
+        until_ms = min(len(pcm), start + 3_840) / 48
+        found += [(until_ms, word) for word in timeline.settle(until_ms)]
+    return found
+
+
+def test_words_settle_once_with_the_audio_that_they_start_in() -> None:
+    timeline = WordTimeline(aligned=False)
+    words = told(timeline, TEXT)
+    found = settled(timeline, audio((1_000, 9_000), (160, 0), (800, 9_000), (320, 0), (1_200, 9_000)))
+    timeline.finish(3_480)
+    found += [(3_480, word) for word in timeline.settle()]
+    assert [word.word for _, word in found] == [word.word for word in words] == TEXT.split()
+    assert all(until_ms - 80 <= word.start_ms < until_ms for until_ms, word in found[:4])
+    assert {word.word: word.start_ms for _, word in found}["four"] == pytest.approx(1_160, abs=11)
+    assert {word.word: word.start_ms for _, word in found}["Six"] == pytest.approx(2_280, abs=11)
+    assert timeline.settle() == []
+
+
+def test_what_was_heard_is_known_better_with_the_audio() -> None:
+    timeline = WordTimeline(aligned=False)
+    told(timeline, TEXT)
+    assert timeline.split(1_150)[0] == "One two three, four"
+    settled(timeline, audio((1_000, 9_000), (160, 0), (750, 9_000), (320, 0), (100, 9_000)))
+    assert timeline.split(1_150)[0] == "One two three,"
+    assert timeline.split(2_220)[0] == "One two three, four five."
+
+
+def test_a_flush_says_where_its_text_ends() -> None:
+    timeline = WordTimeline(aligned=False)
+    timeline.append("a rather long beginning")
+    timeline.flush()
+    timeline.append(" and more.")
+    timeline.hear(audio((700, 9_000), (100, 0)))
+    timeline.flushed(800)
+    timeline.hear(audio((400, 9_000)))
+    first, *_, last, and_, more = timeline.words() + timeline.complete()
+    assert (first.start_ms, last.end_ms, and_.start_ms, more.word) == (0, 700, 800, "more.")
+
+
+def test_an_end_that_cuts_the_text_off_leaves_words_unheard() -> None:
+    timeline = WordTimeline(aligned=False)
+    told(timeline, TEXT * 20)
+    timeline.hear(audio((2_000, 9_000)))
+    timeline.finish(2_000, cut=True)
+    assert len(timeline.split(2_000)[0]) < len(TEXT * 2)
+    assert all(word.start_ms <= word.end_ms <= 2_000 for word in timeline.settle())
+
+
+def test_the_engines_own_times_do_not_settle() -> None:
+    timeline = WordTimeline(aligned=True)
+    told(timeline, "Hello there")
+    timeline.hear(audio((800, 9_000)))
+    timeline.align([WordTime(0, 5, 0, 400), WordTime(6, 11, 400, 800)])
+    timeline.finish(800)
+    assert timeline.settle() == []
+
+
+@given(
+    st.text(alphabet="ab .,你好7\n", max_size=60),
+    st.lists(st.tuples(st.integers(1, 50), st.sampled_from([0, 9_000])), max_size=8),
+    st.booleans(),
+)
+def test_settled_words_are_all_words_in_order_within_the_audio(
+    text: str, spans: list[tuple[int, int]], cut: bool
+) -> None:
+    timeline = WordTimeline(aligned=False)
+    told(timeline, text)
+    pcm = b"".join(audio((20 * ms, loud)) for ms, loud in spans)
+    words = [word for _, word in settled(timeline, pcm)]
+    timeline.finish(len(pcm) // 48, cut=cut)
+    words += timeline.settle()
+    assert [word.word for word in words] == text.split()
+    starts = [word.start_ms for word in words]
+    assert starts == sorted(starts)
+    assert all(word.start_ms <= word.end_ms for word in words)
+    assert all(word.start_ms <= len(pcm) // 48 for word in timeline.words())
+    heard, unheard = timeline.split(10**9)
+    assert heard + unheard == text

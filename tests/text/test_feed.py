@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_tts.text.feed import TextFeed, Unit
+from agent_tts.text.feed import Break, Reading, TextFeed, Unit
 from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_RUN
 
 _FLUSH = None  # in a script of pieces
@@ -37,11 +37,18 @@ _TEXTS = st.lists(_PIECES | st.text(max_size=3), max_size=25).map("".join)
 
 def speak(script: list[str | None], *, clean: bool) -> list[Unit]:
     """The units of pieces of text, with flushes between them."""
-    feed = TextFeed(clean=clean)
-    units: list[Unit] = []
+    spoken = say(script, Reading(clean=clean))
+    assert not any(isinstance(item, Break) for item in spoken)
+    return [item for item in spoken if isinstance(item, Unit)]
+
+
+def say(script: list[str | None], reading: Reading) -> list[Unit | Break]:
+    """The same, and the pauses between them."""
+    feed = TextFeed(reading)
+    items: list[Unit | Break] = []
     for piece in script:
-        units += feed.flush() if piece is _FLUSH else feed.append(piece)
-    return units + feed.end()
+        items += feed.flush() if piece is _FLUSH else feed.append(piece)
+    return items + feed.end()
 
 
 def texts(*script: str | None, clean: bool = True) -> list[str]:
@@ -150,7 +157,7 @@ def _seconds(text: str, *, clean: bool) -> float:
     """Of computing, char by char, the best of three; the collector's pauses are not the feed's."""
     best = float("inf")
     for _ in range(3):
-        feed = TextFeed(clean=clean)
+        feed = TextFeed(Reading(clean=clean))
         start = time.thread_time()
         for ch in text:
             feed.append(ch)

@@ -18,6 +18,7 @@ from torch import Tensor
 from agent_tts.model.kernels.launch import launch, overlap, power_of_2, wait
 
 _TILE = 64  # positions that a program reads at a time
+_TOGETHER = 1_024  # positions of a program that reads what is written just before it
 
 
 @triton.jit
@@ -42,6 +43,54 @@ def _places(pages, positions, end, page_stride, stride, SIZE: tl.constexpr):
     """Where positions are in the cache, in elements; anywhere from `end` on."""
     page = tl.load(pages + positions // SIZE, mask=positions < end, other=0)
     return page * page_stride + (positions % SIZE) * stride
+
+
+@triton.jit
+def _keep(
+    x, to, keys, values, k_norm, cos, sin, eps, pair, HEADS: tl.constexpr, PAIRS: tl.constexpr, DIM: tl.constexpr
+):
+    """Writes the key and the value of a new position [1, 1]; gives them: both halves of the key, and the value."""
+    HALF: tl.constexpr = DIM // 2
+    d, half = tl.arange(0, DIM), tl.arange(0, HALF)
+    key = HEADS + pair + tl.arange(0, 1)
+    low, high = _turned(x, key, k_norm, cos, sin, eps, HALF, DIM)
+    value = tl.load(x + (HEADS + PAIRS + pair) * DIM + d)[None, :]
+    tl.store(keys + to[:, None] + half[None, :], low)
+    tl.store(keys + to[:, None] + HALF + half[None, :], high)
+    tl.store(values + to[:, None] + d[None, :], value)
+    return low, high, value
+
+
+@triton.jit
+def _write(
+    qkv,  # [B, (HEADS + 2 PAIRS) DIM]: queries, keys, values
+    k_norm,  # [DIM]
+    rope,  # [S, 2, HALF]: cosine and sine
+    positions,  # int64[B]; the sink for what is to leave no trace
+    keys,  # [pages, SIZE, PAIRS, DIM]
+    values,
+    table,  # int64[B, PAGES]
+    eps,
+    sink,
+    page_stride,  # elements from page to page
+    HEADS: tl.constexpr,
+    PAIRS: tl.constexpr,
+    DIM: tl.constexpr,
+    SIZE: tl.constexpr,
+    PAGES: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    row, pair = tl.program_id(0), tl.program_id(1)
+    HALF: tl.constexpr = DIM // 2
+    position = tl.load(positions + row)
+    wait(OVERLAP)
+    if position >= sink:
+        return
+    half = tl.arange(0, HALF)
+    cos, sin = tl.load(rope + position * DIM + half), tl.load(rope + position * DIM + HALF + half)
+    x = qkv + row * (HEADS + 2 * PAIRS) * DIM
+    at = _places(table + row * PAGES, position + tl.arange(0, 1), sink, page_stride, PAIRS * DIM, SIZE)
+    _keep(x, pair * DIM + at, keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM)
 
 
 @triton.jit
@@ -104,13 +153,8 @@ def _attend(
     total = tl.zeros((16,), tl.float32)
     acc = tl.zeros((16, DIM), tl.float32)
     if last:
-        key = HEADS + pair + tl.arange(0, 1)
-        new_low, new_high = _turned(x, key, k_norm, cos, sin, eps, HALF, DIM)
-        new_value = tl.load(x + (HEADS + PAIRS + pair) * DIM + d)[None, :]
         to = cache + _places(table + row * PAGES, position + tl.arange(0, 1), sink, page_stride, PAIRS * DIM, SIZE)
-        tl.store(keys + to[:, None] + half[None, :], new_low)
-        tl.store(keys + to[:, None] + HALF + half[None, :], new_high)
-        tl.store(values + to[:, None] + d[None, :], new_value)
+        new_low, new_high, new_value = _keep(x, to, keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM)
         top = tl.sum(q_low.to(tl.float32) * new_low.to(tl.float32), 1)
         top = (top + tl.sum(q_high.to(tl.float32) * new_high.to(tl.float32), 1)) * scale
         total += 1
@@ -254,6 +298,11 @@ class Scratch:
             split=split,
         )
 
+    @staticmethod
+    def together(rows: int, positions: int, heads: Heads, device: torch.device) -> Scratch:
+        """For `attend_together`: no program reads a single tile, which it would do before the others have written."""
+        return Scratch.empty(rows, positions, heads, device, split=_TOGETHER)
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -302,6 +351,25 @@ def attend(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: 
         **overlap(qkv.device),
     )
     return out
+
+
+def attend_together(
+    q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: Scratch, qkv: Tensor
+) -> Tensor:
+    """As `attend`, where several positions of one cache row may be among those that are new.
+
+    `scratch` is one of `Scratch.together`.
+    """
+    launch(
+        _write,
+        (len(qkv), heads.pairs),
+        *(qkv, k_norm, heads.rope, place.positions, place.keys, place.values, place.table),
+        *(heads.eps, place.sink, place.keys.stride(0)),
+        *(heads.queries, heads.pairs, heads.dim, place.keys.shape[1], place.table.shape[1]),
+        num_warps=1,
+        **overlap(qkv.device),
+    )
+    return attend(q_norm, k_norm, heads, place, scratch, qkv)  # it writes the same once more
 
 
 def attend_in_frame(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: FramePlace, qkv: Tensor) -> Tensor:

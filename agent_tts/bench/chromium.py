@@ -18,7 +18,7 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.support import until
+from agent_tts.errors import Internal, SettingsError
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
@@ -41,26 +41,28 @@ FLAGS = (
 START_S = 60.0
 CALL_S = 30.0
 CLOSE_S = 10.0
+POLL_S = 0.02
 
 # Virtual key codes of keys that are no characters.
 KEY_CODES = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowDown": 40, "ArrowUp": 38, " ": 32, "Backspace": 8}
 MODIFIERS = {"Alt": 1, "Control": 2, "Meta": 4, "Shift": 8}
 
 
-class PageError(AssertionError):
+class PageError(Exception):
     """JavaScript on the page threw."""
 
 
-def find_chromium() -> str:
-    """Path of the browser.
+def find_chromium(named: str | None = None) -> str:
+    """Path of the browser: the one that is named, else the first of NAMES on PATH.
 
     Raises:
-        AssertionError: there is none; the tests of the page cannot be left out.
+        SettingsError: there is none.
     """
-    for name in NAMES:
+    for name in NAMES if named is None else (named,):
         if path := shutil.which(name):
             return path
-    raise AssertionError(f"the browser tests need Chromium: install one of {', '.join(NAMES)} (apt install chromium)")
+    missing = f"{named} is no browser" if named else f"there is none of {', '.join(NAMES)}"
+    raise SettingsError(f"this needs Chromium, and {missing}: install it (apt install chromium), or give its path")
 
 
 class Page:
@@ -251,15 +253,25 @@ class DevTools:
 
 
 @asynccontextmanager
-async def chromium(*flags: str) -> AsyncIterator[DevTools]:
-    """A browser with an empty profile and these flags besides. Afterwards its processes and its profile are gone."""
+async def chromium(*flags: str, path: str | None = None) -> AsyncIterator[DevTools]:
+    """A browser with an empty profile and these flags besides. Afterwards its processes and its profile are gone.
+
+    Args:
+        path: of the browser; None takes the first that is found.
+
+    Raises:
+        SettingsError: there is no browser.
+        Internal: it does not start.
+    """
+    program = find_chromium(path)
     profile = Path(tempfile.mkdtemp(prefix="agent_tts-chromium-"))
     try:
-        async with _process(profile, flags), _devtools(profile) as devtools:
+        async with _process(program, profile, flags), _devtools(profile) as devtools:
             yield devtools
     finally:
-        shutil.rmtree(profile, ignore_errors=True)
-        await until(lambda: _removed(profile))
+        async with asyncio.timeout(CLOSE_S):
+            while not _removed(profile):  # noqa: ASYNC110 - a folder has no event
+                await asyncio.sleep(POLL_S)
 
 
 def _removed(folder: Path) -> bool:
@@ -269,9 +281,9 @@ def _removed(folder: Path) -> bool:
 
 
 @asynccontextmanager
-async def _process(profile: Path, flags: Sequence[str]) -> AsyncIterator[None]:
+async def _process(program: str, profile: Path, flags: Sequence[str]) -> AsyncIterator[None]:
     process = await asyncio.create_subprocess_exec(
-        find_chromium(),
+        program,
         *FLAGS,
         *flags,
         f"--user-data-dir={profile}",
@@ -282,8 +294,11 @@ async def _process(profile: Path, flags: Sequence[str]) -> AsyncIterator[None]:
         start_new_session=True,
     )
     try:
-        await until(lambda: process.returncode is not None or len(_port_file(profile)) == 2, START_S)
-        assert process.returncode is None, f"Chromium ended with code {process.returncode} while starting"
+        async with asyncio.timeout(START_S):
+            while process.returncode is None and len(_port_file(profile)) < 2:  # noqa: ASYNC110 - nor have files
+                await asyncio.sleep(POLL_S)
+        if process.returncode is not None:
+            raise Internal(f"Chromium ended with code {process.returncode} while starting")
         yield
     finally:
         # It has no state worth an orderly end, and its helpers are of its process group.

@@ -1,0 +1,54 @@
+/**
+ * Notes when the user and the agent sound in the page, and what the agent says of it. It runs before the page's scripts.
+ *
+ * Moments are performance.now's. The microphone's is when its sound comes into the page, the agent's is when its sound
+ * has left the jitter buffer and the decoder.
+ */
+window.ear = {
+  /** @type {[string, number][]} what, and when */
+  notes: [],
+  /** What the page's microphone gives. @type {MediaStream | null} */
+  microphone: null,
+
+  /** @param {string} what */
+  note(what, at = performance.now()) {
+    ear.notes.push([what, at]);
+  },
+
+  /** The notes since the last time. */
+  take() {
+    return ear.notes.splice(0);
+  },
+
+  /** Listen to both sides of the call that the page is in. */
+  async listen() {
+    const at = (/** @type {string} */ name) => new URL(`web/${name}.js`, document.baseURI).href;
+    const [{ Probe }, { audioContext }] = await Promise.all([import(at("probe")), import(at("audio"))]);
+    const audio = await audioContext();
+    const voice = document.querySelector("#agent-voice");
+    const sides = { user: ear.microphone, agent: voice.srcObject };
+    ear.probes = Object.entries(sides).map(([who, stream]) => {
+      const probe = new Probe(audio, stream);
+      probe.onlevel = (/** @type {boolean} */ loud, /** @type {number} */ when) =>
+        ear.note(`${who} ${loud ? "loud" : "quiet"}`, when);
+      return probe;
+    });
+    voice.addEventListener("volumechange", () => ear.note(voice.muted ? "muted" : "unmuted"));
+  },
+};
+
+{
+  // A microphone that does not hear the loudspeaker gives echo cancellation nothing to learn from: for as long as it
+  // takes that to know, it dampens the voice.
+  const open = navigator.mediaDevices?.getUserMedia.bind(navigator.mediaDevices);
+  if (open) {
+    navigator.mediaDevices.getUserMedia = async ({ audio }) =>
+      (ear.microphone = await open({ audio: { ...audio, echoCancellation: false } }));
+  }
+  const create = RTCPeerConnection.prototype.createDataChannel;
+  RTCPeerConnection.prototype.createDataChannel = function (...options) {
+    const channel = create.apply(this, options);
+    channel.addEventListener("message", ({ data }) => ear.note(`told ${JSON.parse(data).type}`));
+    return channel;
+  };
+}

@@ -1,0 +1,150 @@
+"""How good estimated word times are, beside those of an engine that knows them: from its text and audio alone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_tts.bench.statistics import percentiles
+from agent_tts.errors import SpeechError, from_code
+from agent_tts.events import SAMPLE_RATE, Audio, Finished, Flushed, SpeechOptions
+from agent_tts.events import Words as Aligned
+from agent_tts.speech.service import SpeechService
+from agent_tts.speech.words import Word, WordTimeline
+
+# What agents say, in languages of several scripts.
+TEXTS = {
+    "en": (
+        "Hi, this is Maya from Lakeside Dental. I am calling to confirm your appointment on Tuesday, the ninth of May, "
+        "at half past two. Does that still work for you?",
+        "That is a great question! The engine converts heat into motion, which turns the wheels. Older models were "
+        "less efficient, and most of the energy was simply lost.",
+        "Your balance is 1,284 dollars and 16 cents. The last payment was received on 3 March; the next one is due in "
+        "14 days. Shall I send you the details by e-mail?",
+        "Let me think. The fastest route goes over the old bridge, then along the river for about ten minutes. If the "
+        "traffic is heavy, take the tunnel instead, although it costs a small fee.",
+        "I understand how frustrating that must be. I have restarted the router from here, so please wait two "
+        "minutes until the green light stops blinking, and then try again.",
+    ),
+    "de": (
+        "Einen Moment bitte, ich sehe gleich nach. Ihr Paket liegt in der Filiale am Marktplatz, und Sie können es bis "
+        "Samstag abholen. Bringen Sie bitte einen Ausweis mit!",
+    ),
+    "fr": (
+        "Je comprends votre question. Le train part à huit heures du quai numéro trois, mais il a un léger retard. "
+        "Vous pouvez attendre dans la salle, si vous voulez.",
+    ),
+    "es": (
+        "Claro que sí, lo miro ahora mismo. El técnico pasará mañana por la tarde, entre las cuatro y las seis. ¿Le "
+        "viene bien a esa hora?",
+    ),
+    "ru": (
+        "Одну минуту, я сейчас проверю. Поезд отправляется с третьего пути через десять минут, поэтому вам лучше "
+        "поторопиться. Хорошей дороги!",
+    ),
+    "hi": ("जी हाँ, मैं अभी देखता हूँ। आपकी ट्रेन शाम को सात बजे चलेगी, और सुबह दिल्ली पहुँचेगी। क्या मैं टिकट बुक कर दूँ?",),
+}
+
+# Text comes in pieces of a language model's token, and audio is made so far ahead of where it is heard.
+TOKEN_CHARS = 4
+LEAD_MS = 1_000
+CUT_SHARE = 0.15  # of the 80 ms pieces, at random, are where a listener might interrupt
+
+WAIT_S = 30.0  # for the speech of a text
+
+
+@dataclass(slots=True)
+class Errors:
+    """What was found in the texts of one language, in ms and in words."""
+
+    first_ms: list[float] = field(default_factory=list)  # start of a word, as told with the text
+    settled_ms: list[float] = field(default_factory=list)  # as told just before its audio
+    known_ms: list[float] = field(default_factory=list)  # once all audio has been heard
+    drift_ms: list[float] = field(default_factory=list)  # of the last word of a text, as told just before its audio
+    heard_words: list[float] = field(default_factory=list)  # where a listener interrupts
+
+    def figures(self, language: str) -> dict[str, Any]:
+        """The figures as they are reported: percentiles of what is off, whichever way."""
+        names = ("first_ms", "settled_ms", "known_ms", "drift_ms", "heard_words")
+        offs = {name: [abs(off) for off in getattr(self, name)] for name in names}
+        found = {name: percentiles(off, 50, 95) for name, off in offs.items()}
+        return {"language": language, "words": len(self.first_ms), **found}
+
+
+async def measure(service: SpeechService, language: str, texts: Sequence[str], flush: bool) -> dict[str, Any]:
+    """The figures of one language.
+
+    Args:
+        flush: after each sentence, so that its end in the audio is known.
+
+    Raises:
+        SpeechError: the engine does not tell words, or has no such language.
+        TimeoutError: it takes more than `WAIT_S` for a text.
+    """
+    if service.info is None or not service.info.aligns_words:
+        raise SpeechError("this engine does not know when its words are spoken: use espeak")
+    errors = Errors()
+    chance = random.Random(0)
+    for text in texts:
+        async with asyncio.timeout(WAIT_S):
+            await _compare(service, language, text, flush, errors, chance)
+    return errors.figures(language)
+
+
+async def _compare(
+    service: SpeechService, language: str, text: str, flush: bool, errors: Errors, chance: random.Random
+) -> None:
+    truth, guess = WordTimeline(aligned=True), WordTimeline(aligned=False, language=language)
+    speech = service.open(SpeechOptions(language=language, lead_ms=None))
+    first: list[Word] = []
+    for piece in _pieces(text):
+        speech.write(piece)
+        truth.append(piece)
+        first += guess.append(piece)
+        if flush and piece.endswith(("? ", ". ", "! ", "। ")):
+            speech.flush("")
+            first += guess.flush()
+    speech.end()
+    truth.complete()
+    first += guess.complete()
+
+    spoken: list[Word] = []
+    settled: list[Word] = []
+    heard: list[tuple[float, int]] = []
+    audio_ms = 0.0
+    while (event := await speech.next()) is not None:
+        match event:
+            case Aligned(words=times):
+                spoken += truth.align(times)
+            case Audio(pcm=pcm):
+                before_ms, audio_ms = audio_ms, audio_ms + len(pcm) * 500 / SAMPLE_RATE
+                guess.hear(pcm)
+                settled += guess.settle(audio_ms)
+                if chance.random() < CUT_SHARE:
+                    played_ms = max(0.0, chance.uniform(before_ms, audio_ms) - LEAD_MS)
+                    heard.append((played_ms, len(guess.split(played_ms)[0].split())))
+            case Flushed():
+                guess.flushed(round(audio_ms))
+            case Finished(code=str(code), message=message):
+                raise from_code(code, message)
+    spoken += truth.finish(round(audio_ms))
+    guess.finish(round(audio_ms))
+    settled += guess.settle()
+    for name, words in (("first_ms", first), ("settled_ms", settled), ("known_ms", guess.words())):
+        pairs = zip(words, spoken, strict=True)
+        getattr(errors, name).extend(told.start_ms - true.start_ms for told, true in pairs)
+    errors.drift_ms.append(errors.settled_ms[-1])
+    errors.heard_words += [count - len(truth.split(played_ms)[0].split()) for played_ms, count in heard]
+
+
+def _pieces(text: str) -> list[str]:
+    """A text as it comes: sentences end with a piece."""
+    pieces, start = [], 0
+    for end in range(1, len(text) + 1):
+        if end == len(text) or end - start == TOKEN_CHARS or text[start:end].endswith(("? ", ". ", "! ", "। ")):
+            pieces.append(text[start:end])
+            start = end
+    return pieces

@@ -1,0 +1,227 @@
+"""Times for a text whose audio is still being made: estimated ahead, fitted to what has been heard behind. Pure.
+
+The text is a row of marks with nominal lengths. A *pin* says when a mark starts: there was a gap in the audio, the
+point of a flush, or the end. Between two pins the marks share the time by their lengths; after the last they go on at
+the pace that was learned up to it.
+
+Which pause of the text a gap is, if any, may show only later: the best few guesses are kept, as a beam.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from agent_tts.speech.lengths import SENTENCE_PAUSE_MS
+from agent_tts.speech.silences import Gap, Silences
+
+# Speech of normal pace that is taken as heard before the first, in ms; pauses likewise.
+PRIOR_MS = 1_500.0
+PRIOR_PAUSES = 1.0
+
+# The cost of a guess. Speech between two pins that is off by so much costs 1, and more by the square; the share is
+# larger as long as little has been heard.
+OFF_MS, OFF_SHARE, OFF_EARLY = 80.0, 0.1, 0.2
+# A gap that is twice as long as its pause should be, or half of it.
+DOUBLE = 1.0
+# A pause of the text that went by without a gap; a gap that is none of the text's, by its length, squared.
+SKIPPED_SENTENCE, SKIPPED_CLAUSE = 4.0, 1.0
+STRAY_MS, STRAY_MOST = 150.0, 6.0
+
+GUESSES = 6  # kept
+OPEN_PINS = 8  # of a guess; older ones are certain
+LOOK_AHEAD = 12  # pauses of the text that a gap may be
+
+# A pause that is this late, in ms and as a share of the speech before it, is none.
+LATE_MS, LATE_SHARE = 250.0, 0.3
+
+
+class Pin(NamedTuple):
+    """Where a mark starts."""
+
+    mark: int
+    end_ms: float  # when the mark before it ends
+    start_ms: float
+
+
+class Pause(NamedTuple):
+    """Where a pause is expected."""
+
+    mark: int  # that follows it
+    nominal_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """Which gaps of the audio are which pauses of the text."""
+
+    pins: tuple[Pin, ...]  # the last ones; never empty
+    spoken: tuple[float, float]  # nominal and real ms of speech heard between pins
+    paused: tuple[float, float]  # the same of pauses
+    cost: float = 0.0
+
+    @property
+    def last(self) -> Pin:
+        return self.pins[-1]
+
+    @property
+    def pace(self) -> float:
+        """Real ms of speech for a nominal one."""
+        return self.spoken[1] / self.spoken[0]
+
+    @property
+    def rest(self) -> float:
+        """Real ms of a pause for a nominal one."""
+        return self.paused[1] / self.paused[0]
+
+
+class Fit:
+    """Marks in, audio in, times out.
+
+    Args:
+        speed: how fast it is spoken; 1 is normal.
+    """
+
+    def __init__(self, speed: float = 1.0) -> None:
+        # Nominal ms of speech, and of pauses, before each mark; one more than there are marks.
+        self._speech = [0.0]
+        self._silence = [0.0]
+        # The pauses, in order, and the marks that follow them.
+        self._pauses: list[Pause] = []
+        self._after: list[int] = []
+        # What the audio tells.
+        self._silences = Silences()
+        # The best guess comes first. Its pins follow on these, which all guesses share.
+        rest_ms = PRIOR_PAUSES * SENTENCE_PAUSE_MS
+        start = Guess((Pin(0, 0.0, 0.0),), (PRIOR_MS, PRIOR_MS / speed), (rest_ms, rest_ms / speed))
+        self._guesses = [start]
+        self._certain: list[Pin] = []
+        # Marks that cannot start before a time, because their text came so late; after the pins of the best guess.
+        self._floors: list[Pin] = []
+        # All pins by the best guess, in order, and their marks.
+        self._pins = [start.last]
+        self._pinned = [0]
+
+    def __len__(self) -> int:
+        """Number of marks."""
+        return len(self._speech) - 1
+
+    def add(self, ms: float, pause_ms: float) -> None:
+        """One more mark of such a nominal length, and with such a pause after it."""
+        mark, heard_ms = len(self), self._silences.heard_ms
+        if heard_ms > self.span(mark)[0]:
+            self._floors.append(Pin(mark, heard_ms, heard_ms))
+            self._follow(self._floors[-1])
+        self._speech.append(self._speech[-1] + ms)
+        self._silence.append(self._silence[-1] + pause_ms)
+        if pause_ms:
+            self._pauses.append(Pause(mark + 1, pause_ms))
+            self._after.append(mark + 1)
+
+    def span(self, mark: int) -> tuple[float, float]:
+        """Start and end of a mark, in ms; of the one after the last, its start twice."""
+        at = bisect_right(self._pinned, mark) - 1
+        pin = self._pins[at]
+        first = self._speech[mark] - self._speech[pin.mark]
+        last = self._speech[min(mark + 1, len(self))] - self._speech[pin.mark]
+        if at + 1 < len(self._pins):
+            following = self._pins[at + 1]
+            nominal = self._speech[following.mark] - self._speech[pin.mark]
+            pace = max(0.0, following.end_ms - pin.start_ms) / max(1.0, nominal)
+            return pin.start_ms + first * pace, pin.start_ms + last * pace
+        guess = self._guesses[0]
+        start_ms = pin.start_ms + (self._silence[mark] - self._silence[pin.mark]) * guess.rest
+        return start_ms + first * guess.pace, start_ms + last * guess.pace
+
+    def may_start(self, mark: int) -> bool:
+        """Whether a mark can have started: not in silence, and not before the pause that is expected before it."""
+        pin = self._pins[-1]
+        if mark < pin.mark:
+            return True
+        if self._silences.silent:
+            return False
+        at = bisect_right(self._after, pin.mark)
+        if at == len(self._after) or self._after[at] > mark:
+            return True
+        due_ms = self.span(self._after[at] - 1)[1]
+        return self._silences.heard_ms > due_ms + LATE_MS + LATE_SHARE * (due_ms - pin.start_ms)
+
+    # ------------------------------------------------------------ what is heard
+
+    def hear(self, pcm: bytes) -> None:
+        """The next piece of the audio: pcm_s16le at 24 kHz."""
+        for gap in self._silences.hear(pcm):
+            guesses = [following for guess in self._guesses for following in self._after_gap(guess, gap)]
+            self._keep(guesses)
+
+    def reach(self, mark: int, audio_ms: float) -> None:
+        """All marks before `mark` are within so much audio, and no other."""
+        sounded_ms = self._silences.sounded_until_ms
+        end_ms = audio_ms if sounded_ms is None else min(sounded_ms, audio_ms)
+        able = [guess for guess in self._guesses if guess.last.mark < mark and guess.last.start_ms < end_ms]
+        if able:
+            pin = Pin(mark, end_ms, audio_ms)
+            best = min((self._pinned_to(guess, pin, None) for guess in able), key=lambda guess: guess.cost)
+            self._certain += best.pins[:-1]
+            self._guesses = [replace(best, pins=best.pins[-1:], cost=0.0)]
+            self._choose()
+
+    def _after_gap(self, guess: Guess, gap: Gap) -> list[Guess]:
+        """What a gap may be: none of the text's pauses, or one of the next."""
+        last = guess.last
+        if gap.start_ms <= last.start_ms <= gap.end_ms:  # the silence after a flush, or before the first sound
+            return [replace(guess, pins=(*guess.pins[:-1], last._replace(start_ms=gap.end_ms)))]
+        length_ms = gap.end_ms - gap.start_ms
+        found = [replace(guess, cost=guess.cost + min(STRAY_MOST, (length_ms / STRAY_MS) ** 2))]
+        first = bisect_right(self._after, last.mark)
+        for pause in self._pauses[first : first + LOOK_AHEAD]:
+            pin = Pin(pause.mark, gap.start_ms, gap.end_ms)
+            found.append(self._pinned_to(guess, pin, pause))
+        return found
+
+    def _pinned_to(self, guess: Guess, pin: Pin, pause: Pause | None) -> Guess:
+        """The guess with one more pin, at a pause of the text or at its end."""
+        nominal = self._speech[pin.mark] - self._speech[guess.last.mark]
+        real = pin.end_ms - guess.last.start_ms
+        expected = nominal * guess.pace
+        share = OFF_SHARE + OFF_EARLY * PRIOR_MS / guess.spoken[0]
+        cost = guess.cost + ((real - expected) / (OFF_MS + share * expected)) ** 2
+        first, last = bisect_right(self._after, guess.last.mark), bisect_left(self._after, pin.mark)
+        for skipped in self._pauses[first:last]:
+            cost += SKIPPED_SENTENCE if skipped.nominal_ms >= SENTENCE_PAUSE_MS else SKIPPED_CLAUSE
+        paused = guess.paused
+        if pause is not None:
+            length_ms = pin.start_ms - pin.end_ms
+            cost += DOUBLE * math.log2(length_ms / (pause.nominal_ms * guess.rest)) ** 2
+            paused = (paused[0] + pause.nominal_ms, paused[1] + length_ms)
+        spoken = (guess.spoken[0] + nominal, guess.spoken[1] + real)
+        return Guess((*guess.pins, pin), spoken, paused, cost)
+
+    def _keep(self, guesses: list[Guess]) -> None:
+        """Keep the best, one for each last pin: what differs before it will not matter any more."""
+        best: dict[Pin, Guess] = {}
+        for guess in sorted(guesses, key=lambda guess: guess.cost):
+            best.setdefault(guess.last, guess)
+        kept = list(best.values())[:GUESSES]
+        while len(kept[0].pins) > OPEN_PINS:
+            first = kept[0].pins[0]
+            self._certain.append(first)
+            kept = [replace(guess, pins=guess.pins[1:]) for guess in kept if guess.pins[0] == first and guess.pins[1:]]
+        least = kept[0].cost
+        self._guesses = [replace(guess, cost=guess.cost - least) for guess in kept]
+        self._choose()
+
+    def _choose(self) -> None:
+        """The best guess decides."""
+        self._pins = [*self._certain, *self._guesses[0].pins]
+        self._pinned = [pin.mark for pin in self._pins]
+        last = self._pins[-1]
+        self._floors = [floor for floor in self._floors if floor.mark > last.mark and floor.start_ms > last.start_ms]
+        for floor in self._floors:
+            self._follow(floor)
+
+    def _follow(self, floor: Pin) -> None:
+        self._pins.append(floor)
+        self._pinned.append(floor.mark)

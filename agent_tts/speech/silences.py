@@ -1,0 +1,66 @@
+"""Where a stream of speech is silent, by its loudness alone. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from agent_tts.events import SAMPLE_RATE
+
+BLOCK = SAMPLE_RATE // 100  # samples of 10 ms
+BLOCK_MS = 10
+
+# Silence is this much softer than the loudest sound so far (-30 dB), and a gap lasts this long: the closure of a "p"
+# or a "t" is shorter.
+QUIET = 0.03
+LOUD = 200  # of 32 767; nothing below is speech
+GAP_MS = 100
+
+
+class Gap(NamedTuple):
+    """Silence between two sounds, in ms of the stream."""
+
+    start_ms: float
+    end_ms: float
+
+
+class Silences:
+    """pcm_s16le at 24 kHz in, the gaps in it out."""
+
+    def __init__(self) -> None:
+        # Samples so far.
+        self._samples = 0
+        # Peak of the loudest block.
+        self._loudest = LOUD
+        # Where the last sound ended; None before the first.
+        self.sounded_until_ms: float | None = None
+
+    @property
+    def heard_ms(self) -> float:
+        """Length of all audio so far."""
+        return self._samples * 1_000 / SAMPLE_RATE
+
+    @property
+    def silent(self) -> bool:
+        """Whether there was no sound yet, or none for as long as a gap."""
+        return self.sounded_until_ms is None or self.heard_ms - self.sounded_until_ms >= GAP_MS
+
+    def hear(self, pcm: bytes) -> list[Gap]:
+        """The next piece; the gaps that end in it. That before the first sound begins at 0, however short it is."""
+        at_ms = self.heard_ms
+        samples = np.frombuffer(pcm, "<i2")
+        self._samples += len(samples)
+        # The one value without a counterpart, -32 768, stays negative: its neighbours in the block are loud as well.
+        peaks = np.abs(samples[: len(samples) // BLOCK * BLOCK]).reshape(-1, BLOCK).max(axis=1).tolist()
+        self._loudest = max(self._loudest, *peaks) if peaks else self._loudest
+        quiet = max(LOUD, QUIET * self._loudest)
+        gaps: list[Gap] = []
+        for peak in peaks:
+            if peak >= quiet:
+                since_ms = self.sounded_until_ms
+                if since_ms is None or at_ms - since_ms >= GAP_MS:
+                    gaps.append(Gap(since_ms or 0.0, at_ms))
+                self.sounded_until_ms = at_ms + BLOCK_MS
+            at_ms += BLOCK_MS
+        return gaps

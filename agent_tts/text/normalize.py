@@ -1,0 +1,129 @@
+"""Figures and signs as words: numbers, money, dates, addresses. Reads one character at a time.
+
+What is said depends on the text alone, never on its split: a word is held back until white space ends it, and a few
+together where the next may belong to it ("3" and "pm", "$5" and "million"). Where nothing is known of a word, its
+characters pass as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agent_tts.text.chars import PICTOGRAPH
+from agent_tts.text.spoken import table_of
+from agent_tts.text.spoken.table import Table
+
+MAX_WORD = 80  # characters; a longer one is nothing that could be said in another way
+MAX_WORDS = 6  # that are looked at together
+
+_LEADING = "\"'“‘«([{¿¡"
+_TRAILING = ".,;:!?…\"'”’»)]}"
+
+Sink = Callable[[str, int], None]
+Chars = list[tuple[str, int]]
+
+
+class Normalizer:
+    """Takes characters, each with its offset in the raw text; passes what is to be said on to `sink`.
+
+    The offsets of what is said in place of something are those of its characters, in order.
+
+    Args:
+        language: a code; where its numbers are not known, everything passes as it is.
+    """
+
+    def __init__(self, sink: Sink, language: str) -> None:
+        self._sink = sink
+        self._table = table_of(language)
+        # Words that wait for the next, each with the white space after it.
+        self._words: list[tuple[Chars, Chars]] = []
+        # The word that is being read.
+        self._word: Chars = []
+        # Whether that word is too long for anything.
+        self._passing = False
+        # The word before those that wait, in lower case.
+        self._before = ""
+
+    def push(self, ch: str, offset: int) -> None:
+        """The next character."""
+        if self._table is None:
+            self._sink(ch, offset)
+        elif ch == "\n" or ch == PICTOGRAPH:
+            self.flush(offset)
+            self._sink(ch, offset)
+        elif ch.isspace():
+            self._end_word(self._table, ch, offset)
+        elif self._passing:
+            self._sink(ch, offset)
+        else:
+            self._word.append((ch, offset))
+            if len(self._word) > MAX_WORD:
+                self.flush(offset)
+                self._passing = True
+
+    def flush(self, offset: int) -> None:
+        """Say what is held back by what is there."""
+        if self._table is None:
+            return
+        if self._word:
+            self._words.append((self._word, []))
+            self._word = []
+        while self._words:
+            self._say(self._table)
+        self._passing = False
+
+    # ------------------------------------------------------------ inside
+
+    def _end_word(self, table: Table, ch: str, offset: int) -> None:
+        self._passing = False
+        if self._word:
+            self._words.append((self._word, []))
+            self._word = []
+        elif not self._words:
+            self._sink(ch, offset)
+            return
+        self._words[-1][1].append((ch, offset))
+        if len(self._words[-1][1]) > 1:  # more than one space: nothing belongs together over it
+            while self._words:
+                self._say(table)
+        while self._words and (len(self._words) == MAX_WORDS or not table.goes_on(self._texts())):
+            self._say(table)
+
+    def _texts(self) -> list[str]:
+        return ["".join(ch for ch, _ in word) for word, _ in self._words]
+
+    def _say(self, table: Table) -> None:
+        """Say the first of the words that wait, with as many of the next as belong to it."""
+        texts = self._texts()
+        for count in range(len(texts), 0, -1):
+            text = " ".join(texts[:count])
+            if (said := table.words.get(text)) is not None and count == 1:
+                self._replace(count, 0, len(text), said)
+                return
+            start = len(text) - len(text.lstrip(_LEADING))
+            core = text[start:].rstrip(_TRAILING)
+            if start and text[start - 1] == "(" and ")" in core:  # "(555) 123-4567"
+                start, core = start - 1, f"({core}"
+            for each in table.all_rules:
+                match = each.pattern.fullmatch(core) if core else None
+                if match is not None and (said := each.say(match, self._before)) is not None:
+                    self._replace(count, start, start + len(core), said)
+                    return
+        self._replace(1, 0, 0, "")
+
+    def _replace(self, count: int, start: int, end: int, said: str) -> None:
+        """Pass `count` words on, with their characters from `start` to `end` replaced."""
+        chars: Chars = []
+        for number, (word, spaces) in enumerate(self._words[:count]):
+            chars += word + (spaces if number < count - 1 else [])
+        spaces = self._words[count - 1][1]
+        del self._words[:count]
+        source = [offset for _, offset in chars[start:end]]
+        for ch, offset in chars[:start]:
+            self._sink(ch, offset)
+        for index, ch in enumerate(said):
+            last = index == len(said) - 1
+            self._sink(ch, source[-1] if last else source[index * len(source) // len(said)])
+        for ch, offset in chars[end:] + spaces:
+            self._sink(ch, offset)
+        self._before = "".join(ch for ch, _ in chars).rpartition(" ")[2].lower()

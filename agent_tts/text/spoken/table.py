@@ -1,0 +1,143 @@
+"""What every language has: numbers, and what stands beside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from agent_tts.text.numbers import cardinal
+
+Say = Callable[["re.Match[str]", str], str | None]
+"""What a match is said as, after the word before it; None is that it does not mean this."""
+
+MAX_DIGITS = 15  # of a number that is said as one; a longer one is said digit by digit
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is written like this is said like that.
+
+    `pattern` is matched against one word or several, with single spaces between them and without the punctuation
+    around them.
+    """
+
+    pattern: re.Pattern[str]
+    say: Say
+
+
+def rule(pattern: str, say: Say) -> Rule:
+    """A rule whose pattern is written with white space for the reader; `\\ ` is a space."""
+    return Rule(re.compile(pattern, re.VERBOSE), say)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One language. What is not given is not said in another way."""
+
+    code: str
+    point: str = "."  # before the decimals
+    groups: str = ","  # between the thousands
+    point_word: str = "point"
+    minus: str = "minus"
+    percent: str | None = None
+    # Sign or code of a currency: one of it and several, one of its hundredths and several; "" where there are none.
+    currencies: Mapping[str, tuple[str, str, str, str]] = field(default_factory=dict)
+    hundredths_join: str = " "  # between both
+    scales: tuple[str, ...] = ()  # "million": words after an amount, before its currency is said
+    units: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # one, several
+    words: Mapping[str, str] = field(default_factory=dict)  # said for a word as it is written, with its point
+    rules: tuple[Rule, ...] = ()  # go before those that all languages have
+    months: tuple[str, ...] = ()  # words that a day may stand beside
+    openers: frozenset[str] = frozenset()  # words that a number may follow: "No."
+
+    # ------------------------------------------------------------ numbers
+
+    @cached_property
+    def number(self) -> str:
+        """A pattern of a number as this language writes it: 1,234.5; without groups of its own."""
+        point, groups = re.escape(self.point), re.escape(self.groups)
+        return rf"(?:\d{{1,3}}(?:[{groups}]\d{{3}})+|\d+)(?:{point}\d+)?"
+
+    def say_number(self, written: str) -> str:
+        """A number in words. One with a zero at its start, or with many digits, is said digit by digit."""
+        whole, _, decimals = written.lstrip("-−").partition(self.point)
+        whole = "".join(char for char in whole if char.isdecimal())
+        said = self.digits(whole) if len(whole) > MAX_DIGITS or (len(whole) > 1 and whole[0] == "0") else ""
+        said = said or cardinal(int(whole), self.code)
+        if decimals:
+            said += f" {self.point_word} {self.digits(decimals)}"
+        return f"{self.minus} {said}" if written[0] in "-−" else said
+
+    def digits(self, written: str) -> str:
+        """One digit after the other."""
+        return " ".join(cardinal(int(char), self.code) for char in written if char.isdecimal())
+
+    def is_one(self, written: str) -> bool:
+        """Whether the singular follows it."""
+        return written.lstrip("-−") == "1"
+
+    # ------------------------------------------------------------ all rules
+
+    @cached_property
+    def all_rules(self) -> tuple[Rule, ...]:
+        """In the order in which they are tried."""
+        found = [*self.rules]
+        signs = "|".join(map(re.escape, sorted(self.currencies, key=len, reverse=True)))
+        if signs:
+            scale = "|".join(map(re.escape, self.scales)) or "(?!)"
+            amount = rf"(?P<minus>[-−]?)(?P<number>{self.number})(?:\ ?(?P<scale>{scale}))?"
+            found += [
+                rule(rf"(?P<minus2>[-−]?)(?P<sign>{signs})\ ?{amount}", self._currency),
+                rule(rf"{amount}\ ?(?P<sign>{signs})", self._currency),
+            ]
+        if self.percent is not None:
+            found.append(
+                rule(rf"([-−]?{self.number})\ ?%", lambda match, _: f"{self.say_number(match[1])} {self.percent}")
+            )
+        if self.units:
+            unit = "|".join(map(re.escape, sorted(self.units, key=len, reverse=True)))
+            found.append(rule(rf"([-−]?{self.number})\ ?({unit})", self._unit))
+        found.append(rule(rf"[-−]?{self.number}", lambda match, _: self.say_number(match[0])))
+        return tuple(found)
+
+    def _currency(self, match: re.Match[str], _: str) -> str:
+        one, many, small, smalls = self.currencies[match["sign"]]
+        number, scale = match["number"], match["scale"]
+        minus = f"{self.minus} " if match["minus"] or match.groupdict().get("minus2") else ""
+        whole, _, decimals = number.partition(self.point)
+        if scale is not None:
+            return f"{minus}{self.say_number(number)} {scale} {many}"
+        if not small or len(decimals) not in (0, 2):
+            return f"{minus}{self.say_number(number)} {one if self.is_one(number) else many}"
+        cents = int(decimals or 0)
+        parts = (
+            [f"{self.say_number(whole)} {one if self.is_one(whole) else many}"] if int(re.sub(r"\D", "", whole)) else []
+        )
+        if cents or not parts:
+            parts.append(f"{cardinal(cents, self.code)} {small if cents == 1 else smalls}")
+        if not cents:
+            parts = [f"{self.say_number(whole)} {one if self.is_one(whole) else many}"]
+        return minus + self.hundredths_join.join(parts)
+
+    def _unit(self, match: re.Match[str], _: str) -> str:
+        one, many = self.units[match[2]]
+        return f"{self.say_number(match[1])} {one if self.is_one(match[1]) else many}"
+
+    # ------------------------------------------------------------ words that belong together
+
+    @cached_property
+    def _open(self) -> re.Pattern[str]:
+        """A word after which a number, or what stands beside one, may follow."""
+        signs = "|".join(map(re.escape, self.currencies)) or "(?!)"
+        return re.compile(rf"[-−+(#~]*(?:{signs})?[-−]?\(?\d[\d.,:()/–-]*(?<![.,:])|{signs}")
+
+    def goes_on(self, words: list[str]) -> bool:
+        """Whether what is said of these words may depend on the next one."""
+        last = words[-1]
+        if last in self.openers or last.rstrip(",").rstrip(".") in self.months:
+            return True
+        if last[-1] == "," and len(words) > 1 and words[-2].rstrip(".") in self.months:
+            return True  # "March 5, 2024"
+        return self._open.fullmatch(last.lstrip("\"'“‘«[")) is not None

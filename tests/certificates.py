@@ -1,0 +1,58 @@
+"""Certificates that tests make for themselves."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Of 127.0.0.1 and localhost, signed by its own key."""
+
+    cert: Path
+    key: Path
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """As the section `tls` has it."""
+        return {"cert": str(self.cert), "key": str(self.key)}
+
+    def client(self) -> ssl.SSLContext:
+        """What a client trusts that trusts this certificate alone."""
+        return ssl.create_default_context(cafile=str(self.cert))
+
+
+def make_certificate(folder: Path, *, days: float = 30.0, passphrase: bytes | None = None) -> Certificate:
+    """Make one that is good for so many days from now; for none, when they are negative."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=60))
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    folder.mkdir(exist_ok=True)
+    made = Certificate(folder / "cert.pem", folder / "key.pem")
+    made.cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    secret = serialization.NoEncryption() if passphrase is None else serialization.BestAvailableEncryption(passphrase)
+    form = serialization.PrivateFormat.PKCS8
+    made.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, secret))
+    return made

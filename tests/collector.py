@@ -1,0 +1,44 @@
+"""A collector of OpenTelemetry spans: as much of OTLP over HTTP as its exporters need."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+
+class Collector(http.server.ThreadingHTTPServer):
+    """Takes OTLP over HTTP; what came is kept."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Receiver)
+        self.received: list[tuple[str, ExportTraceServiceRequest]] = []
+
+
+class _Receiver(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        assert isinstance(self.server, Collector)
+        self.server.received.append((self.path, ExportTraceServiceRequest.FromString(body)))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Silent."""
+
+
+@contextmanager
+def collector() -> Iterator[Collector]:
+    """One on a port of its own."""
+    with Collector() as server:
+        thread = threading.Thread(target=server.serve_forever, name="collector")
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

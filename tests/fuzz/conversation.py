@@ -1,0 +1,102 @@
+"""A session in some language, on an engine of its own that turns only when it is told to, at a time of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from starlette.websockets import WebSocket
+
+from agent_tts.engine.factory import create_loop
+from agent_tts.events import Command, Event
+from agent_tts.serve.codec import Codec
+from agent_tts.serve.guard import Guard
+from agent_tts.serve.metrics import Metrics
+from agent_tts.serve.node import Node
+from agent_tts.serve.session import Session
+from agent_tts.serve.websocket import Dialect
+from agent_tts.settings import Settings
+from agent_tts.speech.service import SpeechService
+
+LIMITS = {"contexts_per_session": 2, "text_context_chars": 60, "text_message_chars": 40, "text_idle_s": 3}
+SETTINGS = Settings.model_validate(
+    {"engine": "tone", "slots": 1, "queue": 1, "limits": LIMITS, "tone": {"char_ms": 30}}
+)
+
+
+class Clocked:
+    """A link whose engine turns only when it is told to, at its own time."""
+
+    alive = True
+
+    def __init__(
+        self, settings: Settings, on_events: Callable[[list[Event]], None], on_lost: Callable[[str], None]
+    ) -> None:
+        self.now = 0.0
+        self.loop = create_loop(settings, lambda: self.now)
+        self.on_events = on_events
+        self.lost = on_lost
+
+    def send(self, command: Command) -> None:
+        self.loop.submit(command)
+
+    def turn(self) -> None:
+        self.on_events(self.loop.turn())
+
+
+class Conversation:
+    """One session and its node."""
+
+    def __init__(self) -> None:
+        metrics = Metrics()
+        links: list[Clocked] = []
+
+        def make(on_events: Any, on_lost: Any) -> Any:
+            links.append(Clocked(SETTINGS, on_events, on_lost))
+            return links[0]
+
+        self.service = SpeechService([make])
+        self.link = links[0]
+        self.service.engines[0].info = self.link.loop.info
+        self.node = Node(SETTINGS, self.service, Guard(SETTINGS, metrics), metrics)
+        self.session = Session(self.node, "test", clock=lambda: self.link.now)
+
+    def turn(self, steps: int, seconds: float) -> None:
+        """Let the engine turn so often; then so many seconds pass."""
+        for _ in range(steps):
+            self.link.turn()
+        self.link.now += seconds
+
+    def told(self, codec: Codec) -> Iterator[str | bytes]:
+        """All that the client is told now, in its language."""
+        while codec.closing is None and (item := self.session.poll()) is not None:
+            yield from codec.encode(item)
+            if (follow := getattr(codec, "follow", None)) is not None:  # of a codec that holds messages back
+                self.session.receive(follow())
+
+    def lose_engine(self) -> None:
+        """It dies, and another one is there at once."""
+        self.service.engines[0]._on_lost("scripted")
+        self.link.loop = create_loop(SETTINGS, lambda: self.link.now)
+
+
+def codec_of(conversation: Conversation, dialect: Dialect, path: str, query: str = "") -> Codec:
+    """A codec for a connection to a path with a query."""
+
+    class App:
+        class state:
+            node = conversation.node
+
+    scope = {
+        "type": "websocket",
+        "app": App,
+        "path": path,
+        "path_params": {"voice": "tone-660", "voice_id": "tone-660"},
+        "query_string": query.encode(),
+        "headers": [],
+    }
+
+    async def unused(*_: object) -> Any:
+        raise AssertionError("a codec does no I/O")
+
+    return dialect.make_codec(WebSocket(scope, unused, unused))

@@ -1,0 +1,131 @@
+"""What clients really send: where fuzzing begins. Of each language on a WebSocket, by its path; and of all else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from agent_tts.events import Append, Audio, Command, Event, Finished, Open, Ping, Pong, SpeechOptions, Taken, Words
+from agent_tts.ipc.wire import encode
+from tests.serve.test_multipart import GOOD, TYPE
+from tests.serve.test_sdp import CHROMIUM
+
+T = "\x01"  # the engine turns; see `targets`
+
+
+def _lines(*messages: str | dict[str, Any]) -> str:
+    return "\n".join(message if isinstance(message, str) else json.dumps(message) for message in messages)
+
+
+def _frames(*messages: Command | Event) -> bytes:
+    return b"".join(encode(message) for message in messages)
+
+
+_CARTESIA = {
+    "model_id": "sonic-2",
+    "voice": {"mode": "id", "id": "tone-660"},
+    "output_format": {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000},
+    "language": "en",
+    "context_id": "c",
+    "add_timestamps": True,
+}
+_ELEVENLABS: list[str | dict[str, Any]] = [
+    {"text": " ", "voice_settings": {"stability": 0.5, "speed": 1.0}, "context_id": "e", "xi_api_key": "k"},
+    {"text": "Hello there. ", "context_id": "e", "try_trigger_generation": True},
+    T,
+    {"context_id": "e", "flush": True},
+    T * 2,
+    {"text": "", "context_id": "e"},
+    {"context_id": "e", "close_context": True},
+    T * 3,
+    {"text": ""},
+    {"close_socket": True},
+]
+TALK = {
+    "/v1/tts/stream": [
+        _lines(
+            {"type": "session.update", "session": {"voice": "tone-660", "output": {"framing": "base64"}}},
+            {"type": "context.open", "context_id": "a", "lead_ms": None, "sampling": {"top_k": 1}},
+            {"type": "text.append", "context_id": "a", "text": "Hello you. "},
+            {"type": "context.flush", "context_id": "a", "flush_id": "f"},
+            T * 3,
+            {"type": "playback.ack", "context_id": "a", "played_ms": 80},
+            {"type": "context.end", "context_id": "a"},
+            {"type": "ping", "t": 1},
+            T * 3,
+            {"type": "context.cancel", "context_id": "*", "played_ms": 80.5},
+            {"type": "session.close"},
+        )
+    ],
+    "/tts/websocket": [
+        _lines(
+            {**_CARTESIA, "transcript": "Hello ", "continue": True},
+            T * 3,
+            {**_CARTESIA, "transcript": "there.", "continue": True, "flush": True},
+            T * 3,
+            {"context_id": "c", "cancel": True},
+            T * 2,
+            {**_CARTESIA, "transcript": "", "continue": False, "context_id": "d"},
+            T * 3,
+        )
+    ],
+    "/v2/speak": [
+        _lines(
+            "\x02model=flux-aurora-en&encoding=linear16&sample_rate=24000",
+            {"type": "Configure", "speed": 1.1},
+            {"type": "Speak", "text": "Hello "},
+            {"type": "Speak", "text": "there."},
+            T * 3,
+            {"type": "Interrupt", "playback_offset": {"audio_played_ms": 80}},
+            T * 2,
+            {"type": "Flush"},
+            T * 3,
+            {"type": "KeepAlive"},
+            {"type": "Close"},
+        )
+    ],
+    "/v1/speak": [
+        _lines(
+            "\x02model=aura-2-thalia-en&encoding=linear16&sample_rate=24000",
+            {"type": "Speak", "text": "Hello there. "},
+            {"type": "Flush"},
+            T * 3,
+            {"type": "Speak", "text": "More."},
+            {"type": "Clear"},
+            T * 2,
+            {"type": "KeepAlive"},
+            {"type": "Close"},
+        )
+    ],
+    "/v1/text-to-speech/{voice_id}/stream-input": [_lines("\x02output_format=pcm_24000", *_ELEVENLABS)],
+    "/v1/text-to-speech/{voice_id}/multi-stream-input": [_lines("\x02sync_alignment=true", *_ELEVENLABS)],
+    "/v1/audio/speech/stream": [
+        _lines(
+            {"type": "session.config", "voice": "tone-660", "response_format": "pcm", "split_granularity": "sentence"},
+            {"type": "input.text", "text": "Hello there. "},
+            T * 3,
+            {"type": "input.cancel"},
+            {"type": "input.done"},
+            T * 3,
+        )
+    ],
+}
+
+_OPEN = Open(1, SpeechOptions(voice="tone-660", speaker_embedding=(0.5, 1.0)))
+SEEDS: dict[str, list[bytes]] = {
+    "protocol": [line.encode() for talk in TALK["/v1/tts/stream"] for line in talk.split("\n") if line[0] == "{"],
+    "speech_request": [
+        json.dumps({"input": "Hello", "voice": {"id": "alloy"}, "response_format": "opus", "speed": 1.1}).encode(),
+        json.dumps({"input": "Hello", "model": "tts-1-de", "stream_format": "sse", "speaker_embedding": [1]}).encode(),
+    ],
+    "multipart": [TYPE.encode() + b"\n" + GOOD],
+    "sdp": [CHROMIUM.encode()],
+    "wire": [
+        b"\x00" + _frames(_OPEN, Append(1, "Hello \ud83d"), Taken(1, 2), Ping(3)),
+        b"\x09" + _frames(Audio(1, b"\x01\x02"), Words(1, ()), Finished(1, "end"), Pong(1, 2, 3, 0.5)),
+    ],
+    "text": [
+        b"**Hello**, \x1e[you](http://a.b/c)\x1e <b>Dr. Smith</b> paid 3.14\x1e\xe2\x82\xac. `code` \x1e```py\nx\n```",
+        "你好，世界。 👩\u200d💻 <|im_start|> e\u0301 &amp; | a | b |\n- [x] done\n1. one".encode(),
+    ],
+}

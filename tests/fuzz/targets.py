@@ -1,0 +1,177 @@
+"""What is fuzzed, as functions of bytes: each knows what may come of any input, and raises when something else does.
+
+`test_targets` feeds them what hypothesis thinks of, and the kept corpus; `atheris_run` what coverage leads to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from itertools import pairwise, product
+from typing import Any
+
+from agent_tts.errors import BadMessage, SlowConsumer, SpeechError
+from agent_tts.ipc.wire import TO_ENGINE, TO_FRONT, Decoder, WireError, encode
+from agent_tts.serve import multipart, openai, protocol
+from agent_tts.serve.dialects.routes import STREAMS
+from agent_tts.serve.sdp import read_offer
+from agent_tts.serve.websocket import NATIVE, Dialect
+from agent_tts.text.feed import Break, Reading, TextFeed, Unit
+from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_RUN
+from tests.fuzz.conversation import Conversation, codec_of
+
+# Every language that a client may speak on a WebSocket, by its path.
+LANGUAGES: dict[str, Dialect] = {"/v1/tts/stream": NATIVE, **STREAMS}
+
+BINARY, TURN, QUERY = b"\x00", b"\x01", b"\x02"  # what a line of a conversation may begin with
+STEPS = {0: (1, 0.0), 1: (3, 0.08), 2: (5, 1.0), 3: (1, 4.0)}  # (steps, seconds) of a turn
+SPLIT = b"\x1e"
+
+
+def text_of(data: bytes) -> str:
+    """Text, with lone surrogates where there are any, as JSON may hold them."""
+    try:
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace")
+
+
+# ---------------------------------------------------------------- languages
+
+
+def talk(data: bytes) -> None:
+    """A whole conversation: a byte for its language, then lines that the client says, or that let time pass."""
+    paths = sorted(LANGUAGES)
+    if data:
+        path = paths[data[0] % len(paths)]
+        converse(path, data[1:].split(b"\n"))
+
+
+def converse(path: str, lines: list[bytes]) -> list[str | bytes]:
+    """What a client is told that says these lines on a path; bytes that begin with one of the marks are what they say.
+
+    It is text that can be sent, or bytes; JSON where it looks like it; nothing is left when the connection ends.
+    """
+    conversation = Conversation()
+    query = ""
+    if lines and lines[0].startswith(QUERY):
+        query = text_of(lines.pop(0)[1:])
+    codec = codec_of(conversation, LANGUAGES[path], path, query)
+    told: list[str | bytes] = []
+    with contextlib.suppress(SlowConsumer):
+        conversation.session.receive(codec.begin())
+        for line in lines:
+            if line.startswith(TURN):
+                conversation.turn(*STEPS[len(line) % len(STEPS)])
+                told += conversation.told(codec)
+            else:
+                spoken = line[1:] if line.startswith(BINARY) else text_of(line)
+                conversation.session.receive(codec.decode(spoken))
+        told += conversation.told(codec)
+    conversation.session.close()
+    conversation.turn(3, 0.0)
+    assert conversation.service.speaking == 0, "a context outlives its connection"
+    for message in told:
+        if isinstance(message, str):
+            message.encode()
+            assert not message.startswith("{") or isinstance(json.loads(message), dict)
+    return told
+
+
+def check_message(data: bytes) -> None:
+    """One message of our own language: a command, or an error that is documented and can be sent."""
+    try:
+        message = protocol.load(text_of(data))
+        command = protocol.check(message)
+        if isinstance(command, protocol.SessionUpdate):
+            protocol.SessionConfig().merged(command.session, 60_000).options()
+        if isinstance(command, protocol.ContextOpen):
+            protocol.SessionConfig().merged(command.overrides, 60_000).options()
+    except SpeechError as error:
+        json.dumps(protocol.build_error(error)).encode()
+
+
+# ---------------------------------------------------------------- HTTP
+
+
+def speech_request(data: bytes) -> None:
+    """The body of `POST /v1/audio/speech`."""
+    with contextlib.suppress(SpeechError):
+        openai.parse(data, 20_000).options()
+
+
+def form(data: bytes) -> None:
+    """A body in parts, behind its content type in a line of its own."""
+    content_type, _, body = data.partition(b"\n")
+    with contextlib.suppress(BadMessage):
+        fields = multipart.parse(content_type.decode("latin-1"), body)
+        assert len(fields) <= multipart.MAX_PARTS
+        assert sum(map(len, fields.values())) <= len(body)
+
+
+def offer(data: bytes) -> None:
+    """An SDP offer: refused, or read as one audio track and one channel; what was read is read again as it is."""
+    with contextlib.suppress(BadMessage):
+        found = read_offer(text_of(data))
+        assert found.sdp.count("m=") == 2
+        assert read_offer(found.sdp).sdp == found.sdp
+
+
+# ---------------------------------------------------------------- the engine's side
+
+
+def pipe(data: bytes) -> None:
+    """Frames between front and engine: a byte for the end and the split, then what arrives."""
+    if not data:
+        return
+    readers: Any = TO_FRONT if data[0] & 1 else TO_ENGINE
+    size = (data[0] >> 1) or len(data)
+    whole, pieces = Decoder(readers), Decoder(readers)
+    found, broken = _decoded(whole, [data[1:]])
+    split, split_broken = _decoded(pieces, [data[at : at + size] for at in range(1, len(data), size)])
+    assert broken == split_broken
+    assert broken or split == found  # what stands before a broken frame may be lost with it
+    for message in found:
+        assert Decoder(readers).feed(encode(message)) == [message]
+
+
+def _decoded(decoder: Decoder[Any], pieces: list[bytes]) -> tuple[list[Any], bool]:
+    found: list[Any] = []
+    try:
+        for piece in pieces:
+            found += decoder.feed(piece)
+    except WireError:
+        return found, True
+    return found, False
+
+
+def speech_text(data: bytes) -> None:
+    """Text of an LLM in pieces: units do not depend on the split, and are of bounded length."""
+    pieces = [text_of(piece) for piece in data.split(SPLIT)]
+    for clean, spoken in product((True, False), repeat=2):
+        whole = list(_said(["".join(pieces)], clean, spoken))
+        assert list(_said(pieces, clean, spoken)) == whole
+        units = [one for one in whole if isinstance(one, Unit)]
+        assert all(len(unit.text.encode()) > 0 for unit in units)
+        assert all(len(unit.text) <= MAX_CHARS + MAX_RUN + MAX_CLUSTER for unit in units)
+        assert all(before.offsets[-1] <= after.offsets[0] for before, after in pairwise(units))
+
+
+def _said(pieces: list[str], clean: bool, spoken: bool) -> Iterator[Unit | Break]:
+    """With numbers in words and with breaks, if `spoken`."""
+    feed = TextFeed(Reading(clean, "en" if spoken else None, spoken))
+    for piece in pieces:
+        yield from feed.append(piece)
+    yield from feed.end()
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "talk": talk,
+    "protocol": check_message,
+    "speech_request": speech_request,
+    "multipart": form,
+    "sdp": offer,
+    "wire": pipe,
+    "text": speech_text,
+}

@@ -1,0 +1,80 @@
+"""Every parser of what others send, with what hypothesis makes of real input, and with the corpus that was kept.
+
+`make atheris` looks for more, led by coverage; what it finds belongs into `corpus/`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.seeds import SEEDS, TALK
+from tests.fuzz.targets import LANGUAGES, TARGETS, converse
+
+FACTOR = int(os.environ.get("TEST_FACTOR", "1"))
+CORPUS = Path(__file__).parent / "corpus"
+TURNS = [b"\x01", b"\x01\x01", b"\x01\x01\x01"]
+TEXT = st.text(max_size=10).map(str.encode)
+QUICK = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+@st.composite
+def mutants(draw: st.DrawFn, originals: list[bytes]) -> bytes:
+    """Real input after some accidents to its bytes."""
+    data = bytearray(draw(st.sampled_from(originals)))
+    for _ in range(draw(st.integers(0, 5))):
+        at = draw(st.integers(0, len(data)))
+        match draw(st.integers(0, 3)):
+            case 0:
+                data[at : at + draw(st.integers(1, 40))] = b""
+            case 1:
+                data[at:at] = draw(
+                    st.binary(max_size=20) | st.text(max_size=10).map(lambda t: t.encode("utf-8", "replace"))
+                )
+            case 2:
+                data[at:at] = data[: draw(st.integers(0, 60))] * draw(st.integers(1, 3))
+            case _:
+                other = draw(st.sampled_from(originals))
+                data[at:] = other[draw(st.integers(0, len(other))) :]
+    return bytes(data)
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_a_parser_takes_or_refuses_any_input(name: str) -> None:
+    for seed in SEEDS[name]:
+        TARGETS[name](seed)
+
+    @settings(max_examples=150 * FACTOR, deadline=None, suppress_health_check=QUICK)
+    @given(mutants(SEEDS[name]) | st.binary(max_size=200))
+    def feed(data: bytes) -> None:
+        TARGETS[name](data)
+
+    feed()
+
+
+def test_every_language_has_seeds() -> None:
+    """A new language is fuzzed from what its clients really send: add that to `seeds.TALK`."""
+    assert set(LANGUAGES) <= set(TALK)
+
+
+@pytest.mark.parametrize("path", LANGUAGES)
+def test_a_language_is_spoken_and_any_other_is_refused(path: str) -> None:
+    """Lines of a real conversation, changed, left out and in any order, while the engine speaks."""
+    originals = [line.encode() for talk in TALK[path] for line in talk.split("\n")]
+    assert converse(path, originals)
+
+    @settings(max_examples=60 * FACTOR, deadline=None, suppress_health_check=QUICK)
+    @given(st.lists(st.sampled_from(originals) | mutants(originals) | st.sampled_from(TURNS), max_size=12))
+    def speak(lines: list[bytes]) -> None:
+        converse(path, lines)
+
+    speak()
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_what_was_found_once_stays_found(path: Path) -> None:
+    TARGETS[path.parent.name](path.read_bytes())

@@ -1,0 +1,105 @@
+"""What is spoken is in no log line, metric or span of a node, whatever goes wrong meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cli.process import environment, start
+from tests.collector import collector
+from tests.rtc_peer import connected
+from tests.wire import wire
+
+SECRET = "xylophone"
+TEXT = f"My {SECRET} is in the cellar."
+AUDIO = "UklGRg"  # how base64 of a WAV begins
+ENGINE_LOST_S = 20.0
+
+
+async def speak_everywhere(url: str) -> str:
+    """Speak it in every way, and do wrong with it in every way; the metrics in the end."""
+    ws_url = url.replace("http", "ws", 1) + "/v1/tts/stream"
+    async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+        for body in (
+            {"input": TEXT, "response_format": "wav"},
+            {"input": TEXT, "stream_format": "sse"},
+            {"input": TEXT, "voice": SECRET},
+            {"input": TEXT, "language": SECRET},
+            {"input": TEXT, SECRET: 1},
+            {"input": TEXT, "instructions": "fault:raise@0"},
+            {"input": f"{TEXT} " * 1_000},
+        ):
+            await client.post("/v1/audio/speech", json=body)
+        await client.post("/v1/audio/speech", content=f'{{"input": "{TEXT}'.encode())
+        await client.get(f"/v1/models/{SECRET}")
+        await client.get(f"/v1/{SECRET}", params={"token": SECRET})
+        async with wire(ws_url) as peer:
+            await peer.say(SECRET, TEXT)
+            await peer.until("context.done")
+            await peer.say("fault", TEXT, instructions="fault:raise@1")
+            await peer.until("context.done")
+            await peer.say("nan", TEXT, instructions="fault:nan@1")
+            await peer.until("context.done")
+            await peer.send(SECRET, text=TEXT)
+            await peer.send("text.append", context_id="t", txt=TEXT)
+            await peer.socket.send(f"not JSON: {TEXT}")
+            for _ in range(3):
+                await peer.until("error")
+        await unplugged(ws_url)
+        async with connected(url) as caller:
+            caller.say("t", TEXT)
+            await caller.message("context.done")
+            caller.channel.send(f"not JSON: {TEXT}")
+            await caller.message("error")
+        async with wire(ws_url) as peer:
+            await peer.say("lost", TEXT, instructions="fault:crash@1")
+            assert (await peer.until("error"))["code"] == "engine_lost"
+        async with asyncio.timeout(ENGINE_LOST_S):
+            while (await client.get("/ready")).status_code != 200:
+                await asyncio.sleep(0.1)
+        return (await client.get("/metrics")).text
+
+
+async def unplugged(ws_url: str) -> None:
+    """In the middle of speaking, the connection is cut."""
+    async with wire(ws_url) as peer:
+        await peer.send("text.append", context_id="t", text=f"{TEXT} " * 20)
+        await peer.until_audio("t")
+        peer.socket.transport.abort()
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_secret_that_is_spoken_is_told_nowhere(form: str) -> None:
+    with collector() as spans:
+        settings = ("tone.scripted_faults=true", f"telemetry.endpoint=http://127.0.0.1:{spans.server_port}")
+        flags = ("--port", "0", "--engine", "tone", "--log-level", "debug", "--log-format", form)
+        told = [argument for setting in settings for argument in ("--set", setting)]
+        process = start("serve", *flags, *told, env=environment())
+        assert process.stderr is not None
+        try:
+            said = iter(process.stderr.readline, b"")
+            url = next(line for line in said if line.startswith(b"agent-tts: ")).decode().removeprefix("agent-tts: ")
+            metrics = asyncio.run(speak_everywhere(url.strip()))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            _, log = process.communicate(timeout=30)
+    assert process.returncode == 0, log
+    found: dict[str, Any] = {
+        "log": log.decode(),
+        "metrics": metrics,
+        "spans": "\n".join(str(request) for _, request in spans.received),
+    }
+    for where, what in found.items():
+        assert SECRET not in what, where
+        assert "cellar" not in what, where
+        assert AUDIO not in what, where
+    assert "slot" in found["log"]  # the fault is there, if not what it befell
+    assert "agent_tts_contexts_total" in metrics
+    assert "first_audio" in found["spans"]
+    if form == "json":
+        assert [json.loads(line)["level"] for line in log.decode().splitlines()]

@@ -1,0 +1,267 @@
+"""Figures and signs are said in words, whatever the split; what is not known stays as it is."""
+
+from __future__ import annotations
+
+import gc
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent_tts.text.normalize import MAX_WORD, MAX_WORDS, Normalizer
+from agent_tts.text.numbers import cardinal, has_numbers, ordinal
+from agent_tts.text.spoken import TABLES, table_of
+
+_FLUSH = None
+
+# fmt: off
+_PIECES = st.sampled_from([
+    "1", "2", "000", "3", "12", "2024", "1984", "5th", "22nd", ",", ".", ":", "30", " ", "  ", "\n",
+    "\u00a0", "\ufffc", "$", "€", "£", "US$", "USD", "%", "-", "–", "+", "/", "(", ")", "(555) ",
+    "123-4567", "pm", " p.m. ", "am", "km", "km/h", "°C", "kg", "million", " billion ", "March", "Mar.",
+    " May ", "in ", "since ", "No.", "#", "~", "Dr.",
+    "e.g.", "FBI", "APIs", "NASA", "www.", "example.com", "bob@", "https://", "/a", "you", "said ", "“", "”",
+    "!", "你好", "é",
+])
+# fmt: on
+_TEXTS = st.lists(_PIECES | st.text(max_size=2), max_size=20).map("".join)
+_LANGUAGES = st.sampled_from(["en", "de", "fr", "xx"])
+
+
+def said(script: list[str | None], language: str = "en") -> list[tuple[str, int]]:
+    """Characters with their offsets, of pieces of text with flushes between them."""
+    out: list[tuple[str, int]] = []
+    normalizer = Normalizer(lambda ch, offset: out.append((ch, offset)), language)
+    offset = 0
+    for piece in script:
+        if piece is _FLUSH:
+            normalizer.flush(offset)
+            continue
+        for ch in piece:
+            normalizer.push(ch, offset)
+            offset += 1
+    normalizer.flush(offset)
+    return out
+
+
+def text(written: str, language: str = "en") -> str:
+    return "".join(ch for ch, _ in said([written], language))
+
+
+@settings(max_examples=300, deadline=None)
+@given(written=_TEXTS, cuts=st.lists(st.integers(0, 1_000), max_size=8), language=_LANGUAGES)
+def test_the_split_does_not_matter(written: str, cuts: list[int], language: str) -> None:
+    """Any pieces, single characters, or the whole."""
+    places = sorted({0, len(written), *(cut % (len(written) + 1) for cut in cuts)})
+    whole = said([written], language)
+    assert said([written[start:end] for start, end in pairwise(places)], language) == whole
+    assert said(list(written), language) == whole
+
+
+@settings(max_examples=150, deadline=None)
+@given(parts=st.lists(_TEXTS, max_size=4), language=_LANGUAGES)
+def test_flushes_are_part_of_the_text(parts: list[str], language: str) -> None:
+    whole: list[str | None] = [piece for part in parts for piece in (part, _FLUSH)]
+    split: list[str | None] = [piece for part in parts for piece in (*part, _FLUSH)]
+    assert said(split, language) == said(whole, language)
+
+
+@settings(max_examples=300, deadline=None)
+@given(written=_TEXTS, language=_LANGUAGES)
+def test_offsets_point_into_the_text_in_order(written: str, language: str) -> None:
+    offsets = [offset for _, offset in said([written], language)]
+    assert offsets == sorted(offsets)
+    assert all(0 <= offset < len(written) for offset in offsets)
+
+
+@settings(max_examples=200, deadline=None)
+@given(written=st.text(st.sampled_from("abc de.,!?\n “”-")))
+def test_words_stay_as_they_are(written: str) -> None:
+    assert said([written]) == list(zip(written, range(len(written)), strict=True))
+
+
+@settings(max_examples=200, deadline=None)
+@given(written=_TEXTS)
+def test_a_language_that_is_not_known_stays_as_it_is(written: str) -> None:
+    assert said([written], "xx") == list(zip(written, range(len(written)), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("written", "spoken"),
+    [
+        # numbers
+        ("0", "zero"),
+        ("42", "forty two"),
+        ("1,234,567", "one million two hundred and thirty four thousand five hundred and sixty seven"),
+        ("-3.14", "minus three point one four"),
+        ("007", "zero zero seven"),
+        ("1234567890123456", "one two three four five six seven eight nine zero one two three four five six"),
+        ("v 1.2.3", "v one point two point three"),
+        ("1, 2, 3.", "one, two, three."),
+        ("“42”", "“forty two”"),
+        # money
+        ("$5", "five dollars"),
+        ("$1", "one dollar"),
+        ("$5.50,", "five dollars and fifty cents,"),
+        ("$0.01", "one cent"),
+        ("$5.00", "five dollars"),
+        ("$0", "zero dollars"),
+        ("-$5", "minus five dollars"),
+        ("$5.5 million", "five point five million dollars"),
+        ("£1.20 or 5 €", "one pound and twenty pence or five euros"),
+        ("USD 50", "fifty dollars"),
+        ("¥1,000", "one thousand yen"),
+        # dates and times
+        ("March 5, 2024", "March fifth, twenty twenty four"),
+        ("Mar. 5th", "March fifth"),
+        ("5 March 2009", "March fifth, two thousand and nine"),
+        ("2024-03-05", "March fifth, twenty twenty four"),
+        ("3/5/24", "March fifth, twenty twenty four"),
+        ("May I", "May I"),
+        ("In May, 3 of us", "In May, three of us"),
+        ("in 1984", "in nineteen eighty four"),
+        ("in 1905", "in nineteen oh five"),
+        ("1984 people", "one thousand nine hundred and eighty four people"),
+        ("the 1990s", "the nineteen nineties"),
+        ("1990-1995", "nineteen ninety to nineteen ninety five"),
+        ("3 pm", "three PM"),
+        ("3:30pm.", "three thirty PM."),
+        ("10:05", "ten oh five"),
+        ("9:00", "nine o'clock"),
+        ("15:00", "fifteen hundred"),
+        # telephone
+        ("555-1234", "five five five, one two three four"),
+        ("(555) 123-4567", "five five five, one two three, four five six seven"),
+        ("+1 555 123 4567", "plus one, five five five, one two three, four five six seven"),
+        # addresses
+        ("bob.smith@mail.org,", "bob dot smith at mail dot org,"),
+        ("www.example.com/a-b", "example dot com slash a dash b"),
+        ("https://x.test/y", "x dot test slash y"),
+        ("example.com.", "example dot com."),
+        # units, percents, ordinals, fractions
+        ("5 km", "five kilometers"),
+        ("1km", "one kilometer"),
+        ("20°C", "twenty degrees Celsius"),
+        ("60 mph", "sixty miles per hour"),
+        ("50 %", "fifty percent"),
+        ("1st and 22nd", "first and twenty second"),
+        ("1/2 cup", "one half cup"),
+        ("5-10", "five to ten"),
+        ("No. 5, #7", "number five, number seven"),
+        # acronyms and abbreviations
+        ("the FBI's", "the FBI's"),
+        ("The FBI and NASA", "The F B I and NASA"),
+        ("HTTP APIs", "H T T P A P Is"),
+        ("Dr. Who vs. Mr. X", "Doctor Who versus Mister X"),
+        # what only looks like it
+        ("COVID-19, B2B, 4K", "COVID-19, B2B, 4K"),
+        ("3  pm", "three  pm"),
+        ("3\npm", "three\npm"),
+        ("5 apples", "five apples"),
+        ("word.another", "word.another"),
+        ("10/11/12/13", "10/11/12/13"),
+    ],
+)
+def test_english(written: str, spoken: str) -> None:
+    assert text(written) == spoken
+
+
+@pytest.mark.parametrize(
+    ("language", "written", "spoken"),
+    [
+        ("de", "Um 10:30 Uhr, 3,5 km.", "Um zehn Uhr dreißig, drei Komma fünf Kilometer."),
+        ("de", "1.234,50 €", "eintausendzweihundertvierunddreißig Euro fünfzig Cent"),
+        ("de", "z.B. 20%", "zum Beispiel zwanzig Prozent"),
+        ("fr", "25 pommes", "vingt cinq pommes"),
+        ("es-mx", "Tengo 12.", "Tengo doce."),
+        ("zh", "5 个", "5 个"),
+    ],
+)
+def test_other_languages(language: str, written: str, spoken: str) -> None:
+    assert text(written, language) == spoken
+
+
+@pytest.mark.parametrize(
+    ("so_far", "then", "spoken"),
+    [
+        ("It is 1", ",000 m. ", "It is one thousand meters. "),
+        ("It is $5", ".50 now", "It is five dollars and fifty cents now"),
+        ("at 3", " pm ", "at three PM "),
+        ("at 3 ", "pm ", "at three PM "),
+        ("on March ", "5 we", "on March fifth we"),
+    ],
+)
+def test_only_what_may_go_on_is_held_back(so_far: str, then: str, spoken: str) -> None:
+    out: list[str] = []
+    normalizer = Normalizer(lambda ch, _: out.append(ch), "en")
+    for place, ch in enumerate(so_far):
+        normalizer.push(ch, place)
+    known = so_far.rstrip("0123456789$ ").removesuffix("March").rstrip() + " "
+    assert "".join(out) == known == spoken[: len(known)]
+    for place, ch in enumerate(then, len(so_far)):
+        normalizer.push(ch, place)
+    normalizer.flush(100)
+    assert "".join(out) == spoken
+
+
+def test_words_pass_as_soon_as_white_space_ends_them() -> None:
+    out: list[str] = []
+    normalizer = Normalizer(lambda ch, _: out.append(ch), "en")
+    for place, ch in enumerate("Hello there my"):
+        normalizer.push(ch, place)
+    assert "".join(out) == "Hello there "
+
+
+def test_memory_is_bounded() -> None:
+    out: list[str] = []
+    normalizer = Normalizer(lambda ch, _: out.append(ch), "en")
+    for place, ch in enumerate("1 " * 1_000 + "1" * 1_000):
+        normalizer.push(ch, place)
+    normalizer_holds = 1_000 - "".join(out).count("one")
+    assert normalizer_holds <= MAX_WORDS
+    assert "".join(out).endswith("1" * (1_000 - MAX_WORD - 1))
+
+
+def test_what_is_said_has_the_offsets_of_what_was_written() -> None:
+    spoken = said(["a $5.50."])
+    assert "".join(ch for ch, _ in spoken) == "a five dollars and fifty cents."
+    assert [spoken[0][1], spoken[2][1], spoken[-2][1], spoken[-1][1]] == [0, 2, 6, 7]
+
+
+@pytest.mark.parametrize("run", ["1 ", "1", "$5 ", "March 5, ", "a ", "1,000", "-", "(1) ", "www.a.", "a@", "1.2.3 "])
+def test_time_is_linear(run: str) -> None:
+    """Four times the text takes less than nine times as long; quadratic work takes sixteen."""
+
+    def seconds(written: str) -> float:
+        best = float("inf")
+        for _ in range(3):
+            start = time.thread_time()
+            said([written])
+            best = min(best, time.thread_time() - start)
+        return best
+
+    gc.disable()
+    try:
+        assert seconds((run * 4_000)[:4_000]) < 9 * seconds((run * 1_000)[:1_000])
+    finally:
+        gc.enable()
+
+
+def test_every_table_says_its_numbers() -> None:
+    for language in TABLES:
+        assert (table := table_of(language)) is not None
+        assert table.code == language
+        assert table.all_rules
+    assert table_of("xx") is None
+    assert (french := table_of("fr-CA")) is not None
+    assert french.code == "fr"
+
+
+def test_numbers_of_a_language_that_has_no_such_word_are_english() -> None:
+    assert cardinal(5, "xx") == "five"
+    assert ordinal(2, "de") == "zweite"
+    assert cardinal(5, "nb") == "fem"
+    assert has_numbers("pt-br")
+    assert not has_numbers("xx")
