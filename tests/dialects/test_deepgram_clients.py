@@ -290,6 +290,16 @@ async def test_raw_audio_has_no_header(node: RunningNode) -> None:
             assert not (await response.read()).startswith(b"RIFF")
 
 
+async def test_a_model_cannot_write_headers() -> None:
+    """Give it to `dg-model-name` as it is to see the response fail."""
+    async with running_node(voice_aliases={"*": "tone-440"}) as node, httpx.AsyncClient(trust_env=False) as client:
+        for model in ("a\r\nSet-Cookie: b=c", "a\nSet-Cookie: b=c", "\u00e9\u4e00", "a\x00"):
+            response = await client.post(node.url + "/v1/speak", params={"model": model}, json={"text": NEXT})
+            assert response.status_code == 200
+            assert "set-cookie" not in response.headers
+            assert response.headers["dg-model-name"].isprintable()
+
+
 REFUSED: list[tuple[dict[str, str], dict[str, Any], str, int]] = [
     ({"model": "nobody"}, {"text": "a"}, "UNKNOWN_VOICE", 400),
     ({"encoding": "secret"}, {"text": "a"}, "UNSUPPORTED_FORMAT", 400),

@@ -96,7 +96,7 @@ async def create_audio(request: Request, client: Authorized) -> Response:
     response = SpeechResponse(node, client, text, options, media_type, make_body)
     model = query.model or "default"
     response.headers["dg-request-id"] = str(uuid.uuid4())
-    response.headers["dg-model-name"] = model.encode("ascii", "replace").decode()
+    response.headers["dg-model-name"] = model if model.isascii() and model.isprintable() else "unprintable"
     response.headers["dg-model-uuid"] = model_uuid(model)
     response.headers["dg-char-count"] = str(len(text))
     return response
