@@ -91,6 +91,15 @@ def test_the_front_never_imports_torch() -> None:
     assert not loaded_by("import agent_tts.serve.run") & heavy
 
 
+def test_opentelemetry_is_imported_where_it_is_turned_on_alone() -> None:
+    users = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in FILES
+        if any(name.split(".")[0] == "opentelemetry" for name in imports(path))
+    }
+    assert users == {f"serve/{name}.py" for name in ("spans", "span_sender", "telemetry")}
+
+
 def test_pipecat_is_imported_by_its_own_packages_alone() -> None:
     users = {
         path.relative_to(PACKAGE).parts[0] for path in FILES if any(m.split(".")[0] == "pipecat" for m in imports(path))

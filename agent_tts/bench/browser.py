@@ -30,6 +30,7 @@ class Heard:
     interruptions: list[Interruption] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     cpu: list[dict[str, float]] = field(default_factory=list)  # % of a core, of each call
+    buffered_ms: list[float] = field(default_factory=list)  # mean time in the browser's jitter buffer, of each call
 
     def figures(self) -> dict[str, Any]:
         """All of it in numbers."""
@@ -46,6 +47,7 @@ class Heard:
             "interruptions": len(cut),
             "answers": len(said),
             **{name: percentiles(values, 50, 95) for name, values in times.items()},
+            "jitter_buffer_ms": round(sum(self.buffered_ms) / max(1, len(self.buffered_ms)), 1),
             "cpu_percent_per_call": {n: round(sum(each[n] for each in self.cpu) / len(self.cpu), 1) for n in names},
         }
 
@@ -85,7 +87,9 @@ async def talk(
             async with chromium(*flags, path=path) as browser:
                 await _call(browser, url, seconds, first_words, pids, heard)
         except TimeoutError as error:
-            raise SpeechError(f"the page of the agent did not get on with a call: {error}") from None
+            raise SpeechError(
+                f"the page of the agent did not get on with a call: {str(error) or 'the browser does not answer'}"
+            ) from None
         except PageError as error:
             raise SpeechError(f"the page of the agent failed: {error}") from None
     if not heard.answers or not heard.interruptions:
@@ -117,6 +121,7 @@ async def _call(
             notes += [(what, at) for what, at in await page.js("ear.take()")]
         elapsed_s, after = time.monotonic() - began, cpu_used(pids)
         ahead_ms = await _ahead_ms(page)
+        heard.buffered_ms.append(await page.js("ear.buffered()"))
         await page.click("#call")
         await page.until("agentTts.call.state === 'idle'", CALL_S)
     heard.cpu.append({name: 100 * (after[name] - before[name]) / elapsed_s for name in before.keys() & after.keys()})

@@ -9,6 +9,8 @@ window.ear = {
   notes: [],
   /** What the page's microphone gives. @type {MediaStream | null} */
   microphone: null,
+  /** The page's call. @type {RTCPeerConnection | null} */
+  peer: null,
 
   /** @param {string} what */
   note(what, at = performance.now()) {
@@ -18,6 +20,13 @@ window.ear = {
   /** The notes since the last time. */
   take() {
     return ear.notes.splice(0);
+  },
+
+  /** Mean time of the agent's sound in the jitter buffer, ms: it grows where the browser or the node lacks a core. */
+  async buffered() {
+    const reports = [...(await ear.peer.getStats()).values()];
+    const { jitterBufferDelay, jitterBufferEmittedCount } = reports.find(({ type }) => type === "inbound-rtp");
+    return (1000 * jitterBufferDelay) / jitterBufferEmittedCount;
   },
 
   /** Listen to both sides of the call that the page is in. */
@@ -47,6 +56,7 @@ window.ear = {
   }
   const create = RTCPeerConnection.prototype.createDataChannel;
   RTCPeerConnection.prototype.createDataChannel = function (...options) {
+    ear.peer = this;
     const channel = create.apply(this, options);
     channel.addEventListener("message", ({ data }) => ear.note(`told ${JSON.parse(data).type}`));
     return channel;

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from agent_tts.bench.connection import OPEN_S, RawConnection, dial
+from agent_tts.bench.connection import OPEN_S, dial
 from agent_tts.bench.lag import lag_watched
 from agent_tts.bench.statistics import Player
 from agent_tts.bench.streams_client import BYTES_PER_S, send_text
@@ -28,6 +28,7 @@ from agent_tts.serve.run import event_loop_factory
 
 SETTLE_S = 5.0  # for the node to say that it is over, and to answer a ping after it
 CONTEXT = "v"
+LAST = "last"  # what a visitor pings with when it leaves
 
 Pay = Callable[[Visit, Sample, float], Coroutine[Any, Any, None]]
 """Pays one visit, and writes down what was seen; the last argument is when everybody leaves."""
@@ -87,7 +88,7 @@ class Ear:
         self.begun = asyncio.Event()
         # Set when nothing follows.
         self.over = asyncio.Event()
-        # Set by the answer to a ping.
+        # Set by the answer to the last ping.
         self.answered = asyncio.Event()
         # Whether nobody listens any more.
         self.gone = False
@@ -118,7 +119,7 @@ class Ear:
                 self._sample.started = True
             case "context.done":
                 self._sample.ends += 1
-            case "pong":
+            case "pong" if message["t"] == LAST:
                 self.answered.set()
 
 
@@ -130,6 +131,25 @@ async def wait_for(event: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+async def listen(visit: Visit, ear: Ear, send: Callable[..., None], leave_at: float) -> None:
+    """Hear a visit's speech as long as it is to be heard, and then what the node has to say of its end.
+
+    Args:
+        send: sends a message of the protocol: its type, and its fields.
+    """
+    if visit.leaving in ("fin", "reset"):
+        await wait_for(ear.over, visit.patience_s)
+        return
+    if visit.leaving == "barge_in":
+        await ear.begun.wait()
+    if not await wait_for(ear.over, patience_s(visit, leave_at)):
+        send("context.cancel", context_id=CONTEXT)
+        await ear.over.wait()
+    # The node answers in order: whatever it had to say of the context came before.
+    send("ping", t=LAST)
+    await wait_for(ear.answered, SETTLE_S)
 
 
 class Visitors:
@@ -158,23 +178,10 @@ class Visitors:
             connection.listen(CONTEXT, ear)
             sample.sent_at = time.monotonic()
             send_text(connection, CONTEXT, visit.text)
-            await self._listen(visit, connection, ear, leave_at)
+            await listen(visit, ear, connection.send, leave_at)
         finally:
             ear.gone = True  # that the connection is lost is no news
             await connection.close(reset=visit.leaving == "reset")
-
-    async def _listen(self, visit: Visit, connection: RawConnection, ear: Ear, leave_at: float) -> None:
-        if visit.leaving in ("fin", "reset"):
-            await wait_for(ear.over, visit.patience_s)
-            return
-        if visit.leaving == "barge_in":
-            await ear.begun.wait()
-        if not await wait_for(ear.over, patience_s(visit, leave_at)):
-            connection.send("context.cancel", context_id=CONTEXT)
-            await ear.over.wait()
-        # The node answers in order: what it had to say of the context came before.
-        connection.send("ping", t=0)
-        await wait_for(ear.answered, SETTLE_S)
 
     async def _over_http(self, visit: Visit, sample: Sample, leave_at: float) -> None:
         ear = Ear(sample)

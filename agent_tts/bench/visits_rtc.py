@@ -17,7 +17,7 @@ from agent_tts.bench.rtc_peers import CONNECT_S, PING_S, Arrivals, Peer
 from agent_tts.bench.statistics import percentile
 from agent_tts.bench.streams_client import MESSAGE_CHARS
 from agent_tts.bench.visits import Plan, Sample, Visit
-from agent_tts.bench.visits_client import CONTEXT, SETTLE_S, Ear, patience_s, pay_all, wait_for
+from agent_tts.bench.visits_client import CONTEXT, Ear, listen, pay_all
 from agent_tts.bench.workers import KEY, Turn, work
 
 
@@ -56,7 +56,7 @@ class Visitors:
             pinging = asyncio.create_task(_ping(peer), name="pings")
             sample.sent_at = time.monotonic()
             self._speak(visit, peer)
-            await self._listen(visit, peer, ear, leave_at)
+            await listen(visit, ear, peer.send, leave_at)
             sample.lost = peer.arrivals.lost()
             sample.late_ms = percentile(peer.arrivals.lateness_ms(), 99)
         finally:
@@ -71,19 +71,6 @@ class Visitors:
         for start in range(0, len(visit.text), MESSAGE_CHARS):
             peer.send("text.append", context_id=CONTEXT, text=visit.text[start : start + MESSAGE_CHARS])
         peer.send("context.end", context_id=CONTEXT)
-
-    async def _listen(self, visit: Visit, peer: Visitor, ear: Ear, leave_at: float) -> None:
-        if visit.leaving in ("fin", "reset"):
-            await wait_for(ear.over, visit.patience_s)
-            return
-        if visit.leaving == "barge_in":
-            await ear.begun.wait()
-        if not await wait_for(ear.over, patience_s(visit, leave_at)):
-            peer.send("context.cancel", context_id=CONTEXT)
-            await ear.over.wait()
-        ear.answered.clear()  # the next answer is to a ping from after the end
-        peer.send("ping", t="end")
-        await wait_for(ear.answered, SETTLE_S)
 
 
 async def _ping(peer: Visitor) -> None:

@@ -200,9 +200,39 @@ def wyoming(
 
 @app.command()
 def doctor(
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="The port that the node is going to use.")] = 8100,
+    host: Host = None,
+    port: Port = None,
+    engine: Engine = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    config: Config = None,
+    set_: Set = None,
+    json_: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """What was found on this machine, what is missing, and what to do. Exit code 1: a node cannot run here."""
+    """What this machine has for a node, what is missing, and what to do. Exit code 1: the node cannot run here.
+
+    Give it the settings that the node is to have, keys too. It asks STUN and TURN servers that they name.
+    """
     from agent_tts.cli.doctor import doctor as examine
 
-    raise typer.Exit(examine(port))
+    flags = {"host": host, "port": port, "engine": engine, "tls.cert": tls_cert, "tls.key": tls_key}
+    with reported():
+        code = examine(config, flags, set_ or [], json_)
+    raise typer.Exit(code)
+
+
+@app.command()
+def health(
+    ready: Annotated[
+        bool, typer.Option("--ready", help="Whether speech may be sent here, which a drain ends.")
+    ] = False,
+) -> None:
+    """Ask the node on this machine how it is. Exit code 1: not well, or not there.
+
+    It is looked for where the AGENT_TTS_* variables say; made for the health checks of containers.
+    """
+    from agent_tts.cli.health import health as ask
+
+    with reported():
+        code = ask(ready)
+    raise typer.Exit(code)

@@ -34,6 +34,7 @@ def run_browser(source: Source, path: str | None, calls: int, turns: int, json: 
     path = find_chromium(path)
     found = run(_measure(source, path, calls, turns))
     rows = [(name, *found[key].values()) for key, name in _TIMES.items()]
+    rows.append(("mean time in the browser's jitter buffer", found["jitter_buffer_ms"], None))
     rows += [(f"% of a core a call: {name}", share, None) for name, share in found["cpu_percent_per_call"].items()]
     title = (
         f"agent in Chromium: {found['answers']} spoken questions answered, {found['interruptions']} answers interrupted"

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent_tts.doctor import Verdict, examine
+from agent_tts.cli.reporting import config_file, overrides
+from agent_tts.configuration import load_settings
+from agent_tts.doctor import Finding, Verdict, examine
 
 MARKS = {Verdict.GOOD: ("✓", "green"), Verdict.NOTE: ("!", "yellow"), Verdict.BAD: ("✗", "red")}
 
 
-def doctor(port: int) -> int:
-    """Print what was found; the exit code, 1 when a node cannot run here."""
+def doctor(config: str | None, flags: dict[str, Any], assignments: list[str], as_json: bool) -> int:
+    """Print what was found for a node of these settings; the exit code, 1 when it cannot run here.
+
+    Raises:
+        SettingsError: the settings themselves are wrong.
+    """
+    settings = load_settings(config_file(config), overrides(flags, assignments))
+    findings = list(examine(settings))
+    bad = any(finding.verdict is Verdict.BAD for finding in findings)
+    if as_json:
+        print(json.dumps({"ok": not bad, "findings": [_fields(finding) for finding in findings]}, indent=1))
+    else:
+        _show(findings, bad)
+    return 1 if bad else 0
+
+
+def _fields(finding: Finding) -> dict[str, str]:
+    fields = {"what": finding.what, "verdict": finding.verdict.value, "found": finding.found}
+    return fields | ({"advice": finding.advice} if finding.advice else {})
+
+
+def _show(findings: list[Finding], bad: bool) -> None:
     console = Console(highlight=False)
-    findings = list(examine(port))
     table = Table.grid(padding=(0, 1))
     table.add_column()
     table.add_column(style="bold")
@@ -26,6 +50,4 @@ def doctor(port: int) -> int:
             found.append(f"\n-> {finding.advice}", style=style)
         table.add_row(Text(mark, style=style), finding.what, found)
     console.print(table)
-    bad = any(finding.verdict is Verdict.BAD for finding in findings)
     console.print("[red]A node cannot run here." if bad else "[green]A node can run here: agent-tts serve")
-    return 1 if bad else 0

@@ -35,6 +35,11 @@ class Outlet:
         return len(self._pcm) // FRAME_BYTES
 
     @property
+    def ended(self) -> bool:
+        """Whether no more audio will come."""
+        return self._ended
+
+    @property
     def finished(self) -> bool:
         """Whether all has been handed out, and no more will come."""
         return self._ended and not self._pcm

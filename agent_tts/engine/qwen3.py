@@ -110,6 +110,9 @@ class Qwen3Engine:
         if not self._overlaps:
             step, self._under_way = self._under_way, []
             outputs += self._hear(step)
+        for row in rows:
+            if row.outlet is not None and self._slots.owns(row):
+                outputs += self._slots.guard(row, row.hand_out)
         if rows and not (outputs or self._under_way or any(computed)):
             _wait([row.loading for row in rows if row.loading])
         return outputs
@@ -130,15 +133,13 @@ class Qwen3Engine:
         self._loader.shutdown(wait=True, cancel_futures=True)
 
     def _make(self, opened: Open) -> Row:
-        if opened.options.speed != 1 or opened.options.pitch != 1:
-            raise Unsupported("this engine has no speed and no pitch: leave both at 1, or ask for them in instructions")
+        if opened.options.pitch != 1:
+            raise Unsupported("this engine has no pitch: leave it at 1, or ask for it in instructions")
         return Row(opened, self._voices.cast(opened.options))
 
     def _prepare(self, row: Row) -> list[Output]:
         row.runs = False
         outputs = row.read()
-        if made := row.hand_out():
-            return outputs + made
         self._join(row)
         return outputs + row.settle()
 

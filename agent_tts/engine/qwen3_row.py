@@ -16,6 +16,7 @@ from agent_tts.engine.outlet import Outlet
 from agent_tts.engine.pieces import Piece, PieceFeed
 from agent_tts.engine.qwen3_model import Qwen3Model
 from agent_tts.engine.qwen3_voices import Cast
+from agent_tts.engine.stretch import Stretch
 from agent_tts.engine.watch import SILENT_PEAK
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
 from agent_tts.events import SpeechOptions
@@ -48,8 +49,13 @@ class Row:
 
     def __init__(self, opened: Open, cast: Cast) -> None:
         self.track = PieceFeed(opened, cast.model.tokenizer.feed(), _code(opened.options))
-        # Its audio, where it is not whole frames of the model. None where it is.
-        self.outlet = Outlet(opened.slot, opened.epoch) if opened.options.breaks else None
+        speed = opened.options.speed
+        # Its audio, where that is not the model's frames as they are. None where it is.
+        self.outlet = Outlet(opened.slot, opened.epoch) if opened.options.breaks or speed != 1 else None
+        # Changes the speed of the model's frames. None at the model's own.
+        self._stretch = Stretch(speed) if speed != 1 else None
+        # Whether the outlet ends because of a limit, and whether there is nothing to run for until more text comes.
+        self._cut = self._dry = False
         self.cast = cast
         # The voice on its model. None until the model is loaded.
         self.speaker: Speaker | None = None
@@ -101,15 +107,22 @@ class Row:
         return self.runs
 
     def hand_out(self) -> list[Output]:
-        """A frame that was made before, and what is due after it; nothing where there is none."""
-        if self.outlet is None:
-            return []
+        """Once a step, of a row with an outlet: what of its audio comes next, or why there is none."""
+        assert self.outlet is not None
+        slot, epoch = self.track.slot, self.track.epoch
         outputs = self.outlet.hand_out()
-        return [*outputs, Done(self.track.slot, self.track.epoch)] if self.outlet.finished else outputs
+        if self.outlet.finished:
+            outputs.append(Done(slot, epoch, length=self._cut))
+        elif self._dry and not outputs and not self._under_way:
+            outputs.append(Starved(slot, epoch))
+        return outputs
 
     def read(self) -> list[Output]:
         """Read the text, and pass pieces in which there is nothing to speak."""
         outputs: list[Output] = []
+        self._dry = False
+        if self.outlet and self.outlet.ended:
+            return outputs
         self.track.read()
         while self.track.pieces and self.track.pieces[0].complete and not self.track.pieces[0].speakable:
             outputs += self._end_piece()
@@ -166,6 +179,8 @@ class Row:
     def settle(self) -> list[Output]:
         """Hand the row its text; whether it can run, or why it cannot."""
         slot, epoch = self.track.slot, self.track.epoch
+        if self.outlet and (self.outlet.ready or self.outlet.ended):
+            return []
         if not self.track.pieces:
             return self._end()
         piece = self.track.pieces[0]
@@ -177,9 +192,10 @@ class Row:
             if self._used < self.model.positions and self.model.reserve(slot, self._used + 1):
                 self.runs = True
             elif not self._under_way:
-                return [Done(slot, epoch, length=True)]
+                return self._end(cut=True)
         elif self.track.dry and not piece.complete and (self.joined or not self._can_join(piece)):
-            return [Starved(slot, epoch)]
+            self._dry = True
+            return [] if self.outlet else [Starved(slot, epoch)]
         return []
 
     def _can_join(self, piece: Piece) -> bool:
@@ -212,9 +228,10 @@ class Row:
 
     def hear(self, spoken: Spoken, index: int, *, run_away: bool) -> list[Output]:
         """What the row did in a step: entry `index` of `spoken`."""
-        slot, epoch = self.track.slot, self.track.epoch
+        if self.outlet and self.outlet.ended:
+            return []
         if not spoken.finite[index]:
-            self.model.wipe(slot)
+            self.model.wipe(self.track.slot)
             raise NotFinite("the model computed a frame that is not finite")
         if spoken.ended[index]:
             outputs = self._end_piece()
@@ -225,9 +242,7 @@ class Row:
         if self.heard or int(np.abs(pcm.astype(np.int32)).max()) >= SILENT_PEAK:
             self.heard = True
             outputs += self._frame(pcm.astype("<i2").tobytes())
-        if run_away:
-            outputs.append(Done(slot, epoch, length=True))
-        return outputs
+        return [*outputs, *self._end(cut=True)] if run_away else outputs
 
     def _end_piece(self) -> list[Output]:
         """The present piece has been spoken."""
@@ -239,24 +254,29 @@ class Row:
         self._complete = False
         if self.outlet is None:
             return [Flushed(self.track.slot, self.track.epoch)] * piece.flushes
+        if self._stretch is not None:
+            self.outlet.write(self._stretch.finish())
         self.outlet.rest(Break(piece.rest_ms))
         for _ in range(piece.flushes):
             self.outlet.flush()
-        return []  # `hand_out` gives a frame a step
+        return []
 
     def _frame(self, pcm: bytes) -> list[Output]:
         """What a frame of the model gives."""
         if self.outlet is None:
             return [Frame(self.track.slot, self.track.epoch, pcm)]
-        self.outlet.write(pcm)
-        return self.outlet.hand_out()
+        self.outlet.write(pcm if self._stretch is None else self._stretch.push(pcm))
+        return []
 
-    def _end(self) -> list[Output]:
-        """All pieces have been spoken."""
+    def _end(self, *, cut: bool = False) -> list[Output]:
+        """All pieces have been spoken, or no more of them will be."""
         if self.outlet is None:
-            return [Done(self.track.slot, self.track.epoch)]
+            return [Done(self.track.slot, self.track.epoch, length=cut)]
+        if self._stretch is not None:
+            self.outlet.write(self._stretch.finish())
         self.outlet.end()
-        return self.hand_out()
+        self._cut = cut
+        return []
 
 
 def _code(options: SpeechOptions) -> str:

@@ -141,8 +141,8 @@ async def _listen(
     audio_ms = 0
     async for event in speech.events():
         match event:
-            case Words(words=words):
-                transcript.tell(words)
+            case Words(kind=kind, words=words):
+                transcript.tell(words, final=kind == "aligned")
             case Audio(payload=payload, first_sample=first):
                 emitter.push_timed_transcript(transcript.until((first + len(payload) // 2) * 1_000 / rate))
                 emitter.push(payload)

@@ -22,6 +22,8 @@ class Transcript:
         self._text = ""
         # How much of it was handed out.
         self._passed = 0
+        # Up to where in the text the times are final; None before the first that is.
+        self._final: int | None = None
         # Words that wait, by where they begin in the text; in the order of the text.
         self._waiting: dict[int, Word] = {}
 
@@ -29,16 +31,23 @@ class Transcript:
         """More text, as it is sent to the node."""
         self._text += text
 
-    def tell(self, words: Iterable[Word]) -> None:
-        """Words with their times, or better times; those of words that were handed out are ignored."""
-        self._waiting |= {word.char_start: word for word in words if word.char_end > self._passed}
+    def tell(self, words: Iterable[Word], *, final: bool = False) -> None:
+        """Words with their times, or better times; those of words that were handed out are ignored.
+
+        Final times come before their audio: once there are any, words wait for theirs.
+        """
+        for word in words:
+            if final:
+                self._final = word.char_end
+            if word.char_end > self._passed:
+                self._waiting[word.char_start] = word
 
     def until(self, audio_ms: float) -> list[TimedString]:
         """The words that begin within so much audio of the context, with the white space before them."""
         begun: list[TimedString] = []
         while self._waiting:
             word = next(iter(self._waiting.values()))
-            if word.start_ms >= audio_ms:
+            if word.start_ms >= audio_ms or (self._final is not None and word.char_start >= self._final):
                 break
             begun.append(self._pass(word, word.start_ms, word.end_ms))
         return begun

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Literal
 
 from agent_tts.errors import RETRY_MS, Draining, EngineLost, from_code
-from agent_tts.events import SAMPLE_RATE, Audio, Finished
+from agent_tts.events import SAMPLE_RATE, Audio, EngineInfo, Finished
 from agent_tts.events import Words as Aligned
 from agent_tts.pipecat.link import Session, Utterance
 from agent_tts.remote import Audio as AudioPiece
@@ -15,10 +15,11 @@ from agent_tts.serve.metrics import ContextMeter, Metrics
 from agent_tts.serve.protocol import SessionConfig
 from agent_tts.settings import Limits
 from agent_tts.speech.encoding import make_encoder
+from agent_tts.speech.paces import Paces
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.session import Speech
 from agent_tts.speech.words import Word as TimedWord
-from agent_tts.speech.words import WordTimeline, timeline_of
+from agent_tts.speech.words import timeline_of
 
 CARRIER = "pipecat"
 
@@ -34,6 +35,8 @@ class LocalLink:
         self._service = speech
         self._metrics = metrics
         self._max_lead_ms = max_lead_ms
+        # How fast the voices of earlier utterances have spoken.
+        self._paces = Paces()
 
     async def connect(self) -> bool:
         if self._service.draining:
@@ -48,8 +51,8 @@ class LocalLink:
     def begin(self, session: Session) -> Utterance:
         config = self._config(session)
         speech = self._service.open(config.options())
-        timeline = timeline_of(self._service.info, config.speed, config.language, breaks=config.breaks)
-        return LocalUtterance(speech, config, self._metrics.context(CARRIER), timeline)
+        meter = self._metrics.context(CARRIER)
+        return LocalUtterance(speech, config, self._service.info, self._paces, meter)
 
     async def close(self) -> bool:
         """There is no connection; each utterance is stopped by who began it."""
@@ -62,13 +65,18 @@ class LocalLink:
 class LocalUtterance:
     """A `Speech` that tells what a context of the protocol tells."""
 
-    def __init__(self, speech: Speech, config: SessionConfig, meter: ContextMeter, timeline: WordTimeline) -> None:
+    def __init__(
+        self, speech: Speech, config: SessionConfig, info: EngineInfo | None, paces: Paces, meter: ContextMeter
+    ) -> None:
         self.context_id = speech.name
         self._speech = speech
         speech.waker = self._on_event
         # Ended by the last event. None after that.
         self._meter: ContextMeter | None = meter
-        self._timeline = timeline
+        # How fast voices speak, learned from one utterance to the next.
+        self._paces, self._voice = paces, config.voice
+        pace = paces.of(config.voice)
+        self._timeline = timeline_of(info, config.speed, config.language, breaks=config.breaks, pace=pace)
         # From the engine's pcm to the output's.
         output = config.output
         self._encoder = make_encoder(output.encoding, output.sample_rate, output.bit_rate)
@@ -139,6 +147,7 @@ class LocalUtterance:
     def _tell_rest(self, *, cut: bool) -> list[ContextEvent]:
         untold = self._untold + self._timeline.finish(self._audio_ms, cut=cut)
         words = [*_words(self._timeline.kind, untold), *_words("aligned", self._timeline.settle())]
+        self._paces.learn(self._voice, self._timeline.pace)
         return [*words, *self._pieces(self._encoder.flush())]
 
     def _pieces(self, chunks: list[tuple[bytes, int]]) -> list[AudioPiece]:

@@ -269,8 +269,8 @@ class AgentTTSService(TTSService):
         try:
             async for event in utterance.events():
                 match event:
-                    case Words(words=words):
-                        turn.words.tell(words)
+                    case Words(kind=kind, words=words):
+                        turn.words.tell(words, final=kind == "aligned")
                     case Audio(payload=pcm) if pcm:
                         samples += len(pcm) // 2
                         await self._tell(turn, turn.words.until(samples * 1_000 / sample_rate))

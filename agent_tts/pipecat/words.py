@@ -39,25 +39,33 @@ class SpokenWords:
         self._waiting: dict[int, tuple[str, float, bool]] = {}
         # Where the last one that was let go begins in the context's text; -1 before the first.
         self._passed = -1
+        # Up to where in the context's text the times are final; None before the first that is.
+        self._final: int | None = None
         # Audio of the turn before this context.
         self._before_ms = 0.0
 
-    def tell(self, words: Iterable[Word]) -> None:
-        """Words with their times, or better times of words told before; those that were let go stay so."""
+    def tell(self, words: Iterable[Word], *, final: bool = False) -> None:
+        """Words with their times, or better times of words told before; those that were let go stay so.
+
+        Final times come before their audio: once there are any, words wait for theirs.
+        """
         for word in words:
+            if final:
+                self._final = word.char_end
             for start, piece in _pieces(word):
                 if start > self._passed:
                     self._waiting[start] = piece
 
     def until(self, audio_ms: float) -> list[Spoken]:
         """What begins within so much audio of the context."""
-        return self._let_go([start for start, (_, at_ms, _) in self._waiting.items() if at_ms < audio_ms], audio_ms)
+        begun = [start for start, (_, at_ms, _) in self._waiting.items() if at_ms < audio_ms]
+        return self._let_go([start for start in begun if self._final is None or start < self._final], audio_ms)
 
     def finish(self, audio_ms: float) -> list[Spoken]:
         """All of the context's text has been spoken within so much audio: what is left."""
         left = self._let_go(list(self._waiting), audio_ms)
         self._before_ms += audio_ms
-        self._passed = -1
+        self._passed, self._final = -1, None
         return left
 
     def _let_go(self, starts: list[int], audio_ms: float) -> list[Spoken]:

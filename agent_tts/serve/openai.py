@@ -140,6 +140,7 @@ class ModelList(BaseModel):
 class VoiceCard(BaseModel):
     """A voice. `aliases` are other names that it answers to, OpenAI's among them."""
 
+    id: str  # its name again, which clients that list voices look for
     name: str
     languages: list[str]
     description: str
@@ -162,6 +163,7 @@ def voice_list(routing: Routing, *, clones: bool = False) -> VoiceList:
     return VoiceList(
         voices=[
             VoiceCard(
+                id=voice.name,
                 name=voice.name,
                 languages=list(voice.languages),
                 description=voice.description,

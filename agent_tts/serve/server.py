@@ -27,7 +27,7 @@ from agent_tts.serve.writer import DEMAND_PONGS, TRANSPORT
 from agent_tts.settings import Settings
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGIReceiveEvent
+    from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 
 # Kernel buffer of a client connection, in bytes, as asked for; Linux doubles it. Without it a client that never reads
 # takes 84 s of audio before anybody notices.
@@ -253,6 +253,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self._idle_frames.take(self.loop.time()):
             self.transport.abort()
         return not self.transport.is_closing()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True  # it was denied; uvicorn would log that nobody had answered
 
     async def run_asgi(self) -> None:
         extensions: dict[str, object] = self.scope["extensions"]  # type: ignore[assignment]

@@ -30,6 +30,7 @@ from agent_tts.serve.codec import AudioChunk, Message
 from agent_tts.serve.metrics import ContextMeter
 from agent_tts.serve.node import Node
 from agent_tts.speech.encoding import Chunk, Encoder, make_encoder
+from agent_tts.speech.paces import Paces
 from agent_tts.speech.session import Speech, SpeechEvent
 from agent_tts.speech.words import Word, WordTimeline, timeline_of
 
@@ -120,6 +121,8 @@ class Session:
         self._done: OrderedDict[str, None] = OrderedDict()
         # Number of the last context.
         self._context_no = 0
+        # How fast the voices of earlier contexts have spoken.
+        self._paces = Paces()
         # Messages that wait for no audio.
         self._replies: deque[Message] = deque()
         # What the context whose turn it is still has to send.
@@ -273,7 +276,7 @@ class Session:
             self._node.metrics.context(
                 self._carrier, self._clock, {"session_id": self.id, "context_no": self._context_no}
             ),
-            timeline_of(info, config.speed, config.language, breaks=config.breaks),
+            timeline_of(info, config.speed, config.language, breaks=config.breaks, pace=self._paces.of(config.voice)),
             encoder,
         )
         self._contexts[context_id] = context
@@ -489,6 +492,7 @@ class Session:
             left = context.timeline.finish(context.audio_ms, cut=event.reason == "length")
             self._tell_words(context, left, context.timeline.kind)
             self._tell_words(context, context.timeline.settle(), "aligned")
+            self._paces.learn(context.config.voice, context.timeline.pace)
         if event.code is not None:
             error = from_code(event.code, event.message, event.retry_after_ms)
             self._outbox.append(protocol.build_error(error, context_id=context.id))

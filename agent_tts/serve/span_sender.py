@@ -54,8 +54,9 @@ class SpanSender(SpanProcessor):
         failed = False
         while not self._closing.wait(EVERY_S):
             failed = self._export(failed)
-        while not self._waiting.empty() and not failed:
-            failed = self._export(failed)
+        while not self._waiting.empty():
+            if self._export(failed):
+                break
 
     def _export(self, failed_before: bool) -> bool:
         """Send a batch; whether that failed, which is logged once until it works again."""

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loguru import logger
+from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketState
 
 from agent_tts.errors import Draining, SlowConsumer, SpeechError
-from agent_tts.serve import protocol
+from agent_tts.serve import openai, protocol
 from agent_tts.serve.codec import Codec, QueueingCodec
 from agent_tts.serve.limits import TokenBucket
 from agent_tts.serve.node import Node
@@ -36,6 +37,8 @@ class Dialect:
     make_codec: Callable[[WebSocket], Codec]  # for a new connection, by its path and query; never fails
     subprotocol: str | None = None
     key_query: str | None = None  # a query parameter that may carry the API key, where clients give it so
+    denies: bool = False  # refused before it is a WebSocket, by an HTTP status; otherwise by a message and a close code
+    denial_header: str | None = None  # of such a refusal, in which clients look for its reason
 
 
 NATIVE = Dialect("websocket", lambda _: protocol.NativeCodec(), protocol.SUBPROTOCOL)
@@ -50,10 +53,10 @@ class StreamEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         websocket = WebSocket(scope, receive, send)
-        dialect, offered = self._dialect, scope.get("subprotocols", [])
+        dialect = self._dialect
         codec = dialect.make_codec(websocket)
-        async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
-            await websocket.accept(subprotocol=dialect.subprotocol if dialect.subprotocol in offered else None)
+        if not dialect.denies:
+            await self._accept(websocket)
         try:
             client = self._node.guard.authorize(
                 websocket.headers, websocket.query_params, token_ok=True, key_query=dialect.key_query
@@ -61,10 +64,29 @@ class StreamEndpoint:
             if self._node.service.draining:
                 raise Draining("the node is going away: use another one")
             with self._node.guard.admit(client):
+                if dialect.denies:
+                    await self._accept(websocket)
                 await Connection(self._node, websocket, send, dialect, codec).run()
         except SpeechError as error:
             self._node.metrics.refused.labels(error.code).inc()
-            await self._refuse(websocket, codec, error)
+            if websocket.application_state is WebSocketState.CONNECTING:
+                await self._deny(websocket, error)
+            else:
+                await self._refuse(websocket, codec, error)
+
+    async def _accept(self, websocket: WebSocket) -> None:
+        ours, offered = self._dialect.subprotocol, websocket.scope.get("subprotocols", [])
+        async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
+            await websocket.accept(subprotocol=ours if ours in offered else None)
+
+    async def _deny(self, websocket: WebSocket, error: SpeechError) -> None:
+        with contextlib.suppress(Exception):  # the client may be gone: it was to be refused anyway
+            async with asyncio.timeout(self._node.settings.timeouts.write_s):
+                await websocket.receive()  # that it wants to connect
+                body = openai.ErrorBody.of_error(error).model_dump()
+                header = self._dialect.denial_header
+                headers = {} if header is None else {header: error.message.encode("ascii", "replace").decode()}
+                await websocket.send_denial_response(JSONResponse(body, error.status, headers))
 
     async def _refuse(self, websocket: WebSocket, codec: Codec, error: SpeechError) -> None:
         write_s = self._node.settings.timeouts.write_s
@@ -124,7 +146,8 @@ class Connection:
             while True:
                 self._wake.clear()
                 while self._codec.closing is None and (item := self._session.poll()) is not None:
-                    for message in self._codec.encode(item):
+                    # Whole, before the first wait: the client may speak in it, and change what the codec remembers.
+                    for message in tuple(self._codec.encode(item)):
                         await self._writer.write({"type": "websocket.send", _kind(message): message})
                     if self._queue is not None:
                         self._session.receive(self._queue.follow())

@@ -35,7 +35,7 @@ OPEN_PINS = 8  # of a guess; older ones are certain
 LOOK_AHEAD = 12  # pauses of the text that a gap may be
 
 # A pause that is this late, in ms and as a share of the speech before it, is none.
-LATE_MS, LATE_SHARE = 250.0, 0.3
+LATE_MS, LATE_SHARE = 500.0, 0.8
 
 
 class Pin(NamedTuple):
@@ -82,9 +82,11 @@ class Fit:
 
     Args:
         speed: how fast it is spoken; 1 is normal.
+        pace: of the voice: real time for nominal time, at speed 1.
     """
 
-    def __init__(self, speed: float = 1.0) -> None:
+    def __init__(self, speed: float = 1.0, pace: float = 1.0) -> None:
+        self._speed = speed
         # Nominal ms of speech, and of pauses, before each mark; one more than there are marks.
         self._speech = [0.0]
         self._silence = [0.0]
@@ -95,7 +97,7 @@ class Fit:
         self._silences = Silences()
         # The best guess comes first. Its pins follow on these, which all guesses share.
         rest_ms = PRIOR_PAUSES * SENTENCE_PAUSE_MS
-        start = Guess((Pin(0, 0.0, 0.0),), (PRIOR_MS, PRIOR_MS / speed), (rest_ms, rest_ms / speed))
+        start = Guess((Pin(0, 0.0, 0.0),), (PRIOR_MS, PRIOR_MS * pace / speed), (rest_ms, rest_ms / speed))
         self._guesses = [start]
         self._certain: list[Pin] = []
         # Marks that cannot start before a time, because their text came so late; after the pins of the best guess.
@@ -107,6 +109,11 @@ class Fit:
     def __len__(self) -> int:
         """Number of marks."""
         return len(self._speech) - 1
+
+    @property
+    def pace(self) -> float:
+        """Of the voice at speed 1, as far as it was heard."""
+        return self._guesses[0].pace * self._speed
 
     def add(self, ms: float, pause_ms: float) -> None:
         """One more mark of such a nominal length, and with such a pause after it."""

@@ -48,7 +48,9 @@ class WordTimeline:
     final.
     """
 
-    def __init__(self, *, aligned: bool, speed: float = 1.0, language: str = "en", breaks: bool = False) -> None:
+    def __init__(
+        self, *, aligned: bool, speed: float = 1.0, language: str = "en", breaks: bool = False, pace: float = 1.0
+    ) -> None:
         self._aligned = aligned
         # Of the estimates.
         self._language = language
@@ -65,7 +67,7 @@ class WordTimeline:
         # The engine's times, in the order of the text.
         self._marks: list[WordTime] = []
         # The estimated marks' times, and where each is in the text.
-        self._fit = Fit(speed)
+        self._fit = Fit(speed, pace)
         self._places: list[tuple[int, int]] = []
         # Tokens with estimates, and how many of them are settled; where the last of these starts, in ms.
         self._tokens: list[_Token] = []
@@ -80,6 +82,11 @@ class WordTimeline:
     def kind(self) -> Literal["aligned", "estimated"]:
         """What the words are that come with the text, with `align` and with `finish`."""
         return "aligned" if self._aligned else "estimated"
+
+    @property
+    def pace(self) -> float:
+        """Of the voice, for the estimates of its next stream; see `Paces`."""
+        return self._fit.pace
 
     # ------------------------------------------------------------ text in, words out
 
@@ -262,10 +269,14 @@ def _certain(token: str) -> int:
     return max((at for at, char in enumerate(token) if char.isdecimal()), default=0)
 
 
-def timeline_of(info: EngineInfo | None, speed: float, language: str, *, breaks: bool) -> WordTimeline:
+def timeline_of(
+    info: EngineInfo | None, speed: float, language: str, *, breaks: bool = False, pace: float = 1.0
+) -> WordTimeline:
     """The timeline of a stream that this engine speaks; `language` as the client names it."""
     code = info.languages.get(language.lower(), "en") if info is not None else "en"
-    return WordTimeline(aligned=info is not None and info.aligns_words, speed=speed, language=code, breaks=breaks)
+    return WordTimeline(
+        aligned=info is not None and info.aligns_words, speed=speed, language=code, breaks=breaks, pace=pace
+    )
 
 
 _ZERO = WordTime(0, 0, 0, 0)

@@ -15,9 +15,7 @@ MAX_BREAK_MS = 10_000  # a longer one is cut to this
 MAX_TAG = 40  # characters
 
 TAG_START = "<break"
-_TAG = re.compile(
-    r"""<break\s+time\s*=\s*(?:"(\d{1,6}(?:\.\d{1,6})?)(ms|s)"|'(\d{1,6}(?:\.\d{1,6})?)(ms|s)')\s*/?>""", re.ASCII
-)
+_TAG = re.compile(r"""<break\s+time\s*=\s*(["'])(\d{1,6}(?:\.\d{1,6})?)(ms|s)\1\s*/?>""", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class BreakReader:
         self._held += ch
         if ch == ">" and (tag := _TAG.fullmatch(self._held)):
             self._held = ""
-            self._rest(Break(_ms(tag[1] or tag[3], tag[2] or tag[4])), offset + 1)
+            self._rest(Break(_ms(tag[2], tag[3])), offset + 1)
         elif ch == ">" or len(self._held) == MAX_TAG or not TAG_START.startswith(self._held[: len(TAG_START)]):
             self.flush()
 
@@ -74,4 +72,4 @@ class Found(NamedTuple):
 def break_in(text: str) -> Found | None:
     """The tag that a text starts with; None where there is none."""
     tag = _TAG.match(text)
-    return None if tag is None else Found(tag.end(), _ms(tag[1] or tag[3], tag[2] or tag[4]))
+    return None if tag is None else Found(tag.end(), _ms(tag[2], tag[3]))

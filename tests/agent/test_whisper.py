@@ -1,4 +1,4 @@
-"""The way of Whisper up to a loaded model, with weights made here: random ones are not fit to hear with."""
+"""Whisper from a folder to the words of a call, with a model that is made here."""
 
 from __future__ import annotations
 
@@ -7,25 +7,55 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from pipecat.services.whisper.stt import WhisperSTTService
+from tqdm import tqdm
 
 from agent_tts.agent.ears import Ears
 from agent_tts.settings import AgentStt
+from tests.agent.caller import calling
+from tests.agent.llm_server import running_llm
+from tests.agent.node import running_agent
+from tests.agent.tiny_whisper import SAYS
 
 ROOT = Path(__file__).parents[2]
+LOAD_S = 60
 
 
-async def test_a_model_in_a_folder_is_loaded_once_for_all_calls(tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    command = (sys.executable, "-m", "tests.agent.tiny_whisper", str(tmp_path / "source"), str(folder))
-    await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, timeout=100, cwd=ROOT)
-    ears = Ears(AgentStt(model=str(folder), device="cpu"))
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one."""
+    made = tmp_path_factory.mktemp("whisper")
+    command = (sys.executable, "-m", "tests.agent.tiny_whisper", str(made / "source"), str(made / "model"))
+    subprocess.run(command, check=True, capture_output=True, timeout=100, cwd=ROOT)
+    return made / "model"
+
+
+async def test_a_model_in_a_folder_is_loaded_once_for_all_calls(model: Path) -> None:
+    ears = Ears(AgentStt(model=str(model), device="cpu"))
     ears.start()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LOAD_S):
         await ears.wait()
-    assert (ears.part.kind, ears.part.name, ears.part.message) == ("whisper", str(folder), None)
+    assert (ears.part.kind, ears.part.name, ears.part.message) == ("whisper", str(model), None)
     one, other = ears.service(), ears.service()
     assert isinstance(one, WhisperSTTService)
     assert isinstance(other, WhisperSTTService)
     assert one._model is other._model is not None
     await ears.close()
+
+
+async def test_whisper_hears_in_a_call(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the caller's voice to the request to the language model."""
+    monkeypatch.setattr(tqdm, "monitor_interval", 0)  # faster-whisper's progress bar, which is off, would have a thread
+    stt = {"model": str(model), "device": "cpu"}
+    async with running_llm("Fine.") as llm, running_agent(llm.url, stt=stt, turn_silence_s=0.6) as agent:
+        async with asyncio.timeout(LOAD_S):
+            await agent.server.ears.wait()
+        question = await agent.speech("The weather is nice today.")
+        async with calling(agent.url) as caller:
+            await caller.say(question)
+            said = await caller.message("user-transcription")
+            assert said["data"]["text"].split() == list(SAYS)
+            await caller.loud()
+            await caller.message("bot-stopped-speaking")
+    assert llm.history() == [("user", " ".join(SAYS))]

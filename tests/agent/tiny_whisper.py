@@ -1,4 +1,4 @@
-"""A Whisper model of random weights, in the layout that faster-whisper loads.
+"""A Whisper model that is made here, in the layout that faster-whisper loads. Whatever it hears, it writes `SAYS`.
 
 `python -m tests.agent.tiny_whisper SOURCE FOLDER` makes one, in a process of its own: torch stays out of the caller's.
 """
@@ -8,36 +8,49 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
-import ctranslate2
-import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import (
-    PreTrainedTokenizerFast,
-    WhisperConfig,
-    WhisperFeatureExtractor,
-    WhisperForConditionalGeneration,
-)
+SAYS = ("please", "stop")
 
+# The English models' own numbers: CTranslate2 tells from the size of the vocabulary which languages there are, and with
+# another size it reads where nothing is.
+WORDS, LANGUAGES, TIMES = 50_256, 99, 1_501
 END, START = "<|endoftext|>", "<|startoftranscript|>"
-TASKS = ("<|en|>", "<|de|>", "<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>")
+TASKS = ("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>")
+SURE = 100.0  # how much more a position weighs than the token at it
 
 
 def write(source: Path, folder: Path) -> None:
     """Make one in `folder`, by way of a checkpoint in `source`."""
-    tokenizer = _tokenizer()
+    import ctranslate2
+    from transformers import PreTrainedTokenizerFast, WhisperFeatureExtractor
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tokenizer = _tokenizer()
+        _model(tokenizer).save_pretrained(source)
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, unk_token=END).save_pretrained(source)
+        WhisperFeatureExtractor().save_pretrained(source)
+        files = ["tokenizer.json", "preprocessor_config.json"]
+        ctranslate2.converters.TransformersConverter(str(source), copy_files=files).convert(str(folder))
+
+
+def _model(tokenizer: Any) -> Any:
+    """One layer whose decoder knows nothing but the place of the next token."""
+    import torch
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
     ids = tokenizer.get_vocab()
     end = ids[END]
     torch.manual_seed(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        config = WhisperConfig(
+    model = WhisperForConditionalGeneration(
+        WhisperConfig(
             vocab_size=len(ids),
-            d_model=32,
+            d_model=64,
             encoder_layers=1,
             decoder_layers=1,
-            encoder_attention_heads=2,
-            decoder_attention_heads=2,
+            encoder_attention_heads=1,
+            decoder_attention_heads=1,
             encoder_ffn_dim=64,
             decoder_ffn_dim=64,
             decoder_start_token_id=ids[START],
@@ -45,26 +58,37 @@ def write(source: Path, folder: Path) -> None:
             bos_token_id=end,
             pad_token_id=end,
         )
-        model = WhisperForConditionalGeneration(config)
-        # Without them CTranslate2 reads where nothing is.
-        languages = {language: ids[language] for language in TASKS[:2]}
-        model.generation_config.alignment_heads = [[0, 0]]  # type: ignore[attr-defined]
-        model.generation_config.lang_to_id = languages  # type: ignore[attr-defined]
-        model.save_pretrained(source)
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, unk_token=END).save_pretrained(source)
-        WhisperFeatureExtractor().save_pretrained(source)
-        files = ["tokenizer.json", "preprocessor_config.json"]
-        ctranslate2.converters.TransformersConverter(str(source), copy_files=files).convert(str(folder))
+    )
+    model.generation_config.alignment_heads = [[0, 0]]  # type: ignore[attr-defined]
+    decoder = model.model.decoder
+    with torch.no_grad():
+        for layer in decoder.layers:
+            for part in (layer.self_attn.out_proj, layer.encoder_attn.out_proj, layer.fc2):
+                part.weight.zero_()
+                part.bias.zero_()
+        tokens = decoder.embed_tokens.weight  # f32[vocabulary, 64]; the output's weights too
+        tokens.normal_()
+        # The first position is followed by a time, then come the words, then nothing.
+        wanted = torch.tensor([ids["<|0.00|>"], *(ids[f"Ġ{word}"] for word in SAYS)])
+        places = decoder.embed_positions.weight  # f32[448, 64]
+        places[:] = SURE * tokens[end]
+        places[: len(wanted)] = SURE * tokens[wanted]
+    return model
 
 
-def _tokenizer() -> Tokenizer:
-    """Bytes, and the tokens that Whisper steers by."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
+def _tokenizer() -> Any:
+    """Bytes, words, and the tokens that Whisper steers by, at the places where its English models have them."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = [*letters, *(f"Ġ{word}" for word in SAYS)]
+    words += [f"Ġword{number}" for number in range(len(words), WORDS)]
+    tokenizer = Tokenizer(models.BPE(vocab={word: number for number, word in enumerate(words)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    times = [f"<|{index * 0.02:.2f}|>" for index in range(1_501)]
-    names = [END, START, *TASKS, "<|notimestamps|>", *times]
+    languages = [f"<|language{number}|>" for number in range(LANGUAGES)]
+    times = [f"<|{number * 0.02:.2f}|>" for number in range(TIMES)]
+    names = [END, START, *languages, *TASKS, *times]
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
     return tokenizer
 

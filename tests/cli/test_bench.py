@@ -44,6 +44,12 @@ def test_rtc_tells_how_late_packets_come(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["runs"][0]["packets"] > 0
 
 
+def test_browser_says_which_browser_is_missing() -> None:
+    result = run("bench", "browser", "nowhere", "--calls", "1", "--turns", "1")
+    assert result.returncode == 2
+    assert b"nowhere is no browser" in result.stderr
+
+
 def test_saturate_keeps_every_slot_busy(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     loads = (

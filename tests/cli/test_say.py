@@ -38,6 +38,14 @@ def test_raw_pcm_goes_to_standard_output_and_the_figures_to_stderr() -> None:
     assert run("say", TEXT, "--engine", "tone", "-o", "-", "--quiet").stderr == b""
 
 
+def test_pauses_and_figures_are_options() -> None:
+    arguments = ("--engine", "tone", "-o", "-", "--quiet")
+    said = run("say", "five dollars", *arguments)
+    paused = run("say", 'five <break time="1s"/> dollars', "--breaks", *arguments)
+    assert run("say", "$5", "--normalize", *arguments).stdout == said.stdout
+    assert len(paused.stdout) == len(said.stdout) + 48_000
+
+
 def test_stdin_is_spoken_before_it_ends() -> None:
     process = start("say", "-", "--engine", "tone", "-o", "-")
     assert process.stdin is not None

@@ -22,6 +22,7 @@ from deepgram.speak.v2.types import (
     SpeakV2SpeechInterrupted,
     SpeakV2SpeechMetadata,
 )
+from livekit.agents import APIError
 from livekit.plugins import deepgram as livekit_deepgram
 from pipecat.services.deepgram.flux.tts import DeepgramFluxTTSService
 from pipecat.services.deepgram.tts import DeepgramHttpTTSService, DeepgramTTSService
@@ -31,6 +32,7 @@ from tests.dialects import livekit_run, pipecat_run
 from tests.dialects.hearing import FIRST, LONG, NEXT, VOICE, check_spoken
 from tests.pipecat.pipeline import running
 from tests.support import RunningNode, running_node, until
+from tests.wire import wire
 
 # Deepgram's SDK uses what this release of websockets has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning")
@@ -78,6 +80,17 @@ async def test_pipecat_aura(node: RunningNode, mode: TextAggregationMode) -> Non
     await pipecat_run.converse(service, node, tells_words=False)
 
 
+async def test_pipecat_tells_why_it_was_refused(node: RunningNode) -> None:
+    """Send no `dg-error` to see the reason be lost."""
+    for service in (
+        DeepgramFluxTTSService(api_key="wrong", url=ws(node) + "/v2/speak"),
+        DeepgramTTSService(api_key="wrong", base_url=ws(node)),
+    ):
+        async with running([service], sample_rate=24_000) as pipeline:
+            await until(lambda: bool(pipeline.errors))
+            assert "the API key is wrong" in str(pipeline.errors[0])
+
+
 # ---------------------------------------------------------------- LiveKit
 
 
@@ -95,6 +108,27 @@ async def test_livekit_aura(node: RunningNode) -> None:
         speaker = livekit_deepgram.TTS(api_key=KEY, base_url=url, model="aura-2-thalia-en", http_session=session)
         async with speaker:
             await livekit_run.converse(speaker, node, tells_words=False)
+
+
+async def test_livekit_and_a_full_node() -> None:
+    """It hears at once that there is no room; when there is some, its next reply is spoken."""
+    async with (
+        running_node(slots=1, queue=0) as node,
+        wire(node.ws_url) as other,
+        livekit_run.http_session() as session,
+    ):
+        await other.send("text.append", context_id="a", text=LONG)
+        await other.until("context.started")
+        for make, path in ((livekit_deepgram.TTS, "/v1/speak"), (livekit_deepgram.TTSv2, "/v2/speak")):
+            async with make(api_key=KEY, base_url=node.url + path, http_session=session) as speaker:
+                with pytest.raises(APIError, match="returned error") as refused:
+                    await livekit_run.say(speaker, FIRST)
+                assert "try again" in str(refused.value.body)
+                await other.send("context.cancel", context_id="a")
+                await other.until("context.done")
+                assert livekit_run.pcm(await livekit_run.say(speaker, FIRST))
+                await other.send("text.append", context_id="a", text=LONG)
+                await other.until("context.started")
 
 
 # ---------------------------------------------------------------- Deepgram's SDK
@@ -213,8 +247,7 @@ FILES: list[tuple[dict[str, Any], str, int]] = [
     ({}, "audio/mpeg", 22_050),
     ({"encoding": "mp3", "bit_rate": 32_000, "sample_rate": 24_000}, "audio/mpeg", 24_000),
     ({"encoding": "linear16"}, "audio/wav", 24_000),
-    ({"encoding": "linear16", "sample_rate": 48_000, "container": "wav"}, "audio/wav", 48_000),
-    ({"encoding": "mulaw", "sample_rate": 16_000}, "audio/wav", 16_000),
+    ({"encoding": "mulaw", "sample_rate": 16_000, "container": "wav"}, "audio/wav", 16_000),
     ({"encoding": "alaw", "sample_rate": 16_000}, "audio/wav", 16_000),
     ({"encoding": "opus", "container": "ogg"}, "audio/ogg", 48_000),
     ({"encoding": "flac"}, "audio/flac", 24_000),
@@ -223,6 +256,7 @@ FILES: list[tuple[dict[str, Any], str, int]] = [
 
 
 async def test_sdk_files(node: RunningNode) -> None:
+    seconds = []
     async with sdk(node) as client:
         for query, media_type, rate in FILES:
             speaking = client.speak.v1.audio.with_raw_response.generate(text=NEXT, model="aura-2-thalia-en", **query)
@@ -231,7 +265,11 @@ async def test_sdk_files(node: RunningNode) -> None:
                 assert response.headers["dg-model-name"] == "aura-2-thalia-en"
                 assert response.headers["dg-char-count"] == str(len(NEXT))
                 audio = b"".join([piece async for piece in response.data])
-            await check_spoken(decoded(audio, rate), NEXT)
+            pcm = decoded(audio, rate)
+            if media_type == "audio/wav":  # the others are listened to as LiveKit decodes them
+                await check_spoken(pcm, NEXT)
+            seconds.append(len(pcm) / 48_000)
+    assert max(seconds) - min(seconds) < 0.15  # what encoders put around it
 
 
 def decoded(audio: bytes, rate: int) -> bytes:

@@ -12,6 +12,7 @@ from elevenlabs import VoiceSettings
 from elevenlabs.client import ElevenLabs
 from elevenlabs.core.api_error import ApiError
 from elevenlabs.realtime_tts import RealtimeTextToSpeechClient
+from livekit.agents import APIStatusError
 from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
 from livekit.plugins import elevenlabs as livekit_elevenlabs
 from pipecat.services.elevenlabs.tts import ElevenLabsHttpTTSService, ElevenLabsTTSService
@@ -31,6 +32,20 @@ async def node() -> AsyncIterator[RunningNode]:
         yield running
 
 
+@pytest.fixture
+def sdk_client(node: RunningNode) -> Iterator[ElevenLabs]:
+    with httpx.Client(trust_env=False) as client:
+        yield ElevenLabs(api_key="none", base_url=node.url, httpx_client=client)
+
+
+@pytest.fixture
+def sdk(node: RunningNode, sdk_client: ElevenLabs) -> RealtimeTextToSpeechClient:
+    speech = sdk_client.text_to_speech
+    # It insists on TLS, which is ended before a node.
+    speech._ws_base_url = node.url.replace("http", "ws", 1)
+    return speech
+
+
 @pytest.mark.parametrize("mode", [TextAggregationMode.SENTENCE, TextAggregationMode.TOKEN])
 async def test_pipecat(node: RunningNode, mode: TextAggregationMode) -> None:
     service = ElevenLabsTTSService(
@@ -42,12 +57,11 @@ async def test_pipecat(node: RunningNode, mode: TextAggregationMode) -> None:
     await pipecat_run.converse(service, node)
 
 
-@pytest.mark.parametrize("encoding", ["mp3_22050_32", "pcm_24000"])
-async def test_livekit(node: RunningNode, encoding: livekit_elevenlabs.TTSEncoding) -> None:
-    """The first is what it asks for by itself."""
+async def test_livekit(node: RunningNode) -> None:
+    """As mp3, which it asks for by itself."""
     async with livekit_run.http_session() as session:
         speaker = livekit_elevenlabs.TTS(
-            api_key="none", base_url=f"{node.url}/v1", voice_id=VOICE, encoding=encoding, http_session=session
+            api_key="none", base_url=f"{node.url}/v1", voice_id=VOICE, http_session=session
         )
         async with speaker:
             await livekit_run.converse(speaker, node)
@@ -98,6 +112,32 @@ async def _check_times(starts_s: list[float], pcm: bytes) -> None:
     assert starts_s[begin] - pause_s < 0.3
 
 
+async def test_voices_are_listed(node: RunningNode, sdk_client: ElevenLabs) -> None:
+    async with livekit_run.http_session() as session:
+        speaker = livekit_elevenlabs.TTS(api_key="none", base_url=f"{node.url}/v1", http_session=session)
+        voices = await speaker.list_voices()
+        await speaker.aclose()
+    assert VOICE.partition("+")[0] in {voice.id for voice in voices}
+    listed = await asyncio.to_thread(sdk_client.voices.get_all)
+    assert [voice.voice_id for voice in listed.voices] == [voice.id for voice in voices]
+
+
+async def test_livekit_is_told_what_is_wrong() -> None:
+    """Close a connection before it is used to see it wait for ever."""
+    async with (
+        running_node(engine="espeak", auth={"api_keys": ["right"]}) as node,
+        livekit_run.http_session() as session,
+    ):
+        for key, voice, status in (("wrong", VOICE, 401), ("right", "nobody", 1008)):
+            speaker = livekit_elevenlabs.TTS(
+                api_key=key, base_url=f"{node.url}/v1", voice_id=voice, http_session=session
+            )
+            async with speaker:
+                with pytest.raises(APIStatusError) as caught:
+                    await livekit_run.say(speaker, FIRST)
+                assert caught.value.status_code == status
+
+
 async def test_pipecat_over_http(node: RunningNode) -> None:
     async with livekit_run.http_session() as session:
         service = ElevenLabsHttpTTSService(
@@ -107,15 +147,6 @@ async def test_pipecat_over_http(node: RunningNode) -> None:
             settings=ElevenLabsHttpTTSService.Settings(voice=VOICE),
         )
         await pipecat_run.converse(service, node)
-
-
-@pytest.fixture
-def sdk(node: RunningNode) -> Iterator[RealtimeTextToSpeechClient]:
-    with httpx.Client(trust_env=False) as client:
-        speech = ElevenLabs(api_key="none", base_url=node.url, httpx_client=client).text_to_speech
-        # It insists on TLS, which is ended before a node.
-        speech._ws_base_url = node.url.replace("http", "ws", 1)
-        yield speech
 
 
 async def test_its_own_sdk(sdk: RealtimeTextToSpeechClient) -> None:

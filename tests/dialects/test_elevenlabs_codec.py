@@ -98,9 +98,11 @@ def test_every_format_has_an_encoder(output_format: str) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("output_format", "mp3_1"), ("seed", "x"), ("auto_mode", "perhaps")])
 def test_an_address_that_cannot_be_served_closes_the_connection(name: str, value: str) -> None:
+    """Once it is used: see `_failure`."""
     codec = MultiStreamCodec("v", {name: value}, Limits())
+    assert list(codec.begin()) == []
     with pytest.raises(SpeechError) as caught:
-        list(codec.begin())
+        list(codec.decode("{}"))
     assert isinstance(caught.value, UnsupportedFormat | InvalidRequest)
     (told,) = hear(codec, protocol.build_error(caught.value))
     assert (told["error"], told["code"], told["message"]) == (caught.value.code, 1008, caught.value.message)
@@ -111,7 +113,11 @@ def test_an_address_that_cannot_be_served_closes_the_connection(name: str, value
 
 def test_a_voice_that_the_node_does_not_have_closes_the_connection() -> None:
     codec = begun()
-    (told,) = hear(codec, protocol.build_error(UnknownVoice("ä" * 100)))
+    assert hear(codec, protocol.build_error(UnknownVoice("ä" * 100))) == []
+    assert codec.closing is None
+    with pytest.raises(UnknownVoice) as caught:
+        list(codec.decode('{"text": "Hello"}'))
+    (told,) = hear(codec, protocol.build_error(caught.value))
     assert told["error"] == "unknown_voice"
     assert codec.closing == (1008, "ä" * 61)
 

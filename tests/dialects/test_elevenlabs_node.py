@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.support import RunningNode, running_node, until
 
@@ -41,20 +42,23 @@ async def whole(socket: ClientConnection, context: str | None) -> list[dict[str,
 
 async def test_a_context_that_is_kept_alive_outlives_its_time_without_text() -> None:
     """Take keep-alives as nothing to see it fail."""
-    async with running_node(limits={"text_idle_s": 0.4}) as node, stream(node) as socket:
-        await say(socket, text="one.", context_id="kept")
-        await say(socket, text="one.", context_id="left")
-        for _ in range(8):
+    async with (
+        running_node(limits={"text_idle_s": 0.4}) as node,
+        stream(node) as left,
+        stream(node) as kept,
+    ):
+        await say(left, text="one.", context_id="left")
+        await say(kept, text="one.", context_id="kept")
+        for _ in range(12):
             await asyncio.sleep(0.1)
-            await say(socket, text="", context_id="kept")
-        errors = [message.get("error") for message in await whole(socket, "left")]
-        assert "starved" in errors
-        await say(socket, text="two.", context_id="kept", flush=True)
-        await say(socket, context_id="kept", close_context=True)
-        told = await whole(socket, "kept")
-        assert not any("error" in message for message in told)
+            await say(kept, text="", context_id="kept")
+        assert "starved" in [message.get("error") for message in await whole(left, "left")]
+        await say(kept, text="two.", context_id="kept")
+        await say(kept, context_id="kept", flush=True)
+        await say(kept, context_id="kept", close_context=True)
+        told = await whole(kept, "kept")
         chars = [char for message in told if message["alignment"] for char in message["alignment"]["chars"]]
-        assert "".join(chars).split()[-1] == "two."
+        assert "".join(chars).split() == ["one.", "two."]
 
 
 async def test_a_node_that_is_full_says_so_and_speaks_later() -> None:
@@ -70,6 +74,20 @@ async def test_a_node_that_is_full_says_so_and_speaks_later() -> None:
         await say(socket, context_id="late", flush=True)
         await say(socket, context_id="late", close_context=True)
         assert any(message["audio"] for message in await whole(socket, "late"))
+
+
+async def test_a_connection_too_many_is_denied(caplog: pytest.LogCaptureFixture) -> None:
+    async with running_node(limits={"connections": 1}) as node:
+        async with stream(node):
+            with pytest.raises(InvalidStatus) as caught:
+                async with stream(node):
+                    pass
+            assert caught.value.response.status_code == 503
+            assert json.loads(caught.value.response.body)["error"]["code"] == "at_capacity"
+        assert not [record for record in caplog.records if record.name == "uvicorn.error"]
+        await until(lambda: not node.node.sessions)
+        async with stream(node, "stream-input"):
+            pass
 
 
 async def test_more_contexts_than_any_agent_has() -> None:

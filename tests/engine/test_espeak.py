@@ -357,3 +357,36 @@ def test_two_engines_take_turns(engine: EspeakEngine) -> None:
     other.close()
     other.close()
     assert speak(engine, LONG).frames == alone.frames
+
+
+# ---------------------------------------------------------------- options of the text
+
+
+def test_a_pause_is_silence_and_the_words_after_it_are_later(engine: EspeakEngine) -> None:
+    tag = '<break time="1.5s"/>'
+    options = SpeechOptions(breaks=True)
+    plain = speak(engine, "Hello there.", FLUSH, " How are you?", options=options)
+    paused = speak(engine, f"Hello there.{tag} How are you?", options=options)
+    assert [word.char_start - len(tag) for word in paused.words[2:]] == [word.char_start for word in plain.words[2:]]
+    later = [one.start_ms - other.start_ms for one, other in zip(paused.words[2:], plain.words[2:], strict=True)]
+    assert all(1_420 <= ms <= 1_500 for ms in later)  # a flush fills its frame
+    silence = paused.pcm[round(24 * (paused.words[2].start_ms - 1_490)) : round(24 * (paused.words[2].start_ms - 10))]
+    assert not silence.any()
+
+
+def test_a_pause_before_the_first_word_is_made_too(engine: EspeakEngine) -> None:
+    spoken = speak(engine, '<break time="1s"/>Hello.', options=SpeechOptions(breaks=True))
+    assert spoken.words[0].start_ms == 1_000
+    assert loud(spoken.pcm)[0] >= 24_000
+
+
+def test_figures_are_said_in_the_words_of_the_language(engine: EspeakEngine) -> None:
+    for language, written, said in (
+        ("en", "It is $5.50.", "It is five dollars and fifty cents."),
+        ("fr", "25", "vingt cinq"),
+    ):
+        spoken = speak(engine, written, options=SpeechOptions(language=language, normalize=True))
+        expected = speak(engine, said, options=SpeechOptions(language=language))
+        assert np.array_equal(spoken.pcm, expected.pcm)
+        assert spoken.words[-1].char_end <= len(written)
+        assert spoken.words[-1].end_ms == expected.words[-1].end_ms

@@ -103,3 +103,39 @@ def test_a_long_text_is_read_a_chunk_at_a_time(tokenizer: Tokenizer) -> None:
 def test_markup_is_not_spoken_unless_it_is_wanted(tokenizer: Tokenizer) -> None:
     assert pieces(tokenizer, ["**the**"], clean=True)[0][0] == tokenizer.encode("the")
     assert pieces(tokenizer, ["**the**"])[0][0] == tokenizer.encode("**the**")
+
+
+PAUSE = '<break time="1s"/>'
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (["a.", PAUSE, None], [1_000, "flush"]),
+        (["a.", None, PAUSE], ["flush", 1_000]),
+        ([None, PAUSE, None], ["flush", 1_000, "flush"]),
+        (["a.", PAUSE, PAUSE, "b."], [1_000, 1_000]),
+        ([PAUSE], [1_000]),
+        (["a. <break ti", 'me="1s"/> ', None], [1_000, "flush"]),
+    ],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_pauses_and_flushes_keep_their_order(
+    tokenizer: Tokenizer, parts: list[str | None], expected: list[object], at_once: bool
+) -> None:
+    """However late what is read is spoken."""
+    track = PieceFeed(Open(0, 1, SpeechOptions(breaks=True)), tokenizer.feed())
+    found: list[object] = []
+
+    def speak() -> None:
+        while track.pieces and track.pieces[0].complete:
+            piece = track.pieces.popleft()
+            found.extend([*[1_000] * (piece.rest_ms // 1_000), *["flush"] * piece.flushes])
+
+    for part in parts:
+        track._read(Text(0, part or "", flush=part is None))
+        if not at_once:
+            speak()
+    track._read(Text(0, "", last=True))
+    speak()
+    assert found == expected

@@ -339,6 +339,58 @@ def test_all_of_a_text_is_spoken_before_its_flush_is_answered(ryan: Qwen3Engine)
     assert isinstance(spoken.outputs[-1], Done)
 
 
+PAUSED = replace(RYAN, breaks=True)
+
+
+def test_a_pause_is_exact_silence_between_two_prompts(ryan: Qwen3Engine) -> None:
+    alone = speak(ryan, "Hello ", options=RYAN)
+    both = speak(ryan, "Hello ", FLUSH, " world.", options=RYAN)
+    paused = speak(ryan, 'Hello <break time="500ms"/> world.', options=PAUSED)
+    expected = [both.pcm[: len(alone.pcm)], np.zeros(12_000, np.int16), both.pcm[len(alone.pcm) :]]
+    assert np.array_equal(paused.pcm, np.concatenate(expected))
+    assert {len(frame) for frame in paused.frames[:-1]} == {3_840}
+    assert isinstance(paused.outputs[-1], Done)
+    assert not paused.outputs[-1].length
+
+
+@pytest.mark.parametrize(
+    ("script", "kinds"),
+    [
+        (['<break time="80ms"/>'], ["Frame", "Done"]),
+        (['<break time="10ms"/>', FLUSH, '<break time="80ms"/>', FLUSH], ["Frame", "Flushed"] * 2 + ["Done"]),
+        ([FLUSH, '<break time="80ms"/>'], ["Flushed", "Frame", "Done"]),
+        (['<break time="0s"/>', FLUSH], ["Flushed", "Done"]),
+    ],
+)
+def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[str | None], kinds: list[str]) -> None:
+    assert speak(ryan, *script, options=PAUSED).kinds == kinds
+
+
+@pytest.mark.parametrize("speed", [0.4, 0.8, 1.5, 4.0])
+def test_another_speed_is_the_same_speech_in_its_share_of_the_time(ryan: Qwen3Engine, speed: float) -> None:
+    plain = speak(ryan, TEXT, options=RYAN)
+    spoken = speak(ryan, TEXT, options=replace(RYAN, speed=speed))
+    assert len(spoken.pcm) == round(len(plain.pcm) / speed)
+    assert {len(frame) for frame in spoken.frames[:-1]} == {3_840}
+    assert spoken.kinds == ["Frame"] * len(spoken.frames) + ["Done"]
+    assert np.array_equal(speak(ryan, *TEXT, options=replace(RYAN, speed=speed)).pcm, spoken.pcm)
+
+
+def test_a_row_at_another_speed_that_has_no_text_gives_all_it_has_and_says_so(ryan: Qwen3Engine) -> None:
+    options = replace(RYAN, speed=0.5)
+    plain = ryan.step([Open(0, 1, RYAN), Text(0, "Hello world and ")], [0])
+    while not isinstance(plain[-1], Starved):
+        plain += ryan.step([], [0])
+    slow = ryan.step([Close(0), Open(0, 2, options), Text(0, "Hello world and ")], [0])
+    while not any(isinstance(one, Starved) for one in slow):
+        slow += ryan.step([], [0])
+    assert isinstance(slow[-1], Starved)
+    assert ryan.step([], [0]) == [Starved(0, 2)]
+    frames = [sum(isinstance(one, Frame) for one in outputs) for outputs in (plain, slow)]
+    assert frames[1] >= 2 * frames[0] - 2
+    ryan.step([Close(0)], [])
+
+
 @pytest.mark.parametrize("text", ["", " ", "\n \n", "\x07"])
 def test_nothing_to_speak_is_done_without_a_sound(ryan: Qwen3Engine, text: str) -> None:
     spoken = speak(ryan, text, FLUSH, text, options=RYAN)
@@ -393,8 +445,11 @@ class TestAStepIsUnderWayWhileTheNextBegins:
             1: Script(["Hello ", "world.", FLUSH, " How are", FLUSH, FLUSH, " you?"], RYAN),
             2: Script(["\n", FLUSH, "Hi."], SpeechOptions("serena", seed=3)),
             3: Script(["", ""], RYAN),
+            4: Script(['Hello <break time="130ms"/>', " world.", FLUSH, "And", ' <break time="1s"/>'], PAUSED),
+            5: Script(["Hello ", "world.", FLUSH, " How are you?"], replace(RYAN, speed=0.4)),
+            6: Script([TEXT], replace(RYAN, speed=2.5, breaks=True)),
         }
-        with engine(ending("custom_voice"), slots=4) as made:
+        with engine(ending("custom_voice"), slots=7) as made:
             plain = speak_all(made, scripts)
             with overlapped(made):
                 assert made.step([], []) == []
@@ -511,7 +566,7 @@ class TestSharedCache:
     ("options", "code"),
     [
         (SpeechOptions("nobody"), "unknown_voice"),
-        (SpeechOptions("ryan", speed=2.0), "unsupported"),
+        (SpeechOptions("ryan", pitch=2.0), "unsupported"),
         (SpeechOptions("design"), "unsupported"),
         (SpeechOptions(speaker_embedding=(0.0,) * 64), "unsupported"),
         (SpeechOptions("ryan", sampling=Sampling(temperature=-1)), "bad_message"),

@@ -208,3 +208,25 @@ def test_slow_makes_its_steps_take_longer(faulty: ToneEngine) -> None:
 
 def test_without_the_setting_instructions_are_not_obeyed(engine: ToneEngine) -> None:
     assert speak(engine, TEXT, options=fault("raise@0")).frames == speak(engine, TEXT).frames
+
+
+def test_a_pause_is_exact_silence(engine: ToneEngine) -> None:
+    options = SpeechOptions(breaks=True)
+    paused = speak(engine, "abc <break ti", 'me="333ms"/> def', options=options).pcm
+    assert len(paused) == len(speak(engine, "abc def").pcm) + 333 * 24
+    first = 3 * 60 * 24
+    assert not paused[first : first + 333 * 24].any()
+    assert paused[first - 100 : first].any()
+    assert paused[first + 333 * 24 :][:100].any()
+
+
+def test_a_tag_is_text_unless_pauses_are_asked_for(engine: ToneEngine) -> None:
+    text = 'abc <break time="333ms"/>'
+    assert speak(engine, text).seconds == pytest.approx(0.060 * len(text.replace(" ", "")), abs=0.001)
+
+
+def test_figures_are_said_in_words_when_that_is_asked_for(engine: ToneEngine) -> None:
+    spoken = speak(engine, "I have $", "5", ".50.", options=SpeechOptions(normalize=True))
+    assert np.array_equal(spoken.pcm, speak(engine, "I have five dollars and fifty cents.").pcm)
+    german = speak(engine, "3,5 km", options=SpeechOptions(normalize=True, language="de"))
+    assert np.array_equal(german.pcm, speak(engine, "drei Komma fünf Kilometer").pcm)

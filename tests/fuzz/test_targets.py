@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -43,6 +46,32 @@ def mutants(draw: st.DrawFn, originals: list[bytes]) -> bytes:
     return bytes(data)
 
 
+_NESTED: list[Any] = [[[[]]], {"a": {"a": []}}, ["a"], {}, []]
+ODD: list[Any] = [None, True, 0, -1, 1.5, 1e308, 10**30, "", " ", "*", "x" * 300, "\ud800", "\0", *_NESTED]
+
+
+@st.composite
+def twisted(draw: st.DrawFn, originals: list[bytes]) -> bytes:
+    """A real message whose fields are missing, of another kind, or another message's."""
+    messages: list[dict[str, Any]] = [json.loads(line) for line in originals if line.startswith(b"{")]
+    message = copy.deepcopy(draw(st.sampled_from(messages)))
+    for _ in range(draw(st.integers(1, 3))):
+        fields: dict[str, Any] = message
+        inner: list[dict[str, Any]] = [value for value in message.values() if isinstance(value, dict) and value]
+        deeper: bool = draw(st.booleans())
+        if inner and deeper:
+            fields = draw(st.sampled_from(inner))
+        name = draw(st.sampled_from([*fields, *draw(st.sampled_from(messages))]))
+        match draw(st.integers(0, 2)):
+            case 0:
+                fields.pop(name, None)
+            case 1:
+                fields[name] = copy.deepcopy(draw(st.sampled_from(ODD)))
+            case _:
+                fields[name] = draw(st.sampled_from(list(draw(st.sampled_from(messages)).values()) or ODD))
+    return json.dumps(message).encode()
+
+
 @pytest.mark.parametrize("name", SEEDS)
 def test_a_parser_takes_or_refuses_any_input(name: str) -> None:
     for seed in SEEDS[name]:
@@ -66,11 +95,12 @@ def test_a_language_is_spoken_and_any_other_is_refused(path: str) -> None:
     """Lines of a real conversation, changed, left out and in any order, while the engine speaks."""
     originals = [line.encode() for talk in TALK[path] for line in talk.split("\n")]
     assert converse(path, originals)
+    lines = st.sampled_from(originals) | twisted(originals) | mutants(originals)
 
     @settings(max_examples=60 * FACTOR, deadline=None, suppress_health_check=QUICK)
-    @given(st.lists(st.sampled_from(originals) | mutants(originals) | st.sampled_from(TURNS), max_size=12))
-    def speak(lines: list[bytes]) -> None:
-        converse(path, lines)
+    @given(st.lists(lines | st.sampled_from(TURNS), max_size=12))
+    def speak(said: list[bytes]) -> None:
+        converse(path, said)
 
     speak()
 

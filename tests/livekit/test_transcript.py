@@ -72,3 +72,15 @@ def test_every_character_comes_once_and_in_order(text: str, times: list[int]) ->
     made.write(text[len(made._text) :])
     handed += made.finish(2_000)
     assert "".join(handed) == (text if text.split() else "")
+
+
+def test_once_there_are_final_times_words_wait_for_theirs() -> None:
+    made = Transcript()
+    made.write("one two")
+    one, two = Word("one", 0, 100, 0, 3), Word("two", 100, 200, 4, 7)
+    made.tell([one, two])
+    made.tell([one], final=True)
+    assert [str(word) for word in made.until(400)] == ["one"]
+    made.tell([Word("two", 450, 600, 4, 7)], final=True)
+    assert made.until(440) == []
+    assert [str(word) for word in made.until(480)] == [" two"]

@@ -30,6 +30,20 @@ def test_a_word_is_let_go_once_its_audio_begins() -> None:
     assert spoken.finish(300) == []
 
 
+def test_once_there_are_final_times_words_wait_for_theirs() -> None:
+    spoken = SpokenWords()
+    one, two, three = words("one", "two", "three")
+    spoken.tell([one, two, three])
+    spoken.tell([one], final=True)
+    assert texts(spoken.until(400)) == ["one"]
+    spoken.tell([Word("two", 450, 600, two.char_start, two.char_end)], final=True)
+    assert texts(spoken.until(440)) == []
+    assert spoken.until(480) == [Spoken("two", 0.45, joined=False)]
+    assert texts(spoken.finish(600)) == ["three"]
+    spoken.tell(words("four"))
+    assert texts(spoken.until(80)) == ["four"]
+
+
 def test_the_end_of_the_audio_lets_all_go_within_it() -> None:
     """Estimates may lie beyond the audio."""
     spoken = SpokenWords()

@@ -28,3 +28,14 @@ def test_better_times_replace_those_that_wait_and_not_those_that_were_told() -> 
     words.learn([word("a", 0, 10), word("b", 2, 200)])
     assert words.due(160) == []
     assert [(w["word"], w["start_ms"]) for w in words.due(240)] == [("b", 200)]
+
+
+def test_once_there_are_final_times_words_wait_for_theirs() -> None:
+    words = DueWords()
+    words.learn([word("a", 0, 0), word("b", 2, 100), word("c", 4, 250)])
+    words.learn([word("a", 0, 10)], final=True)
+    assert [w["word"] for w in words.due(400)] == ["a"]
+    words.learn([word("b", 2, 450)], final=True)
+    assert words.due(440) == []
+    assert [(w["word"], w["start_ms"]) for w in words.due(480)] == [("b", 450)]
+    assert [w["word"] for w in words.rest()] == ["c"]

@@ -88,6 +88,15 @@ async def test_speed_is_the_engines(node: RunningNode) -> None:
     assert len(fast.content) == pytest.approx(len(normal.content) / 2, rel=0.01)
 
 
+async def test_pauses_and_figures_are_options(node: RunningNode) -> None:
+    async with client(node) as http:
+        said = await speak(http, "five dollars", response_format="pcm")
+        figures = await speak(http, "$5", response_format="pcm", normalize=True)
+        paused = await speak(http, 'five <break time="1s"/> dollars', response_format="pcm", breaks=True)
+    assert figures.content == said.content
+    assert len(paused.content) == len(said.content) + 48_000
+
+
 async def test_same_seed_same_file(node: RunningNode) -> None:
     async with client(node) as http:
         files = {(await speak(http, seed=7, response_format="opus")).content for _ in range(2)}

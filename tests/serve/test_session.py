@@ -199,6 +199,49 @@ async def test_words_are_estimated_at_once_and_told_once_more_with_their_audio(k
         assert peer.order.index("context.started t1") < peer.order.index("words t1")
 
 
+async def test_pauses_and_figures_are_options_of_a_context() -> None:
+    async with running() as peer:
+        text = 'It is <break time="800ms"/> $5. Yes'
+        done = await say(peer, "t1", text, breaks=True, normalize=True)
+        plain = await say(peer, "t2", "It is five dollars. Yes")
+        assert done["audio_ms"] == plain["audio_ms"] + 800
+        words = [word for message in peer.of("words") for word in message["words"] if message["context_id"] == "t1"]
+        assert [word["word"] for word in words] == 2 * text.split()
+        assert (words[-2]["word"], words[-1]["word"]) == ("$5.", "Yes")
+        assert words[-2]["start_ms"] == pytest.approx(4 * 60 + 800, abs=15)
+        assert words[-2]["start_ms"] < words[-1]["start_ms"] <= words[-1]["end_ms"] <= done["audio_ms"]
+
+
+async def test_figures_are_said_in_words_where_the_node_does_so_by_itself() -> None:
+    async with running(normalize=True) as peer:
+        said = await say(peer, "t1", "$5")
+        assert said["audio_ms"] == (await say(peer, "t2", "five dollars"))["audio_ms"]
+        assert said["audio_ms"] > (await say(peer, "t3", "$5", normalize=False))["audio_ms"]
+
+
+async def test_words_after_a_flush_start_behind_its_audio() -> None:
+    async with running() as peer:
+        peer.send("text.append", context_id="t1", text="this is it")
+        peer.send("context.flush", context_id="t1", flush_id="f1")
+        flushed = await peer.until("context.flushed")
+        peer.send("text.append", context_id="t1", text=" and on")
+        peer.send("context.end", context_id="t1")
+        await peer.until("context.done")
+        told = {word["word"]: word for message in peer.of("words") for word in message["words"]}
+        assert told["and"]["start_ms"] == pytest.approx(flushed["audio_ms"], abs=11)
+
+
+async def test_a_voice_that_was_heard_is_estimated_better() -> None:
+    async with running(tone={"char_ms": 25}) as peer:
+        off = []
+        for name in ("t1", "t2"):
+            done = await say(peer, name, "some words that are said without a pause")
+            words = [word for message in peer.of("words") if message["context_id"] == name for word in message["words"]]
+            first = words[: len(words) // 2]
+            off.append(abs(first[-1]["end_ms"] - done["audio_ms"]))
+        assert off[1] < off[0] / 2
+
+
 async def test_words_can_be_switched_off() -> None:
     async with running() as peer:
         await say(peer, "t1", "Hello world", timestamps="none")
@@ -308,7 +351,7 @@ async def test_an_ended_context_takes_no_text_but_its_id_can_be_used_again() -> 
     [
         ({"voice": "nobody"}, "unknown_voice"),
         ({"language": "klingon"}, "unsupported_language"),
-        ({"output": {"encoding": "mp3"}}, "unsupported_format"),
+        ({"output": {"encoding": "flac"}}, "unsupported_format"),
         ({"lead_ms": "x"}, "bad_message"),
         ({"voise": "x"}, "bad_message"),
     ],

@@ -125,6 +125,8 @@ def test_a_node_of_its_own_process_speaks_it_with_the_commands(certificate: Cert
         trusting = environment(SSL_CERT_FILE=str(certificate.cert))
         said = run("say", "Hello.", "--url", url, "-o", str(tmp_path / "out.wav"), env=trusting)
         assert said.returncode == 0, said.stderr
+        here = environment(AGENT_TTS_PORT=port, AGENT_TTS_TLS__CERT=str(certificate.cert))
+        assert [run("health", *flag, env=here).returncode for flag in ((), ("--ready",))] == [0, 0]
         listed = run("voices", "list", "--url", url, env=trusting)
         assert listed.returncode == 0, listed.stderr
     finally:

@@ -76,6 +76,20 @@ def test_a_pause_that_is_not_made_is_passed_over() -> None:
     assert fit.span(16)[0] == pytest.approx(starts()[4] - 150, abs=11)
 
 
+def test_a_sentence_hardly_ever_ends_without_a_gap() -> None:
+    fit = fit_of(((600, 300), (600, 150), (600, 300)))
+    hear(fit, audio((900, LOUD), (250, 0), (100, LOUD)))  # of its length and place it might rather be the comma
+    assert fit.span(4)[0] == pytest.approx(1_150, abs=11)
+
+
+def test_a_mark_does_not_start_in_silence() -> None:
+    fit = fit_of(((1_600, 300),))
+    hear(fit, audio((480, LOUD)))
+    assert fit.may_start(1)
+    hear(fit, audio((160, 0)))
+    assert not fit.may_start(1)
+
+
 def test_a_wrong_guess_is_taken_back() -> None:
     fit = fit_of(((500, 150), (500, 150), (2_000, 300), (900, 300)))
     # The first comma is not heard, and the second clause is slow: its end looks like that of the first at first.
@@ -114,7 +128,7 @@ def test_a_mark_after_a_pause_waits_for_it() -> None:
 
 def test_a_mark_does_not_wait_for_a_pause_that_is_far_too_late() -> None:
     fit = fit_of(((400, 300), (400, 300)))
-    hear(fit, audio((1_040, LOUD)))
+    hear(fit, audio((1_440, LOUD)))
     assert fit.may_start(4)
 
 

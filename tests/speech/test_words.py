@@ -142,6 +142,18 @@ def test_words_settle_once_with_the_audio_that_they_start_in() -> None:
     assert timeline.settle() == []
 
 
+def test_a_word_that_was_told_is_not_moved_and_the_next_is_after_it() -> None:
+    timeline = WordTimeline(aligned=False, pace=2.0)
+    first = told(timeline, "one two six ten one two six ten one two, four five.")
+    pcm = audio((first[9].end_ms * 7 // 100 * 10, 9_000), (150, 0), (400, 9_000))  # shorter than expected
+    found = [word for _, word in settled(timeline, pcm)]
+    known = timeline.words()
+    assert [word.start_ms for word in found[:6]] == [word.start_ms for word in first[:6]]
+    assert known[7].start_ms < found[6].start_ms  # the eighth word was spoken before the seventh was told
+    starts = [word.start_ms for word in found]
+    assert starts == sorted(set(starts))
+
+
 def test_what_was_heard_is_known_better_with_the_audio() -> None:
     timeline = WordTimeline(aligned=False)
     told(timeline, TEXT)
@@ -202,3 +214,37 @@ def test_settled_words_are_all_words_in_order_within_the_audio(
     assert all(word.start_ms <= len(pcm) // 48 for word in timeline.words())
     heard, unheard = timeline.split(10**9)
     assert heard + unheard == text
+
+
+TAG = '<break time="800ms"/>'
+
+
+def test_a_tag_for_a_pause_takes_its_time_and_no_other() -> None:
+    text = f"One two{TAG}three {TAG} four"
+    timeline = WordTimeline(aligned=False, breaks=True)
+    words = {word.word: word for word in told(timeline, *text)}
+    assert list(words) == text.split()
+    plain = {word.word: word for word in told(WordTimeline(aligned=False), "One two three four")}
+    assert words["two<break"].end_ms == plain["two"].end_ms
+    assert words['time="800ms"/>three'].end_ms == plain["three"].end_ms + 800
+    assert words["<break"].end_ms == words["<break"].start_ms
+    assert words["four"].start_ms == plain["four"].start_ms + 1_600
+
+
+def test_a_tag_is_a_word_like_any_other_where_pauses_are_not_obeyed() -> None:
+    word = told(WordTimeline(aligned=False), f"a {TAG}")[-1]
+    assert word.end_ms - word.start_ms > 500
+
+
+def test_what_only_begins_like_a_tag_is_said() -> None:
+    timeline = WordTimeline(aligned=False, breaks=True)
+    words = told(timeline, "<break the ice and go on with what you were going to say before")
+    assert words[-1].end_ms - words[-1].start_ms > 100
+    assert timeline.split(10**6)[1] == ""
+
+
+def test_a_number_that_is_spoken_in_parts_is_told_when_all_of_it_is_known() -> None:
+    timeline = WordTimeline(aligned=True)
+    told(timeline, "is $5.50. Yes")
+    assert [word.word for word in timeline.align([WordTime(0, 2, 0, 100), WordTime(3, 5, 100, 300)])] == ["is"]
+    assert timeline.align([WordTime(5, 8, 300, 900)]) == [Word("$5.50.", 100, 900, 3, 9)]

@@ -159,7 +159,7 @@ class CartesiaCodec:
             return ()
         match item["type"]:
             case "words":
-                context.events.words.learn(item["words"])
+                context.events.words.learn(item["words"], final=item["kind"] == "aligned")
             case "context.flushed":
                 return [context.events.flushed()]
             case "context.done":

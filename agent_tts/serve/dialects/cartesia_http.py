@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong
-from agent_tts.events import SpeechOptions, WordTime
+from agent_tts.events import SAMPLE_RATE, SpeechOptions, WordTime
 from agent_tts.serve import protocol
 from agent_tts.serve.dialects.cartesia_events import ContextEvents, error_fields, failure
 from agent_tts.serve.dialects.cartesia_request import Fields, Rate, RawFormat, Request, Samples, refusal
@@ -116,6 +116,8 @@ class EventsBody:
         self._events = ContextEvents(request.context_id, audio_format)
         # None where no words are asked for.
         self._timeline = timeline if request.add_timestamps else None
+        # Audio that was heard, in ms.
+        self._audio_ms = 0.0
         # Index of the next sample at the output rate, and milliseconds given out.
         self._first_sample = 0
         self._rate = audio_format.sample_rate
@@ -125,11 +127,15 @@ class EventsBody:
     def words(self, words: tuple[WordTime, ...]) -> bytes:
         """See `Body`: they are told with their audio."""
         if self._timeline is not None:
-            self._learn(self._timeline.align(words))
+            self._learn(self._timeline.align(words), final=True)
         return b""
 
     def audio(self, pcm: bytes) -> bytes:
         """See `Body`."""
+        self._audio_ms += len(pcm) * 500 / SAMPLE_RATE
+        if self._timeline is not None:
+            self._timeline.hear(pcm)
+            self._learn(self._timeline.settle(self._audio_ms), final=True)
         return b"".join(self._chunk(payload, samples) for payload, samples in self._encoder.encode(pcm))
 
     def end(self) -> bytes:
@@ -137,6 +143,7 @@ class EventsBody:
         last = b"".join(self._chunk(payload, samples) for payload, samples in self._encoder.flush())
         if self._timeline is not None:
             self._learn(self._timeline.finish(round(self._first_sample * 1_000 / self._rate)))
+            self._learn(self._timeline.settle(), final=True)
         return last + b"".join(map(_server_sent, self._events.end()))
 
     def error(self, error: SpeechError) -> bytes | None:
@@ -146,8 +153,8 @@ class EventsBody:
     def close(self) -> None:
         """See `Body`: encoders free themselves."""
 
-    def _learn(self, words: list[Word]) -> None:
-        self._events.words.learn([dataclasses.asdict(word) for word in words])
+    def _learn(self, words: list[Word], *, final: bool = False) -> None:
+        self._events.words.learn([dataclasses.asdict(word) for word in words], final=final)
 
     def _chunk(self, payload: bytes, samples: int) -> bytes:
         events = self._events.audio(payload, self._first_sample)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agent_tts.errors import TextTooLong
+from agent_tts.errors import SpeechError, TextTooLong, from_code
 from agent_tts.events import FRAME_MS
 from agent_tts.serve import protocol
 from agent_tts.serve.codec import AudioChunk, Message
@@ -72,13 +72,22 @@ class MultiStreamCodec:
         self._open: dict[str, _Context] = {}
         # Utterances so far.
         self._count = 0
+        # The client has sent something.
+        self._is_heard = False
+        # Why the connection cannot be served. It is told when the client has sent something: LiveKit's class waits for
+        # ever on a connection that is closed before.
+        self._failure: SpeechError | None = None
         # The client has asked for the end of the connection.
         self._is_leaving = False
 
     def begin(self) -> Iterator[Message]:
-        """See `Codec.begin`."""
-        query = parse_query(self._query)
-        session = query.session(self._voice)
+        """See `Codec.begin`; it raises nothing."""
+        try:
+            query = parse_query(self._query)
+            session = query.session(self._voice)
+        except SpeechError as error:
+            self._failure = error
+            return
         self._rate = session["output"]["sample_rate"]
         self._is_whole = query.auto_mode
         self._is_synced = query.sync_alignment
@@ -88,7 +97,7 @@ class MultiStreamCodec:
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
         """See `Codec.decode`."""
-        message = parse_message(protocol.load(data))
+        message = self._parse(data)
         if self._is_leaving:
             return
         if message.close_socket:
@@ -98,9 +107,15 @@ class MultiStreamCodec:
         else:
             yield from self._write(message)
 
+    def _parse(self, data: str | bytes) -> StreamMessage:
+        self._is_heard = True
+        if self._failure is not None:
+            raise self._failure
+        return parse_message(protocol.load(data))
+
     def _write(self, message: StreamMessage) -> Iterator[Message]:
         context = self._named.get(message.context_id)
-        text = message.text or ""
+        text = spaced(message.text or "", is_whole=self._is_whole)
         if context is None or (context.state in ("ended", "cancelled") and text):
             if not text:
                 return  # kept alive, or flushed, without having begun
@@ -116,10 +131,9 @@ class MultiStreamCodec:
         if context.state != "open":
             return
         if text:
-            yield from self._append(context, spaced(text, is_whole=self._is_whole))
+            yield from self._append(context, text)
         elif not message.flush and not context.ends_in_word:
-            # Kept alive: white space counts as text, and is not heard.
-            yield {"type": "text.append", "context_id": context.id, "text": " "}
+            yield from self._append(context, " ")  # kept alive: white space counts as text, and is not heard
         if message.flush:
             context.is_flushed = not (text and self._is_synced and self._is_whole)
             yield {"type": "context.flush", "context_id": context.id}
@@ -207,7 +221,7 @@ class MultiStreamCodec:
             return ()
         match item["type"]:
             case "words":
-                context.words.learn(item["words"])
+                context.words.learn(item["words"], final=item["kind"] == "aligned")
             case "context.done":
                 return self._done(context, item["reason"])
             case "pong":
@@ -238,6 +252,9 @@ class MultiStreamCodec:
         code, text = message["code"], message["message"]
         if context is None and message["context_id"] is not None:
             return  # it has ended while the client's message came
+        if context is None and not self._is_heard:
+            self._failure = from_code(code, text)
+            return
         close_code = CLOSE_CODES.get(code, POLICY_VIOLATION)
         told = {"message": text, "error": code, "code": close_code}
         if context is None:
@@ -276,7 +293,7 @@ class StreamCodec(MultiStreamCodec):
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
         """See `Codec.decode`."""
-        message = parse_message(protocol.load(data)).model_copy(update={"context_id": None})
+        message = self._parse(data).model_copy(update={"context_id": None})
         if self._is_leaving:
             return
         if message.text != "":

@@ -41,19 +41,22 @@ class TimedBody:
 
     def words(self, words: tuple[WordTime, ...]) -> bytes:
         """See `Body`."""
-        self._learn(self._timeline.align(words))
+        self._learn(self._timeline.align(words), final=True)
         return b""
 
     def audio(self, pcm: bytes) -> bytes:
         """See `Body`."""
         self._samples += len(pcm) // 2
         self._data += self._audio.audio(pcm)
+        self._timeline.hear(pcm)
+        self._learn(self._timeline.settle(self._audio_ms), final=True)
         self._told += self._characters.of(self._due.due(self._audio_ms))
         return b"" if self._is_whole else self._tell()
 
     def end(self) -> bytes:
         """See `Body`."""
         self._learn(self._timeline.finish(self._audio_ms))
+        self._learn(self._timeline.settle(), final=True)
         self._data += self._audio.end()
         self._told += self._characters.of(self._due.rest())
         return self._tell()
@@ -70,8 +73,8 @@ class TimedBody:
     def _audio_ms(self) -> int:
         return round(self._samples * 1_000 / SAMPLE_RATE)
 
-    def _learn(self, words: list[Word]) -> None:
-        self._due.learn([asdict(word) for word in words])
+    def _learn(self, words: list[Word], *, final: bool = False) -> None:
+        self._due.learn([asdict(word) for word in words], final=final)
 
     def _tell(self) -> bytes:
         data, self._data = self._data, b""

@@ -1,12 +1,13 @@
-"""ElevenLabs' HTTP: `/v1/text-to-speech/{voice_id}`, as audio or as JSON with times of characters."""
+"""ElevenLabs' HTTP: `/v1/text-to-speech/{voice_id}`, as audio or as JSON with times of characters; `/v1/voices`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -29,6 +30,22 @@ from agent_tts.serve.speech_response import Body, SpeechResponse
 PATH = "/v1/text-to-speech/{voice_id}"
 
 Format = Annotated[str, Query(description=f"one of {', '.join(FILE_FORMATS)}")]
+
+
+class VoiceCard(BaseModel):
+    """A voice."""
+
+    voice_id: str
+    name: str
+    category: Literal["premade", "cloned"]
+    description: str
+    labels: dict[str, str]
+
+
+class VoiceList(BaseModel):
+    """All voices."""
+
+    voices: list[VoiceCard]
 
 
 async def _speak_its_shape(request: Request) -> None:
@@ -65,7 +82,25 @@ def router() -> APIRouter:
             responses={200: answer, "4XX": errors, "5XX": errors},
             openapi_extra={"requestBody": body},
         )
+    routes.add_api_route("/v1/voices", list_voices, responses={"4XX": errors, "5XX": errors})
     return routes
+
+
+async def list_voices(request: Request, client: Authorized) -> VoiceList:
+    """The voices that can be spoken."""
+    routing = node_of(request).service.routing
+    return VoiceList(
+        voices=[
+            VoiceCard(
+                voice_id=voice.name,
+                name=voice.name,
+                category="premade" if routing.is_own(voice.name) else "cloned",
+                description=voice.description,
+                labels={"language": voice.languages[0]} if voice.languages else {},
+            )
+            for voice in routing.voices()
+        ]
+    )
 
 
 async def create_audio(

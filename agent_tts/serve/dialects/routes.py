@@ -18,17 +18,29 @@ from agent_tts.settings import Settings
 # The dialect of each WebSocket path.
 STREAMS: dict[str, Dialect] = {
     "/tts/websocket": Dialect("cartesia", lambda client: CartesiaCodec(_settings(client).limits), key_query="api_key"),
-    "/v1/speak": Dialect("aura", lambda client: AuraCodec(client.query_params, _settings(client).voice_aliases)),
-    "/v2/speak": Dialect("flux", lambda client: FluxCodec(client.query_params, _settings(client).voice_aliases)),
+    "/v1/speak": Dialect(
+        "aura",
+        lambda client: AuraCodec(client.query_params, _settings(client).voice_aliases),
+        denies=True,
+        denial_header="dg-error",
+    ),
+    "/v2/speak": Dialect(
+        "flux",
+        lambda client: FluxCodec(client.query_params, _settings(client).voice_aliases),
+        denies=True,
+        denial_header="dg-error",
+    ),
     elevenlabs_http.PATH + "/stream-input": Dialect(
         "elevenlabs",
         lambda client: StreamCodec(client.path_params["voice_id"], client.query_params, _settings(client).limits),
         key_query="authorization",
+        denies=True,
     ),
     elevenlabs_http.PATH + "/multi-stream-input": Dialect(
         "elevenlabs",
         lambda client: MultiStreamCodec(client.path_params["voice_id"], client.query_params, _settings(client).limits),
         key_query="authorization",
+        denies=True,
     ),
     "/v1/audio/speech/stream": Dialect("vllm_omni", lambda _: VllmOmniCodec()),
 }

@@ -232,7 +232,7 @@ class VllmOmniCodec:
             case "error" if item["code"] != "unknown_context":
                 return self._error(item)
             case "words" if utterance is not None and utterance.context_id == item["context_id"]:
-                utterance.words.learn(item["words"])
+                utterance.words.learn(item["words"], final=item["kind"] == "aligned")
             case "context.done" if utterance is not None and utterance.context_id == item["context_id"]:
                 return self._over(utterance, failed=item["reason"] == "error")
         return ()

@@ -1,0 +1,216 @@
+"""What the container files, the manifests and the service promise, checked against the package that they run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from agent_tts.cli.app import app
+from agent_tts.configuration import load_settings
+from agent_tts.settings import ENV_PREFIX
+from tests.cli.process import environment, run
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "configs"
+DOCKERFILES = sorted((CONFIGS / "docker").glob("*.Dockerfile"))
+MANIFESTS = CONFIGS / "kubernetes"
+USER = 10_001
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+# Everything that may name a variable of ours.
+FILES = [
+    path for folder in ("docker", "kubernetes", "systemd") for path in (CONFIGS / folder).rglob("*") if path.is_file()
+]
+COMMANDS = set(get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def stages(path: Path) -> list[list[tuple[str, str]]]:
+    """The stages of a Dockerfile, as (instruction, arguments)."""
+    joined = re.sub(r"\\\n", " ", "\n".join(line for line in path.read_text().splitlines() if not line.startswith("#")))
+    lines = [line.split(None, 1) for line in joined.splitlines() if line.strip()]
+    found: list[list[tuple[str, str]]] = []
+    for word, rest in lines:
+        if word == "FROM":
+            found.append([])
+        if found:
+            found[-1].append((word, rest))
+    return found
+
+
+def values(stage: list[tuple[str, str]], instruction: str) -> list[str]:
+    return [rest for word, rest in stage if word == instruction]
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
+def test_an_image_is_small_pinned_and_runs_as_nobody(path: Path) -> None:
+    build, final = stages(path)
+    (install,) = [line for line in values(build, "RUN") if " install " in line]
+    assert "--constraint configs/constraints.txt" in install
+    assert values(final, "USER") == [f"{USER}:{USER}"]
+    assert any(f"--uid {USER}" in line for line in values(final, "RUN"))
+    assert values(final, "STOPSIGNAL") == ["SIGTERM"]
+    assert values(final, "COPY") == ["--from=build /opt/agent-tts /opt/agent-tts"]
+    assert not any("pip" in line or "build-essential" in line for line in values(final, "RUN"))
+    assert final.index(("USER", f"{USER}:{USER}")) < [word for word, _ in final].index("ENTRYPOINT")
+    assert "org.opencontainers.image.licenses" in " ".join(values(final, "LABEL"))
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
+def test_what_an_image_copies_exists_and_is_let_through(path: Path) -> None:
+    build, _ = stages(path)
+    copied = {source for line in values(build, "COPY") for source in line.split()[:-1]}
+    ignore = path.with_name(f"{path.name}.dockerignore").read_text().split()
+    assert ignore[0] == "*"
+    for source in copied:
+        assert (ROOT / source).exists()
+        assert f"!{source.split('/')[0]}" in ignore
+    forced = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert {*forced, "agent_tts", "pyproject.toml", PYPROJECT["project"]["readme"]} <= copied
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
+def test_an_image_s_python_and_extras_are_the_package_s(path: Path) -> None:
+    text = path.read_text()
+    (python,) = re.findall(r"^ARG PYTHON=3\.(\d+)$", text, re.M)
+    assert int(python) >= int(PYPROJECT["project"]["requires-python"].removeprefix(">=3."))
+    (extras,) = re.findall(r"^ARG EXTRAS=(\S+)$", text, re.M)
+    assert set(extras.split(",")) <= PYPROJECT["project"]["optional-dependencies"].keys()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_every_variable_is_a_setting_and_its_value_is_allowed(path: Path) -> None:
+    """A node refuses to start with one that is not."""
+    text = path.read_text()
+    pairs = re.findall(rf"({ENV_PREFIX}[A-Z0-9_]+)(?:[:=]\s*|, value: )([^\s\\}}]+)?", text)
+    given = {name: value.strip('"') for name, value in pairs if value and not value.startswith("$")}
+    named = set(re.findall(rf"{ENV_PREFIX}[A-Z0-9_]*[A-Z0-9]", text)) - {"AGENT_TTS_KEY"}
+    samples = {"AGENT_TTS_AUTH__API_KEYS": "key", "AGENT_TTS_ICE_SERVERS": "[]"}
+    load_settings(environ=dict.fromkeys(named, "") | samples | {k: v for k, v in given.items() if k not in samples})
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """Every command line of ours in those files."""
+    found: list[tuple[str, list[str]]] = []
+    for path in DOCKERFILES:
+        _, final = stages(path)
+        found += [(path.name, json.loads(line)) for line in values(final, "CMD")]
+        (health,) = values(final, "HEALTHCHECK")
+        found.append((path.name, json.loads(health.partition("CMD ")[2])[1:]))
+    compose = yaml.safe_load((CONFIGS / "docker" / "compose.yaml").read_text())
+    found += [("compose", compose["services"]["agent"]["command"])]
+    for path in MANIFESTS.rglob("*.yaml"):
+        found += [(path.name, json.loads(line)) for line in re.findall(r"args: (\[.*\])", path.read_text())]
+    (line,) = re.findall(
+        r"^ExecStart=\S+/agent-tts (.*)$", (CONFIGS / "systemd" / "agent-tts.service").read_text(), re.M
+    )
+    return [*found, ("systemd", shlex.split(line))]
+
+
+@pytest.mark.parametrize(("where", "arguments"), commands())
+def test_every_command_and_option_exists(where: str, arguments: list[str]) -> None:
+    command = get_command(app).commands[arguments[0]]  # type: ignore[attr-defined]
+    options = set(itertools.chain.from_iterable(parameter.opts for parameter in command.params))
+    assert {word for word in arguments if word.startswith("--")} <= options
+    for flag, value in itertools.pairwise(arguments):
+        assert flag != "--config" or value.startswith("/etc/") or (CONFIGS / f"{value}.yaml").is_file()
+
+
+# ---------------------------------------------------------------- compose
+
+
+def compose() -> Any:
+    return yaml.safe_load((CONFIGS / "docker" / "compose.yaml").read_text())
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu", "agent"])
+def test_a_node_of_compose_is_locked_down_and_has_time_to_drain(name: str) -> None:
+    service = compose()["services"][name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert int(service["stop_grace_period"].removesuffix("s")) > load_settings(environ={}).timeouts.drain_s
+    assert "AGENT_TTS_AUTH__API_KEYS" in service["environment"]
+    assert (CONFIGS / "docker" / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+
+
+def test_what_compose_mounts_exists_and_no_image_is_of_today() -> None:
+    found = compose()
+    for service in found["services"].values():
+        assert not service["image"].endswith(":latest")
+        assert ":" in service["image"]
+        for mount in service.get("volumes", []):
+            source = mount.split(":")[0]
+            assert source in found["volumes"] or (CONFIGS / "docker" / source).exists(), mount
+
+
+# ---------------------------------------------------------------- Kubernetes
+
+
+def objects(folder: str) -> dict[str, Any]:
+    """The manifests of a folder as kubectl sees them, by kind; where there is no kubectl, as they are written."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is not None:
+        command = [kubectl, "kustomize", str(MANIFESTS / folder)]
+        built = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        return {item["kind"]: item for item in yaml.safe_load_all(built)}
+    files = [path for path in (MANIFESTS / "base").glob("*.yaml") if path.name != "kustomization.yaml"]
+    return {item["kind"]: item for path in files for item in yaml.safe_load_all(path.read_text())}
+
+
+@pytest.mark.parametrize("folder", ["base", "gpu"])
+def test_a_pod_runs_as_nobody_on_a_root_that_is_read_only(folder: str) -> None:
+    pod = objects(folder)["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert (pod["securityContext"]["runAsNonRoot"], pod["securityContext"]["runAsUser"]) == (True, USER)
+    security = container["securityContext"]
+    assert security["readOnlyRootFilesystem"]
+    assert not security["allowPrivilegeEscalation"]
+    assert security["capabilities"]["drop"] == ["ALL"]
+    assert pod["enableServiceLinks"] is False  # AGENT_TTS_SERVICE_HOST is no setting: the node would not start
+    assert {"requests", "limits"} <= container["resources"].keys()
+    assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/var/lib/agent-tts", "/tmp"}
+
+
+@pytest.mark.parametrize("folder", ["base", "gpu"])
+def test_a_pod_is_probed_where_the_node_answers_and_may_drain(folder: str) -> None:
+    found = objects(folder)
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    probes = {kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")}
+    assert probes == {"startup": "/health", "readiness": "/ready", "liveness": "/health"}
+    settings = load_settings(environ={})
+    pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > settings.timeouts.drain_s + pause + 5
+    assert container["ports"][0]["containerPort"] == found["Service"]["spec"]["ports"][0]["port"] == settings.port
+    assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"]
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kustomize is part of kubectl")
+def test_the_gpu_s_pod_has_a_gpu_and_keeps_its_models() -> None:
+    found = objects("gpu")
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"] == "agent-tts:gpu"
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    (data,) = [volume for volume in pod["volumes"] if volume["name"] == "data"]
+    claim = found["PersistentVolumeClaim"]["metadata"]["name"]
+    assert data == {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
+
+
+# ---------------------------------------------------------------- the health check
+
+
+def test_the_health_check_of_a_node_that_is_not_there_fails() -> None:
+    found = run("health", env=environment(AGENT_TTS_PORT="9"))
+    assert found.returncode == 1
+    assert b"no node answers at 127.0.0.1:9" in found.stderr

@@ -1,0 +1,107 @@
+"""The pages of web/docs: served, linked, and true where a program can tell."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+from pathlib import Path
+
+import av
+import httpx
+import pytest
+from openai import OpenAI
+
+from agent_tts.configuration import FIELDS
+from agent_tts.errors import BY_CODE
+from agent_tts.serve.protocol import SessionConfig
+from tests.deploy.test_monitoring import EXPOSED
+from tests.support import running_node
+from tests.wire import wire
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "web" / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+NAMES = [str(page.relative_to(DOCS)) for page in PAGES]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.S)
+
+
+async def test_the_node_serves_them_as_text() -> None:
+    async with running_node() as running, httpx.AsyncClient(base_url=running.url) as client:
+        for name in NAMES:
+            page = await client.get(f"/web/docs/{name}")
+            assert page.status_code == 200
+            assert page.headers["content-type"].startswith(("text/markdown", "text/plain"))
+            assert "script-src 'self'" in page.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_settings_files_and_metrics_that_are_named_exist(name: str) -> None:
+    text = (DOCS / name).read_text()
+    sections = {key.split(".")[0] for key in FIELDS if "." in key}
+    for key in re.findall(r"`([a-z0-9_]+\.[a-z0-9_.]+)", text):
+        if key.split(".")[0] in sections - {"agent"}:
+            assert key.rstrip(".") in FIELDS, key
+    for path in re.findall(r"`((?:configs|pipelines|web)/[\w./-]+?)`", text):
+        assert (ROOT / path).exists(), path
+    for metric in re.findall(r"`(agent_tts_\w+)`", text):
+        assert any(sample.startswith(metric) for sample in EXPOSED), metric
+
+
+def test_the_protocol_s_page_has_every_code_and_every_field() -> None:
+    text = (DOCS / "protocol.md").read_text()
+    assert {code for code in BY_CODE if f"`{code}`" not in text} <= {"connection_lost"}
+    assert [field for field in SessionConfig.model_fields if f"`{field}`" not in text] == []
+
+
+async def test_the_protocol_s_example_is_spoken() -> None:
+    (example,) = blocks("protocol.md", "json")
+    async with running_node() as running, wire(running.ws_url) as peer:
+        for line in example.splitlines():
+            await peer.socket.send(line)
+        assert (await peer.until("context.done", "t1"))["reason"] == "end"
+        assert peer.pcm("t1")
+
+
+@pytest.mark.parametrize("name", ["open-webui", "sillytavern"])
+async def test_what_a_program_sends_is_answered_with_an_mp3(name: str) -> None:
+    """The key included, which a node without keys does not look at."""
+    (body,) = blocks(f"clients/{name}.md", "json")
+    async with running_node(engine="espeak") as running, httpx.AsyncClient(base_url=running.url) as client:
+        headers = {"Authorization": "Bearer unused", "Content-Type": "application/json"}
+        answer = await client.post("/v1/audio/speech", content=json.dumps(json.loads(body)), headers=headers)
+        voices = (await client.get("/v1/audio/voices")).json()["voices"]
+    assert answer.status_code == 200
+    with av.open(io.BytesIO(answer.content), "r") as file:
+        assert file.format.name == "mp3"
+        assert sum(frame.samples for frame in file.decode(audio=0)) > 6_000
+    assert all(voice["id"] == voice["name"] for voice in voices)  # what Open WebUI makes its list of
+
+
+async def test_the_openai_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = blocks("clients/openai.md", "python")
+    monkeypatch.chdir(tmp_path)
+    async with running_node() as running:
+        program = example.replace("http://127.0.0.1:8100", running.url)
+        await asyncio.to_thread(run, program)
+    assert (tmp_path / "hello.wav").read_bytes()[:4] == b"RIFF"
+
+
+def run(program: str) -> None:
+    scope: dict[str, object] = {}
+    exec(program, scope)
+    client = scope["client"]
+    assert isinstance(client, OpenAI)
+    client.close()
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("pipecat", "AgentTTSService"), ("livekit", "TTS")])
+async def test_the_example_of_a_framework_makes_its_service(name: str, wanted: str) -> None:
+    (example,) = blocks(f"clients/{name}.md", "python")
+    scope: dict[str, object] = {}
+    exec(example, scope)
+    assert type(scope["tts"]).__name__ == wanted

@@ -1,0 +1,130 @@
+"""Dashboard and alerts ask for metrics and labels that a node really has."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent_tts.agent.metrics import AgentMetrics
+from agent_tts.events import EngineInfo, Finished, Pong
+from agent_tts.serve.metrics import Metrics
+
+MONITORING = Path(__file__).parents[2] / "configs" / "monitoring"
+DASHBOARD = json.loads((MONITORING / "grafana" / "dashboards" / "agent-tts.json").read_text())
+ALERTS = yaml.safe_load((MONITORING / "alerts.yml").read_text())
+
+# Labels that Prometheus adds to all.
+OF_PROMETHEUS = {"instance", "job"}
+
+Labels = dict[str, dict[str, set[str]]]  # sample name -> label -> values seen
+
+
+def exposed() -> Labels:
+    """All samples of a node with an agent, after some work, read as Prometheus reads them."""
+    metrics = Metrics()
+    agent = AgentMetrics(metrics.registry)
+    metrics.started(0, EngineInfo("tone", "tone", 4, (), "a", {}))
+    metrics.pulse(0, Pong(1, 1, 0, 2.0))
+    for carrier in ("websocket", "http", "rtc"):
+        meter = metrics.context(carrier)
+        meter.text()
+        meter.audio(80)
+        meter.cancelled()
+        meter.finished(Finished(1, "error", code="at_capacity"))
+    for labelled in (agent.calls.labels("rtc"), agent.turns.labels("answered")):
+        labelled.inc()
+    agent.turn.labels("audio_first").observe(0.1)
+    agent.page.labels("heard").observe(0.1)
+    return read(metrics.registry)
+
+
+def read(registry: CollectorRegistry) -> Labels:
+    found: Labels = {}
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+        for sample in family.samples:
+            labels = found.setdefault(sample.name, {})
+            for label, value in sample.labels.items():
+                labels.setdefault(label, set()).add(value)
+    return found
+
+
+EXPOSED = exposed()
+
+
+def queries() -> list[tuple[str, str]]:
+    """Every PromQL expression, with where it is."""
+    panels = [(panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    alerts = [(rule["alert"], rule["expr"]) for group in ALERTS["groups"] for rule in group["rules"]]
+    return panels + alerts
+
+
+def legends() -> list[tuple[str, str]]:
+    return [(target["expr"], target["legendFormat"]) for panel in DASHBOARD["panels"] for target in panel["targets"]]
+
+
+@pytest.mark.parametrize(("where", "query"), queries())
+def test_a_query_asks_for_what_there_is(where: str, query: str) -> None:
+    asked = re.findall(r"\b(agent_tts_\w+)(?:\{([^}]*)\})?", query)
+    assert asked or query.startswith("up{")
+    labels: set[str] = set(OF_PROMETHEUS)
+    for name, selectors in asked:
+        assert name in EXPOSED, where
+        labels |= EXPOSED[name].keys()
+        for label, value in re.findall(r'(\w+)[=!~]+"([^"]*)"', selectors):
+            assert label in EXPOSED[name].keys() | OF_PROMETHEUS, where
+            assert label in OF_PROMETHEUS or value in EXPOSED[name][label], where
+        if name.endswith("_total"):
+            assert re.search(rf"(rate|increase)\({name}\b", query), f"{where}: a counter without a rate"
+        if name.endswith("_bucket"):
+            assert "histogram_quantile" in query
+            assert "by (" not in query or re.search(r"by \([^)]*\ble\b", query), where
+    for group in re.findall(r"by \(([^)]*)\)", query):
+        assert {label.strip() for label in group.split(",")} <= labels, where
+    assert query.count("(") == query.count(")")
+
+
+@pytest.mark.parametrize(("query", "legend"), legends())
+def test_a_legend_names_labels_that_are_left(query: str, legend: str) -> None:
+    (groups,) = set(re.findall(r"by \(([^)]*)\)", query))
+    assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= {label.strip() for label in groups.split(",")}
+
+
+@pytest.mark.parametrize(
+    "rule", [rule for group in ALERTS["groups"] for rule in group["rules"]], ids=lambda r: r["alert"]
+)
+def test_an_alert_says_what_is_wrong_by_labels_that_it_has(rule: dict[str, Any]) -> None:
+    named = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+    metrics = re.findall(r"\bagent_tts_\w+", rule["expr"])
+    grouped = re.findall(r"by \(([^)]*)\)", rule["expr"])
+    kept = {label.strip() for group in grouped for label in group.split(",")}
+    available = kept or OF_PROMETHEUS.union(*(EXPOSED[name].keys() for name in metrics))
+    assert named <= available
+    assert rule["labels"]["severity"] in ("page", "warn")
+
+
+def test_no_two_panels_overlap_and_all_ask_the_chosen_source() -> None:
+    places = [tuple(panel["gridPos"][key] for key in "xy") for panel in DASHBOARD["panels"]]
+    assert len(set(places)) == len(places)
+    assert all(panel["datasource"]["uid"] == "${source}" for panel in DASHBOARD["panels"])
+
+
+def test_prometheus_reads_the_alerts_and_grafana_finds_the_dashboard() -> None:
+    prometheus = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
+    assert [(MONITORING / name).is_file() for name in prometheus["rule_files"]] == [True]
+    compose = yaml.safe_load((MONITORING.parent / "docker" / "compose.yaml").read_text())["services"]
+    provider = yaml.safe_load((MONITORING / "grafana/provisioning/dashboards/agent-tts.yaml").read_text())
+    folder = provider["providers"][0]["options"]["path"]
+    assert any(mount.split(":")[1] == folder for mount in compose["grafana"]["volumes"])
+    (target,) = prometheus["scrape_configs"][0]["static_configs"][0]["targets"]
+    assert target.split(":")[0] in compose["cpu"]["networks"]["default"]["aliases"]
+    assert (
+        prometheus["scrape_configs"][0]["authorization"]["credentials_file"]
+        == compose["prometheus"]["configs"][0]["target"]
+    )

@@ -1,0 +1,84 @@
+"""What the doctor finds on the machine that runs the tests, and on worse ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from agent_tts.doctor import examine, machine, safely
+from agent_tts.doctor.finding import Finding, Verdict
+from agent_tts.errors import EngineLost
+from agent_tts.settings import Settings
+from tests.cli.process import run
+
+
+def test_this_machine_can_run_a_node_and_really_speaks() -> None:
+    findings = {finding.what: finding for finding in examine(Settings(port=0))}
+    named = {
+        "python",
+        "packages",
+        "encoders",
+        "espeak",
+        "gpu",
+        "open files",
+        "clock",
+        "voices",
+        "port",
+        "tls",
+        "webrtc",
+    }
+    assert {*named, "udp", "player"} <= findings.keys()
+    assert [finding for finding in findings.values() if finding.verdict is Verdict.BAD] == []
+    assert "first audio after" in findings["espeak"].found
+
+
+def test_whatever_is_not_good_says_what_to_do() -> None:
+    for finding in examine(Settings(port=0)):
+        assert bool(finding.advice) is (finding.verdict is not Verdict.GOOD), finding
+
+
+def test_an_engine_that_does_not_start_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail() -> tuple[int, float]:
+        raise EngineLost("no library")
+
+    monkeypatch.setattr(machine, "_speak", fail)
+    (finding,) = machine.espeak()
+    assert (finding.verdict, finding.found) == (Verdict.BAD, "no library")
+
+
+def test_a_missing_package_is_bad_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: ["numpy>=1", "no-such-thing>=1", "dev; extra == 'x'"])
+    good, bad = machine.packages()
+    assert good.found.startswith("numpy ")
+    assert (bad.verdict, bad.advice) == (Verdict.BAD, "pip install no-such-thing")
+
+
+def test_the_limit_of_files_is_measured_by_the_clients_that_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, 4_096))
+    (many,) = machine.open_files(Settings())
+    (few,) = machine.open_files(Settings.model_validate({"limits": {"connections": 64, "rtc_peers": 8}}))
+    assert (many.verdict, many.advice.split()[-1]) == (Verdict.NOTE, "2048")
+    assert few.verdict is Verdict.GOOD
+
+
+@pytest.mark.parametrize("error", [ImportError("no libav"), OSError("cannot load")])
+def test_a_broken_library_does_not_stop_the_others_from_being_looked_at(error: Exception) -> None:
+    def probe() -> Iterator[Finding]:
+        raise error
+        yield
+
+    (finding,) = safely("encoders", probe)
+    assert (finding.what, finding.verdict) == ("encoders", Verdict.BAD)
+
+
+def test_the_command_takes_a_node_s_settings_and_fails_when_it_cannot_run() -> None:
+    broken = run("doctor", "--json", "--port", "0", "--tls-cert", "/no/such.pem", "--set", "limits.rtc_peers=0")
+    assert broken.returncode == 1, broken.stderr
+    assert b'"ok": false' in broken.stdout
+    assert b"/no/such.pem cannot be read" in broken.stdout
+    assert b"turned off (limits.rtc_peers)" in broken.stdout
+    unknown = run("doctor", "--set", "limits.rtc_peer=0")
+    assert (unknown.returncode, b"did you mean" in unknown.stderr) == (2, True)

@@ -1,0 +1,63 @@
+"""What the doctor says of folders and GPUs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agent_tts.doctor import gpu, storage
+from agent_tts.doctor.finding import Verdict
+from agent_tts.settings import Settings
+
+SMI = "0, NVIDIA H200, 580.159, 143771, 1000\n"
+
+
+def qwen(*models: object, folder: Path | None = None) -> Settings:
+    voices = {} if folder is None else {"folder": str(folder)}
+    return Settings.model_validate({"engine": "qwen3", "qwen3": {"models": models}, "voices": voices})
+
+
+def test_folders_that_are_not_there_yet_count_by_what_they_would_be_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    found = {finding.what: finding for finding in storage.disk(qwen("a/b", folder=tmp_path / "new" / "voices"))}
+    assert found["voices"].found.startswith(str(tmp_path / "new" / "voices"))
+    assert found["models"].found.startswith(str(tmp_path / "hub"))
+
+
+def test_a_full_or_locked_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = qwen(folder=tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
+    (full,) = storage.disk(settings)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    (locked,) = storage.disk(settings)
+    assert (full.verdict, locked.verdict) == (Verdict.NOTE, Verdict.BAD)
+    assert "voices.folder" in full.advice
+
+
+def test_without_a_gpu_only_a_neural_engine_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    (plain,) = gpu.gpu(Settings())
+    (neural,) = gpu.gpu(qwen("a/b"))
+    assert (plain.verdict, neural.verdict) == (Verdict.GOOD, Verdict.NOTE)
+
+
+def test_models_are_weighed_against_the_memory_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver's tool is a script here: there may be no GPU."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\nprintf '{SMI}'\n".replace("\n'", "\\n'"))
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(900 << 20)
+    found = list(gpu.gpu(qwen(str(tmp_path))))
+    assert found[0].found == "0: NVIDIA H200, 1000 of 143771 MiB free, driver 580.159"
+    assert found[1].what == "torch"
+    assert (found[-1].verdict, found[-1].found) == (Verdict.BAD, "900 MiB of weights, 850 MiB of memory for them")
+    assert list(gpu._models(qwen({"source": str(tmp_path), "load": "first_use"}), 1_000)) == []
+    (absent,) = gpu._models(qwen("no/model"), 1_000)
+    assert (absent.verdict, absent.found) == (Verdict.NOTE, "not on this disk: no/model")

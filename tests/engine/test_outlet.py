@@ -1,0 +1,60 @@
+"""Whole frames of audio of any length, with its flush points."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_tts.engine.base import Flushed, Frame
+from agent_tts.engine.outlet import Outlet
+from agent_tts.events import FRAME_BYTES
+from agent_tts.text.breaks import Break
+
+
+def drained(outlet: Outlet) -> list[Frame | Flushed]:
+    found: list[Frame | Flushed] = []
+    while outputs := outlet.hand_out():
+        assert sum(isinstance(one, Frame) for one in outputs) <= 1
+        found += [one for one in outputs if isinstance(one, Frame | Flushed)]
+    return found
+
+
+@given(st.lists(st.binary(min_size=2, max_size=10).map(lambda pcm: 800 * pcm[: len(pcm) // 2 * 2]), max_size=6))
+def test_frames_are_the_audio(pieces: list[bytes]) -> None:
+    outlet = Outlet(1, 2)
+    for pcm in pieces:
+        outlet.write(pcm)
+    assert outlet.samples == len(b"".join(pieces)) // 2
+    outlet.end()
+    frames = [one.pcm for one in drained(outlet) if isinstance(one, Frame)]
+    assert b"".join(frames) == b"".join(pieces)
+    assert {len(pcm) for pcm in frames[:-1]} <= {FRAME_BYTES}
+    assert outlet.finished
+
+
+def test_a_part_of_a_frame_waits_for_the_rest() -> None:
+    outlet = Outlet(1, 2)
+    outlet.write(b"\1\0" * 1_000)
+    assert outlet.hand_out() == []
+    outlet.write(b"\2\0" * 1_000)
+    assert outlet.ready == 1
+    assert outlet.hand_out() == [Frame(1, 2, b"\1\0" * 1_000 + b"\2\0" * 920)]
+    assert outlet.frames == 1
+
+
+def test_a_flush_is_answered_behind_its_last_frame_which_is_filled() -> None:
+    outlet = Outlet(1, 2)
+    outlet.write(b"\1\0" * 2_000)
+    outlet.flush()
+    outlet.flush()
+    outlet.write(b"\2\0" * 1_920)
+    kinds = [type(one).__name__ for one in drained(outlet)]
+    assert kinds == ["Frame", "Frame", "Flushed", "Flushed", "Frame"]
+
+
+def test_a_pause_is_exact() -> None:
+    outlet = Outlet(1, 2)
+    outlet.write(b"\1\0" * 10)
+    outlet.rest(Break(333))
+    outlet.write(b"\1\0" * 10)
+    assert outlet.samples == 20 + 333 * 24
