@@ -204,14 +204,19 @@ def test_a_tag_for_a_pause_is_no_word(given: str, told: list[str]) -> None:
         {"word": word, "start_ms": 0, "end_ms": 0, "char_start": at, "char_end": at + 1}
         for at, word in enumerate(given.split())
     ]
-    out(one, "words", words=words)
+    out(one, "words", kind="estimated", words=words)
     events = sound(one, bytes(2)) + out(one, "context.done", reason="end")
     assert [word for each in events for word in each.get("word_timestamps", {"words": []})["words"]] == told
 
 
 def test_times_are_those_of_the_encoding() -> None:
     one = begun(output_format={"encoding": "pcm_f32le", "sample_rate": 44_100})
-    out(one, "words", words=[{"word": "x", "start_ms": 999, "end_ms": 1_000, "char_start": 0, "char_end": 1}])
+    out(
+        one,
+        "words",
+        kind="estimated",
+        words=[{"word": "x", "start_ms": 999, "end_ms": 1_000, "char_start": 0, "char_end": 1}],
+    )
     assert [each["type"] for each in sound(one, bytes(4 * 44_000))] == ["chunk"]
     assert [each["type"] for each in sound(one, bytes(4 * 100), 44_000)] == ["timestamps", "chunk"]
 
