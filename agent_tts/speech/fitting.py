@@ -34,8 +34,9 @@ GUESSES = 6  # kept
 OPEN_PINS = 8  # of a guess; older ones are certain
 LOOK_AHEAD = 12  # pauses of the text that a gap may be
 
-# A pause that is this late, in ms and as a share of the speech before it, is none.
-LATE_MS, LATE_SHARE = 500.0, 0.8
+# A pause that is this late, in ms and as a share of the speech before it, is none. Sentences hardly ever end without.
+LATE_CLAUSE = (150.0, 0.2)
+LATE_SENTENCE = (400.0, 0.6)
 
 
 class Pin(NamedTuple):
@@ -153,7 +154,8 @@ class Fit:
         if at == len(self._after) or self._after[at] > mark:
             return True
         due_ms = self.span(self._after[at] - 1)[1]
-        return self._silences.heard_ms > due_ms + LATE_MS + LATE_SHARE * (due_ms - pin.start_ms)
+        late_ms, share = LATE_SENTENCE if self._pauses[at].nominal_ms >= SENTENCE_PAUSE_MS else LATE_CLAUSE
+        return self._silences.heard_ms > due_ms + late_ms + share * (due_ms - pin.start_ms)
 
     # ------------------------------------------------------------ what is heard
 

@@ -132,13 +132,13 @@ def settled(timeline: WordTimeline, pcm: bytes) -> list[tuple[float, Word]]:
 def test_words_settle_once_with_the_audio_that_they_start_in() -> None:
     timeline = WordTimeline(aligned=False)
     words = told(timeline, TEXT)
-    found = settled(timeline, audio((1_000, 9_000), (160, 0), (800, 9_000), (320, 0), (1_200, 9_000)))
-    timeline.finish(3_480)
-    found += [(3_480, word) for word in timeline.settle()]
+    found = settled(timeline, audio((900, 9_000), (160, 0), (800, 9_000), (320, 0), (1_200, 9_000)))
+    timeline.finish(3_380)
+    found += [(3_380, word) for word in timeline.settle()]
     assert [word.word for _, word in found] == [word.word for word in words] == TEXT.split()
     assert all(until_ms - 80 <= word.start_ms < until_ms for until_ms, word in found[:4])
-    assert {word.word: word.start_ms for _, word in found}["four"] == pytest.approx(1_160, abs=11)
-    assert {word.word: word.start_ms for _, word in found}["Six"] == pytest.approx(2_280, abs=11)
+    assert {word.word: word.start_ms for _, word in found}["four"] == pytest.approx(1_060, abs=11)
+    assert {word.word: word.start_ms for _, word in found}["Six"] == pytest.approx(2_180, abs=11)
     assert timeline.settle() == []
 
 
