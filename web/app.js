@@ -60,10 +60,9 @@ connection.onopen = (session, sink) => {
   at("engine").hidden = false;
   at("engine-name").textContent = session.created.engine ?? "";
   at("engine-model").textContent = session.created.model === session.created.engine ? "" : session.created.model;
-  // A neural engine takes its manner from words, and has no speed of its own to set.
+  // A neural engine takes its manner from words.
   neural = session.created.engine === "qwen3";
   at("instructions-field").hidden = !neural;
-  at("speed-field").hidden = neural;
   showSettings();
   if (!voices.voices.length) loadVoices();
   if (!askedForAgent) findAgent();
@@ -256,7 +255,7 @@ function choice() {
     base: api.url("."),
     voice: voices.chosen?.name ?? "",
     language: /** @type {HTMLSelectElement} */ (at("language")).value,
-    speed: neural ? 1 : Number(/** @type {HTMLInputElement} */ (at("speed")).value),
+    speed: Number(/** @type {HTMLInputElement} */ (at("speed")).value),
     instructions: neural ? /** @type {HTMLTextAreaElement} */ (at("instructions")).value.trim() : "",
     text: composer.text,
     locked: Boolean(api.key),

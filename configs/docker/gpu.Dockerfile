@@ -12,9 +12,7 @@ COPY agent_tts agent_tts
 COPY configs configs
 COPY pipelines pipelines
 COPY web web
-# Torch for CUDA brings the very triton that it needs; the constraint is that of the tests, whose torch brings none.
-RUN sed -i '/^triton==/d' configs/constraints.txt \
- && pip --python /opt/agent-tts/bin/python install --no-cache-dir --disable-pip-version-check \
+RUN pip --python /opt/agent-tts/bin/python install --no-cache-dir --disable-pip-version-check \
     --constraint configs/constraints.txt ".[${EXTRAS}]"
 
 FROM python:${PYTHON}-slim-bookworm
