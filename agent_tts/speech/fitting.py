@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -30,9 +31,10 @@ DOUBLE = 1.0
 SKIPPED_SENTENCE, SKIPPED_CLAUSE = 4.0, 1.0
 STRAY_MS, STRAY_MOST = 150.0, 6.0
 
-GUESSES = 6  # kept
+GUESSES = 4  # kept
 OPEN_PINS = 8  # of a guess; older ones are certain
-LOOK_AHEAD = 12  # pauses of the text that a gap may be
+LOOK_AHEAD = 6  # pauses of the text that a gap may be
+HOPELESS = 36.0  # the cost of a pause that is so much too late that those behind it are not looked at
 
 # A pause that is this late, in ms and as a share of the speech before it, is none. Sentences hardly ever end without.
 LATE_CLAUSE = (150.0, 0.2)
@@ -52,6 +54,7 @@ class Pause(NamedTuple):
 
     mark: int  # that follows it
     nominal_ms: float
+    skipped: float  # the cost of its going by without a gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,14 @@ class Guess:
     def rest(self) -> float:
         """Real ms of a pause for a nominal one."""
         return self.paused[1] / self.paused[0]
+
+
+class Option(NamedTuple):
+    """What a gap may be, by a guess."""
+
+    cost: float  # of the guess that follows
+    guess: Guess
+    what: Pause | Pin  # a pause of the text; or none of them: the guess's last pin, perhaps moved
 
 
 class Fit:
@@ -125,7 +136,8 @@ class Fit:
         self._speech.append(self._speech[-1] + ms)
         self._silence.append(self._silence[-1] + pause_ms)
         if pause_ms:
-            self._pauses.append(Pause(mark + 1, pause_ms))
+            skipped = SKIPPED_SENTENCE if pause_ms >= SENTENCE_PAUSE_MS else SKIPPED_CLAUSE
+            self._pauses.append(Pause(mark + 1, pause_ms, skipped))
             self._after.append(mark + 1)
 
     def span(self, mark: int) -> tuple[float, float]:
@@ -162,8 +174,7 @@ class Fit:
     def hear(self, pcm: bytes) -> None:
         """The next piece of the audio: pcm_s16le at 24 kHz."""
         for gap in self._silences.hear(pcm):
-            guesses = [following for guess in self._guesses for following in self._after_gap(guess, gap)]
-            self._keep(guesses)
+            self._keep([option for guess in self._guesses for option in self._options(guess, gap)], gap)
 
     def reach(self, mark: int, audio_ms: float) -> None:
         """All marks before `mark` are within so much audio, and no other."""
@@ -171,49 +182,58 @@ class Fit:
         end_ms = audio_ms if sounded_ms is None else min(sounded_ms, audio_ms)
         able = [guess for guess in self._guesses if guess.last.mark < mark and guess.last.start_ms < end_ms]
         if able:
-            pin = Pin(mark, end_ms, audio_ms)
-            best = min((self._pinned_to(guess, pin, None) for guess in able), key=lambda guess: guess.cost)
+            best = min(able, key=lambda guess: guess.cost + self._off(guess, mark, end_ms) + self._skipped(guess, mark))
+            best = self._pinned_to(best, Pin(mark, end_ms, audio_ms))
             self._certain += best.pins[:-1]
             self._guesses = [replace(best, pins=best.pins[-1:], cost=0.0)]
             self._choose()
 
-    def _after_gap(self, guess: Guess, gap: Gap) -> list[Guess]:
+    def _options(self, guess: Guess, gap: Gap) -> Iterator[Option]:
         """What a gap may be: none of the text's pauses, or one of the next."""
         last = guess.last
         if gap.start_ms <= last.start_ms <= gap.end_ms:  # the silence after a flush, or before the first sound
-            return [replace(guess, pins=(*guess.pins[:-1], last._replace(start_ms=gap.end_ms)))]
+            yield Option(guess.cost, guess, last._replace(start_ms=gap.end_ms))
+            return
         length_ms = gap.end_ms - gap.start_ms
-        found = [replace(guess, cost=guess.cost + min(STRAY_MOST, (length_ms / STRAY_MS) ** 2))]
+        yield Option(guess.cost + min(STRAY_MOST, (length_ms / STRAY_MS) ** 2), guess, last)
+        cost, rest = guess.cost, guess.rest
         first = bisect_right(self._after, last.mark)
         for pause in self._pauses[first : first + LOOK_AHEAD]:
-            pin = Pin(pause.mark, gap.start_ms, gap.end_ms)
-            found.append(self._pinned_to(guess, pin, pause))
-        return found
+            off = self._off(guess, pause.mark, gap.start_ms)
+            if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - last.start_ms:
+                return  # those behind it are further off
+            yield Option(cost + off + DOUBLE * math.log2(length_ms / (pause.nominal_ms * rest)) ** 2, guess, pause)
+            cost += pause.skipped
 
-    def _pinned_to(self, guess: Guess, pin: Pin, pause: Pause | None) -> Guess:
-        """The guess with one more pin, at a pause of the text or at its end."""
-        nominal = self._speech[pin.mark] - self._speech[guess.last.mark]
-        real = pin.end_ms - guess.last.start_ms
-        expected = nominal * guess.pace
+    def _expected(self, guess: Guess, mark: int) -> float:
+        """Real ms of speech up to a mark, since the last pin."""
+        return (self._speech[mark] - self._speech[guess.last.mark]) * guess.pace
+
+    def _off(self, guess: Guess, mark: int, end_ms: float) -> float:
+        """The cost of an end of speech before a mark."""
+        expected = self._expected(guess, mark)
         share = OFF_SHARE + OFF_EARLY * PRIOR_MS / guess.spoken[0]
-        cost = guess.cost + ((real - expected) / (OFF_MS + share * expected)) ** 2
-        first, last = bisect_right(self._after, guess.last.mark), bisect_left(self._after, pin.mark)
-        for skipped in self._pauses[first:last]:
-            cost += SKIPPED_SENTENCE if skipped.nominal_ms >= SENTENCE_PAUSE_MS else SKIPPED_CLAUSE
-        paused = guess.paused
-        if pause is not None:
-            length_ms = pin.start_ms - pin.end_ms
-            cost += DOUBLE * math.log2(length_ms / (pause.nominal_ms * guess.rest)) ** 2
-            paused = (paused[0] + pause.nominal_ms, paused[1] + length_ms)
-        spoken = (guess.spoken[0] + nominal, guess.spoken[1] + real)
-        return Guess((*guess.pins, pin), spoken, paused, cost)
+        return ((end_ms - guess.last.start_ms - expected) / (OFF_MS + share * expected)) ** 2
 
-    def _keep(self, guesses: list[Guess]) -> None:
+    def _skipped(self, guess: Guess, mark: int) -> float:
+        """The cost of the pauses before a mark that went by without a gap."""
+        first, last = bisect_right(self._after, guess.last.mark), bisect_left(self._after, mark)
+        return sum(pause.skipped for pause in self._pauses[first:last])
+
+    def _pinned_to(self, guess: Guess, pin: Pin, pause: Pause | None = None, cost: float = 0.0) -> Guess:
+        """The guess with one more pin, at a pause of the text or at its end."""
+        last, paused = guess.last, guess.paused
+        nominal, real = self._speech[pin.mark] - self._speech[last.mark], pin.end_ms - last.start_ms
+        if pause is not None:
+            paused = (paused[0] + pause.nominal_ms, paused[1] + pin.start_ms - pin.end_ms)
+        return Guess((*guess.pins, pin), (guess.spoken[0] + nominal, guess.spoken[1] + real), paused, cost)
+
+    def _keep(self, options: list[Option], gap: Gap) -> None:
         """Keep the best, one for each last pin: what differs before it will not matter any more."""
-        best: dict[Pin, Guess] = {}
-        for guess in sorted(guesses, key=lambda guess: guess.cost):
-            best.setdefault(guess.last, guess)
-        kept = list(best.values())[:GUESSES]
+        best: dict[Pin | Pause, Option] = {}
+        for option in sorted(options, key=lambda option: option.cost):
+            best.setdefault(option.what, option)
+        kept = [self._taken(option, gap) for option in list(best.values())[:GUESSES]]
         while len(kept[0].pins) > OPEN_PINS:
             first = kept[0].pins[0]
             self._certain.append(first)
@@ -221,6 +241,12 @@ class Fit:
         least = kept[0].cost
         self._guesses = [replace(guess, cost=guess.cost - least) for guess in kept]
         self._choose()
+
+    def _taken(self, option: Option, gap: Gap) -> Guess:
+        cost, guess, what = option
+        if isinstance(what, Pin):
+            return replace(guess, pins=(*guess.pins[:-1], what), cost=cost)
+        return self._pinned_to(guess, Pin(what.mark, gap.start_ms, gap.end_ms), what, cost)
 
     def _choose(self) -> None:
         """The best guess decides."""
