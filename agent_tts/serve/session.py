@@ -335,8 +335,8 @@ class Session:
         played_ms = min(self._played_ms(context) if played_ms is None else played_ms, generated_ms)
         if self._playout is not None:
             self._playout.clear(context.no)
-        if context.speech.finished is not None:
-            context.timeline.finish(generated_ms)
+        if (finished := context.speech.finished) is not None:
+            context.timeline.finish(generated_ms, cut=finished.reason != "end")
         heard, unheard = context.timeline.split(played_ms)
         context.meter.cancelled()
         context.speech.stop()

@@ -166,9 +166,10 @@ class Fit:
             self._keep(guesses)
 
     def reach(self, mark: int, audio_ms: float) -> None:
-        """All marks before `mark` are within so much audio, and no other."""
+        """All marks before `mark` are within so much audio, and no other. Some of it may not have been heard yet."""
         sounded_ms = self._silences.sounded_until_ms
-        end_ms = audio_ms if sounded_ms is None else min(sounded_ms, audio_ms)
+        is_heard = audio_ms < self._silences.heard_ms + 1  # it is in whole ms
+        end_ms = min(sounded_ms, audio_ms) if is_heard and sounded_ms is not None else audio_ms
         able = [guess for guess in self._guesses if guess.last.mark < mark and guess.last.start_ms < end_ms]
         if able:
             pin = Pin(mark, end_ms, audio_ms)
