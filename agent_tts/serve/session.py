@@ -433,7 +433,8 @@ class Session:
         samples = len(pcm) // 2
         context.samples += samples
         context.timeline.hear(pcm)
-        self._tell_words(context, context.timeline.settle(context.audio_ms), "aligned")
+        if context.config.timestamps != "none":
+            self._tell_words(context, context.timeline.settle(context.audio_ms), "aligned")
         context.meter.audio(samples * 1_000 / SAMPLE_RATE)
         chunks = [(pcm, samples)] if context.encoder is None else context.encoder.encode(pcm)
         flags = 0

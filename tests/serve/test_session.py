@@ -23,6 +23,7 @@ from agent_tts.serve.protocol import NativeCodec
 from agent_tts.serve.session import Session
 from agent_tts.settings import Settings
 from agent_tts.speech.service import SpeechService
+from agent_tts.speech.words import Word, WordTimeline
 from tests.support import dominant_hz, until
 
 LIMIT_S = 10.0
@@ -246,6 +247,20 @@ async def test_words_can_be_switched_off() -> None:
     async with running() as peer:
         await say(peer, "t1", "Hello world", timestamps="none")
         assert peer.of("words") == []
+
+
+async def test_switched_off_they_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float | None] = []
+
+    def settle(_: WordTimeline, until_ms: float | None = None) -> list[Word]:
+        asked.append(until_ms)
+        return []
+
+    monkeypatch.setattr(WordTimeline, "settle", settle)
+    async with running() as peer:
+        done = await say(peer, "t1", "Hello world and all of you", timestamps="none")
+        assert done["audio_ms"] > 400
+        assert len(asked) <= 1  # at the end
 
 
 async def test_flush_speaks_what_is_there_and_marks_its_last_frame() -> None:
