@@ -162,7 +162,9 @@ class Fit:
     def hear(self, pcm: bytes) -> None:
         """The next piece of the audio: pcm_s16le at 24 kHz."""
         for gap in self._silences.hear(pcm):
-            guesses = [following for guess in self._guesses for following in self._after_gap(guess, gap)]
+            # As many as are kept need cost no more than this: each guess may take the gap for a stray.
+            most = self._guesses[-1].cost + _stray_cost(gap) if len(self._guesses) == GUESSES else math.inf
+            guesses = [following for guess in self._guesses for following in self._after_gap(guess, gap, most)]
             self._keep(guesses)
 
     def reach(self, mark: int, audio_ms: float) -> None:
@@ -178,26 +180,26 @@ class Fit:
             self._guesses = [replace(best, pins=best.pins[-1:], cost=0.0)]
             self._choose()
 
-    def _after_gap(self, guess: Guess, gap: Gap) -> list[Guess]:
-        """What a gap may be: none of the text's pauses, or one of the next."""
+    def _after_gap(self, guess: Guess, gap: Gap, most: float) -> list[Guess]:
+        """What a gap may be: none of the text's pauses, or one of the next. What costs more than `most` is not kept."""
         last = guess.last
         if gap.start_ms <= last.start_ms <= gap.end_ms:  # the silence after a flush, or before the first sound
             return [replace(guess, pins=(*guess.pins[:-1], last._replace(start_ms=gap.end_ms)))]
-        length_ms = gap.end_ms - gap.start_ms
-        found = [replace(guess, cost=guess.cost + min(STRAY_MOST, (length_ms / STRAY_MS) ** 2))]
+        found = [replace(guess, cost=guess.cost + _stray_cost(gap))]
         first = bisect_right(self._after, last.mark)
         for pause in self._pauses[first : first + LOOK_AHEAD]:
             pin = Pin(pause.mark, gap.start_ms, gap.end_ms)
-            found.append(self._pinned_to(guess, pin, pause))
+            if guess.cost + self._off_cost(guess, pin) <= most:
+                found.append(self._pinned_to(guess, pin, pause))
+            elif self._expected_ms(guess, pin) > gap.start_ms - last.start_ms:
+                break  # the next ones are even later
         return found
 
     def _pinned_to(self, guess: Guess, pin: Pin, pause: Pause | None) -> Guess:
         """The guess with one more pin, at a pause of the text or at its end."""
         nominal = self._speech[pin.mark] - self._speech[guess.last.mark]
         real = pin.end_ms - guess.last.start_ms
-        expected = nominal * guess.pace
-        share = OFF_SHARE + OFF_EARLY * PRIOR_MS / guess.spoken[0]
-        cost = guess.cost + ((real - expected) / (OFF_MS + share * expected)) ** 2
+        cost = guess.cost + self._off_cost(guess, pin)
         first, last = bisect_right(self._after, guess.last.mark), bisect_left(self._after, pin.mark)
         for skipped in self._pauses[first:last]:
             cost += SKIPPED_SENTENCE if skipped.nominal_ms >= SENTENCE_PAUSE_MS else SKIPPED_CLAUSE
@@ -208,6 +210,17 @@ class Fit:
             paused = (paused[0] + pause.nominal_ms, paused[1] + length_ms)
         spoken = (guess.spoken[0] + nominal, guess.spoken[1] + real)
         return Guess((*guess.pins, pin), spoken, paused, cost)
+
+    def _expected_ms(self, guess: Guess, pin: Pin) -> float:
+        """How long the speech between the guess's last pin and this one should be."""
+        return (self._speech[pin.mark] - self._speech[guess.last.mark]) * guess.pace
+
+    def _off_cost(self, guess: Guess, pin: Pin) -> float:
+        """The cost of how much longer or shorter it is."""
+        real, expected = pin.end_ms - guess.last.start_ms, self._expected_ms(guess, pin)
+        share = OFF_SHARE + OFF_EARLY * PRIOR_MS / guess.spoken[0]
+        cost: float = ((real - expected) / (OFF_MS + share * expected)) ** 2
+        return cost
 
     def _keep(self, guesses: list[Guess]) -> None:
         """Keep the best, one for each last pin: what differs before it will not matter any more."""
@@ -235,3 +248,9 @@ class Fit:
     def _follow(self, floor: Pin) -> None:
         self._pins.append(floor)
         self._pinned.append(floor.mark)
+
+
+def _stray_cost(gap: Gap) -> float:
+    """The cost of a gap that is none of the text's pauses."""
+    cost: float = ((gap.end_ms - gap.start_ms) / STRAY_MS) ** 2
+    return min(STRAY_MOST, cost)
