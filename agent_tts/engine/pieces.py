@@ -27,6 +27,11 @@ class Piece:
     flushes: int = 0  # flush points right after it
     rest_ms: int = 0  # silence after it, and before those points
 
+    @property
+    def is_mute(self) -> bool:
+        """Whether there is nothing to speak in it, and nothing will come."""
+        return self.complete and not self.speakable
+
 
 class PieceFeed:
     """Text in by any split, tokens out as early as they are certain; equal texts with equal flushes give equal pieces.

@@ -19,10 +19,10 @@ from agent_tts.engine.qwen3_voices import Cast
 from agent_tts.engine.stretch import Stretch
 from agent_tts.engine.watch import SILENT_PEAK
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
-from agent_tts.events import SpeechOptions
+from agent_tts.events import FRAME_MS, SpeechOptions
 from agent_tts.model.prompt import Prompt, build_prompt, text_needed
 from agent_tts.model.sampling import Sampling
-from agent_tts.text.breaks import Break
+from agent_tts.text.breaks import MAX_BREAK_MS, Break
 from agent_tts.voices import LANGUAGES
 
 LANGUAGE_NAMES = {code: name for name, code in LANGUAGES.items()}
@@ -30,6 +30,9 @@ LANGUAGE_NAMES = {code: name for name, code in LANGUAGES.items()}
 # Tokens that a row has before it, as long as it does not read on: to read text takes as long as many frames, and texts
 # that come whole are read when they are needed.
 TOKENS_AHEAD = 8
+
+# Frames of pauses that are made before they are played: the longest pause. The next prompt is computed meanwhile.
+RESTS_AHEAD = MAX_BREAK_MS // FRAME_MS
 
 
 class Joining(NamedTuple):
@@ -118,13 +121,15 @@ class Row:
         return outputs
 
     def read(self) -> list[Output]:
-        """Read the text, and pass pieces in which there is nothing to speak."""
+        """Read the text, and pass pieces in which there is nothing to speak, unless enough pauses wait."""
         outputs: list[Output] = []
         self._dry = False
         if self.outlet and self.outlet.ended:
             return outputs
         self.track.read()
-        while self.track.pieces and self.track.pieces[0].complete and not self.track.pieces[0].speakable:
+        while (
+            self.track.pieces and self.track.pieces[0].is_mute and not (self.outlet and self.outlet.ready > RESTS_AHEAD)
+        ):
             outputs += self._end_piece()
             self.track.read()
         return outputs
@@ -152,7 +157,7 @@ class Row:
 
     def _next(self, speaker: Speaker) -> Joining | None:
         """The prompt of the present piece, if enough of it is known."""
-        if not self.track.pieces:
+        if not self.track.pieces or self.track.pieces[0].is_mute:
             return None
         piece, needed = self.track.pieces[0], text_needed(speaker.voice)
         if not self._can_join(piece) and (needed or self.heard):

@@ -335,8 +335,8 @@ class Session:
         played_ms = min(self._played_ms(context) if played_ms is None else played_ms, generated_ms)
         if self._playout is not None:
             self._playout.clear(context.no)
-        if context.speech.finished is not None:
-            context.timeline.finish(generated_ms)
+        if (finished := context.speech.finished) is not None:
+            context.timeline.finish(generated_ms, cut=finished.reason != "end")
         heard, unheard = context.timeline.split(played_ms)
         context.meter.cancelled()
         context.speech.stop()
@@ -433,7 +433,8 @@ class Session:
         samples = len(pcm) // 2
         context.samples += samples
         context.timeline.hear(pcm)
-        self._tell_words(context, context.timeline.settle(context.audio_ms), "aligned")
+        if context.config.timestamps != "none":
+            self._tell_words(context, context.timeline.settle(context.audio_ms), "aligned")
         context.meter.audio(samples * 1_000 / SAMPLE_RATE)
         chunks = [(pcm, samples)] if context.encoder is None else context.encoder.encode(pcm)
         flags = 0

@@ -68,7 +68,8 @@ class SpanSender(SpanProcessor):
         try:
             sent = self._exporter.export(batch).name == "SUCCESS"
         except Exception as error:  # noqa: BLE001 - the edge of a thread: the next batch may fare better
-            logger.warning("telemetry: {}", type(error).__name__)
+            if not failed_before:
+                logger.warning("telemetry: {}", type(error).__name__)
             return True
         if not sent and not failed_before:
             logger.warning("telemetry: the collector does not take spans: see telemetry.endpoint")

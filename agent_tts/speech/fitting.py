@@ -177,9 +177,10 @@ class Fit:
             self._keep([option for guess in self._guesses for option in self._options(guess, gap)], gap)
 
     def reach(self, mark: int, audio_ms: float) -> None:
-        """All marks before `mark` are within so much audio, and no other."""
+        """All marks before `mark` are within so much audio, and no other. Some of it may not have been heard yet."""
         sounded_ms = self._silences.sounded_until_ms
-        end_ms = audio_ms if sounded_ms is None else min(sounded_ms, audio_ms)
+        is_heard = audio_ms < self._silences.heard_ms + 1  # it is in whole ms
+        end_ms = min(sounded_ms, audio_ms) if is_heard and sounded_ms is not None else audio_ms
         able = [guess for guess in self._guesses if guess.last.mark < mark and guess.last.start_ms < end_ms]
         if able:
             best = min(able, key=lambda guess: guess.cost + self._off(guess, mark, end_ms) + self._skipped(guess, mark))
@@ -195,7 +196,7 @@ class Fit:
             yield Option(guess.cost, guess, last._replace(start_ms=gap.end_ms))
             return
         length_ms = gap.end_ms - gap.start_ms
-        yield Option(guess.cost + min(STRAY_MOST, (length_ms / STRAY_MS) ** 2), guess, last)
+        yield Option(guess.cost + _stray_cost(gap), guess, last)
         cost, rest = guess.cost, guess.rest
         first = bisect_right(self._after, last.mark)
         for pause in self._pauses[first : first + LOOK_AHEAD]:
@@ -260,3 +261,9 @@ class Fit:
     def _follow(self, floor: Pin) -> None:
         self._pins.append(floor)
         self._pinned.append(floor.mark)
+
+
+def _stray_cost(gap: Gap) -> float:
+    """The cost of a gap that is none of the text's pauses."""
+    cost: float = ((gap.end_ms - gap.start_ms) / STRAY_MS) ** 2
+    return min(STRAY_MOST, cost)

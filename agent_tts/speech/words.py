@@ -19,6 +19,9 @@ from agent_tts.text.breaks import MAX_TAG, TAG_START, break_in
 
 _TOKEN = re.compile(r"\S+")
 
+# Pieces of audio that may wait to be listened to: to listen to one costs nearly as much as to all of them.
+MAX_UNHEARD = 12
+
 
 @dataclass(frozen=True, slots=True)
 class Word:
@@ -68,6 +71,8 @@ class WordTimeline:
         self._marks: list[WordTime] = []
         # The estimated marks' times, and where each is in the text.
         self._fit = Fit(speed, pace)
+        # Audio that they are not fitted to yet.
+        self._unheard: list[bytes] = []
         self._places: list[tuple[int, int]] = []
         # Tokens with estimates, and how many of them are settled; where the last of these starts, in ms.
         self._tokens: list[_Token] = []
@@ -86,6 +91,7 @@ class WordTimeline:
     @property
     def pace(self) -> float:
         """Of the voice, for the estimates of its next stream; see `Paces`."""
+        self._listen()
         return self._fit.pace
 
     # ------------------------------------------------------------ text in, words out
@@ -135,11 +141,15 @@ class WordTimeline:
 
     def hear(self, pcm: bytes) -> None:
         """The next piece of the audio, as the engine makes it: pcm_s16le at 24 kHz."""
-        if not self._aligned:
-            self._fit.hear(pcm)
+        if self._aligned:
+            return
+        self._unheard.append(pcm)
+        if len(self._unheard) >= MAX_UNHEARD:
+            self._listen()
 
     def flushed(self, audio_ms: int) -> None:
         """All text before the oldest `flush` that was not answered has been spoken within so much audio."""
+        self._listen()
         if self._flushes:
             self._fit.reach(self._flushes.pop(0), audio_ms)
 
@@ -152,6 +162,7 @@ class WordTimeline:
         left = self.complete() + [self._word(token, start) for token, start in self._pending]
         self._pending.clear()
         self._audio_ms = audio_ms
+        self._listen()
         if not cut:
             self._fit.reach(len(self._fit), audio_ms)
         return left
@@ -162,6 +173,7 @@ class WordTimeline:
         Only estimates settle. They are as good as the audio that was heard makes them, after those that settled
         earlier, and within the audio once its end is known.
         """
+        self._listen()
         words: list[Word] = []
         while self._settled < len(self._tokens):
             token = self._tokens[self._settled]
@@ -178,19 +190,21 @@ class WordTimeline:
 
     def words(self) -> list[Word]:
         """All words with estimated times, with the best that are known now."""
+        self._listen()
         return [self._estimated(token) for token in self._tokens]
 
     # ------------------------------------------------------------ heard
 
     def split(self, played_ms: float) -> tuple[str, str]:
         """The text as (heard, unheard) after `played_ms` of audio. A mark counts as heard from its middle on."""
+        self._listen()
         text = "".join(self._parts)
-        marks = self._marks if self._aligned else self._estimated_marks()
-        heard = bisect_right(marks, played_ms, key=lambda mark: (mark.start_ms + mark.end_ms) / 2)
+        count = len(self._marks if self._aligned else self._places)
+        heard = bisect_right(range(count), played_ms, key=self._middle_ms)
         if heard == 0:
             return "", text
-        at = marks[heard - 1].char_end
-        limit = marks[heard].char_start if heard < len(marks) else len(text)
+        at = self._place(heard - 1)[1]
+        limit = self._place(heard)[0] if heard < count else len(text)
         while at < limit and not text[at].isspace() and not text[at].isalnum():
             at += 1  # the punctuation belongs to the word before it
         return text[:at], text[at:]
@@ -211,6 +225,8 @@ class WordTimeline:
         if self._aligned:
             return []
         words = []
+        if self._pending:
+            self._listen()
         for text, start in self._pending:
             first = len(self._fit)
             self._mark(text, start)
@@ -256,9 +272,24 @@ class WordTimeline:
         start_ms, end_ms = self._fit.span(token.first)[0], self._fit.span(token.last)[1]
         return Word(token.text, self._at(start_ms), self._at(end_ms), token.start, token.start + len(token.text))
 
-    def _estimated_marks(self) -> list[WordTime]:
-        spans = map(self._fit.span, range(len(self._fit)))
-        return [WordTime(*place, round(a), round(b)) for place, (a, b) in zip(self._places, spans, strict=True)]
+    def _listen(self) -> None:
+        """Fit the estimates to all audio that there is."""
+        if self._unheard:
+            self._fit.hear(b"".join(self._unheard))
+            self._unheard.clear()
+
+    def _middle_ms(self, mark: int) -> float:
+        """When half of a mark has been spoken."""
+        if self._aligned:
+            return (self._marks[mark].start_ms + self._marks[mark].end_ms) / 2
+        start_ms, end_ms = self._fit.span(mark)
+        return (round(start_ms) + round(end_ms)) / 2
+
+    def _place(self, mark: int) -> tuple[int, int]:
+        """Where a mark is in the text."""
+        if self._aligned:
+            return self._marks[mark].char_start, self._marks[mark].char_end
+        return self._places[mark]
 
     def _at(self, ms: float) -> int:
         return round(ms) if self._audio_ms is None else min(round(ms), self._audio_ms)

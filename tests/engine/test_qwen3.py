@@ -366,6 +366,21 @@ def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[str
     assert speak(ryan, *script, options=PAUSED).kinds == kinds
 
 
+@pytest.mark.parametrize("between", ["", "Hi."])
+def test_pauses_are_made_as_they_are_played(ryan: Qwen3Engine, between: str) -> None:
+    text = ('<break time="9s"/>' + between) * 200
+    outputs = ryan.step([Open(0, 1, PAUSED), Text(0, text, last=True)], [0])
+    (row,) = ryan._slots.owners()
+    most = 0
+    for _ in range(400):
+        outputs += ryan.step([], [0])
+        assert row.outlet is not None
+        most = max(most, row.outlet.ready)
+    ryan.step([Close(0)], [])
+    assert {type(output) for output in outputs} == {Frame}
+    assert most < 40 * 9_000 / 80  # what is read in one go
+
+
 @pytest.mark.parametrize("speed", [0.4, 0.8, 1.5, 4.0])
 def test_another_speed_is_the_same_speech_in_its_share_of_the_time(ryan: Qwen3Engine, speed: float) -> None:
     plain = speak(ryan, TEXT, options=RYAN)

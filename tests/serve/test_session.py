@@ -23,6 +23,7 @@ from agent_tts.serve.protocol import NativeCodec
 from agent_tts.serve.session import Session
 from agent_tts.settings import Settings
 from agent_tts.speech.service import SpeechService
+from agent_tts.speech.words import Word, WordTimeline
 from tests.support import dominant_hz, until
 
 LIMIT_S = 10.0
@@ -248,6 +249,20 @@ async def test_words_can_be_switched_off() -> None:
         assert peer.of("words") == []
 
 
+async def test_switched_off_they_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float | None] = []
+
+    def settle(_: WordTimeline, until_ms: float | None = None) -> list[Word]:
+        asked.append(until_ms)
+        return []
+
+    monkeypatch.setattr(WordTimeline, "settle", settle)
+    async with running() as peer:
+        done = await say(peer, "t1", "Hello world and all of you", timestamps="none")
+        assert done["audio_ms"] > 400
+        assert len(asked) <= 1  # at the end
+
+
 async def test_flush_speaks_what_is_there_and_marks_its_last_frame() -> None:
     async with running() as peer:
         peer.send("text.append", context_id="t1", text="unfinished")
@@ -306,6 +321,53 @@ async def test_a_context_that_is_made_but_not_sent_can_be_cancelled() -> None:
         assert done["reason"] == "cancelled"
         assert done["audio_ms"] == 0
         assert peer.pcm("t1") == b""
+
+
+class _Full:
+    """A playout that takes so much audio, and plays it for as long as the test lasts."""
+
+    def __init__(self, frames: int) -> None:
+        self._room = frames
+
+    def played_ms(self, context_no: int) -> int | None:
+        return None
+
+    def clear(self, context_no: int) -> None: ...
+
+    def wants(self, context_no: int) -> bool:
+        self._room -= 1
+        return self._room >= 0
+
+    def is_playing(self, context_no: int) -> bool:
+        return True
+
+    def end(self, context_no: int) -> None: ...
+
+
+async def test_what_was_made_but_not_played_was_not_heard() -> None:
+    async with running(_Full(10)) as peer:
+        text = "These words are all made before the first of them has left the node at all."
+        peer.send("text.append", context_id="t1", text=text)
+        peer.send("context.end", context_id="t1")
+        await until(lambda: peer.session._node.service.speaking == 0)
+        peer.take()
+        assert peer.audio["t1"]
+        peer.send("context.cancel", context_id="t1", played_ms=800)
+        cancelled = await peer.until("context.cancelled")
+        assert cancelled["generated_ms"] > 3_000
+        assert 5 < len(cancelled["heard_text"]) < len(text) / 2
+
+
+async def test_text_beyond_a_limit_was_not_heard() -> None:
+    async with running(_Full(10), limits={"max_frames": 20}) as peer:
+        text = "These words are many more than what the limits of the node let it speak. " * 3
+        peer.send("text.append", context_id="t1", text=text)
+        await until(lambda: peer.session._node.service.speaking == 0)
+        peer.take()
+        peer.send("context.cancel", context_id="t1", played_ms=1_600)
+        cancelled = await peer.until("context.cancelled")
+        assert cancelled["generated_ms"] == 1_600
+        assert 5 < len(cancelled["heard_text"]) < len(text) / 2
 
 
 async def test_a_star_cancels_every_context() -> None:

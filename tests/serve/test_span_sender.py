@@ -68,20 +68,27 @@ def test_what_does_not_fit_is_dropped_and_an_exporter_that_is_stuck_holds_nobody
     assert len(exporter.spans) <= span_sender.MAX_WAITING
 
 
-def test_a_failure_is_logged_once_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_failure_is_logged_once_and_tried_again(monkeypatch: pytest.MonkeyPatch, is_broken: bool) -> None:
+    def fail() -> SpanExportResult:
+        tries.append(1)
+        if is_broken:
+            raise RuntimeError("a broken library")
+        return SpanExportResult.FAILURE
+
     monkeypatch.setattr(span_sender, "EVERY_S", 0.01)
-    exporter = Exporter(lambda: SpanExportResult.FAILURE)
+    tries: list[int] = []
     with heard() as said:
-        sender = SpanSender(exporter, close_s=5)
+        sender = SpanSender(Exporter(fail), close_s=5)
         for number, span in enumerate(spans(3), 1):
             sender.on_end(span)
             deadline = time.monotonic() + 5
-            while len(exporter.spans) < number and time.monotonic() < deadline:
+            while len(tries) < number and time.monotonic() < deadline:
                 time.sleep(0.005)
         sender.shutdown()
-    assert len(exporter.spans) == 3
+    assert len(tries) == 3
     assert len(said) == 1
-    assert "telemetry.endpoint" in said[0]
+    assert ("RuntimeError" if is_broken else "telemetry.endpoint") in said[0]
 
 
 def test_a_fault_of_the_exporter_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 
 from agent_tts.events import WordTime
+from agent_tts.speech.fitting import Fit
 from agent_tts.speech.lengths import SENTENCE_PAUSE_MS
 from agent_tts.speech.words import Word, WordTimeline
 from tests.speech.test_silences import audio
@@ -161,6 +162,26 @@ def test_what_was_heard_is_known_better_with_the_audio() -> None:
     settled(timeline, audio((1_000, 9_000), (160, 0), (750, 9_000), (320, 0), (100, 9_000)))
     assert timeline.split(1_150)[0] == "One two three,"
     assert timeline.split(2_220)[0] == "One two three, four five."
+
+
+def test_audio_is_listened_to_in_few_goes_and_by_who_asks_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    goes: list[int] = []
+    fit = Fit.hear
+
+    def hear(self: Fit, pcm: bytes) -> None:
+        goes.append(len(pcm))
+        fit(self, pcm)
+
+    monkeypatch.setattr(Fit, "hear", hear)
+    timeline = WordTimeline(aligned=False)
+    told(timeline, TEXT)
+    pcm = audio((1_000, 9_000), (160, 0), (750, 9_000), (320, 0), (100, 9_000))
+    for at in range(0, len(pcm), 3_840):
+        timeline.hear(pcm[at : at + 3_840])
+    assert len(goes) <= 3
+    assert timeline.split(1_150)[0] == "One two three,"
+    assert timeline.split(2_220)[0] == "One two three, four five."
+    assert sum(goes) == len(pcm)
 
 
 def test_a_flush_says_where_its_text_ends() -> None:
