@@ -206,10 +206,9 @@ def run(kind: str, steps: list[Any], *, leaves_at_once: bool, stays: bool = Fals
 def test_nothing_is_left(kind: str, data: st.DataObject, leaves_at_once: bool) -> None:
     message = KINDS[kind][1]
     steps = data.draw(st.lists(message | TIME | message.map(lambda said: [said]), max_size=25))
-    run(kind, steps, leaves_at_once=leaves_at_once and kind != "multi-stream")
+    run(kind, steps, leaves_at_once=leaves_at_once)
 
 
-@pytest.mark.xfail(strict=True, reason="`_error` forgets the last context without closing the connection")
 def test_a_connection_is_closed_whose_last_context_was_refused() -> None:
     run("multi-stream", [{"text": "x" * 41, "context_id": "a"}], leaves_at_once=True)
 

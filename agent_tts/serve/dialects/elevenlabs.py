@@ -238,6 +238,10 @@ class MultiStreamCodec:
         self._forget(context)
         if reason in ("end", "length") and (rest := self._alignment(context, context.words.rest())):
             yield self._message(context, "", rest)
+        yield from self._final(context)
+
+    def _final(self, context: _Context) -> Iterator[str]:
+        """The last that is told of a context; behind the very last, a connection that is to be closed is."""
         yield self._message(context, None, is_final=True)
         if self._is_leaving and not self._open:
             self.closing = (1000, "closed by the client")
@@ -264,7 +268,7 @@ class MultiStreamCodec:
             yield self._dump(context, told)
             if context.state == "refused":
                 del self._open[context.id]
-                yield self._message(context, None, is_final=True)
+                yield from self._final(context)
 
     def _forget(self, context: _Context) -> None:
         del self._open[context.id]
