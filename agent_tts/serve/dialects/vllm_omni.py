@@ -156,11 +156,12 @@ class VllmOmniCodec:
         self._cost = 0
         utterance, self._utterance = self._utterance, None
         index = self._index if utterance is None else utterance.index
+        # Told first: the session takes no more from here when it refuses to cancel what has ended meanwhile.
+        yield self._note("audio.cancelled", index, sentence_index=0, reason="client_cancel")
         if utterance is not None:
             self._index += 1
             if not utterance.is_over:
                 yield protocol.build("context.cancel", context_id=utterance.context_id)
-        yield self._note("audio.cancelled", index, sentence_index=0, reason="client_cancel")
 
     def _obey(self, message: Message) -> Iterator[Message]:
         match message.get("type"):
@@ -199,8 +200,8 @@ class VllmOmniCodec:
             assert self._config is not None
             self._utterance = _Utterance(self._index, self._config)
         if not self._utterance.is_over:
-            self._utterance.text += text
             yield protocol.build("text.append", context_id=self._utterance.context_id, text=text)
+            self._utterance.text += text  # the session has taken it: so its limits hold here too
 
     def _end(self) -> Iterator[Message]:
         utterance = self._utterance
