@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
 
@@ -276,6 +277,53 @@ def configured() -> Connected:
     peer.say({"type": "session.config", "response_format": "pcm"})
     peer.take(10)
     return peer
+
+
+MORE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "cartesia": (
+        {"transcript": "One two. ", "continue": True, "context_id": "a"},
+        {"transcript": "", "continue": False, "context_id": "a"},
+        "done",
+    ),
+    "multi-stream": (
+        {"text": "One two. ", "context_id": "a", "flush": True},
+        {"close_context": True, "context_id": "a"},
+        '"isFinal": true',
+    ),
+    "vllm-omni": ({"type": "input.text", "text": "One two. "}, {"type": "input.done"}, "session.done"),
+}
+
+
+@pytest.mark.parametrize("kind", MORE)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_text_after_a_pause_too_long_is_spoken(kind: str, at_once: bool) -> None:
+    """`at_once`: while the client is told of the pause, and not yet that its context is done."""
+    text, end, over = MORE[kind]
+    peer = configured() if kind == "vllm-omni" else Connected(KINDS[kind][0]())
+    peer.say(text)
+    for _ in range(4):
+        peer.live(3, 0.5)
+        peer.take(1_000)
+    before = len(peer.told)
+    for _ in range(4):
+        peer.live(3, 0.5)
+    if at_once:
+        peer.meanwhile = [text, end]
+    peer.settle()
+    if not at_once:
+        peer.say(text)
+        peer.say(end)
+        peer.settle()
+    first, second = peer.told[:before], peer.told[before:]
+    assert "starved" in str(second)
+    assert heard(second) >= heard(first) > 0
+    assert over in json.dumps(second[-1])
+
+
+def heard(told: list[Any]) -> int:
+    """Bytes of audio in what was told."""
+    payloads = [each if isinstance(each, bytes) else each.get("data") or each.get("audio") or b"" for each in told]
+    return sum(len(each) if isinstance(each, bytes) else len(b64decode(each)) for each in payloads)
 
 
 INTERRUPTED = {"NO_ACTIVE_SPEECH", "INTERRUPT_IN_PROGRESS"}

@@ -43,7 +43,11 @@ class _Context:
 
 
 class CartesiaCodec:
-    """See `Codec`. An error ends its context: later text for it is dropped, up to what would have ended it."""
+    """See `Codec`.
+
+    An error ends its context: later text for it is dropped, up to what would have ended it. After a pause that was too
+    long for an open context, all has been spoken: later text goes on in a new one.
+    """
 
     closing: tuple[int, str] | None = None
 
@@ -162,7 +166,7 @@ class CartesiaCodec:
                 context.events.words.learn(item["words"], final=item["kind"] == "aligned")
             case "context.flushed":
                 return [context.events.flushed()]
-            case "context.done":
+            case "context.done" if item["reason"] != "error":  # which was told; the id may be of a new one by now
                 return self._done(item["context_id"], context, item["reason"])
         return ()
 
@@ -175,7 +179,7 @@ class CartesiaCodec:
     def _error(self, message: Message) -> Iterable[str]:
         context_id = message["context_id"]
         context = self._contexts.pop(context_id, None)
-        if context is not None and not context.is_ended:
+        if context is not None and not context.is_ended and message["code"] != "starved":
             self._fail(context_id)
         return failure(context_id, from_code(message["code"], message["message"]), self._request_id)
 

@@ -265,6 +265,8 @@ class MultiStreamCodec:
             self.closing = (close_code, _reason(text))
             yield _dump(told)
         elif code != "unknown_context":
+            if code == "starved":
+                context.state = "cancelled"  # by nobody: later text of its name goes on in a new one
             yield self._dump(context, told)
             if context.state == "refused":
                 del self._open[context.id]
