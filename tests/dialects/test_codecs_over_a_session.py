@@ -214,14 +214,66 @@ def test_a_connection_is_closed_whose_last_context_was_refused() -> None:
     run("multi-stream", [{"text": "x" * 41, "context_id": "a"}], leaves_at_once=True)
 
 
-@pytest.mark.xfail(strict=True, reason="text behind close_context is a second context, spoken at the same time")
-def test_two_utterances_of_one_name_are_not_mixed() -> None:
+FLUSHED = {"text": "One two. ", "context_id": "a", "flush": True}
+CLOSED = {"close_context": True, "context_id": "a"}
+
+
+def multi_stream() -> Connected:
+    return Connected(MultiStreamCodec("v", {"output_format": "pcm_24000"}, CONFIG.limits))
+
+
+@pytest.mark.parametrize("leaves_at_once", [True, False])
+def test_two_utterances_of_one_name_are_not_mixed(leaves_at_once: bool) -> None:
     """A client cannot tell their audio apart: it has the same contextId."""
-    peer = Connected(MultiStreamCodec("v", {"output_format": "pcm_24000"}, CONFIG.limits))
-    peer.say({"text": "One two. ", "context_id": "a", "flush": True})
-    peer.say({"close_context": True, "context_id": "a"})
-    peer.say({"text": "Three. ", "context_id": "a"})
-    assert len(peer.session._contexts) == 1
+    peer = multi_stream()
+    for message in (FLUSHED, CLOSED) * 3:
+        peer.say(message)
+        peer.take(10)
+        assert len(peer.session._contexts) == 1
+    if leaves_at_once:
+        peer.say({"close_socket": True})
+    peer.settle()
+    told = [bool(message["isFinal"]) for message in peer.told if isinstance(message, dict)]
+    assert told.count(True) == 3
+    assert heard(peer.told) == 3 * heard(peer.told[: told.index(True)])
+    assert peer.is_closed == leaves_at_once
+
+
+@pytest.mark.parametrize("text", [[], [{"text": "Three. ", "context_id": "a"}], [FLUSHED, CLOSED]])
+def test_an_interruption_ends_all_of_a_name(text: list[dict[str, Any]]) -> None:
+    """Of what is spoken, and of what waits: keep that waiting to see it fail."""
+    peer = multi_stream()
+    for message in (FLUSHED, CLOSED, *text, CLOSED):
+        peer.say(message)
+    peer.settle()
+    assert heard(peer.told) == 0
+    assert [message["isFinal"] for message in peer.told if isinstance(message, dict)] == [True]
+
+
+def test_what_is_not_flushed_is_cut_by_leaving() -> None:
+    peer = multi_stream()
+    for message in (FLUSHED, CLOSED, {"text": "Three. ", "context_id": "a"}, {"close_socket": True}):
+        peer.say(message)
+    peer.settle()
+    alone = multi_stream()
+    alone.say(FLUSHED)
+    alone.say({"close_socket": True})
+    alone.settle()
+    assert heard(peer.told) == heard(alone.told) > 0
+    assert peer.is_closed
+
+
+def test_what_waits_for_a_name_is_bounded() -> None:
+    """Count no cost to see it fail. A client that does so is not one to be talked to."""
+    peer = multi_stream()
+    for message in (FLUSHED, CLOSED):
+        peer.say(message)
+    for _ in range(2_500):
+        peer.say({"text": "x" * 40, "context_id": "a"})
+    assert isinstance(peer.codec, MultiStreamCodec)
+    assert sum(len(waiting.messages) for waiting in peer.codec._waiting.values()) < 2_000
+    peer.settle()
+    assert peer.is_closed
 
 
 def test_a_message_without_a_context_is_none_of_the_clients() -> None:

@@ -239,7 +239,9 @@ class VllmOmniCodec:
             case "words" if utterance is not None and utterance.context_id == item["context_id"]:
                 utterance.words.learn(item["words"], final=item["kind"] == "aligned")
             # An error was told; the id may be of one that goes on by now.
-            case "context.done" if item["reason"] != "error" and utterance and utterance.context_id == item["context_id"]:
+            case "context.done" if (
+                item["reason"] != "error" and utterance and utterance.context_id == item["context_id"]
+            ):
                 return self._over(utterance)
         return ()
 
