@@ -403,6 +403,20 @@ async def test_errors_on_the_wire_are_cartesias() -> None:
             await until(lambda: running.node.service.speaking == 0)
 
 
+@pytest.mark.parametrize("path", ["/tts/bytes", "/tts/sse"])
+async def test_a_key_in_an_address_is_for_websockets_only(path: str) -> None:
+    """Where a browser can set headers, a key has no place in what proxies log; the answer says where it has one."""
+    raw = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000}
+    async with (
+        running_node(auth={"api_keys": ["right"]}) as running,
+        httpx.AsyncClient(trust_env=False, base_url=running.url) as client,
+    ):
+        asked = {"transcript": "Hello.", "output_format": raw}
+        answer = await client.post(path, params={"api_key": "right"}, json=asked)
+        assert (answer.status_code, answer.json()["error_code"]) == (401, "unauthorized")
+        assert "X-API-Key" in answer.json()["message"]
+
+
 async def test_errors_over_http_are_cartesias() -> None:
     """Those of the request, and those that only the engine finds."""
     raw = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000}

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import Iterator
 
 import httpx
 import pytest
+from starlette.routing import WebSocketRoute
 from websockets.exceptions import ConnectionClosed
 
+from agent_tts.serve.app import create_app
+from agent_tts.serve.codec import AudioChunk, Message
 from agent_tts.serve.server import MAX_STRANGERS
-from tests.support import RunningNode, dominant_hz, running_node, until
+from agent_tts.serve.websocket import Dialect, StreamEndpoint
+from tests.support import RunningNode, dominant_hz, running_app, running_node, settings_of, until
 from tests.wire import speak, wire
 
 
@@ -112,6 +117,45 @@ async def test_a_flood_of_messages_ends_the_session_that_sends_it() -> None:
                     break
         assert not running.node.sessions
         await until(lambda: not running.server.server_state.connections)
+
+
+class Counting:
+    """A language that tells, in three messages, how often its client has spoken."""
+
+    closing: tuple[int, str] | None = None
+
+    def __init__(self) -> None:
+        self.heard = 0
+
+    def begin(self) -> Iterator[Message]:
+        yield from ()
+
+    def decode(self, data: str | bytes) -> Iterator[Message]:
+        self.heard += 1
+        yield from ()
+
+    def encode(self, item: Message | AudioChunk) -> Iterator[str]:
+        yield "x" * 16_000_000  # more than the client, who does not read, has buffers for
+        yield "waits"
+        yield str(self.heard)
+
+
+async def test_what_is_told_of_one_thing_knows_nothing_of_what_comes_meanwhile() -> None:
+    """Encode in the loop that writes, in `Connection._write`, to see it fail."""
+    codec = Counting()
+    app = create_app(settings_of())
+    endpoint = StreamEndpoint(app.state.node, Dialect("counting", lambda _: codec))
+    app.router.routes.append(WebSocketRoute("/counting", endpoint))
+    async with running_app(app) as running:
+        url = running.ws_url.replace("/v1/tts/stream", "/counting")
+        async with wire(url, rcvbuf=4_096, max_size=None) as peer:
+            peer.socket.transport.pause_reading()
+            await peer.socket.send("meanwhile")
+            await until(lambda: codec.heard == 1)
+            peer.socket.transport.resume_reading()
+            async with asyncio.timeout(10):
+                told = [await peer.socket.recv() for _ in range(3)]
+        assert told[1:] == ["waits", "0"]
 
 
 async def test_strangers_who_never_speak_are_gone_and_disturb_nobody() -> None:

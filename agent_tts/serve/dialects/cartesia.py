@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from secrets import token_hex
 
 from pydantic import Field, ValidationError
 
@@ -42,7 +43,11 @@ class _Context:
 
 
 class CartesiaCodec:
-    """See `Codec`. An error ends its context: later text for it is dropped, up to what would have ended it."""
+    """See `Codec`.
+
+    An error ends its context: later text for it is dropped, up to what would have ended it. After a pause that was too
+    long for an open context, all has been spoken: later text goes on in a new one.
+    """
 
     closing: tuple[int, str] | None = None
 
@@ -52,8 +57,6 @@ class CartesiaCodec:
         self._contexts: dict[str, _Context] = {}
         # Ids of contexts that failed before the client ended them, oldest first.
         self._failed: OrderedDict[str, None] = OrderedDict()
-        # Contexts that the client gave no id.
-        self._unnamed = 0
         # The session's id, which clients may quote.
         self._request_id = ""
 
@@ -86,7 +89,7 @@ class CartesiaCodec:
             yield {"type": "context.cancel", "context_id": context_id}
 
     def _generate(self, message: Generation) -> Iterator[Message]:
-        context_id, is_last = message.context_id or self._name(), not message.continue_
+        context_id, is_last = message.context_id or _new_id(), not message.continue_
         context = self._contexts.get(context_id)
         if context_id in self._failed:
             if is_last:
@@ -115,14 +118,10 @@ class CartesiaCodec:
         if is_last:
             yield {"type": "context.end", "context_id": context_id}
 
-    def _name(self) -> str:
-        self._unnamed += 1
-        return f"context-{self._unnamed}"
-
     def _complaint(self, context: _Context | None, text: str) -> SpeechError | None:
         """What is wrong with more text; what the session would find too late, when the context is open."""
         if context is not None and context.is_ended and text.strip():
-            return BadMessage("this context was ended by a message without continue: use another context_id")
+            return BadMessage("its context was ended by a message without continue: use another context_id")
         limits = self._limits
         if len(text) > limits.text_message_chars:
             return TextTooLong(f"transcript of one message is at most {limits.text_message_chars} characters")
@@ -131,10 +130,15 @@ class CartesiaCodec:
         return None
 
     def _refuse(self, context_id: str | None, error: SpeechError, *, is_last: bool) -> Iterator[Message]:
-        """Raise an error about a message of a context, which ends with it; `is_last`: so it would have anyway."""
+        """Raise an error about a message of a context, which ends with it; `is_last`: so it would have anyway.
+
+        What is complete is spoken to its end: the error is about no context then.
+        """
         context = None if context_id is None else self._contexts.get(context_id)
+        if context is not None and context.is_ended:
+            raise error
         if context is not None and not context.is_cancelled:
-            context.is_cancelled, context.is_ended = True, context.is_ended or is_last
+            context.is_cancelled, context.is_ended = True, is_last
             yield {"type": "context.cancel", "context_id": context_id}
         elif context_id is not None:
             if context is None and not is_last:
@@ -162,7 +166,7 @@ class CartesiaCodec:
                 context.events.words.learn(item["words"], final=item["kind"] == "aligned")
             case "context.flushed":
                 return [context.events.flushed()]
-            case "context.done":
+            case "context.done" if item["reason"] != "error":  # which was told; the id may be of a new one by now
                 return self._done(item["context_id"], context, item["reason"])
         return ()
 
@@ -175,7 +179,7 @@ class CartesiaCodec:
     def _error(self, message: Message) -> Iterable[str]:
         context_id = message["context_id"]
         context = self._contexts.pop(context_id, None)
-        if context is not None and not context.is_ended:
+        if context is not None and not context.is_ended and message["code"] != "starved":
             self._fail(context_id)
         return failure(context_id, from_code(message["code"], message["message"]), self._request_id)
 
@@ -183,3 +187,8 @@ class CartesiaCodec:
         self._failed[context_id] = None
         if len(self._failed) > MAX_REMEMBERED:
             self._failed.popitem(last=False)
+
+
+def _new_id() -> str:
+    """An id for a context that has none: no client has chosen the same, nor will."""
+    return f"context-{token_hex(8)}"

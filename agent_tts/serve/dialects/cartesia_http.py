@@ -18,9 +18,9 @@ from starlette.types import Receive, Scope, Send
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong
 from agent_tts.events import SAMPLE_RATE, SpeechOptions, WordTime
 from agent_tts.serve import protocol
+from agent_tts.serve.dialects.audio_body import AudioBody
 from agent_tts.serve.dialects.cartesia_events import ContextEvents, error_fields, failure
 from agent_tts.serve.dialects.cartesia_request import Fields, Rate, RawFormat, Request, Samples, refusal
-from agent_tts.serve.encode import wav_header
 from agent_tts.serve.guard import Client, authorized
 from agent_tts.serve.http import node_of, read_body
 from agent_tts.serve.speech_response import SpeechResponse
@@ -68,38 +68,7 @@ class EventsRequest(Request):
 MEDIA_TYPES = {"raw": "audio/pcm", "wav": "audio/wav", "mp3": "audio/mpeg"}
 
 
-# ---------------------------------------------------------------- bodies
-
-
-class AudioBody:
-    """Audio in a container, or none. See `Body`."""
-
-    def __init__(self, audio_format: RawFormat | WavFormat | Mp3Format) -> None:
-        bit_rate = audio_format.bit_rate if isinstance(audio_format, Mp3Format) else None
-        self._encoder: Encoder = make_encoder(audio_format.ours, audio_format.sample_rate, bit_rate)
-        is_wav = audio_format.container == "wav"
-        # What goes before the first bytes of sound.
-        self._head = wav_header(None, audio_format.sample_rate, audio_format.ours) if is_wav else b""
-
-    def words(self, words: tuple[WordTime, ...]) -> bytes:
-        """See `Body`: audio has no place for them."""
-        return b""
-
-    def audio(self, pcm: bytes) -> bytes:
-        """See `Body`."""
-        head, self._head = self._head, b""
-        return head + b"".join(payload for payload, _ in self._encoder.encode(pcm))
-
-    def end(self) -> bytes:
-        """See `Body`."""
-        return self._head + b"".join(payload for payload, _ in self._encoder.flush())
-
-    def error(self, error: SpeechError) -> bytes | None:
-        """See `Body`: a part of the audio says nothing of itself."""
-        return None
-
-    def close(self) -> None:
-        """See `Body`: encoders free themselves."""
+# ---------------------------------------------------------------- events
 
 
 class EventsBody:
@@ -184,7 +153,9 @@ async def speak_bytes(request: HttpRequest, client: Authorized) -> Response:
     options = _options(wanted, request)
     audio = wanted.output_format
     media_type = MEDIA_TYPES[audio.container]
-    return _Answer(node_of(request), client, wanted.transcript, options, media_type, partial(AudioBody, audio))
+    bit_rate = audio.bit_rate if isinstance(audio, Mp3Format) else None
+    make_body = partial(AudioBody, audio.ours, audio.sample_rate, bit_rate, is_wav=audio.container == "wav")
+    return _Answer(node_of(request), client, wanted.transcript, options, media_type, make_body)
 
 
 async def speak_events(request: HttpRequest, client: Authorized) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,6 +21,10 @@ from agent_tts.settings import Limits
 
 # Names of contexts that were begun without a text, or refused: the oldest are forgotten.
 MAX_IDLE_CONTEXTS = 64
+
+# What waits for an utterance of the same name to be spoken, in characters; each message counts for so many more.
+MAX_WAITING = 250_000
+MESSAGE = 100
 
 # Why a connection is closed, where its error has no code of its own.
 POLICY_VIOLATION = 1008
@@ -43,10 +48,35 @@ class _Context:
     characters: Characters = field(default_factory=Characters)
 
 
-class MultiStreamCodec:
-    """`multi-stream-input`: many contexts on one connection. See `Codec`.
+@dataclass(slots=True)
+class _Waiting:
+    """What a client wrote to a name behind its end: clients could not tell the sound of both apart."""
 
-    A context that fails gets an error and its end; a message or a query that cannot be understood ends the connection.
+    messages: deque[StreamMessage] = field(default_factory=deque)
+    cost: int = 0  # by the measure of `MAX_WAITING`
+    is_flushed: bool = False  # since its last text
+    is_closed: bool = False  # likewise
+
+    def put(self, message: StreamMessage) -> None:
+        """Raises `TextTooLong` when too much waits."""
+        cost = self.cost + _cost(message)
+        if cost > MAX_WAITING:
+            raise TextTooLong("too much waits for a context to be spoken: wait for its isFinal")
+        self.cost = cost
+        self.messages.append(message)
+
+    def take(self) -> StreamMessage:
+        message = self.messages.popleft()
+        self.cost -= _cost(message)
+        return message
+
+
+class MultiStreamCodec:
+    """`multi-stream-input`: many contexts on one connection. See `QueueingCodec`.
+
+    Text for a name that was closed, and is spoken to its end, waits for that end.
+    A context that fails gets an error and its end; a message or a query that cannot be understood ends the connection,
+    as does more text than can wait.
 
     Args:
         voice: by the path.
@@ -70,6 +100,8 @@ class MultiStreamCodec:
         self._named: dict[str | None, _Context] = {}
         # What the session has open, by the session's id.
         self._open: dict[str, _Context] = {}
+        # What waits for an utterance to be spoken, by its name.
+        self._waiting: dict[str | None, _Waiting] = {}
         # Utterances so far.
         self._count = 0
         # The client has sent something.
@@ -102,10 +134,19 @@ class MultiStreamCodec:
             return
         if message.close_socket:
             yield from self._leave()
-        elif message.close_context:
-            yield from self._close(message.context_id)
+        elif self._has_to_wait(message):
+            yield from self._wait(message)
         else:
-            yield from self._write(message)
+            yield from self._obey(message)
+
+    def follow(self) -> Iterator[Message]:
+        """See `QueueingCodec.follow`."""
+        for name, waiting in list(self._waiting.items()):
+            while waiting.messages and not self._is_behind(waiting.messages[0]):
+                yield from self._obey(waiting.take())
+            if not waiting.messages:
+                del self._waiting[name]
+        self._close_if_left()
 
     def _parse(self, data: str | bytes) -> StreamMessage:
         self._is_heard = True
@@ -113,10 +154,43 @@ class MultiStreamCodec:
             raise self._failure
         return parse_message(protocol.load(data))
 
+    def _obey(self, message: StreamMessage) -> Iterator[Message]:
+        if message.close_context:
+            yield from self._close(message.context_id)
+        else:
+            yield from self._write(message)
+
+    def _has_to_wait(self, message: StreamMessage) -> bool:
+        return message.context_id in self._waiting or self._is_behind(message)
+
+    def _is_behind(self, message: StreamMessage) -> bool:
+        """Whether it is the text of a new utterance, and the last of its name is still spoken."""
+        context = self._named.get(message.context_id)
+        return bool(context and context.state == "ended" and message.text and not message.close_context)
+
+    def _wait(self, message: StreamMessage) -> Iterator[Message]:
+        waiting = self._waiting.setdefault(message.context_id, _Waiting())
+        if message.close_context:
+            if waiting.is_closed or not waiting.is_flushed:  # the listener has interrupted
+                del self._waiting[message.context_id]
+                yield from self._close(message.context_id)
+            else:
+                waiting.put(message)
+                waiting.is_closed = True
+        elif message.text or message.flush:  # otherwise it keeps alive
+            text = message.text or ""
+            waiting.put(message)
+            waiting.is_flushed = self._is_last(text) if message.flush else waiting.is_flushed and text.isspace()
+            waiting.is_closed = waiting.is_closed and not text
+
+    def _is_last(self, text: str) -> bool:
+        """Whether a flush with this text says that its context has all of it."""
+        return not (text and self._is_synced and self._is_whole)
+
     def _write(self, message: StreamMessage) -> Iterator[Message]:
         context = self._named.get(message.context_id)
         text = spaced(message.text or "", is_whole=self._is_whole)
-        if context is None or (context.state in ("ended", "cancelled") and text):
+        if context is None or (context.state == "cancelled" and text):
             if not text:
                 return  # kept alive, or flushed, without having begun
             context = self._begin(message.context_id)
@@ -135,7 +209,7 @@ class MultiStreamCodec:
         elif not message.flush and not context.ends_in_word:
             yield from self._append(context, " ")  # kept alive: white space counts as text, and is not heard
         if message.flush:
-            context.is_flushed = not (text and self._is_synced and self._is_whole)
+            context.is_flushed = self._is_last(text)
             yield {"type": "context.flush", "context_id": context.id}
 
     def _begin(self, name: str | None) -> _Context:
@@ -204,7 +278,10 @@ class MultiStreamCodec:
         for context in list(self._open.values()):
             if context.state == "open":
                 yield from self._end(context) if context.is_flushed else self._cancel(context)
-        if not self._open:
+        for name, waiting in self._waiting.items():
+            if not waiting.is_closed:
+                waiting.put(StreamMessage(context_id=name, close_context=True))
+        if not self._open and not self._waiting:
             yield {"type": "session.close"}
 
     # ------------------------------------------------------------ to the client
@@ -238,8 +315,15 @@ class MultiStreamCodec:
         self._forget(context)
         if reason in ("end", "length") and (rest := self._alignment(context, context.words.rest())):
             yield self._message(context, "", rest)
+        yield from self._final(context)
+
+    def _final(self, context: _Context) -> Iterator[str]:
+        """The last that is told of a context; behind the very last, a connection that is to be closed is."""
         yield self._message(context, None, is_final=True)
-        if self._is_leaving and not self._open:
+        self._close_if_left()
+
+    def _close_if_left(self) -> None:
+        if self._is_leaving and not self._open and not self._waiting and self.closing is None:
             self.closing = (1000, "closed by the client")
 
     def _message(
@@ -261,10 +345,12 @@ class MultiStreamCodec:
             self.closing = (close_code, _reason(text))
             yield _dump(told)
         elif code != "unknown_context":
+            if code == "starved":
+                context.state = "cancelled"  # by nobody: later text of its name goes on in a new one
             yield self._dump(context, told)
             if context.state == "refused":
                 del self._open[context.id]
-                yield self._message(context, None, is_final=True)
+                yield from self._final(context)
 
     def _forget(self, context: _Context) -> None:
         del self._open[context.id]
@@ -315,6 +401,10 @@ class StreamCodec(MultiStreamCodec):
 
     def _dump(self, context: _Context, fields: dict[str, Any]) -> str:
         return _dump(fields)
+
+
+def _cost(message: StreamMessage) -> int:
+    return len(message.text or "") + MESSAGE
 
 
 def _reason(text: str) -> str:

@@ -89,6 +89,7 @@ class _Utterance:
     text: str = ""  # so far
     is_done: bool = False  # by the client
     is_over: bool = False  # it has been spoken, or has failed
+    is_starved: bool = False  # so it has failed: of all text that came
     bytes: int = 0  # of audio that was told
     chunks: int = 0
     ms: float = 0.0  # the same in time
@@ -156,11 +157,12 @@ class VllmOmniCodec:
         self._cost = 0
         utterance, self._utterance = self._utterance, None
         index = self._index if utterance is None else utterance.index
+        # Told first: the session takes no more from here when it refuses to cancel what has ended meanwhile.
+        yield self._note("audio.cancelled", index, sentence_index=0, reason="client_cancel")
         if utterance is not None:
             self._index += 1
             if not utterance.is_over:
                 yield protocol.build("context.cancel", context_id=utterance.context_id)
-        yield self._note("audio.cancelled", index, sentence_index=0, reason="client_cancel")
 
     def _obey(self, message: Message) -> Iterator[Message]:
         match message.get("type"):
@@ -198,9 +200,12 @@ class VllmOmniCodec:
         if self._utterance is None:
             assert self._config is not None
             self._utterance = _Utterance(self._index, self._config)
+        if self._utterance.is_starved:  # after all that came has been spoken: it goes on
+            self._utterance = _Utterance(self._utterance.index, self._utterance.config)
+            yield protocol.build("context.open", context_id=self._utterance.context_id)
         if not self._utterance.is_over:
-            self._utterance.text += text
             yield protocol.build("text.append", context_id=self._utterance.context_id, text=text)
+            self._utterance.text += text  # the session has taken it: so its limits hold here too
 
     def _end(self) -> Iterator[Message]:
         utterance = self._utterance
@@ -233,8 +238,11 @@ class VllmOmniCodec:
                 return self._error(item)
             case "words" if utterance is not None and utterance.context_id == item["context_id"]:
                 utterance.words.learn(item["words"], final=item["kind"] == "aligned")
-            case "context.done" if utterance is not None and utterance.context_id == item["context_id"]:
-                return self._over(utterance, failed=item["reason"] == "error")
+            # An error was told; the id may be of one that goes on by now.
+            case "context.done" if (
+                item["reason"] != "error" and utterance and utterance.context_id == item["context_id"]
+            ):
+                return self._over(utterance)
         return ()
 
     def _over(self, utterance: _Utterance, *, failed: bool = False) -> Iterator[str | bytes]:
@@ -258,7 +266,10 @@ class VllmOmniCodec:
         partial = {"partial_audio": True, "action": "discard"} if is_its and utterance and utterance.bytes else {}
         yield _dump({"type": "error", "message": message["message"], "code": message["code"], **partial})
         if is_its and utterance is not None:
-            self._failed = utterance.context_id
+            if message["code"] == "starved":
+                utterance.is_starved = not utterance.is_done
+            else:
+                self._failed = utterance.context_id
             yield from self._over(utterance, failed=True)
 
 
