@@ -107,6 +107,8 @@ class Fit:
         self._after: list[int] = []
         # What the audio tells.
         self._silences = Silences()
+        # Counts whatever may move a mark that is there.
+        self.revision = 0
         # The best guess comes first. Its pins follow on these, which all guesses share.
         rest_ms = PRIOR_PAUSES * SENTENCE_PAUSE_MS
         start = Guess((Pin(0, 0.0, 0.0),), (PRIOR_MS, PRIOR_MS * pace / speed), (rest_ms, rest_ms / speed))
@@ -131,6 +133,7 @@ class Fit:
         """One more mark of such a nominal length, and with such a pause after it."""
         mark, heard_ms = len(self), self._silences.heard_ms
         if heard_ms > self.span(mark)[0]:
+            self.revision += 1
             self._floors.append(Pin(mark, heard_ms, heard_ms))
             self._follow(self._floors[-1])
         self._speech.append(self._speech[-1] + ms)
@@ -251,6 +254,7 @@ class Fit:
 
     def _choose(self) -> None:
         """The best guess decides."""
+        self.revision += 1
         self._pins = [*self._certain, *self._guesses[0].pins]
         self._pinned = [pin.mark for pin in self._pins]
         last = self._pins[-1]

@@ -78,6 +78,8 @@ class WordTimeline:
         self._tokens: list[_Token] = []
         self._settled = 0
         self._settled_ms = -1
+        # When the next of them starts, as long as the fit is of this revision.
+        self._next = (-1, 0.0)
         # For each flush that is not answered yet, how many marks are before it.
         self._flushes: list[int] = []
         # Length of the stream, once it has ended.
@@ -175,12 +177,15 @@ class WordTimeline:
         """
         self._listen()
         words: list[Word] = []
+        if until_ms is not None and self._next[0] == self._fit.revision and until_ms <= self._next[1]:
+            return words
         while self._settled < len(self._tokens):
             token = self._tokens[self._settled]
-            if until_ms is not None and not (
-                self._fit.span(token.first)[0] < until_ms and self._fit.may_start(token.first)
-            ):
-                break
+            if until_ms is not None:
+                start_ms = self._fit.span(token.first)[0]
+                self._next = (self._fit.revision, start_ms)
+                if start_ms >= until_ms or not self._fit.may_start(token.first):
+                    break
             word = self._estimated(token)
             self._settled_ms = self._at(max(self._settled_ms + 1, word.start_ms))
             end_ms = max(self._settled_ms, word.end_ms)
