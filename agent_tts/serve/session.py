@@ -480,6 +480,14 @@ class Session:
             # Final times keep their place before the audio that they speak of.
             (self._outbox.append if kind == "aligned" else self._reply)(message)
 
+    def _tell_last_words(self, context: Context, event: Finished) -> None:
+        if context.config.timestamps == "none":
+            return
+        left = context.timeline.finish(context.audio_ms, cut=event.reason == "length")
+        self._tell_words(context, left, context.timeline.kind)
+        self._tell_words(context, context.timeline.settle(), "aligned")
+        self._paces.learn(context.config.voice, context.timeline.pace)
+
     def _tell_finished(self, context: Context, event: Finished) -> None:
         del self._contexts[context.id]
         self._mark(self._done, context.id)
@@ -490,10 +498,7 @@ class Session:
             if context.samples and not context.closed:
                 tail = [] if context.encoder is None else context.encoder.flush()
                 self._chunks(context, tail, protocol.FLAG_LAST)
-            left = context.timeline.finish(context.audio_ms, cut=event.reason == "length")
-            self._tell_words(context, left, context.timeline.kind)
-            self._tell_words(context, context.timeline.settle(), "aligned")
-            self._paces.learn(context.config.voice, context.timeline.pace)
+            self._tell_last_words(context, event)
         if event.code is not None:
             error = from_code(event.code, event.message, event.retry_after_ms)
             self._outbox.append(protocol.build_error(error, context_id=context.id))

@@ -107,6 +107,8 @@ class Fit:
         self._after: list[int] = []
         # What the audio tells.
         self._silences = Silences()
+        # Gaps that nobody has asked about yet: what they may be is the dear part.
+        self._gaps: list[Gap] = []
         # Counts whatever may move a mark that is there.
         self.revision = 0
         # The best guess comes first. Its pins follow on these, which all guesses share.
@@ -127,6 +129,7 @@ class Fit:
     @property
     def pace(self) -> float:
         """Of the voice at speed 1, as far as it was heard."""
+        self._place_gaps()
         return self._guesses[0].pace * self._speed
 
     def add(self, ms: float, pause_ms: float) -> None:
@@ -145,6 +148,7 @@ class Fit:
 
     def span(self, mark: int) -> tuple[float, float]:
         """Start and end of a mark, in ms; of the one after the last, its start twice."""
+        self._place_gaps()
         at = bisect_right(self._pinned, mark) - 1
         pin = self._pins[at]
         first = self._speech[mark] - self._speech[pin.mark]
@@ -160,6 +164,7 @@ class Fit:
 
     def may_start(self, mark: int) -> bool:
         """Whether a mark can have started: not in silence, and not before the pause that is expected before it."""
+        self._place_gaps()
         pin = self._pins[-1]
         if mark < pin.mark:
             return True
@@ -176,11 +181,13 @@ class Fit:
 
     def hear(self, pcm: bytes) -> None:
         """The next piece of the audio: pcm_s16le at 24 kHz."""
-        for gap in self._silences.hear(pcm):
-            self._keep([option for guess in self._guesses for option in self._options(guess, gap)], gap)
+        if gaps := self._silences.hear(pcm):
+            self._gaps += gaps
+            self.revision += 1
 
     def reach(self, mark: int, audio_ms: float) -> None:
         """All marks before `mark` are within so much audio, and no other. Some of it may not have been heard yet."""
+        self._place_gaps()
         sounded_ms = self._silences.sounded_until_ms
         is_heard = audio_ms < self._silences.heard_ms + 1  # it is in whole ms
         end_ms = min(sounded_ms, audio_ms) if is_heard and sounded_ms is not None else audio_ms
@@ -191,6 +198,12 @@ class Fit:
             self._certain += best.pins[:-1]
             self._guesses = [replace(best, pins=best.pins[-1:], cost=0.0)]
             self._choose()
+
+    def _place_gaps(self) -> None:
+        """Guess what the gaps are that were heard since somebody asked last; the text is as it was then."""
+        gaps, self._gaps = self._gaps, []
+        for gap in gaps:
+            self._keep([option for guess in self._guesses for option in self._options(guess, gap)], gap)
 
     def _options(self, guess: Guess, gap: Gap) -> Iterator[Option]:
         """What a gap may be: none of the text's pauses, or one of the next."""
