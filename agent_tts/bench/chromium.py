@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import itertools
 import json
@@ -160,11 +159,6 @@ class Page:
         """Media features, as `prefers_color_scheme="dark"`."""
         named = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
         await self.call("Emulation.setEmulatedMedia", features=named)
-
-    async def screenshot(self, *, whole: bool = False) -> bytes:
-        """A PNG of what is seen, or of the whole page."""
-        answer = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        return base64.b64decode(answer["data"])
 
     def receive(self, method: str, params: dict[str, Any]) -> None:
         """Take an event of this tab."""

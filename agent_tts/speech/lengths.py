@@ -49,10 +49,6 @@ class Length(NamedTuple):
     pieces: tuple[tuple[int, float], ...]
     pause_ms: float
 
-    @property
-    def ends_sentence(self) -> bool:
-        return self.pause_ms >= SENTENCE_PAUSE_MS
-
 
 def length(token: str, language: str = "en") -> Length:
     """How long a token of text without white space takes to say at normal speed.
