@@ -190,6 +190,11 @@ class ContextMeter:
         self._heard_until += ms / 1_000
         self.audio_ms += ms
 
+    def taken_back(self, ms: float) -> None:
+        """The last audio that was handed to the carrier has not left."""
+        self._heard_until -= ms / 1_000
+        self.audio_ms -= ms
+
     def cancelled(self) -> None:
         """The client asked to stop."""
         if self._cancelled_at is None:

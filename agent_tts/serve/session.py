@@ -340,9 +340,7 @@ class Session:
         heard, unheard = context.timeline.split(played_ms)
         context.meter.cancelled()
         context.speech.stop()
-        self._outbox = deque(
-            item for item in self._outbox if not (isinstance(item, AudioChunk) and item.context_no == context.no)
-        )
+        self._drop_audio(context)
         self._reply(
             protocol.build(
                 "context.cancelled",
@@ -354,6 +352,17 @@ class Session:
             )
         )
         self._mark_ready(context.id)
+
+    def _drop_audio(self, context: Context) -> None:
+        """Take back the audio that waits behind its words."""
+        dropped = [item for item in self._outbox if isinstance(item, AudioChunk) and item.context_no == context.no]
+        if dropped:
+            for item in dropped:
+                self._outbox.remove(item)
+            rate = SAMPLE_RATE if context.encoder is None else context.config.output.sample_rate
+            sent = dropped[0].first_sample * SAMPLE_RATE // rate
+            context.meter.taken_back((context.samples - sent) * 1_000 / SAMPLE_RATE)
+            context.samples = sent
 
     def _played_ms(self, context: Context) -> float:
         """What the listener has heard: as played here, as acknowledged, or as real time has it."""

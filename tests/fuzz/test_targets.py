@@ -68,7 +68,8 @@ def twisted(draw: st.DrawFn, originals: list[bytes]) -> bytes:
             case 1:
                 fields[name] = copy.deepcopy(draw(st.sampled_from(ODD)))
             case _:
-                fields[name] = draw(st.sampled_from(list(draw(st.sampled_from(messages)).values()) or ODD))
+                others = list(draw(st.sampled_from(messages)).values()) or ODD
+                fields[name] = copy.deepcopy(draw(st.sampled_from(others)))  # never itself
     return json.dumps(message).encode()
 
 

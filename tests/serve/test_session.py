@@ -698,3 +698,23 @@ async def test_the_server_s_own_playout_is_asked_and_cleared() -> None:
         cancelled = await peer.until("context.cancelled")
         assert cancelled["played_ms"] == 130
         assert track.cleared == [1]
+
+
+async def test_audio_that_a_cancel_finds_behind_its_words_is_not_counted() -> None:
+    """Leave out `ContextMeter.taken_back` to see it counted."""
+    async with running() as peer:
+        peer.send("text.append", context_id="t1", text="Hello there, how are you today, my friend?")
+        peer.send("context.end", context_id="t1")
+        sent, done = 0, None
+        async with asyncio.timeout(LIMIT_S):
+            while done is None:
+                item = peer.session.poll()
+                if item is None:
+                    await asyncio.sleep(0.005)
+                elif isinstance(item, AudioChunk):
+                    sent += len(item.payload) // 2
+                elif item["type"] == "words" and item["kind"] == "aligned":
+                    peer.send("context.cancel", context_id="t1")
+                elif item["type"] == "context.done":
+                    done = item
+        assert (done["reason"], done["audio_ms"]) == ("cancelled", round(sent / 24))
