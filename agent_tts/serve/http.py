@@ -211,6 +211,15 @@ _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 ErrorBody = Callable[[SpeechError], dict[str, Any]]
 
 
+def errors_as(body: ErrorBody) -> Any:
+    """A dependency of routes, to stand before all others: their errors are told as another vendor tells them."""
+
+    async def told(request: Request) -> None:
+        request.state.error_body = body
+
+    return Depends(told)
+
+
 def _openai_error(error: SpeechError) -> dict[str, Any]:
     return openai.ErrorBody.of_error(error).model_dump()
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Coroutine
 from functools import partial
 from secrets import token_hex
 from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import APIRouter, Depends
-from fastapi.routing import APIRoute
+from fastapi import APIRouter
 from pydantic import Field, ValidationError
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong
 from agent_tts.events import SAMPLE_RATE, SpeechOptions, WordTime
@@ -21,13 +18,11 @@ from agent_tts.serve import protocol
 from agent_tts.serve.dialects.audio_body import AudioBody
 from agent_tts.serve.dialects.cartesia_events import ContextEvents, error_fields, failure
 from agent_tts.serve.dialects.cartesia_request import Fields, Rate, RawFormat, Request, Samples, refusal
-from agent_tts.serve.guard import Client, authorized
-from agent_tts.serve.http import node_of, read_body
+from agent_tts.serve.http import Authorized, errors_as, node_of, read_body
 from agent_tts.serve.speech_response import SpeechResponse
 from agent_tts.speech.encoding import Encoder, make_encoder
 from agent_tts.speech.words import Word, WordTimeline, timeline_of
 
-Authorized = Annotated[Client, Depends(authorized)]
 R = TypeVar("R", bound=Request)
 
 # ---------------------------------------------------------------- requests
@@ -140,7 +135,7 @@ def _server_sent(event: str) -> bytes:
 
 def router() -> APIRouter:
     """Both routes. Their node is `app.state.node`."""
-    routes = APIRouter(route_class=_Route)
+    routes = APIRouter(dependencies=[errors_as(_error_body)])
     # Their document is Cartesia's.
     routes.add_api_route("/tts/bytes", speak_bytes, methods=["POST"], include_in_schema=False)
     routes.add_api_route("/tts/sse", speak_events, methods=["POST"], include_in_schema=False)
@@ -155,7 +150,7 @@ async def speak_bytes(request: HttpRequest, client: Authorized) -> Response:
     media_type = MEDIA_TYPES[audio.container]
     bit_rate = audio.bit_rate if isinstance(audio, Mp3Format) else None
     make_body = partial(AudioBody, audio.ours, audio.sample_rate, bit_rate, is_wav=audio.container == "wav")
-    return _Answer(node_of(request), client, wanted.transcript, options, media_type, make_body)
+    return SpeechResponse(node_of(request), client, wanted.transcript, options, media_type, make_body)
 
 
 async def speak_events(request: HttpRequest, client: Authorized) -> Response:
@@ -165,7 +160,7 @@ async def speak_events(request: HttpRequest, client: Authorized) -> Response:
     info = node_of(request).service.info
     timeline = timeline_of(info, options.speed, options.language, breaks=options.breaks)
     make_body = partial(EventsBody, wanted, timeline)
-    return _Answer(node_of(request), client, wanted.transcript, options, "text/event-stream", make_body)
+    return SpeechResponse(node_of(request), client, wanted.transcript, options, "text/event-stream", make_body)
 
 
 async def _parse(cls: type[R], request: HttpRequest) -> R:
@@ -187,36 +182,5 @@ def _options(wanted: Request, request: HttpRequest) -> SpeechOptions:
     return node_of(request).service.resolve(config.options())
 
 
-class _Answer(SpeechResponse):
-    """Speech, or Cartesia's words for what is wrong."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        except SpeechError as error:
-            await _refusal_response(error)(scope, receive, send)
-
-
-class _Route(APIRoute):
-    """A route whose errors are told as Cartesia tells them."""
-
-    def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def told(request: HttpRequest) -> Response:
-            try:
-                return await handle(request)
-            except SpeechError as error:
-                return _refusal_response(error)
-
-        return told
-
-
-def _refusal_response(error: SpeechError) -> JSONResponse:
-    headers = {}
-    if error.retry_after_ms is not None:
-        headers["Retry-After"] = str(-(-error.retry_after_ms // 1_000))
-    if error.status in (408, 413):  # the client may still be sending its body, which nobody will read
-        headers["Connection"] = "close"
-    fields = {"status_code": error.status, **error_fields(error, token_hex(8))}
-    return JSONResponse(fields, error.status, headers)
+def _error_body(error: SpeechError) -> dict[str, Any]:
+    return {"status_code": error.status, **error_fields(error, token_hex(8))}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,7 +17,7 @@ from agent_tts.serve import protocol
 from agent_tts.serve.dialects.audio_body import AudioBody
 from agent_tts.serve.dialects.deepgram import ENCODINGS, Query, check, described, model_uuid, raw_format, voice_of
 from agent_tts.serve.file_body import FileBody
-from agent_tts.serve.http import Authorized, node_of, read_body
+from agent_tts.serve.http import Authorized, errors_as, node_of, read_body
 from agent_tts.serve.speech_response import Body, SpeechResponse
 from agent_tts.speech.formats import check_format
 
@@ -48,14 +48,9 @@ class SpeakBody(BaseModel):
     text: str = Field(min_length=1, pattern=r"\S", description="text to speak")
 
 
-async def _speak_its_shape(request: Request) -> None:
-    """A dependency of both routes, before all others: errors are told as Deepgram tells them."""
-    request.state.error_body = error_body
-
-
 def router() -> APIRouter:
     """Both routes. Their node is `app.state.node`."""
-    routes = APIRouter(dependencies=[Depends(_speak_its_shape)])
+    routes = APIRouter(dependencies=[errors_as(error_body)])
     body = {"required": True, "content": {"application/json": {"schema": SpeakBody.model_json_schema()}}}
     binary = {"schema": {"type": "string", "format": "binary"}}
     audio = {

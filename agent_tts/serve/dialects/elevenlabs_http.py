@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,7 +24,7 @@ from agent_tts.serve.dialects.elevenlabs_request import (
     parse_request,
 )
 from agent_tts.serve.guard import Client
-from agent_tts.serve.http import Authorized, node_of, read_body
+from agent_tts.serve.http import Authorized, errors_as, node_of, read_body
 from agent_tts.serve.speech_response import Body, SpeechResponse
 
 PATH = "/v1/text-to-speech/{voice_id}"
@@ -48,14 +48,9 @@ class VoiceList(BaseModel):
     voices: list[VoiceCard]
 
 
-async def _speak_its_shape(request: Request) -> None:
-    """A dependency of every route, before all others: errors are told as ElevenLabs tells them."""
-    request.state.error_body = error_body
-
-
 def router() -> APIRouter:
     """All routes of this module. Their node is `app.state.node`."""
-    routes = APIRouter(dependencies=[Depends(_speak_its_shape)])
+    routes = APIRouter(dependencies=[errors_as(error_body)])
     body = {"required": True, "content": {"application/json": {"schema": SpeechRequest.json_schema()}}}
     binary = {"schema": {"type": "string", "format": "binary"}}
     audio = {
