@@ -30,12 +30,11 @@ def rehearse(steps: Steps) -> list[Launch]:
     """All that the steps launch, each kind once."""
     import torch
 
-    from agent_tts.engine.admission import BATCH
-    from agent_tts.engine.prompt_queue import PromptQueue, Waiting
+    from agent_tts.engine.graphs import GPU_ENTRIES
     from agent_tts.model.acceleration import put_kernels
     from agent_tts.model.codec import Codec
     from agent_tts.model.config import ModelConfig
-    from agent_tts.model.frame import FrameModel, PromptParts
+    from agent_tts.model.frame import FrameModel, PromptEntries
     from agent_tts.model.kernels.launch import unmade
     from agent_tts.model.kernels.rehearsal import Rehearsal
     from agent_tts.model.speech import SpeechModel
@@ -50,14 +49,16 @@ def rehearse(steps: Steps) -> list[Launch]:
     state = model.init_state(rows, steps.positions, rows if steps.paged else None)
     run, who = (torch.empty(rows, dtype=dtype, device="meta") for dtype in (torch.bool, torch.int64))
     numbers = partial(torch.empty, dtype=torch.int64, device="meta")
+    packed = numbers(PromptEntries.size(GPU_ENTRIES, config.talker.num_code_groups))
+    vectors = state.frame.feedback.new_empty(GPU_ENTRIES, config.talker.hidden_size)
+    prompts = PromptEntries.of(packed, vectors)
     rehearsal = Rehearsal(steps.capability)
     with unmade(rehearsal):
         for size in steps.sizes:
             model.step(state, run[:size], who[:size])
-        rows, length, _ = PromptQueue[Waiting](BATCH).shapes()[-1]  # the others have as many positions
-        packed = numbers(PromptParts.size(rows, length, config.talker.num_code_groups))
-        vectors = state.frame.feedback.new_empty(rows, config.talker.hidden_size)
-        model.frame.prefill(state.frame, PromptParts.of(packed, vectors, length), None)
+            if steps.beside:
+                model.step(state, run[:size], who[:size], model.frame.embed(prompts))
+        model.frame.prefill(state.frame, prompts, None)
         # A clone's reference is decoded alone.
         model.decode(state.codec, numbers(1, config.talker.num_code_groups), run[:1], who[:1])
     return rehearsal.launches

@@ -42,6 +42,7 @@ class Steps:
     positions: int
     paged: bool
     sizes: tuple[int, ...]  # batches
+    beside: bool  # prompts may ride along
     capability: tuple[int, int]  # of the GPU
 
     @staticmethod

@@ -1,11 +1,14 @@
 """A frame of a batch of rows as one CUDA graph: the host launches step t, and reads step t - 1 while t runs.
 
 One graph for each size of batch, over any rows of one state: which ones is an input of the graph. A step takes the
-smallest that holds its rows, and fills it up with a row that is nobody's. The graphs share their memory. By the
-off-switch the same step runs kernel by kernel; on a CPU, where a large batch costs little more, it is always all rows,
-in their place.
+smallest that holds its rows, and fills it up with a row that is nobody's. Prompts of other rows ride along in the same
+step: the weights are read once for both, which is most of what a prompt would cost alone; so each size has a second
+graph. The graphs share their memory. By the off-switch the same step runs kernel by kernel; on a CPU, where a large
+batch costs little more, it is always all rows, in their place. What computes prompts alone, the modules, takes one
+after the other.
 
-Rounding depends on the size of a batch, so a request is bit-equal to itself among steps of one size.
+Rounding depends on the size of a batch, and on whether prompts ride along, so a request is bit-equal to itself among
+steps of one size that they never join.
 
 Whoever changes the state between steps (joins, text) does it on the stream that is current here: its order is all the
 synchronisation there is.
@@ -21,10 +24,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agent_tts.engine.prefill import Part, PromptInputs
 from agent_tts.model.config import FRAME_SAMPLES
 from agent_tts.model.speech import SpeechFrame, SpeechModel, SpeechState
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+# Entries of prompts that a step computes: beside a frame about half a millisecond on a GPU, a second on a small CPU.
+GPU_ENTRIES, CPU_ENTRIES = 128, 64
 _MASKS = ("spoke", "ended", "starved", "full", "finite")
 _CODES = 16
 _WIDTH = _CODES + FRAME_SAMPLES + len(_MASKS)  # of a row: codes, samples, masks
@@ -93,6 +99,7 @@ class FrameGraphs:
         captured: False runs the same step kernel by kernel; so does a CPU.
         buckets: on a GPU, sizes of batches besides the largest, which is all rows, or as many as fit the last bucket;
             None is `BUCKETS`.
+        beside: prompts may ride along with a frame.
     """
 
     def __init__(
@@ -102,6 +109,7 @@ class FrameGraphs:
         *,
         captured: bool = True,
         buckets: Sequence[int] | None = None,
+        beside: bool = True,
         progress: Progress | None = None,
     ) -> None:
         device = state.frame.ended.device
@@ -117,17 +125,46 @@ class FrameGraphs:
         self._all = torch.ones(most, dtype=torch.bool, device=device)
         # What the host writes and reads, in turns.
         self._turns = [_Turn(self._who) for _ in range(_IN_FLIGHT)]
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        # Entries of prompts that a step computes.
+        self.entries = GPU_ENTRIES if self._on_device else CPU_ENTRIES
+        # What it reads of them, where those of several rows are computed at once. None where each is alone.
+        self._prompts: PromptInputs | None = None
+        if model.frame.ops.talk_beside is not None:
+            self._prompts = PromptInputs(state.frame, self.entries, model.frame.config.talker.num_code_groups)
+        self._beside = beside and self._prompts is not None
+        # By the rows of the frame, or 0 without one, and whether there are prompts.
+        self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, _Written]] = {}
         if captured and self._on_device:
             self._capture(progress or (lambda done, total: None))
 
-    def launch(self, rows: Sequence[int]) -> Launched:
-        """A step of these different rows: at least one, and at most `most`.
+    def step(self, rows: Sequence[int], parts: Sequence[Part] = ()) -> tuple[Launched | None, list[Tensor]]:
+        """A frame of these different rows, at most `most`, and parts of prompts of others, of `entries` together.
 
-        Waits for the step before the last, if that is still under way: its memory is used again.
+        Gives the frame, if there are rows, and of each part what its last entry is embedded as, [H]. Waits for the
+        frame before the last, if that is still under way: its memory is used again.
         """
+        if rows and (self._beside or not parts):
+            return self._frame(rows, parts)
+        embedded = self._compute(parts) if parts else []
+        return self._frame(rows)[0] if rows else None, embedded
+
+    def _compute(self, parts: Sequence[Part]) -> list[Tensor]:
+        """Parts of prompts without a frame."""
+        if self._prompts is None:
+            return [self._compute_alone(part) for part in parts]
+        ends = self._prompts.fill(parts)
+        return self._run(0, prompts=True).at(ends)
+
+    def _compute_alone(self, part: Part) -> Tensor:
+        frame, state = self._model.frame, self._state.frame
+        entries = frame.entries(state, part.row, part.positions, part.numbers, part.vector)
+        return frame.prefill(state, entries, part.span)[-1]
+
+    def _frame(self, rows: Sequence[int], parts: Sequence[Part] = ()) -> tuple[Launched, list[Tensor]]:
+        """With these parts beside it, where they may be."""
         if not self._on_device:
-            return self._on_host(rows)
+            return self._frame_on_host(rows), []
+        ends = self._prompts.fill(parts) if self._prompts and parts else []
         count, size = len(rows), next(size for size in self._sizes if size >= len(rows))
         turn = self._turns[0]
         self._turns = [*self._turns[1:], turn]
@@ -135,41 +172,71 @@ class FrameGraphs:
         turn.written.synchronize()
         turn.who[:size] = torch.tensor([*rows, *[self._nobody] * (size - count)])
         self._who[:size].copy_(turn.who[:size], non_blocking=True)
-        if size in self._graphs:
-            graph, packed = self._graphs[size]
-            graph.replay()
-        else:
-            packed = self._step(size)
+        written = self._run(size, prompts=bool(parts))
         out = turn.packed[:count]
-        out.copy_(packed[:count], non_blocking=True)
+        out.copy_(written.frame[:count], non_blocking=True)
         turn.written.record()
-        return Launched(size, out, turn.written)
+        return Launched(size, out, turn.written), written.at(ends)
 
-    def _on_host(self, rows: Sequence[int]) -> Launched:
+    def _frame_on_host(self, rows: Sequence[int]) -> Launched:
         self._who.zero_()
         self._who[list(rows)] = True
         packed = _pack(self._model.step(self._state, self._who))
         return Launched(len(packed), packed[list(rows)], None)
 
+    def _run(self, size: int, *, prompts: bool) -> _Written:
+        """By a graph where there is one: then it is written where it was the last time."""
+        if (size, prompts) not in self._graphs:
+            return self._by_kernels(size, prompts=prompts)
+        graph, written = self._graphs[size, prompts]
+        graph.replay()
+        return written
+
     @torch.inference_mode()
-    def _step(self, size: int) -> Tensor:
-        return _pack(self._model.step(self._state, self._all[:size], self._who[:size]))
+    def _by_kernels(self, size: int, *, prompts: bool) -> _Written:
+        frame, beside = self._model.frame, None
+        if prompts:
+            assert self._prompts is not None
+            beside = frame.embed(self._prompts.entries)
+        if not size:
+            assert beside is not None
+            frame.ops.prefill(beside, self._state.frame.cache, None)
+            return _Written(beside.x[:0], beside.x)
+        packed = _pack(self._model.step(self._state, self._all[:size], self._who[:size], beside))
+        return _Written(packed, beside.x if beside else packed[:0])
 
     def _capture(self, progress: Progress) -> None:
-        """Captures all sizes, the largest first: the smaller ones fit into its memory."""
+        """Captures all that there may be, the largest first: the others fit into its memory."""
         self._who.fill_(self._nobody)  # who has ended: it changes nothing, and compiles what has to be compiled
         pool = torch.cuda.graph_pool_handle()
-        for done, size in enumerate(reversed(self._sizes), 1):
+        sizes = self._sizes[::-1]
+        wanted = [(size, True) for size in sizes if self._beside] + [(size, False) for size in sizes]
+        if self._prompts is not None:
+            wanted.append((0, True))
+        for done, (size, prompts) in enumerate(wanted, 1):
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                self._step(size)
+                self._by_kernels(size, prompts=prompts)
             torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                packed = self._step(size)
-            self._graphs[size] = graph, packed
-            progress(done, len(self._sizes))
+                written = self._by_kernels(size, prompts=prompts)
+            self._graphs[size, prompts] = graph, written
+            progress(done, len(wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What a step wrote on the device. The next replay writes there again."""
+
+    frame: Tensor  # int16[B, _WIDTH]
+    embedded: Tensor  # [P, H]: entries of prompts
+
+    def at(self, ends: Sequence[int]) -> list[Tensor]:
+        """A copy of some entries."""
+        kept = self.embedded.clone() if ends else self.embedded
+        return [kept[end] for end in ends]
 
 
 class _Turn:

@@ -1,98 +1,79 @@
 """Which prompts a step computes: the rule, in the order in which they came. It knows nothing of tensors.
 
-A step computes one batch: the first prompt that waits, and in the places that are left those behind it that are as
-long, up to padding. So however many come, the rows that speak wait for as many positions as a batch has; whoever is
-passed in the queue loses no time by it; and how a prompt is rounded does not depend on the others. A prompt that is
-longer than a batch is computed in parts; after each it goes to the end of the queue.
+A step computes a bounded number of positions, so that those that speak wait no longer however many come. Each prompt is
+computed in parts: first what it shares with others of its voice, then the rest, cut where a part would be longer than
+a step takes. So where it is cut, and how it is rounded, does not depend on the others.
 """
 
 from __future__ import annotations
 
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-SHORTEST = 16  # positions that the shortest prompts are padded to: those of a named speaker have 9 or 10
-
 
 class Waiting(Protocol):
-    """A prompt that waits."""
+    """A prompt that waits. Its entries are its positions, and what follows the last of them."""
 
-    computed: int  # positions
+    computed: int  # entries
 
     @property
-    def length(self) -> int: ...  # positions
+    def shared(self) -> int: ...  # leading entries that are the same in other prompts
+
+    @property
+    def length(self) -> int: ...  # entries
 
 
 WaitingT = TypeVar("WaitingT", bound=Waiting)
 
 
-class Shape(NamedTuple):
-    """Of a batch."""
+class Taken(NamedTuple, Generic[WaitingT]):
+    """A part of a prompt that this step computes."""
 
-    rows: int
-    length: int  # positions of each row
-    begun: bool  # the prompt has been begun by another step, so that it reads more than the batch
+    one: WaitingT
+    begin: int  # entries
+    end: int
 
 
 class PromptQueue(Generic[WaitingT]):
-    """Prompts that wait, and the batch that the next step computes.
+    """Prompts that wait.
 
     Args:
-        positions: of a batch, padding included; a power of two, at least `SHORTEST`.
+        entries: that a step computes.
     """
 
-    def __init__(self, positions: int) -> None:
-        self._positions = positions
+    def __init__(self, entries: int) -> None:
+        self._entries = entries
         self._waiting: list[WaitingT] = []
-        self.batch: list[WaitingT] = []
 
-    def shapes(self) -> list[Shape]:
-        """All that a batch may have, the largest first."""
-        lengths = [self._positions]
-        while lengths[-1] > SHORTEST:
-            lengths.append(lengths[-1] // 2)
-        return [Shape(1, self._positions, True), *(Shape(self._positions // n, n, False) for n in lengths)]
-
-    def shape(self, one: WaitingT) -> Shape:
-        """Of the batch that a prompt is computed in."""
-        length = SHORTEST
-        while one.computed or length < one.length:
-            if length == self._positions:
-                break
-            length *= 2
-        return Shape(self._positions // length, length, one.computed > 0)
-
-    def part(self, one: WaitingT) -> int:
-        """How many positions of a prompt its next batch computes."""
-        return min(one.length - one.computed, self._positions)
-
-    def ends(self, one: WaitingT) -> bool:
-        """Whether its next batch is its last."""
-        return one.length - one.computed <= self._positions
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
 
     def add(self, one: WaitingT) -> None:
         """A prompt comes."""
         self._waiting.append(one)
-        self._fill()
 
     def drop(self, one: WaitingT) -> None:
-        """A prompt is not wanted any more, if it was; another takes its place."""
-        for those in (self._waiting, self.batch):
-            if one in those:
-                those.remove(one)
-        self._fill()
+        """A prompt is not wanted any more, if it was."""
+        if one in self._waiting:
+            self._waiting.remove(one)
 
-    def done(self) -> None:
-        """The batch has been computed: the next one is made up."""
-        batch, self.batch = self.batch, []
-        for one in batch:
-            one.computed += self.part(one)
-            if one.computed < one.length:
+    def take(self) -> list[Taken[WaitingT]]:
+        """What this step computes: the next part of the first, and of those behind it whose parts there is room for.
+
+        Whoever needs more goes to the end.
+        """
+        left, taken = self._entries, []
+        for one in self._waiting:
+            part = self._part(one)
+            if part.end - part.begin <= left:
+                left -= part.end - part.begin
+                taken.append(part)
+        for one, _, end in taken:
+            self._waiting.remove(one)
+            one.computed = end
+            if end < one.length:
                 self._waiting.append(one)
-        self._fill()
+        return taken
 
-    def _fill(self) -> None:
-        for one in list(self._waiting):
-            shape = self.shape(one)
-            if not self.batch or (self.shape(self.batch[0]) == shape and len(self.batch) < shape.rows):
-                self._waiting.remove(one)
-                self.batch.append(one)
+    def _part(self, one: WaitingT) -> Taken[WaitingT]:
+        end = one.shared if one.computed < one.shared else one.length
+        return Taken(one, one.computed, min(end, one.computed + self._entries))

@@ -96,15 +96,16 @@ class Qwen3Engine:
                 outputs += self._slots.guard(row, partial(self._prepare, row))
         for row in self._slots.owners([one.slot for one in inputs if isinstance(one, Open)]):
             outputs += self._slots.guard(row, partial(self._join, row))  # ahead of its text
-        computed = [model.update() for model in self._models]
+        computes = [model.update() for model in self._models]
         before, self._under_way = self._under_way, []
-        for model in self._models:
-            if running := [row for row in rows if row.runs and row.model is model]:
+        for model, prompts in zip(self._models, computes, strict=True):
+            running = [row for row in rows if row.runs and row.model is model]
+            if running or prompts:
                 pieces = [(row, row.begin()) for row in running]
-                launched = model.launch([row.track.slot for row in running])
-                self._under_way.append(_Frames(model, pieces, launched))
+                if launched := model.launch([row.track.slot for row in running]):
+                    self._under_way.append(_Frames(model, pieces, launched))
         if self._under_way and self._overlaps:
-            kind = (*computed, *((frames.model.name, frames.launched.size) for frames in self._under_way))
+            kind = (*computes, *((frames.model.name, frames.launched.size) for frames in self._under_way))
             self._pace.launched(kind, time.perf_counter(), time.perf_counter() - began)
         outputs = self._hear(before) + outputs
         if not self._overlaps:
@@ -113,7 +114,7 @@ class Qwen3Engine:
         for row in rows:
             if row.outlet is not None and self._slots.owns(row):
                 outputs += self._slots.guard(row, row.hand_out)
-        if rows and not (outputs or self._under_way or any(computed)):
+        if rows and not (outputs or self._under_way or any(computes)):
             _wait([row.loading for row in rows if row.loading])
         return outputs
 

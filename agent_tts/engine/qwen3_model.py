@@ -153,9 +153,14 @@ class Qwen3Model:
         if captured:
             logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if fused else "")
         runner = FrameGraphs(
-            model, state, captured=captured, buckets=() if self._one_size else None, progress=self._tell
+            model,
+            state,
+            captured=captured,
+            buckets=() if self._one_size else None,
+            beside=not self._one_size,
+            progress=self._tell,
         )
-        admission = Admission(model, state, self.positions, pages, captured=captured)
+        admission = Admission(model, state, self.positions, pages, entries=runner.entries)
         times.append(time.monotonic())
         spans = [after - before for before, after in pairwise(times)]
         logger.info("{}: weights {:.1f} s, then kernels {:.1f} s, capture {:.1f} s", self.name, *spans)
@@ -174,6 +179,7 @@ class Qwen3Model:
             positions=self.positions,
             paged=self.pages is not None,
             sizes=(self.batch,) if self._one_size else tuple(batch_sizes(self.rows)),
+            beside=not self._one_size,
             capability=torch.cuda.get_device_capability(self.device),
         )
 
@@ -213,8 +219,8 @@ class Qwen3Model:
     def join(self, row: int, prompt: Prompt, sampling: Sampling, speaker: Speaker) -> bool:
         """Give a row to a prompt, whoever had it before; True when the row may run from the next update on.
 
-        False as long as there is too little of the cache left for it, or others have to be computed first, or a part of
-        it later, so that no step takes much longer: then it has to be called again, with the same prompt.
+        False as long as there is too little of the cache left for it, or its prompt has to be computed, which steps do:
+        then it has to be called again, with the same prompt.
 
         Raises:
             ValueError: the prompt is longer than the cache, or needs a speaker's vector.
@@ -246,12 +252,15 @@ class Qwen3Model:
         self._loaded.admission.add_text(row, [*tokens, *end], complete=complete)
 
     def update(self) -> bool:
-        """Do what rows that join and texts that were added ask for, ahead of a step; whether prompts were computed."""
+        """Do what rows that join and texts that were added ask for, ahead of a step; whether it computes prompts."""
         return self._running is not None and self._running.admission.update()
 
-    def launch(self, rows: Sequence[int]) -> Launched:
-        """Begin a frame of different rows, `batch` at most: each has joined, and has text or knows that it is all."""
-        return self._loaded.graphs.launch(rows)
+    def launch(self, rows: Sequence[int]) -> Launched | None:
+        """Begin a step: prompts that wait, and a frame of different rows, `batch` at most; None with no rows.
+
+        Each row has joined, and has text or knows that it is all.
+        """
+        return self._loaded.launch(rows)
 
 
 def _name_of(dtype: torch.dtype) -> str:
@@ -267,20 +276,27 @@ class _Running:
     graphs: FrameGraphs
     admission: Admission
 
+    def launch(self, rows: Sequence[int]) -> Launched | None:
+        """See `Qwen3Model.launch`."""
+        launched, ends = self.graphs.step(rows, self.admission.take())
+        self.admission.computed(ends)
+        return launched
+
     def warm_up(self, most: int) -> None:
         """Let up to `most` rows speak: what is loaded or allocated on first use would be heard by the first callers.
 
         Fewer, where so many have no room in the cache.
         """
-        prompt = Prompt((Position(0, None),) * 16, start=None, text=(0,), complete=False)
+        prompt = Prompt((Position(0, None),) * 16, shared=16, start=None, text=(0,), complete=False)
         speaker, join = Speaker(Voice()), self.admission.join
         for rows in map(range, sorted({1, most})):
             for _ in ("computed", "kept"):
                 joined: list[int] = []
-                for _ in rows:  # each update computes one prompt at least
+                for _ in range(len(rows) + 1):  # each step computes one prompt at least
                     joined += [row for row in rows if row not in joined and join(row, prompt, Sampling(), speaker)]
                     self.admission.update()
-                self.graphs.launch(joined).result()
+                    if launched := self.launch(joined):
+                        launched.result()
                 for row in rows:
                     self.admission.release(row)
         self.admission.prefixes.clear()

@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from agent_tts.model.config import ModelConfig
@@ -21,7 +22,7 @@ from agent_tts.model.predictor import Draw, Predictor, PredictorState
 from agent_tts.model.prompt import VECTOR, Prompt
 from agent_tts.model.row_changes import Prefix, RowChanges
 from agent_tts.model.sampling import Sampling, Warp, draw, forbid, penalise
-from agent_tts.model.talker import Talker
+from agent_tts.model.talker import PromptPositions, Talker
 from agent_tts.model.upload import staged
 
 # What chooses a code of every row: (logits [B, V], codebook from 0) -> int64[B].
@@ -35,32 +36,33 @@ class StepOps:
     """The parts of a step that there are two of: the modules, and fused kernels (`fused.fuse`)."""
 
     talk: Callable[[Tensor, Tensor, Cache, Tensor | None], Tensor]  # as Talker.step; its input may be overwritten
-    prefill: Callable[[Tensor, Tensor, Tensor, Cache, int | None], None]  # as Talker.prefill
+    prefill: Callable[[PromptPositions, Cache, int | None], None]  # as Talker.prefill; of any rows, with `talk_beside`
+    # As `talk`, with prompts of other rows in the same products; None where every prompt is computed alone.
+    talk_beside: Callable[[Tensor, Tensor, Cache, Tensor | None, PromptPositions], Tensor] | None
     complete: Callable[[PredictorState, Tensor, Tensor, Draw], tuple[Tensor, Tensor]]  # as Predictor.forward
     draw: Callable[[Tensor, Warp, Tensor, Tensor, int], Tensor]  # as sampling.draw
 
 
 @dataclass(frozen=True, slots=True)
-class PromptParts:
-    """Parts of the prompts of some rows that do not run, padded to one length. B rows, T positions, K codebooks."""
+class PromptEntries:
+    """P entries of prompts, of rows that do not run; see `Prompt.numbers`. K codebooks."""
 
-    rows: Tensor  # int64[B]
-    at: Tensor  # int64[B]: positions of the prompt that are in the row already
-    lengths: Tensor  # int64[B]: positions of the part; the rest is padding, which reaches nobody
-    numbers: Tensor  # int64[B, T + 1, 1 + K]: as `Prompt.numbers`, with what the first frame step adds at the end
-    vectors: Tensor  # [B, H]: speakers' vectors, where the numbers have a place for one
+    rows: Tensor  # int64[P]
+    positions: Tensor  # int64[P]: in the row; the sink for what is only embedded: a prompt's last entry, and padding
+    numbers: Tensor  # int64[P, 1 + K]
+    vectors: Tensor  # [P, H]: the speaker's, at the entry that has a place for it
 
     @staticmethod
-    def size(rows: int, length: int, codebooks: int) -> int:
+    def size(count: int, codebooks: int) -> int:
         """How many numbers `of` wants."""
-        return rows * (3 + (length + 1) * (1 + codebooks))
+        return count * (3 + codebooks)
 
     @staticmethod
-    def of(packed: Tensor, vectors: Tensor, length: int) -> PromptParts:
+    def of(packed: Tensor, vectors: Tensor) -> PromptEntries:
         """Views of one int64[size], in the order of the fields."""
-        rows = len(vectors)
-        row, at, lengths = packed[: 3 * rows].view(3, rows)
-        return PromptParts(row, at, lengths, packed[3 * rows :].view(rows, length + 1, -1), vectors)
+        count = len(vectors)
+        rows, positions = packed[: 2 * count].view(2, count)
+        return PromptEntries(rows, positions, packed[2 * count :].view(count, -1), vectors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class FrameModel(nn.Module):
         self.control: Tensor  # bool[V]: never drawn
         control = (codes >= config.talker.vocab_size - CONTROL_CODES) & ~self.end_of_speech
         self.register_buffer("control", control, persistent=False)
-        self.ops = StepOps(self.talker.step, self.talker.prefill, self.predictor, draw)
+        self.ops = StepOps(self.talker.step, self.talker.prefill, None, self.predictor, draw)
 
     def init_state(
         self, rows: int, positions: int, pages: int | None = None, page_positions: int = PAGE_POSITIONS
@@ -147,51 +149,68 @@ class FrameModel(nn.Module):
             ValueError: see `check`.
         """
         self.check(state, prompt, vector)
-        length, device = len(prompt.prefix), state.ended.device
-        numbers = prompt.numbers(self.config.talker.num_code_groups)
-        packed = np.concatenate((np.array([row, 0, length]), numbers), axis=None)
-        vectors = torch.zeros_like(state.feedback[:1]) if vector is None else vector.to(state.feedback)[None]
-        parts = PromptParts.of(staged(packed, device).to(device, non_blocking=True), vectors, length)
+        positions = np.append(np.arange(len(prompt.prefix)), state.cache.sink)
+        entries = self.entries(state, row, positions, prompt.numbers(self.config.talker.num_code_groups), vector)
         changes = RowChanges(state)
-        changes.join(row, length, sampling)
-        changes.start(row, self.prefill(state, parts, None)[0])
+        changes.join(row, len(prompt.prefix), sampling, self.prefill(state, entries, None)[-1])
         changes.add_text(row, prompt.text, complete=prompt.complete)
         changes.apply()
 
-    @torch.inference_mode()
-    def prefill(self, state: FrameState, parts: PromptParts, span: int | None) -> Tensor:
-        """Computes parts of prompts into their rows; gives the codec side of their first frame steps, [B, H].
+    @staticmethod
+    def entries(
+        state: FrameState, row: int, positions: NDArray[np.int64], numbers: NDArray[np.int64], vector: Tensor | None
+    ) -> PromptEntries:
+        """Entries of one row's prompt, on their way to the device; `vector` [H] where the numbers have a place."""
+        device = state.ended.device
+        packed = np.concatenate((np.full(len(positions), row), positions, numbers), axis=None)
+        vectors = state.feedback[:1] if vector is None else vector.to(state.feedback)[None]
+        sent = staged(packed, device).to(device, non_blocking=True)
+        return PromptEntries.of(sent, vectors.expand(len(positions), -1))
 
-        It asks the host nothing, so it can be captured once and replayed. `span` is how many leading positions of
-        their rows the parts may read, themselves included; None where all of them are the beginning of a prompt.
+    @torch.inference_mode()
+    def prefill(self, state: FrameState, entries: PromptEntries, span: int | None) -> Tensor:
+        """Computes entries into their rows; gives what each has been embedded as, [P, H].
+
+        What it gives for a prompt's last entry is the codec side of the row's first frame step. It asks the host
+        nothing, so it can be captured once and replayed. For one row, or for any where `ops` has `talk_beside`. `span`
+        is how many leading positions of the row they may read; None where they begin at position 0.
         """
-        offsets = torch.arange(parts.numbers.shape[1] - 1, device=parts.at.device)
-        positions = torch.where(offsets < parts.lengths[:, None], parts.at[:, None] + offsets, state.cache.sink)
-        x = self.embed(parts.numbers, parts.vectors)
-        self.ops.prefill(x[:, :-1], parts.rows, positions, state.cache, span)
-        return x[:, -1]
+        embedded = self.embed(entries)
+        self.ops.prefill(embedded, state.cache, span)
+        return embedded.x
 
     @torch.inference_mode()
-    def prefix(self, state: FrameState, row: int, positions: int, start: Tensor) -> Prefix:
+    def prefix(self, state: FrameState, row: int, positions: int, start: Tensor | None) -> Prefix:
         """A copy of what a row has just computed, for the next request with the same `positions` long prefix."""
         keys, values = state.cache.read(row, positions)
         return Prefix(keys, values, start)
 
-    def embed(self, numbers: Tensor, vectors: Tensor) -> Tensor:
-        """The sum of both sides of each position: int64[B, T, 1 + K] as `Prompt.numbers`, [B, H] -> [B, T, H]."""
+    @torch.inference_mode()
+    def embed(self, entries: PromptEntries) -> PromptPositions:
+        """The sum of both sides of each entry."""
+        numbers = entries.numbers
         known, ids = numbers >= 0, numbers.clamp(min=0)
-        text = self.talker.embed_text(ids[..., 0]).masked_fill(~known[..., :1], 0)
+        text = self.talker.embed_text(ids[:, 0]).masked_fill(~known[:, :1], 0)
         tables = (self.talker.codec_embedding, *self.predictor.codec_embedding)
-        codes = torch.stack([table(ids[..., index]) for index, table in enumerate(tables, 1)], dim=2)
-        said = codes.masked_fill(~known[..., 1:, None], 0).sum(2)
-        return text + torch.where(numbers[..., 1:2] == VECTOR, vectors[:, None], said)
+        codes = torch.stack([table(ids[:, index]) for index, table in enumerate(tables, 1)], dim=1)
+        said = codes.masked_fill(~known[:, 1:, None], 0).sum(1)
+        x = text + torch.where(numbers[:, 1:2] == VECTOR, entries.vectors, said)
+        return PromptPositions(x, entries.rows, entries.positions)
 
     @torch.inference_mode()
-    def step(self, state: FrameState, run: Tensor, choose: Choose | None = None, rows: Tensor | None = None) -> Frame:
+    def step(
+        self,
+        state: FrameState,
+        run: Tensor,
+        choose: Choose | None = None,
+        rows: Tensor | None = None,
+        beside: PromptPositions | None = None,
+    ) -> Frame:
         """One frame for the rows of a mask bool[B]; nothing of any other row changes.
 
         The batch are the rows int64[B], or all. A row that is there twice must not run. `choose` takes the place of
-        drawing: for a comparison that hears the logits and forces the codes.
+        drawing: for a comparison that hears the logits and forces the codes. `beside` are prompts that are computed
+        with it, where `ops` has `talk_beside`.
 
         A row that is to run but has no text, or no room, or has ended, does not run. No row reads tts_pad, or draws the
         end of speech, before it has read the whole of its text.
@@ -207,7 +226,7 @@ class FrameModel(nn.Module):
         at = now.text_read.clamp(max=state.text.shape[1] - 1)
         token = torch.where(has_text, state.text[batch, at], self.config.tts_pad_token_id)
         x = now.feedback + self.talker.embed_text(token)
-        hidden = self.ops.talk(x, torch.where(run, now.position, state.cache.sink), state.cache, rows)
+        hidden = self._talk(x, torch.where(run, now.position, state.cache.sink), state.cache, rows, beside)
 
         text_read = now.text_read + has_text
         may_end = now.text_complete & (text_read >= now.text_length) & (now.frame >= now.sampling.min_frames)
@@ -226,6 +245,14 @@ class FrameModel(nn.Module):
         state.ended[batch] = now.ended | ended
         finite = run & hidden.isfinite().all(-1)
         return Frame(torch.cat((first[:, None], others), dim=1), run & ~ended, finite, ended, starved, full)
+
+    def _talk(
+        self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None, beside: PromptPositions | None
+    ) -> Tensor:
+        if beside is None:
+            return self.ops.talk(x, positions, cache, rows)
+        assert self.ops.talk_beside is not None, "here every prompt is computed alone"
+        return self.ops.talk_beside(x, positions, cache, rows, beside)
 
     def _mask_first(self, state: FrameState, logits: Tensor, may_end: Tensor) -> Tensor:
         """What of the first code's logits may be drawn: float32[B, V], bool[B] -> float32[B, V]."""

@@ -1,12 +1,12 @@
 """The frame step out of fused kernels, for a GPU with triton: same values as the modules, up to the order of sums.
 
-The positions of prompts are as many rows of a step of the talker. The weights of parallel layers are joined into one
-tensor, and the modules keep views of it: no weight is in memory twice.
+A position of a prompt is one more row of a step of the talker: so prompts ride along in the products of a frame. The
+weights of parallel layers are joined into one tensor, and the modules keep views of it: no weight is in memory twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -29,12 +29,13 @@ from agent_tts.model.kernels.linear import Norm, linear, rms_norm
 from agent_tts.model.kernels.sampling import draw
 from agent_tts.model.layers import Cache, Layer, RMSNorm, Transformer, TransformerShape
 from agent_tts.model.predictor import Draw, PredictorState
+from agent_tts.model.talker import PromptPositions
 
 
 def fuse(model: FrameModel) -> None:
     """Makes the steps of a loaded model run on the kernels: on a GPU, in bfloat16."""
     talker = FusedTalker(model)
-    model.ops = StepOps(talker.step, talker.prefill, FusedPredictor(model).step, draw)
+    model.ops = StepOps(talker.step, talker.prefill, talker.step_beside, FusedPredictor(model).step, draw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,18 @@ def joined(*modules: nn.Module) -> Tensor:
     return whole
 
 
+@dataclass(frozen=True, slots=True)
+class _Queries:
+    """Rows of a step that find their keys in the same way."""
+
+    positions: Tensor  # int64[M]
+    table: Tensor  # int64[M, pages of a row]
+    scratch: Scratch
+    attend: Callable[[Tensor, Tensor, Heads, Place, Scratch, Tensor, Tensor], None]
+
+
 class FusedTalker:
-    """`Talker.step` and `Talker.prefill`."""
+    """`Talker.step` and `Talker.prefill`, one after the other or both at once."""
 
     def __init__(self, model: FrameModel) -> None:
         config, talker = model.config.talker, model.talker
@@ -96,26 +107,46 @@ class FusedTalker:
         self._together: dict[int, Scratch] = {}
 
     def step(self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None = None) -> Tensor:
-        size, table = len(x), cache.table if rows is None else cache.table[rows]
+        return self._run(x, cache, self._frames(positions, cache, rows))
+
+    def step_beside(
+        self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None, prompts: PromptPositions
+    ) -> Tensor:
+        """Both: what `step` gives. No row is of both."""
+        queries = self._frames(positions, cache, rows), self._prompts(prompts, cache)
+        return self._run(torch.cat((x, prompts.x)), cache, *queries)[: len(x)]
+
+    def prefill(self, prompts: PromptPositions, cache: Cache, span: int | None) -> None:
+        """Of any rows; each position reads those before it, so there is no need to know a span."""
+        self._run(prompts.x.clone(), cache, self._prompts(prompts, cache))
+
+    def _frames(self, positions: Tensor, cache: Cache, rows: Tensor | None) -> _Queries:
+        size, table = len(positions), cache.table if rows is None else cache.table[rows]
         if size not in self._scratch:
-            self._scratch[size] = Scratch.empty(size, cache.sink + 1, self.heads, x.device)
+            self._scratch[size] = Scratch.empty(size, cache.sink + 1, self.heads, positions.device)
+        return _Queries(positions, table, self._scratch[size], attend)
+
+    def _prompts(self, prompts: PromptPositions, cache: Cache) -> _Queries:
+        size = len(prompts.x)
+        if size not in self._together:
+            self._together[size] = Scratch.together(size, cache.sink + 1, self.heads, prompts.x.device)
+        return _Queries(prompts.positions, cache.table[prompts.rows], self._together[size], attend_together)
+
+    def _run(self, x: Tensor, cache: Cache, *queries: _Queries) -> Tensor:
         for index, layer in enumerate(self.layers):
-            place = Place(positions, cache.keys[index], cache.values[index], table, cache.sink)
-            x = layer.run(x, partial(attend, layer.q_norm, layer.k_norm, self.heads, place, self._scratch[size]))
+            x = layer.run(x, partial(self._attend, layer, cache.keys[index], cache.values[index], cache.sink, queries))
         return rms_norm(x, self._norm.weight, self._norm.eps)
 
-    def prefill(self, x: Tensor, rows: Tensor, positions: Tensor, cache: Cache, span: int | None) -> None:
-        """Every position is a row of its own, which reads no more than the `span` that it may."""
-        table = cache.table[rows[:, None].expand_as(positions).flatten()]
-        x, positions = x.flatten(0, 1), positions.flatten()
-        size = len(x)
-        if size not in self._together:
-            self._together[size] = Scratch.together(size, cache.sink + 1, self.heads, x.device)
-        for index, layer in enumerate(self.layers):
-            place = Place(positions, cache.keys[index], cache.values[index], table, cache.sink)
-            x = layer.run(
-                x, partial(attend_together, layer.q_norm, layer.k_norm, self.heads, place, self._together[size])
-            )
+    def _attend(
+        self, layer: FusedLayer, keys: Tensor, values: Tensor, sink: int, queries: Sequence[_Queries], qkv: Tensor
+    ) -> Tensor:
+        """What they find in one layer of the cache, one after the other."""
+        out = qkv.new_empty(len(qkv), self.heads.queries * self.heads.dim)
+        sizes = [len(those.positions) for those in queries]
+        for those, mine, found in zip(queries, torch.split(qkv, sizes), torch.split(out, sizes), strict=True):
+            place = Place(those.positions, keys, values, those.table, sink)
+            those.attend(layer.q_norm, layer.k_norm, self.heads, place, those.scratch, mine, found)
+        return out
 
 
 class FusedPredictor:

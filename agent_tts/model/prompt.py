@@ -71,6 +71,7 @@ class Prompt:
     """A prompt, split at the position that the first frame step reads."""
 
     prefix: tuple[Position, ...]
+    shared: int  # its leading positions that do not depend on the text
     start: Codec  # codec side of the first frame step
     text: tuple[int, ...]  # text side of the frame steps, one a frame; tts_pad for ever after
     complete: bool  # `text` ends with tts_eos or has already been read: more must not be added
@@ -80,14 +81,22 @@ class Prompt:
         """Whether there is a place for the speaker's vector."""
         return any(position.codec is Speaker.VECTOR for position in self.prefix)
 
-    def numbers(self, codebooks: int) -> NDArray[np.int64]:
-        """Every position of the prefix, then what the first frame step adds of it: int64[T + 1, 1 + codebooks].
+    @property
+    def length(self) -> int:
+        """How many entries `numbers` has: a position each, and what the first frame step adds of the prompt."""
+        return len(self.prefix) + 1
+
+    def numbers(self, codebooks: int, begin: int = 0, end: int | None = None) -> NDArray[np.int64]:
+        """Entries `begin` to `end` of the prompt, the last of which is `start`: int64[n, 1 + codebooks].
 
         The token of the text, then the codes of the codec side. NOTHING stands where there is none, and VECTOR in the
         place of the first code where the speaker's vector belongs.
         """
-        numbers = np.full((len(self.prefix) + 1, 1 + codebooks), NOTHING, np.int64)
-        for row, (text, codec) in zip(numbers, (*self.prefix, Position(None, self.start)), strict=True):
+        entries = self.prefix[begin:end]
+        if end is None or end > len(self.prefix):
+            entries += (Position(None, self.start),)
+        numbers = np.full((len(entries), 1 + codebooks), NOTHING, np.int64)
+        for row, (text, codec) in zip(numbers, entries, strict=True):
             if text is not None:
                 row[0] = text
             if isinstance(codec, tuple):
@@ -175,9 +184,11 @@ def build_prompt(
     prefix += [Position(config.tts_bos_token_id, head[-1])]
 
     # From here on both sides run on their own: words on the one, what was said so far on the other.
+    known = len(prefix)
     words = [*text, config.tts_eos_token_id] if complete else [*text]
     said: list[Codec] = [talker.codec_bos_id]
     if voice.reference:
+        known += len(voice.reference.text)
         words = [*voice.reference.text, *words]
         said += voice.reference.frames
 
@@ -187,4 +198,4 @@ def build_prompt(
         words = []
     beside = [*words[: len(before)], *[config.tts_pad_token_id] * (len(before) - len(words))]
     prefix += [Position(word, codec) for word, codec in zip(beside, before, strict=True)]
-    return Prompt(tuple(prefix), start, tuple(words[len(before) :]), complete)
+    return Prompt(tuple(prefix), min(known, len(prefix)), start, tuple(words[len(before) :]), complete)

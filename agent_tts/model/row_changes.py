@@ -17,11 +17,11 @@ from agent_tts.model.upload import upload
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What a row has computed of a prompt before its first frame step: T positions, the same for every such prompt."""
+    """What a row has computed of a prompt: its first T positions, the same for every prompt that begins so."""
 
     keys: Tensor  # [layers, T, key/value heads, head_dim]
     values: Tensor  # same shape
-    start: Tensor  # [H]: codec side of the first frame step
+    start: Tensor | None  # [H]: codec side of the first frame step; None unless the prompt ends here
 
 
 @dataclass(slots=True)
@@ -30,8 +30,7 @@ class _Join:
 
     counts: NDArray[np.int64]  # [COUNTS]
     wishes: NDArray[np.float32]  # [WISHES]
-    start: Tensor | None  # [H]; None until it is known
-    prefix: Prefix | None  # None: it is in the row by then
+    start: Tensor  # [H]: codec side of the first frame step
 
 
 @dataclass(slots=True)
@@ -51,26 +50,27 @@ class RowChanges:
 
     def __init__(self, state: FrameState) -> None:
         self._state = state
+        self._prefixes: dict[int, Prefix] = {}
         self._joins: dict[int, _Join] = {}
         self._texts: dict[int, _Text] = {}
 
-    def join(self, row: int, positions: int, sampling: Sampling, prefix: Prefix | None = None) -> None:
+    def begin(self, row: int, prefix: Prefix) -> None:
+        """Puts the beginning of a prompt into a row."""
+        self._prefixes[row] = prefix
+
+    def join(self, row: int, positions: int, sampling: Sampling, start: Tensor) -> None:
         """Gives a row to a request, with no text yet; whatever the former owner left is forgotten.
 
         Args:
-            positions: length of the prompt's prefix.
-            prefix: what is to be written there. Without, it is there before `apply`, which `start` needs to have told.
+            positions: length of the prompt's prefix, which is in the row by the next step.
+            start: codec side of the first frame step, [H].
         """
         counts = np.zeros(COUNTS, np.int64)
         counts[POSITION] = positions
         counts[SAMPLING:], wishes = sampling.numbers()
-        self._joins[row] = _Join(counts, np.array(wishes, np.float32), prefix.start if prefix else None, prefix)
+        self._joins[row] = _Join(counts, np.array(wishes, np.float32), start)
         self._texts.pop(row, None)
         self._state.text_lengths[row] = 0
-
-    def start(self, row: int, start: Tensor) -> None:
-        """The codec side of the first frame step of a row that joins: [H]."""
-        self._joins[row].start = start
 
     def add_text(self, row: int, tokens: Sequence[int], *, complete: bool) -> None:
         """Adds tokens to a row's text; the last of a complete text is tts_eos, which the caller adds.
@@ -88,16 +88,16 @@ class RowChanges:
 
     def forget(self, row: int) -> None:
         """Nothing of what was wanted of a row is wanted any more."""
-        self._joins.pop(row, None)
-        self._texts.pop(row, None)
+        for wanted in (self._prefixes, self._joins, self._texts):
+            wanted.pop(row, None)
 
     @torch.inference_mode()
     def apply(self) -> Tensor | None:
         """Tells the device, by one copy; the rows that joined there: int64[n], on the device; None where none did."""
-        joins, texts, self._joins, self._texts = self._joins, self._texts, {}, {}
-        if not joins and not texts:
+        prefixes, joins, texts = self._prefixes, self._joins, self._texts
+        self._prefixes, self._joins, self._texts = {}, {}, {}
+        if not (prefixes or joins or texts):
             return None
-        prefixes = {row: join.prefix for row, join in joins.items() if join.prefix}
         arrays = [
             *(_join_arrays(joins) if joins else ()),
             *(_prefix_arrays(prefixes, self._state.cache.page_positions) if prefixes else ()),
@@ -116,12 +116,11 @@ class RowChanges:
 
     def _write_joins(self, joins: Mapping[int, _Join], rows: Tensor, counts: Tensor, wishes: Tensor) -> None:
         state = self._state
-        starts = [join.start for join in joins.values() if join.start is not None]
         state.counts.index_copy_(1, rows, counts)
         state.wishes.index_copy_(1, rows, wishes)
         state.flags.index_fill_(1, rows, False)
         state.seen.index_fill_(0, rows, False)
-        state.feedback.index_copy_(0, rows, torch.stack(starts))
+        state.feedback.index_copy_(0, rows, torch.stack([join.start for join in joins.values()]))
 
     def _write_texts(self, rows: Tensor, lengths: Tensor, complete: Tensor, at: Tensor, tokens: Tensor) -> None:
         state = self._state

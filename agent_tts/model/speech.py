@@ -15,6 +15,7 @@ from agent_tts.model.codec import Codec
 from agent_tts.model.codec_state import CodecState
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.frame_state import FrameState
+from agent_tts.model.talker import PromptPositions
 
 PEAK = 32_767  # of int16
 
@@ -56,12 +57,14 @@ class SpeechModel:
         return SpeechState(frame, self.codec.init_state(rows, weight.device, weight.dtype))
 
     @torch.inference_mode()
-    def step(self, state: SpeechState, run: Tensor, rows: Tensor | None = None) -> SpeechFrame:
-        """One frame for the rows of a mask bool[B]; nothing of any other row changes.
+    def step(
+        self, state: SpeechState, run: Tensor, rows: Tensor | None = None, beside: PromptPositions | None = None
+    ) -> SpeechFrame:
+        """One frame for the rows of a mask bool[B]; nothing of any other row changes but of those `beside`.
 
-        The batch are the rows int64[B], or all. A row that is there twice must not run.
+        The batch are the rows int64[B], or all. A row that is there twice must not run. See `FrameModel.step`.
         """
-        frame = self.frame.step(state.frame, run, rows=rows)
+        frame = self.frame.step(state.frame, run, rows=rows, beside=beside)
         sound = self.decode(state.codec, frame.codes, frame.spoke, rows)
         finite = frame.finite & sound.isfinite().all(-1)
         pcm = (sound.nan_to_num().clamp(-1, 1) * PEAK).to(torch.int16)

@@ -6,11 +6,22 @@ Parameters carry the names of the checkpoint less the part that `checkpoint_name
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from agent_tts.model.config import TalkerConfig
 from agent_tts.model.layers import Cache, Transformer
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPositions:
+    """P positions of prompts, of rows that do not run."""
+
+    x: Tensor  # [P, H]
+    rows: Tensor  # int64[P]
+    positions: Tensor  # int64[P]: in the row; the sink for what leaves no trace
 
 
 class TextProjection(nn.Module):
@@ -41,13 +52,13 @@ class Talker(Transformer):
         projected: Tensor = self.text_projection(self.text_embedding(ids))
         return projected
 
-    def prefill(self, x: Tensor, rows: Tensor, positions: Tensor, cache: Cache, span: int | None) -> None:
-        """Writes parts of prompts into some rows.
+    def prefill(self, prompt: PromptPositions, cache: Cache, span: int | None) -> None:
+        """Writes a part of one row's prompt: positions that follow one another, then perhaps the sink.
 
-        x [B, T, H], rows int64[B], positions int64[B, T]: the sink for padding. `span` is how many leading positions
-        they may read; None where each begins at position 0.
+        `span` is how many leading positions of the row they may read; None where they begin at position 0.
         """
-        self.run(x, cache, self.window(positions, span, cache, rows))
+        window = self.window(prompt.positions[None], span, cache, prompt.rows[:1])
+        self.run(prompt.x[None], cache, window)
 
     def step(self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None = None) -> Tensor:
         """One position of each of the rows int64[B], or of all: x [B, H] -> [B, H].

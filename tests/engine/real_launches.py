@@ -15,13 +15,13 @@ from typing import Any
 import torch
 import triton
 
-from agent_tts.engine.admission import BATCH
 from agent_tts.engine.compiling import Steps
-from agent_tts.engine.prompt_queue import PromptQueue, Waiting
+from agent_tts.engine.graphs import GPU_ENTRIES
+from agent_tts.engine.prefill import PromptInputs
 from agent_tts.model.acceleration import put_kernels
 from agent_tts.model.codec import Codec
 from agent_tts.model.config import ModelConfig
-from agent_tts.model.frame import FrameModel, PromptParts
+from agent_tts.model.frame import FrameModel
 from agent_tts.model.kernels.ahead import Target
 from agent_tts.model.kernels.launch import unmade
 from agent_tts.model.speech import SpeechModel
@@ -68,12 +68,11 @@ def main() -> None:
     put_kernels(model)
     state = model.init_state(max(steps.sizes), steps.positions, max(steps.sizes) + 3 if steps.paged else None)
     with unmade(Compiler(steps)):
+        prompts = PromptInputs(state.frame, GPU_ENTRIES, 16).entries
         for size in steps.sizes:
             model.step(state, torch.ones(size, dtype=torch.bool), torch.arange(size))
-        for shape in PromptQueue[Waiting](BATCH).shapes():
-            packed = torch.zeros(PromptParts.size(shape.rows, shape.length, 16), dtype=torch.int64)
-            vectors = torch.zeros_like(state.frame.feedback[:1]).expand(shape.rows, -1)
-            model.frame.prefill(state.frame, PromptParts.of(packed, vectors, shape.length), None)
+            model.step(state, torch.ones(size, dtype=torch.bool), torch.arange(size), model.frame.embed(prompts))
+        model.frame.prefill(state.frame, prompts, None)
         alone = model.init_state(1, steps.positions).codec
         codes = torch.zeros(1, 16, dtype=torch.int64)
         model.decode(alone, codes, torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.int64))

@@ -32,7 +32,9 @@ CODEC_KERNELS = pytest.param("float16", marks=[pytest.mark.slow, pytest.mark.tim
 def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Steps:
     folder = tmp_path_factory.mktemp("config")
     write_configuration(folder, SIZE, "custom_voice")
-    return Steps(str(folder), "bfloat16", request.param, positions=64, paged=True, sizes=(1, 3), capability=(9, 0))
+    return Steps(
+        str(folder), "bfloat16", request.param, positions=64, paged=True, sizes=(1, 3), beside=True, capability=(9, 0)
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)

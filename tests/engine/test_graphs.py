@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from agent_tts.bench.checkpoint import write
-from agent_tts.engine.graphs import BUCKETS, FrameGraphs
+from agent_tts.engine.graphs import BUCKETS, FrameGraphs, Spoken
 from agent_tts.model import codec as codec_module
 from agent_tts.model.codec import Codec
 from agent_tts.model.frame import FrameModel
@@ -44,11 +44,18 @@ def state(model: SpeechModel) -> SpeechState:
     return state
 
 
+def frame_of(graphs: FrameGraphs, rows: list[int]) -> Spoken:
+    launched, ends = graphs.step(rows)
+    assert launched is not None
+    assert not ends
+    return launched.result()
+
+
 def test_a_launch_is_a_step(model: SpeechModel, state: SpeechState) -> None:
     alone = copy.deepcopy(state)
     graphs = FrameGraphs(model, state, buckets=BUCKETS)
     for rows in ([0], [2, 1], [0, 5], [3]):
-        said = graphs.launch(rows).result()
+        said = frame_of(graphs, rows)
         run = torch.zeros(ROWS, dtype=torch.bool)
         run[rows] = True
         expected = model.step(alone, run)
@@ -65,9 +72,9 @@ def test_a_launch_is_a_step(model: SpeechModel, state: SpeechState) -> None:
 
 def test_a_result_outlives_the_next_launch(model: SpeechModel, state: SpeechState) -> None:
     graphs = FrameGraphs(model, state)
-    first = graphs.launch([0]).result()
+    first = frame_of(graphs, [0])
     kept = first.pcm.copy()
-    second = graphs.launch([0]).result()
+    second = frame_of(graphs, [0])
     assert np.array_equal(first.pcm, kept)
     assert not np.array_equal(second.pcm, kept)
 

@@ -1,24 +1,36 @@
-"""Batches of prompts in tensors that are used again: each prompt as if it were alone."""
+"""Prompts beside one another, in tensors that are used again: each as if it were alone."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from agent_tts.engine.prefill import Part, Prefill
-from agent_tts.engine.prompt_queue import PromptQueue, Shape
+from agent_tts.engine.prefill import Part, PromptInputs
 from agent_tts.model.frame import FrameModel
+from agent_tts.model.layers import Cache
 from agent_tts.model.prompt import Prompt, Reference, Speaker, Voice, build_prompt
 from agent_tts.model.sampling import Sampling
+from agent_tts.model.talker import PromptPositions
 from tests.model import tiny
 
-ROWS, POSITIONS = 4, 100
+ROWS, POSITIONS, ENTRIES = 4, 100, 80
 
 
 @pytest.fixture
 def model() -> FrameModel:
-    return tiny.models("base")[1]
+    """Whose prompts are computed together, as fused kernels do: each position is a row of a step."""
+    model: FrameModel = tiny.models("base")[1]
+
+    def prefill(prompts: PromptPositions, cache: Cache, span: int | None) -> None:
+        window = model.talker.window(prompts.positions[:, None], cache.sink, cache, prompts.rows)
+        model.talker.run(prompts.x[:, None], cache, window)
+
+    model.ops = replace(model.ops, prefill=prefill)
+    return model
 
 
 def prompt_of(model: FrameModel, frames: int) -> Prompt:
@@ -31,36 +43,38 @@ def vector(row: int) -> Tensor:
     return tiny.speaker_vector() * (row + 1)
 
 
-def part(model: FrameModel, row: int, frames: int) -> Part:
-    return Part(row, 0, prompt_of(model, frames).numbers(16), vector(row))
+def part(prompt: Prompt, row: int, sink: int, begin: int = 0, end: int | None = None) -> Part:
+    positions = np.append(np.arange(len(prompt.prefix)), sink)[begin:end]
+    return Part(row, begin, positions, prompt.numbers(16, begin, end), vector(row))
 
 
-def test_a_batch_is_its_prompts_alone(model: FrameModel) -> None:
-    """Also the second in the same tensors, which has fewer and other rows."""
-    padded, alone = model.init_state(ROWS, POSITIONS), model.init_state(ROWS, POSITIONS)
-    prefill = Prefill(model, padded, PromptQueue(64).shapes(), captured=True)
-    for wanted in ({2: 20, 0: 12}, {1: 15}):
-        for state in (padded, alone):
-            state.cache.keys[:, 0, 5] = 9  # row 0 is no part of the second batch
-        for row, frames in wanted.items():
-            model.join(alone, row, prompt_of(model, frames), Sampling(), vector(row))
-        starts = prefill.run(Shape(2, 32, begun=False), [part(model, row, frames) for row, frames in wanted.items()])
-        torch.testing.assert_close(torch.stack(starts), alone.feedback[list(wanted)], rtol=0, atol=1e-5)
-    sink = padded.cache.sink
-    torch.testing.assert_close(padded.cache.keys[:, :, :sink], alone.cache.keys[:, :, :sink], rtol=0, atol=1e-5)
-    torch.testing.assert_close(padded.cache.values[:, :, :sink], alone.cache.values[:, :, :sink], rtol=0, atol=1e-5)
-    assert not padded.cache.keys[:, 3, :sink].any()
+def test_prompts_beside_one_another_are_each_alone(model: FrameModel) -> None:
+    """Also the second in the same tensors, which has fewer and other rows, and one in two parts."""
+    together, alone = model.init_state(ROWS, POSITIONS), model.init_state(ROWS, POSITIONS)
+    inputs, sink = PromptInputs(together, ENTRIES, 16), together.cache.sink
+    for state in (together, alone):
+        state.cache.keys[:, 3] = 9  # nobody's
+    long = prompt_of(model, 50)
+    starts: dict[int, Tensor] = {}
+    for wanted in (
+        {2: part(prompt_of(model, 20), 2, sink), 0: part(prompt_of(model, 12), 0, sink)},
+        {1: part(long, 1, sink, 0, 30)},
+        {1: part(long, 1, sink, 30)},
+    ):
+        ends = inputs.fill(list(wanted.values()))
+        embedded = model.prefill(together, inputs.entries, None)
+        starts |= {row: embedded[end] for row, end in zip(wanted, ends, strict=True)}
+    for row, prompt in ((2, prompt_of(model, 20)), (0, prompt_of(model, 12)), (1, long)):
+        model.join(alone, row, prompt, Sampling(), vector(row))
+        torch.testing.assert_close(starts[row], alone.feedback[row], rtol=0, atol=1e-5)
+    for mine, theirs in ((together.cache.keys, alone.cache.keys), (together.cache.values, alone.cache.values)):
+        torch.testing.assert_close(mine[:, :, :sink], theirs[:, :, :sink], rtol=0, atol=1e-5)
 
 
-def test_a_prompt_in_parts_is_the_prompt(model: FrameModel) -> None:
-    padded, alone = model.init_state(ROWS, POSITIONS), model.init_state(ROWS, POSITIONS)
-    whole = part(model, 3, 60)
-    (expected,) = Prefill(model, alone, (), captured=False).run(Shape(1, 64, begun=False), [whole])
-    batches = Prefill(model, padded, PromptQueue(32).shapes(), captured=False)
-    for at in range(0, len(whole.numbers) - 1, 32):
-        end = min(at + 32, len(whole.numbers) - 1)
-        numbers = whole.numbers[at : end + 1]
-        (start,) = batches.run(Shape(1, 32, begun=at > 0), [Part(3, at, numbers, whole.vector)])
-    torch.testing.assert_close(start, expected, rtol=0, atol=1e-5)
-    sink = padded.cache.sink
-    torch.testing.assert_close(padded.cache.keys[:, :, :sink], alone.cache.keys[:, :, :sink], rtol=0, atol=1e-5)
+def test_padding_leaves_no_trace(model: FrameModel) -> None:
+    state = model.init_state(ROWS, POSITIONS)
+    inputs = PromptInputs(state, ENTRIES, 16)
+    inputs.fill([part(prompt_of(model, 12), 1, state.cache.sink)])
+    inputs.fill([])
+    model.prefill(state, inputs.entries, None)
+    assert not state.cache.keys[:, :, : state.cache.sink].any()

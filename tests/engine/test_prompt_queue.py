@@ -1,4 +1,4 @@
-"""Prompts are computed in the order in which they came, in batches of a bounded size."""
+"""Prompts are computed in the order in which they came, in parts, so many entries in a step."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_tts.engine.prompt_queue import PromptQueue, Shape
+from agent_tts.engine.prompt_queue import PromptQueue
 
-BATCH = 256
+ENTRIES = 128
 
 
 @dataclass(eq=False)
@@ -18,98 +18,90 @@ class One:
     """A prompt."""
 
     length: int
+    shared: int
     computed: int = 0
 
 
-def queue(*lengths: int) -> tuple[PromptQueue[One], list[One]]:
-    made: PromptQueue[One] = PromptQueue(BATCH)
-    prompts = [One(length) for length in lengths]
+def queue(*lengths: int | tuple[int, int]) -> tuple[PromptQueue[One], list[One]]:
+    """Of prompts that share all, or so much."""
+    made: PromptQueue[One] = PromptQueue(ENTRIES)
+    prompts = [One(length, length) if isinstance(length, int) else One(*length) for length in lengths]
     for one in prompts:
         made.add(one)
     return made, prompts
 
 
-def test_every_batch_has_as_many_positions() -> None:
-    made, _ = queue()
-    assert made.shapes()[0] == Shape(1, 256, begun=True)
-    assert made.shapes()[1:] == [Shape(256 // n, n, begun=False) for n in (256, 128, 64, 32, 16)]
+def test_as_many_ride_along_as_there_is_room_for() -> None:
+    made, (a, b, c, d) = queue(60, 40, 28, 1)
+    assert made.take() == [(a, 0, 60), (b, 0, 40), (c, 0, 28)]
+    assert made
+    assert made.take() == [(d, 0, 1)]
+    assert not made
+    assert made.take() == []
 
 
-@pytest.mark.parametrize(
-    ("length", "padded"), [(1, 16), (9, 16), (16, 16), (17, 32), (64, 64), (65, 128), (256, 256), (257, 256)]
-)
-def test_a_prompt_is_padded_to_the_next_length(length: int, padded: int) -> None:
-    made, (one,) = queue(length)
-    assert made.shape(one) == Shape(BATCH // padded, padded, begun=False)
-
-
-def test_those_that_are_as_long_ride_along_and_hold_nobody_up() -> None:
-    made, (a, b, c, d) = queue(9, 40, 12, 40)
-    assert made.batch == [a, c]
-    made.done()
-    assert made.batch == [b, d]
-    made.done()
-    assert made.batch == []
-
-
-def test_a_full_batch_leaves_the_rest_for_the_next() -> None:
-    made, prompts = queue(*[16] * 20)
-    assert made.batch == prompts[:16]
-    made.done()
-    assert made.batch == prompts[16:]
+def test_whoever_there_is_no_room_for_holds_nobody_up() -> None:
+    made, (a, b, c) = queue(100, 40, 20)
+    assert made.take() == [(a, 0, 100), (c, 0, 20)]
+    assert made.take() == [(b, 0, 40)]
 
 
 def test_a_long_prompt_takes_turns_with_those_behind_it() -> None:
-    made, (long, short, other) = queue(600, 9, 100)
-    turns = []
-    while made.batch:
-        turns.append([(one, made.part(one), made.ends(one), made.shape(one).begun) for one in made.batch])
-        made.done()
-    assert turns == [
-        [(long, 256, False, False)],
-        [(short, 9, True, False)],
-        [(other, 100, True, False)],
-        [(long, 256, False, True)],
-        [(long, 88, True, True)],
+    made, (long, short, other) = queue(300, 9, 100)
+    assert [made.take() for _ in range(4)] == [
+        [(long, 0, 128)],
+        [(short, 0, 9), (other, 0, 100)],
+        [(long, 128, 256)],
+        [(long, 256, 300)],
     ]
+
+
+@pytest.mark.parametrize("beside", [0, 100])
+def test_what_is_shared_is_a_part_of_its_own(beside: int) -> None:
+    """Wherever it is computed: so what is kept of it is what any other would have computed."""
+    made, (one,) = queue((200, 150))
+    parts = []
+    for _ in range(8):
+        if beside:
+            made.add(One(beside, beside))
+        parts += [(begin, end) for mine, begin, end in made.take() if mine is one]
+    assert parts == [(0, 128), (128, 150), (150, 200)]
+
+
+def test_what_is_known_is_not_computed() -> None:
+    made, (one,) = queue()[0], [One(50, 20, computed=20)]
+    made.add(one)
+    assert made.take() == [(one, 20, 50)]
 
 
 def test_what_is_dropped_is_not_computed() -> None:
     made, (a, b, c) = queue(100, 9, 100)
     made.drop(a)
     made.drop(b)
-    assert made.batch == [c]
-    made.done()
-    assert made.batch == []
+    assert made.take() == [(c, 0, 100)]
     made.drop(c)  # as often as anybody likes
 
 
-def test_the_place_of_one_that_is_dropped_is_taken_in_order() -> None:
-    made, (a, b, c) = queue(9, 40, 100)
-    made.drop(a)
-    assert made.batch == [b]
-    made.add(One(200))
-    made.done()
-    assert made.batch == [c]
-
-
 @settings(max_examples=200)
-@given(arrivals=st.lists(st.lists(st.integers(1, 700), max_size=6), min_size=1, max_size=12))
-def test_nobody_waits_for_ever(arrivals: list[list[int]]) -> None:
-    """In each step the first that waits is computed, within the batch's positions, and all are in the end."""
+@given(
+    arrivals=st.lists(
+        st.lists(st.tuples(st.integers(1, 700), st.integers(0, 700)), max_size=6), min_size=1, max_size=12
+    )
+)
+def test_nobody_waits_for_ever(arrivals: list[list[tuple[int, int]]]) -> None:
+    """In each step the first that waits is computed, within the step's entries, and all are in the end."""
     made, _ = queue()
     prompts: list[One] = []
     steps = 0
-    while steps < len(arrivals) or made.batch:
-        for length in arrivals[steps] if steps < len(arrivals) else ():
-            prompts.append(One(length))
+    while steps < len(arrivals) or made:
+        for length, shared in arrivals[steps] if steps < len(arrivals) else ():
+            prompts.append(One(length, min(length, shared)))
             made.add(prompts[-1])
-        first = made.shape(made.batch[0]) if made.batch else None
-        assert all(made.shape(one) == first for one in made.batch)
-        assert len(made.batch) <= (first.rows if first else 0)
-        assert sum(made.part(one) for one in made.batch) <= BATCH
-        assert first is None or first in made.shapes()
-        made.done()
+        waited = bool(made)
+        taken = made.take()
+        assert bool(taken) == waited
+        assert sum(end - begin for _, begin, end in taken) <= ENTRIES
+        assert all(end > begin and one.computed == end for one, begin, end in taken)
         steps += 1
-        assert steps < 200
+        assert steps < 1_000
     assert all(one.computed == one.length for one in prompts)

@@ -22,6 +22,7 @@ from agent_tts.engine import qwen3_loading
 from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Open, Output, Starved, Text
 from agent_tts.engine.graphs import Launched
 from agent_tts.engine.loop import EngineLoop
+from agent_tts.engine.prefill import Part
 from agent_tts.engine.qwen3 import Qwen3Engine
 from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.errors import SettingsError, UnknownVoice
@@ -181,6 +182,30 @@ def with_clone(folder: Path, size: int, transcript: str, frames: int) -> None:
     codes = np.random.default_rng(0).integers(0, 2_048, (frames, 16)).astype(np.int16)
     voice = StoredVoice(name="bob", kind="cloned", transcript=transcript, consent=Consent("Bob agrees."))
     VoiceLibrary(folder, 10).add(voice, {f"vector_{size}": np.ones(size, np.float32), "codes": codes})
+
+
+def test_what_the_prompts_of_a_reference_share_is_computed_once(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Another text says what it says alone, and only what it has a part in is computed for it."""
+    options = SpeechOptions("bob", "de", seed=0, clean=False, sampling=GREEDY)
+    other = "Something else is said here, and at some length."
+    folder, voices = checkpoint("base"), tmp_path / "voices"
+    with engine(folder, slots=1, voices=voices) as alone, engine(folder, slots=1, voices=voices) as base:
+        with_clone(voices, base.info.models[0].vector_size or 0, "The quick brown fox.", 40)
+        admission = base._models[0]._loaded.admission
+        take = admission.take
+        sizes: list[int] = []
+
+        def taken() -> list[Part]:
+            parts = take()
+            sizes.extend(len(part.positions) for part in parts)
+            return parts
+
+        admission.take = taken  # type: ignore[method-assign]
+        ours(base, options)
+        assert np.array_equal(ours(base, options, other), ours(alone, options, other))
+    shared, rest, *others = sizes
+    assert min(shared, rest) > 10
+    assert others == [rest]
 
 
 @pytest.fixture
@@ -418,8 +443,10 @@ def test_a_first_frame_that_is_silent_is_not_waited_for_and_the_next_is_as_it_wa
     expected = speak(ryan, TEXT, options=RYAN)
     model, steps = ryan._models[0], iter([0.0])
 
-    def quiet(rows: Sequence[int]) -> Launched:
+    def quiet(rows: Sequence[int]) -> Launched | None:
         launched = launch(rows)
+        if launched is None:
+            return None
         samples = slice(16, 16 + 1_920)
         launched._packed[:, samples] = (launched._packed[:, samples] * next(steps, 1.0)).to(torch.int16)
         return launched
@@ -569,8 +596,8 @@ class TestSharedCache:
     ) -> None:
         pages(16)
         with engine(ending("custom_voice")) as shared:
-            first = shared.step([Open(0, 1, RYAN), Text(0, TEXT)], [0])
-            assert any(isinstance(one, Frame) for one in first)
+            shared.step([Open(0, 1, RYAN), Text(0, TEXT)], [0])
+            assert any(isinstance(one, Frame) for one in shared.step([], [0]))
             for _ in range(3):
                 assert not shared.step([Open(1, 2, RYAN), Text(1, TEXT, last=True)], [1])
             later = shared.step([Close(0)], [1])
@@ -601,7 +628,7 @@ def test_a_long_prompt_is_computed_in_parts_while_others_speak(
     styled = SpeechOptions("ryan", "en", "Slowly. " * 8, 0, clean=False, sampling=GREEDY)
     with engine(checkpoint("custom_voice"), slots=2) as whole:
         expected = ours(whole, styled)
-    monkeypatch.setattr("agent_tts.engine.admission.CPU_BATCH", 16)
+    monkeypatch.setattr("agent_tts.engine.graphs.CPU_ENTRIES", 16)
     with engine(checkpoint("custom_voice"), slots=2) as sliced:
         sliced.step([Open(1, 2, RYAN), Text(1, TEXT)], [1])
         outputs = sliced.step([Open(0, 1, styled), Text(0, TEXT, last=True)], [0, 1])
@@ -626,28 +653,28 @@ def speaking(made: Qwen3Engine, count: int) -> list[int]:
 def test_only_so_many_prompts_are_computed_or_begun_in_one_step(
     checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with engine(checkpoint("custom_voice"), slots=6) as many:
-        assert speaking(many, 6) == [4, 6]  # as many as a batch has room for
-        assert speaking(many, 6) == [6]  # which are ready now
+    with engine(checkpoint("custom_voice"), slots=8) as many:
+        assert speaking(many, 8) == [0, 6, 8]  # as many as a step has room for, which speak from the next one on
+        assert speaking(many, 8) == [8]  # which are ready now
         monkeypatch.setattr("agent_tts.engine.qwen3.JOINS_PER_STEP", 2)
-        assert speaking(many, 6) == [2, 4, 6]
+        assert speaking(many, 8) == [2, 4, 6, 8]
 
 
 STYLED = replace(RYAN, instructions="Slowly. " * 18)  # a prompt of three parts
 
 
 def test_who_leaves_before_its_prompt_is_computed_leaves_nothing_behind(checkpoint: Checkpoints) -> None:
-    """While its prompt waits, or its last part does; the row's next owner says what it says alone."""
+    """While parts of its prompt wait, or all are there; the row's next owner says what it says alone."""
     with engine(checkpoint("custom_voice"), slots=2) as made:
         alone = ours(made, RYAN)
         queue = made._models[0]._loaded.admission._queue
-        for steps in range(2):
+        for steps in range(3):
             made.step([Open(0, 1, STYLED), Text(0, TEXT, last=True)], [0])
             for _ in range(steps):
                 assert made.step([], [0]) == []
-            assert [queue.ends(one) for one in queue.batch] == [steps == 1]
+            assert bool(queue) == (steps < 2)
             made.step([Close(0)], [])
-            assert not queue.batch
+            assert not queue
             assert np.array_equal(ours(made, RYAN), alone)
 
 
@@ -664,7 +691,8 @@ def test_who_has_begun_takes_nobodys_turn_and_waits_for_none(
         ours(made, RYAN)
         assert come(0, STYLED, [0]) == []
         assert come(1, RYAN, [0, 1]) == [1]
-        assert come(2, RYAN, [2, 0, 1]) == [0, 1, 2]
+        assert come(2, RYAN, [2, 0, 1]) == [1, 2]
+        assert sorted(one.slot for one in made.step([], [0, 1, 2]) if isinstance(one, Frame)) == [0, 1, 2]
 
 
 class TestSeveralModels:

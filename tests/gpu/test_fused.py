@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from agent_tts.bench.frame import mid_speech
-from agent_tts.engine.graphs import FrameGraphs, rows_of_state
+from agent_tts.engine.graphs import FrameGraphs, Launched, rows_of_state
 from agent_tts.model.acceleration import accelerate
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.speech import SpeechModel, SpeechState
+from agent_tts.model.talker import PromptPositions
 from agent_tts.model.weights import build
 
 FRAMES = 3
@@ -30,14 +31,22 @@ def modules_of(model: FrameModel, dtype: torch.dtype) -> FrameModel:
     return plain.to("cuda")
 
 
-def forced_logits(model: FrameModel, rows: int, codes: Tensor) -> list[Tensor]:
-    """Logits of some frames whose codes are given, after positions of noise that differ from row to row."""
-    state = model.init_state(rows, 512)
+def forced_logits(model: FrameModel, rows: int, codes: Tensor, *, beside: bool = False) -> list[Tensor]:
+    """Logits of some frames whose codes are given, after positions of noise that differ from row to row.
+
+    `beside` has the prompts of 30 more rows computed with each frame.
+    """
+    state = model.init_state(rows + 30, 512)
     generator = torch.Generator("cuda").manual_seed(7)
     for tensor in (state.cache.keys, state.cache.values, state.feedback):
         tensor.copy_(torch.randn(tensor.shape, device="cuda", generator=generator))
-    state.position.copy_(torch.arange(rows, device="cuda") * 37 % 400)
+    state.position.copy_(torch.arange(rows + 30, device="cuda") * 37 % 400)
     state.ended.fill_(False)
+    others = torch.arange(rows, rows + 30, device="cuda").repeat_interleave(4)
+    positions = torch.arange(4, device="cuda").repeat(30)
+    prompts = PromptPositions(
+        torch.randn(120, state.feedback.shape[1], device="cuda").to(state.feedback), others, positions
+    )
     state.text.fill_(1234)
     state.text_length.fill_(100)
     heard: list[Tensor] = []
@@ -47,7 +56,8 @@ def forced_logits(model: FrameModel, rows: int, codes: Tensor) -> list[Tensor]:
             heard.append(logits.float())
             return frame[:, codebook].contiguous()
 
-        model.step(state, torch.ones(rows, dtype=torch.bool, device="cuda"), choose)
+        run, who = torch.ones(rows, dtype=torch.bool, device="cuda"), torch.arange(rows, device="cuda")
+        model.step(state, run, choose, who, prompts if beside else None)
     return heard
 
 
@@ -67,7 +77,9 @@ def test_fused_logits_are_as_near_to_float32_as_the_modules(model: SpeechModel, 
             errors.append(((mine - true)[drawn].norm() / true[drawn].norm()).item())
         return statistics.mean(errors)
 
-    assert error(forced_logits(model.frame, rows, codes)) < 1.05 * error(forced_logits(eager, rows, codes))
+    plain = error(forced_logits(eager, rows, codes))
+    for beside in (False, True):
+        assert error(forced_logits(model.frame, rows, codes, beside=beside)) < 1.05 * plain
 
 
 def speaking(model: SpeechModel, rows: int) -> SpeechState:
@@ -77,11 +89,17 @@ def speaking(model: SpeechModel, rows: int) -> SpeechState:
     return state
 
 
+def launched(graphs: FrameGraphs, rows: list[int]) -> Launched:
+    frame, _ = graphs.step(rows)
+    assert frame is not None
+    return frame
+
+
 def spoken(model: SpeechModel, state: SpeechState, *, captured: bool, rows: list[int]) -> list[bytes]:
     graphs = FrameGraphs(model, state, captured=captured)
     return [
         b"".join(getattr(said, name).tobytes() for name in ("codes", "pcm", "spoke", "ended", "finite"))
-        for said in (graphs.launch(rows).result() for _ in range(FRAMES))
+        for said in (launched(graphs, rows).result() for _ in range(FRAMES))
     ]
 
 
@@ -101,8 +119,8 @@ def test_a_graph_is_the_step_bit_for_bit(model: SpeechModel) -> None:
 @torch.inference_mode()
 def test_a_step_in_flight_leaves_the_result_before_it_alone(model: SpeechModel) -> None:
     graphs = FrameGraphs(model, speaking(model, 2))
-    first = graphs.launch([0]).result()
+    first = launched(graphs, [0]).result()
     kept = first.pcm.copy()
-    second = graphs.launch([0])
+    second = launched(graphs, [0])
     assert (first.pcm == kept).all()
     assert (second.result().pcm != kept).any()

@@ -83,7 +83,8 @@ def test_a_talker_layers_attention_over_pages(model: SpeechModel) -> None:
     for split in (64, 128, 1024):
         scratch = Scratch.empty(rows, paged.sink + 1, heads, positions.device, split=split)
         place = Place(places, paged.keys[0], paged.values[0], paged.table, paged.sink)
-        found = attend(layer.q_norm, layer.k_norm, heads, place, scratch, qkv)
+        found = qkv.new_empty(len(qkv), heads.queries * heads.dim)
+        attend(layer.q_norm, layer.k_norm, heads, place, scratch, qkv, found)
         assert error(found[:-1], seen[0][:-1]) < 2 * ROUNDING
         assert not scratch.counters.any()
     written = paged.keys[0][pages].flatten(1, 2)

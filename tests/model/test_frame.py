@@ -12,10 +12,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from torch import Tensor
 
-from agent_tts.model.frame import Frame, FrameModel, PromptParts
+from agent_tts.model.frame import Frame, FrameModel, PromptEntries
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.prompt import Prompt, Reference, Speaker, Voice, build_prompt
 from agent_tts.model.row_changes import RowChanges
@@ -341,33 +340,17 @@ def row_tensors(state: FrameState, row: int) -> dict[str, Tensor]:
     return kept
 
 
-def parts_of(model: FrameModel, length: int, *parts: tuple[int, int, NDArray[np.int64], Tensor | None]) -> PromptParts:
-    """Parts (row, positions before it, numbers with the start at their end, vector), padded to a length."""
-    numbers = np.zeros((len(parts), length + 1, parts[0][2].shape[1]), np.int64)
-    vectors = torch.zeros(len(parts), model.config.talker.hidden_size)
-    for index, (_, _, mine, vector) in enumerate(parts):
-        numbers[index, : len(mine) - 1], numbers[index, -1] = mine[:-1], mine[-1]
-        if vector is not None:
-            vectors[index] = vector
-    counts = [[row for row, *_ in parts], [at for _, at, *_ in parts], [len(mine) - 1 for _, _, mine, _ in parts]]
-    packed = np.concatenate((np.array(counts), numbers), axis=None)
-    assert len(packed) == PromptParts.size(len(parts), length, model.config.talker.num_code_groups)
-    return PromptParts.of(torch.from_numpy(packed), vectors, length)
-
-
 class TestPrefill:
-    """Prompts of every kind side by side are those prompts one by one."""
+    """A prompt in parts is the prompt, and reaches nobody else."""
 
-    ROWS = 4
+    ROWS, ROW = 4, 2
 
-    def prompts(self, model: FrameModel) -> list[tuple[NDArray[np.int64], Tensor | None]]:
-        """Of one, ten and forty-odd positions."""
+    def prompts(self, model: FrameModel) -> list[tuple[Prompt, Tensor | None]]:
+        """Of ten and forty-odd positions."""
         vector = tiny.speaker_vector()
         reference = Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(30).tolist())))
         voices = [(Voice(), None), (Voice(Speaker.VECTOR), vector), (Voice(Speaker.VECTOR, reference), vector)]
-        numbers = [prompt_of(model, voice).numbers(16) for voice, _ in voices]
-        numbers[0] = numbers[0][-2:]
-        return list(zip(numbers, (vector for _, vector in voices), strict=True))
+        return [(prompt_of(model, voice), vector) for voice, vector in voices]
 
     def state(self, model: FrameModel, *, paged: bool) -> FrameState:
         """Everything is marked, so that what is written can be told."""
@@ -379,49 +362,53 @@ class TestPrefill:
         return state
 
     @pytest.mark.parametrize("paged", [False, True])
-    @pytest.mark.parametrize("cut", [None, 1, 7], ids=["whole", "after-one", "after-seven"])
-    def test_padded_and_side_by_side(self, paged: bool, cut: int | None) -> None:
+    @pytest.mark.parametrize("cut", [1, 7, -1], ids=["after-one", "after-seven", "before-the-start"])
+    def test_in_parts(self, paged: bool, cut: int) -> None:
         model = tiny.models("base")[1]
-        prompts, rows = self.prompts(model), (2, 0, 3)
-        alone, together = self.state(model, paged=paged), self.state(model, paged=paged)
-        together.cache.table.copy_(alone.cache.table)
-        starts = []
-        for row, (numbers, vector) in zip(rows, prompts, strict=True):
-            parts = parts_of(model, len(numbers) - 1, (row, 0, numbers, vector))
-            starts.append(model.prefill(alone, parts, None)[0])
+        for prompt, vector in self.prompts(model):
+            whole, cut_up = self.state(model, paged=paged), self.state(model, paged=paged)
+            cut_up.cache.table.copy_(whole.cache.table)
+            model.join(whole, self.ROW, prompt, GREEDY, vector)
 
-        nobody = np.zeros((1, 17), np.int64)
-        ends = [len(numbers) - 1 if cut is None else min(cut, len(numbers) - 1) for numbers, _ in prompts]
-        first = [
-            (row, 0, np.concatenate((numbers[:end], numbers[-1:])), vector)
-            for row, (numbers, vector), end in zip(rows, prompts, ends, strict=True)
-        ]
-        found = model.prefill(together, parts_of(model, 64, *first, (0, 0, nobody, None)), None)
-        torch.testing.assert_close(found[:3], torch.stack(starts), rtol=0, atol=1e-5)
-        if cut is not None:
-            rest = [
-                (row, end, numbers[end:], vector)
-                for row, (numbers, vector), end in zip(rows, prompts, ends, strict=True)
-            ]
-            found = model.prefill(together, parts_of(model, 48, *rest), together.cache.sink)
-            torch.testing.assert_close(found, torch.stack(starts), rtol=0, atol=1e-5)
+            length, positions = len(prompt.prefix), np.append(np.arange(len(prompt.prefix)), cut_up.cache.sink)
+            at = cut % prompt.length
+            for begin, end in ((0, at), (at, prompt.length)):
+                numbers = prompt.numbers(16, begin, end)
+                entries = model.entries(cut_up, self.ROW, positions[begin:end], numbers, vector)
+                start = model.prefill(cut_up, entries, end if begin else None)[-1]
 
-        lengths = dict.fromkeys(range(self.ROWS), 0) | {
-            row: len(numbers) - 1 for row, (numbers, _) in zip(rows, prompts, strict=True)
-        }
-        for row, length in lengths.items():
-            for mine, theirs in zip(together.cache.read(row, 64), alone.cache.read(row, 64), strict=True):
-                torch.testing.assert_close(mine[:, :length], theirs[:, :length], rtol=0, atol=1e-5)
-                assert (mine[:, :length] != 9).all()
-                assert (mine[:, length:] == 9).all()  # neither the padding nor another row
+            torch.testing.assert_close(start, whole.feedback[self.ROW], rtol=0, atol=1e-5)
+            for row in range(self.ROWS):
+                known = length if row == self.ROW else 0
+                for mine, theirs in zip(cut_up.cache.read(row, 64), whole.cache.read(row, 64), strict=True):
+                    torch.testing.assert_close(mine[:, :known], theirs[:, :known], rtol=0, atol=1e-5)
+                    assert (mine[:, :known] != 9).all()
+                    assert (mine[:, known:] == 9).all()  # neither behind it nor in another row
+
+    def test_what_prompts_share(self) -> None:
+        """All of it but where a reference is spoken beside the text."""
+        model = tiny.models("base")[1]
+        other = (11, 12, 13, 14, 15, 16, 17, 18, 19, 20)
+        for prompt, vector in self.prompts(model):
+            voice = Voice() if vector is None else Voice(Speaker.VECTOR)
+            if len(prompt.prefix) > 20:
+                voice = Voice(
+                    Speaker.VECTOR, Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(30).tolist())))
+                )
+            another = prompt_of(model, voice, text=other)
+            assert prompt.shared == another.shared
+            assert prompt.prefix[: prompt.shared] == another.prefix[: prompt.shared]
+            assert (prompt.shared < len(prompt.prefix)) == (voice.reference is not None)
+            if voice.reference:
+                assert prompt.prefix[prompt.shared] != another.prefix[prompt.shared]
 
     def test_asks_the_host_nothing(self) -> None:
         model = FrameModel(tiny.models("custom_voice")[1].config).to("meta")
         state = model.init_state(rows=3, positions=48)
-        packed = torch.zeros(PromptParts.size(2, 16, 16), dtype=torch.int64, device="meta")
+        packed = torch.zeros(PromptEntries.size(2, 16), dtype=torch.int64, device="meta")
         for span in (None, 48):
-            starts = model.prefill(state, PromptParts.of(packed, state.feedback[:2], 16), span)
-            assert starts.shape == state.feedback[:2].shape
+            embedded = model.prefill(state, PromptEntries.of(packed, state.feedback[:2]), span)
+            assert embedded.shape == state.feedback[:2].shape
 
 
 class TestStep:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from agent_tts.model.frame import PromptEntries
 from agent_tts.model.prompt import NOTHING
 from tests.model import tiny
 
@@ -34,4 +35,6 @@ def test_every_head_is_upstreams(size: str) -> None:
         torch.testing.assert_close(torch.stack(logits, 1), theirs, rtol=1e-5, atol=1e-5)
         assert torch.equal(others, codes[:, 1:])
         said = torch.cat((torch.full((len(codes), 1), NOTHING), codes), dim=1)
-        torch.testing.assert_close(embedded.sum(1), ours.embed(said[:, None], hidden)[:, 0])
+        nowhere = torch.zeros(len(said), dtype=torch.int64)
+        entries = PromptEntries(nowhere, nowhere, said, hidden)
+        torch.testing.assert_close(embedded.sum(1), ours.embed(entries).x)

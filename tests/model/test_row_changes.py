@@ -36,6 +36,12 @@ def spoken_before(model: FrameModel, state: FrameState) -> Prefix:
     return model.prefix(state, 0, len(prompt.prefix), start)
 
 
+def begin_with(changes: RowChanges, row: int, prefix: Prefix, sampling: Sampling) -> None:
+    assert prefix.start is not None
+    changes.begin(row, prefix)
+    changes.join(row, prefix.keys.shape[1], sampling, prefix.start)
+
+
 @pytest.mark.parametrize("pages", [None, 100])
 def test_many_at_once_are_one_after_the_other(model: FrameModel, pages: int | None) -> None:
     state = model.init_state(ROWS, 64, pages, page_positions=4)
@@ -49,7 +55,7 @@ def test_many_at_once_are_one_after_the_other(model: FrameModel, pages: int | No
 
     together = RowChanges(state)
     for row in joining:
-        together.join(row, length, Sampling(seed=-row, top_k=row, predictor_top_p=0.5), prefix)
+        begin_with(together, row, prefix, Sampling(seed=-row, top_k=row, predictor_top_p=0.5))
         together.add_text(row, tiny.TEXT[:row], complete=False)
     together.add_text(0, [7, 8], complete=False)
     together.add_text(4, tiny.TEXT[4:], complete=False)
@@ -84,7 +90,7 @@ def test_what_is_forgotten_is_not_done(model: FrameModel) -> None:
     prefix = spoken_before(model, state)
     before = copy.deepcopy(state)
     changes = RowChanges(state)
-    changes.join(2, prefix.keys.shape[1], Sampling(), prefix)
+    begin_with(changes, 2, prefix, Sampling())
     changes.add_text(2, [1, 2], complete=True)
     changes.forget(2)
     assert changes.apply() is None
@@ -97,12 +103,26 @@ def test_text_that_was_meant_for_a_former_owner_is_not_read(model: FrameModel) -
     prefix = spoken_before(model, state)
     changes = RowChanges(state)
     changes.add_text(2, [1, 2, 3], complete=True)
-    changes.join(2, prefix.keys.shape[1], Sampling(), prefix)
+    begin_with(changes, 2, prefix, Sampling())
     changes.add_text(2, [4], complete=False)
     changes.apply()
     assert state.text_length[2] == 1
     assert state.text[2, 0] == 4
     assert not state.text_complete[2]
+
+
+def test_a_beginning_comes_ahead_of_the_row(model: FrameModel) -> None:
+    """The rest of its prompt is computed in between; until then nothing else of the row changes."""
+    state = model.init_state(ROWS, 64)
+    prefix = spoken_before(model, state)
+    before = copy.deepcopy(state)
+    changes = RowChanges(state)
+    changes.begin(2, prefix)
+    assert changes.apply() is None
+    for mine, kept in zip(state.cache.read(2, prefix.keys.shape[1]), (prefix.keys, prefix.values), strict=True):
+        assert torch.equal(mine, kept)
+    for name in ("counts", "flags", "text", "feedback"):
+        assert torch.equal(getattr(state, name), getattr(before, name)), name
 
 
 class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -130,7 +150,7 @@ def test_any_number_of_rows_takes_as_much_work_of_the_host(model: FrameModel) ->
         changes = RowChanges(state)
         with Launches() as launches:
             for row in range(rows):
-                changes.join(row, prefix.keys.shape[1], Sampling(), prefix)
+                begin_with(changes, row, prefix, Sampling())
                 changes.add_text(row, [1, 2, 3], complete=True)
             changes.apply()
         counts.append(launches.counted)

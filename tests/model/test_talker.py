@@ -7,6 +7,7 @@ import copy
 import torch
 
 from agent_tts.model.layers import Cache
+from agent_tts.model.talker import PromptPositions
 from tests.model import tiny
 
 LENGTH = 12
@@ -19,9 +20,9 @@ def test_a_prompt_and_its_steps_are_upstreams_forward() -> None:
     with torch.no_grad():
         theirs = upstream.talker.model(inputs_embeds=x[None]).last_hidden_state[0]
         cache = Cache.empty(ours.config.talker, 2, 32, x.device, x.dtype)
-        row, start, rest = torch.tensor([1]), torch.arange(4)[None], torch.arange(4, 7)[None]
-        talker.prefill(x[None, :4], row, start, cache, None)
-        talker.prefill(x[None, 4:7], row, rest, cache, 7)
+        row = torch.tensor([1])
+        talker.prefill(PromptPositions(x[:4], row.expand(4), torch.arange(4)), cache, None)
+        talker.prefill(PromptPositions(x[4:7], row.expand(3), torch.arange(4, 7)), cache, 7)
         for position in range(7, LENGTH):
             positions = torch.tensor([cache.sink, position])  # row 0 pauses
             hidden = talker.step(torch.stack((-x[position], x[position])), positions, cache)[1]

@@ -330,12 +330,13 @@ def _shape(rows: int) -> tuple[int, int, int]:
     return (_TILE, 4, 3) if rows <= 8 else (_TILE, 2, 2)
 
 
-def attend(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: Scratch, qkv: Tensor) -> Tensor:
-    """One position a row: [B, (queries + 2 pairs) dim] -> [B, queries dim]; writes the cache at the positions.
+def attend(
+    q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: Scratch, qkv: Tensor, out: Tensor
+) -> None:
+    """One position a row: [B, (queries + 2 pairs) dim] -> `out` [B, queries dim]; writes the cache at the positions.
 
     A row whose position is the sink leaves no trace, and its result is whatever was there.
     """
-    out = qkv.new_empty(len(qkv), heads.queries * heads.dim)
     size = place.keys.shape[1]
     splits = scratch.parts.shape[2]
     tile, warps, stages = _shape(len(qkv))
@@ -350,12 +351,11 @@ def attend(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: 
         num_stages=stages,
         **overlap(qkv.device),
     )
-    return out
 
 
 def attend_together(
-    q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: Scratch, qkv: Tensor
-) -> Tensor:
+    q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: Scratch, qkv: Tensor, out: Tensor
+) -> None:
     """As `attend`, where several positions of one cache row may be among those that are new.
 
     `scratch` is one of `Scratch.together`.
@@ -369,7 +369,7 @@ def attend_together(
         num_warps=1,
         **overlap(qkv.device),
     )
-    return attend(q_norm, k_norm, heads, place, scratch, qkv)  # it writes the same once more
+    attend(q_norm, k_norm, heads, place, scratch, qkv, out)  # it writes the same once more
 
 
 def attend_in_frame(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: FramePlace, qkv: Tensor) -> Tensor:
