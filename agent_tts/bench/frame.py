@@ -17,16 +17,19 @@ from torch import nn
 
 from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.bench.checkpoint_weights import distribution
+from agent_tts.engine.graphs import GPU_ENTRIES
 from agent_tts.errors import SettingsError
 from agent_tts.model import codec as codec_module
 from agent_tts.model.acceleration import accelerate
 from agent_tts.model.codec import Codec
 from agent_tts.model.config import ModelConfig
-from agent_tts.model.frame import FrameModel
+from agent_tts.model.frame import FrameModel, PromptEntries
+from agent_tts.model.frame_state import FrameState
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.weights import Loadable, build, plan
 
-PARTS = ("frame", "talker", "predictor", "sampling", "codec")
+# `with prompts` is the frame with as many entries of prompts as a step computes; only fused kernels have both in one.
+PARTS = ("frame", "with prompts", "talker", "predictor", "sampling", "codec")
 _POSITIONS = 2_048
 _WARM_UP = 5
 _REPLAYS = 50
@@ -156,7 +159,24 @@ def _parts(model: SpeechModel, state: SpeechState) -> dict[str, Callable[[], obj
         "sampling": sample,
         "codec": lambda: model.decode(state.codec, codes, run, None),
     }
-    return {name: parts[name] for name in PARTS}
+    if ops.talk_beside is not None:
+        entries = _prompts(frame, talker.num_code_groups)
+
+        def with_prompts() -> object:
+            frame.position.copy_(position)
+            frame.text_read.zero_()
+            return model.step(state, run, beside=model.frame.embed(entries))
+
+        parts["with prompts"] = with_prompts
+    return {name: parts[name] for name in PARTS if name in parts}
+
+
+def _prompts(state: FrameState, codebooks: int) -> PromptEntries:
+    """One prompt, where a row that speaks has its own: what it writes there does not matter, and costs the same."""
+    packed = torch.zeros(PromptEntries.size(GPU_ENTRIES, codebooks), dtype=torch.int64, device=state.ended.device)
+    entries = PromptEntries.of(packed, state.feedback[:1].expand(GPU_ENTRIES, -1))
+    entries.positions.copy_(torch.arange(GPU_ENTRIES))
+    return entries
 
 
 @torch.inference_mode()

@@ -30,8 +30,12 @@ def run_frame(
     runs = list(frame.measure(model, sizes, context, fused=fused))
     versions = frame.versions()
     title = f"{versions['gpu']}, torch {versions['torch']}: ms a frame, context {context}"
-    rows = [(run["batch"], *(f"{run['ms'][part]:.2f}" for part in frame.PARTS), run["audio_s_per_s"]) for run in runs]
+    rows = [(run["batch"], *(_told(run["ms"].get(part)) for part in frame.PARTS), run["audio_s_per_s"]) for run in runs]
     report.table(title, ("batch", *frame.PARTS, "audio s/s"), rows)
     if json is not None:
         model_name = f"synthetic {synthetic}" if synthetic is not None else "checkpoint"
         report.write_json(json, report.document("frame", {"model": model_name, **versions}, runs))
+
+
+def _told(ms: float | None) -> str:
+    return "-" if ms is None else f"{ms:.2f}"
