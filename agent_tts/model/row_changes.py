@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agent_tts.model.frame_state import COUNTS, POSITION, SAMPLING, FrameState
+from agent_tts.model.frame_state import COUNTS, POSITION, SAMPLING, WISHES, FrameState
 from agent_tts.model.sampling import Sampling
 from agent_tts.model.upload import upload
 
@@ -28,8 +28,7 @@ class Prefix:
 class _Join:
     """A row that is given to a request."""
 
-    counts: NDArray[np.int64]  # [COUNTS]
-    wishes: NDArray[np.float32]  # [WISHES]
+    numbers: NDArray[np.int64]  # [1 + COUNTS + WISHES]: the row, its counts, and the bits of its wishes
     start: Tensor  # [H]: codec side of the first frame step
 
 
@@ -65,10 +64,12 @@ class RowChanges:
             positions: length of the prompt's prefix, which is in the row by the next step.
             start: codec side of the first frame step, [H].
         """
-        counts = np.zeros(COUNTS, np.int64)
+        numbers = np.zeros(1 + COUNTS + WISHES, np.int64)
+        numbers[0] = row
+        counts, wishes = numbers[1 : 1 + COUNTS], numbers[1 + COUNTS :]
         counts[POSITION] = positions
-        counts[SAMPLING:], wishes = sampling.numbers()
-        self._joins[row] = _Join(counts, np.array(wishes, np.float32), start)
+        counts[SAMPLING:], wishes.view(np.float32)[::2] = sampling.numbers()
+        self._joins[row] = _Join(numbers, start)
         self._texts.pop(row, None)
         self._state.text_lengths[row] = 0
 
@@ -98,37 +99,36 @@ class RowChanges:
         self._prefixes, self._joins, self._texts = {}, {}, {}
         if not (prefixes or joins or texts):
             return None
-        arrays = [
-            *(_join_arrays(joins) if joins else ()),
-            *(_prefix_arrays(prefixes, self._state.cache.page_positions) if prefixes else ()),
-            *(_text_arrays(texts, self._state.text.shape[1]) if texts else ()),
-        ]
-        sent = iter(upload(arrays, self._state.counts.device))
-        rows = None
-        if joins:
-            rows = next(sent)
-            self._write_joins(joins, rows, next(sent), next(sent))
+        arrays = [np.stack([join.numbers for join in joins.values()], axis=1)] if joins else []
         if prefixes:
-            self._write_prefixes(list(prefixes.values()), next(sent), next(sent), next(sent))
+            arrays.append(_prefix_numbers(prefixes, self._state.cache.page_positions))
         if texts:
-            self._write_texts(*sent)
+            arrays += _text_numbers(texts, self._state.text.shape[1])
+        sent = iter(upload(arrays, self._state.counts.device))
+        rows = self._write_joins(next(sent), list(joins.values())) if joins else None
+        if prefixes:
+            self._write_prefixes(next(sent), list(prefixes.values()))
+        if texts:
+            self._write_texts(next(sent), next(sent))
         return rows
 
-    def _write_joins(self, joins: Mapping[int, _Join], rows: Tensor, counts: Tensor, wishes: Tensor) -> None:
-        state = self._state
-        state.counts.index_copy_(1, rows, counts)
-        state.wishes.index_copy_(1, rows, wishes)
+    def _write_joins(self, numbers: Tensor, joins: Sequence[_Join]) -> Tensor:
+        state, rows = self._state, numbers[0]
+        state.counts.index_copy_(1, rows, numbers[1 : 1 + COUNTS])
+        state.wishes.index_copy_(1, rows, numbers[1 + COUNTS :].view(torch.float32)[:, ::2])
         state.flags.index_fill_(1, rows, False)
         state.seen.index_fill_(0, rows, False)
-        state.feedback.index_copy_(0, rows, torch.stack([join.start for join in joins.values()]))
+        state.feedback.index_copy_(0, rows, torch.stack([join.start for join in joins]))
+        return rows
 
-    def _write_texts(self, rows: Tensor, lengths: Tensor, complete: Tensor, at: Tensor, tokens: Tensor) -> None:
-        state = self._state
+    def _write_texts(self, texts: Tensor, tokens: Tensor) -> None:
+        state, (rows, lengths, complete) = self._state, texts
         state.text_length.index_copy_(0, rows, lengths)
-        state.text_complete.index_copy_(0, rows, complete)
-        state.text.view(-1).index_copy_(0, at, tokens)
+        state.text_complete.index_copy_(0, rows, complete.view(torch.bool)[::8])
+        state.text.view(-1).index_copy_(0, *tokens)
 
-    def _write_prefixes(self, prefixes: Sequence[Prefix], rows: Tensor, columns: Tensor, places: Tensor) -> None:
+    def _write_prefixes(self, numbers: Tensor, prefixes: Sequence[Prefix]) -> None:
+        rows, columns, places = numbers
         keys, values = ([getattr(prefix, name) for prefix in prefixes] for name in ("keys", "values"))
         self._state.cache.write(rows, columns, places, _joined(keys), _joined(values))
 
@@ -138,31 +138,16 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
 
 
-def _join_arrays(joins: Mapping[int, _Join]) -> list[NDArray[np.generic]]:
-    """Rows int64[n], counts int64[COUNTS, n], wishes float32[WISHES, n]."""
-    return [
-        np.fromiter(joins, np.int64),
-        np.stack([join.counts for join in joins.values()], axis=1),
-        np.stack([join.wishes for join in joins.values()], axis=1),
-    ]
-
-
-def _text_arrays(texts: Mapping[int, _Text], size: int) -> list[NDArray[np.generic]]:
-    """Rows, lengths and ends of texts [n]; for each of the tokens, its place in all rows' text, and itself."""
-    starts = [row * size + text.at for row, text in texts.items()]
-    at = [np.arange(start, start + len(text.tokens)) for start, text in zip(starts, texts.values(), strict=True)]
+def _text_numbers(texts: Mapping[int, _Text], size: int) -> list[NDArray[np.int64]]:
+    """Row, length and completeness of each text, [3, n]; place in all rows' text, and token, of all of it, [2, m]."""
+    lengths = [(row, text.at + len(text.tokens), text.complete) for row, text in texts.items()]
+    places = [row * size + text.at + index for row, text in texts.items() for index in range(len(text.tokens))]
     tokens = [token for text in texts.values() for token in text.tokens]
-    return [
-        np.fromiter(texts, np.int64),
-        np.array([text.at + len(text.tokens) for text in texts.values()], np.int64),
-        np.array([text.complete for text in texts.values()], np.bool_),
-        np.concatenate([np.empty(0, np.int64), *at]),
-        np.array(tokens, np.int64),
-    ]
+    return [np.array(lengths, np.int64).T, np.array((places, tokens), np.int64)]
 
 
-def _prefix_arrays(prefixes: Mapping[int, Prefix], size: int) -> list[NDArray[np.generic]]:
-    """Of each position of all prefixes: its row, the column of the row's table, and the place in that page."""
+def _prefix_numbers(prefixes: Mapping[int, Prefix], size: int) -> NDArray[np.int64]:
+    """Of each position of all prefixes: its row, the column of the row's table, and the place in that page: [3, T]."""
     lengths = [prefix.keys.shape[1] for prefix in prefixes.values()]
     positions = np.concatenate([np.arange(length) for length in lengths])
-    return [np.repeat(np.fromiter(prefixes, np.int64), lengths), positions // size, positions % size]
+    return np.stack((np.repeat(np.fromiter(prefixes, np.int64), lengths), positions // size, positions % size))

@@ -9,15 +9,9 @@ from agent_tts.model.upload import upload
 
 
 def test_arrays_of_any_shape_arrive_by_one_copy() -> None:
-    arrays = [
-        np.array([[1, -2], [3, 2**62]]).T,
-        np.array([1.5, -0.1, 7], np.float32),
-        np.array([True, False, True]),
-        np.empty(0, np.int64),
-        np.array([9]),
-    ]
+    arrays = [np.array([[1, -2], [3, 2**62]]).T, np.empty(0, np.int64), np.array([9]), np.empty((2, 0), np.int64)]
     sent = upload(arrays, torch.device("cpu"))
     for found, array in zip(sent, arrays, strict=True):
-        assert found.numpy().dtype == array.dtype
+        assert found.dtype == torch.int64
         assert np.array_equal(found.numpy(), array)
     assert len({found.untyped_storage().data_ptr() for found in sent}) == 1
