@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from agent_tts.engine.prefill import Part
-from agent_tts.engine.prompt_queue import PromptQueue, Taken
+from agent_tts.engine.prompt_queue import Limits, PromptQueue, Taken
 from agent_tts.model.codec_state import CodecState
 from agent_tts.model.pages import Pages
 from agent_tts.model.prompt import Prompt, Voice
@@ -33,22 +33,24 @@ class Speaker:
 
     voice: Voice
     vector: Tensor | None = None  # [H], on the device
+    identity: bytes = b""  # of the vector: the same for equal ones
     codec: CodecState | None = None  # of one row: what follows the voice's reference; None is the start of a stream
 
 
 @dataclass(slots=True, eq=False)
 class _Joining:
-    """A prompt that has to be computed for a row."""
+    """A prompt on its way into a row."""
 
     row: int
     prompt: Prompt
     sampling: Sampling
     speaker: Speaker
-    computed: int  # entries, see `Prompt.length`
+    computed: int = 0  # entries, see `Prompt.length`
     joined: bool = False  # the row speaks from the next update on
 
     @property
     def shared(self) -> int:
+        """Leading entries that are the same in other prompts."""
         return self.length if self.is_shared else self.prompt.shared
 
     @property
@@ -60,11 +62,11 @@ class _Joining:
     def key(self) -> object:
         """What its shared entries depend on."""
         start = self.prompt.start if self.is_shared else None
-        speaker = self.speaker if self.speaker.vector is not None else None
-        return self.prompt.prefix[: self.prompt.shared], start, speaker
+        return self.prompt.prefix[: self.prompt.shared], start, self.speaker.identity
 
     @property
     def length(self) -> int:
+        """Entries."""
         return self.prompt.length
 
 
@@ -74,18 +76,18 @@ class Admission:
     Args:
         positions: that a row may have.
         pages: of the cache, where rows share it.
-        entries: of prompts that a step computes.
+        limits: of the prompts that a step computes.
     """
 
     def __init__(
-        self, model: SpeechModel, state: SpeechState, positions: int, pages: Pages | None, *, entries: int
+        self, model: SpeechModel, state: SpeechState, positions: int, pages: Pages | None, limits: Limits
     ) -> None:
         self._frame = model.frame
         self._codec = model.codec
         self._state = state
         self._positions = positions
         self._pages = pages
-        self._queue: PromptQueue[_Joining] = PromptQueue(entries)
+        self._queue: PromptQueue[_Joining] = PromptQueue(limits)
         # What the step computes that is being launched.
         self._taken: list[Taken[_Joining]] = []
         self._changes = RowChanges(state.frame)
@@ -105,18 +107,21 @@ class Admission:
         self.release(row)
         if not self.reserve(row, min(self._positions, len(prompt.prefix) + SPEECH_POSITIONS)):
             return False
-        joining = _Joining(row, prompt, sampling, speaker, computed=0)
+        joining = self._joining[row] = _Joining(row, prompt, sampling, speaker)
         key = joining.key
         if prefix := self.prefixes.get(key):
             self.prefixes.move_to_end(key)
-            self._changes.begin(row, prefix)
-            if prefix.start is not None:
-                self._begin(joining, prefix.start)
-                return True
-            joining.computed = prompt.shared
-        self._joining[row] = joining
-        self._queue.add(joining)
-        return False
+            self._begin_with(joining, prefix)
+        if not joining.joined:
+            self._queue.add(joining)
+        return joining.joined
+
+    def _begin_with(self, joining: _Joining, prefix: Prefix) -> None:
+        """What it shares with others need not be computed; which may be all."""
+        self._changes.begin(joining.row, prefix)
+        joining.computed = joining.shared
+        if prefix.start is not None:
+            self._begin(joining, prefix.start)
 
     def _begin(self, joining: _Joining, start: Tensor) -> None:
         """The row speaks from the next update on."""
@@ -144,6 +149,11 @@ class Admission:
         if self._pages:
             self._pages.release(row)
 
+    @property
+    def has_prompts(self) -> bool:
+        """Whether any have to be computed."""
+        return bool(self._queue)
+
     def update(self) -> bool:
         """Tell the device what rows want, ahead of a step and without waiting; whether it has prompts to compute."""
         if self._pages:
@@ -154,7 +164,7 @@ class Admission:
         for row, codec in self._codecs.items():
             self._state.codec.put(row, codec)
         self._codecs.clear()
-        return bool(self._queue)
+        return self.has_prompts
 
     def take(self) -> list[Part]:
         """What the step computes that is about to be launched; `computed` has to be called when it is."""
@@ -172,16 +182,22 @@ class Admission:
 
     def _part(self, taken: Taken[_Joining]) -> Part:
         joining, begin, end = taken
+        length = len(joining.prompt.prefix)
         positions = np.arange(begin, end)
-        positions[positions == len(joining.prompt.prefix)] = self._state.frame.cache.sink
+        positions[positions == length] = self._state.frame.cache.sink
         numbers = joining.prompt.numbers(self._frame.config.talker.num_code_groups, begin, end)
-        return Part(joining.row, begin, positions, numbers, joining.speaker.vector)
+        return Part(joining.row, positions, min(end, length) if begin else None, numbers, joining.speaker.vector)
 
     def _keep(self, joining: _Joining, start: Tensor | None) -> None:
-        """Keeps what has been computed of a prompt for the next one, once all that it shares has been."""
+        """Keeps what a prompt shares with others for the next one, and for those that wait; `start` if that is all."""
         key = joining.key
         if key in self.prefixes:
             return
-        self.prefixes[key] = self._frame.prefix(self._state.frame, joining.row, joining.prompt.shared, start)
+        prefix = self._frame.prefix(self._state.frame, joining.row, joining.prompt.shared, start)
+        self.prefixes[key] = prefix
+        for other in [other for other in self._queue if not other.computed and other.key == key]:
+            self._begin_with(other, prefix)
+            if other.joined:
+                self._queue.drop(other)
         while sum(prefix.keys.shape[1] for prefix in self.prefixes.values()) > PREFIX_POSITIONS:
             self.prefixes.popitem(last=False)

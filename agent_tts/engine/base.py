@@ -118,7 +118,7 @@ class Engine(Protocol):
         ...
 
     def under_way_s(self) -> float | None:
-        """None when all outputs have been given. Otherwise those of the last step are still to come.
+        """None when all outputs have been given. Otherwise those of the last step are still to come, or work to do.
 
         Then it is the time, in seconds, after which to call `step` again: soon enough for the next step to begin when
         this one ends, and late enough to hear who wants to take part in it.

@@ -3,12 +3,12 @@
 One graph for each size of batch, over any rows of one state: which ones is an input of the graph. A step takes the
 smallest that holds its rows, and fills it up with a row that is nobody's. Prompts of other rows ride along in the same
 step: the weights are read once for both, which is most of what a prompt would cost alone; so each size has a second
-graph. The graphs share their memory. By the off-switch the same step runs kernel by kernel; on a CPU, where a large
-batch costs little more, it is always all rows, in their place. What computes prompts alone, the modules, takes one
-after the other.
+graph, and there is one of prompts alone. The graphs share their memory. By the off-switch the same step runs kernel by
+kernel; on a CPU, where a large batch costs little more, it is always all rows, in their place. Modules compute prompts
+alone, one after the other.
 
-Rounding depends on the size of a batch, and on whether prompts ride along, so a request is bit-equal to itself among
-steps of one size that they never join.
+Rounding depends on the size of a batch, and on whether prompts ride along: a request is bit-equal to itself among steps
+of one size that they never join.
 
 Whoever changes the state between steps (joins, text) does it on the stream that is current here: its order is all the
 synchronisation there is.
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agent_tts.engine.prefill import Part, PromptInputs
+from agent_tts.engine.prompt_queue import Limits
 from agent_tts.model.config import FRAME_SAMPLES
 from agent_tts.model.speech import SpeechFrame, SpeechModel, SpeechState
 
@@ -125,20 +126,26 @@ class FrameGraphs:
         self._all = torch.ones(most, dtype=torch.bool, device=device)
         # What the host writes and reads, in turns.
         self._turns = [_Turn(self._who) for _ in range(_IN_FLIGHT)]
-        # Entries of prompts that a step computes.
-        self.entries = GPU_ENTRIES if self._on_device else CPU_ENTRIES
-        # What it reads of them, where those of several rows are computed at once. None where each is alone.
+        # What it reads of prompts, where those of several rows are computed at once. None where each is alone.
         self._prompts: PromptInputs | None = None
         if model.frame.ops.talk_beside is not None:
-            self._prompts = PromptInputs(state.frame, self.entries, model.frame.config.talker.num_code_groups)
+            self._prompts = PromptInputs(state.frame, GPU_ENTRIES, model.frame.config.talker.num_code_groups)
         self._beside = beside and self._prompts is not None
         # By the rows of the frame, or 0 without one, and whether there are prompts.
         self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, _Written]] = {}
         if captured and self._on_device:
             self._capture(progress or (lambda done, total: None))
 
+    @property
+    def limits(self) -> Limits:
+        """Of the prompts that a step computes."""
+        if self._prompts is not None:
+            return Limits(GPU_ENTRIES, cut=True)
+        # Kernel by kernel, a prompt takes a GPU's host as long as some frames, however short it is.
+        return Limits(GPU_ENTRIES, prompts=1) if self._on_device else Limits(CPU_ENTRIES)
+
     def step(self, rows: Sequence[int], parts: Sequence[Part] = ()) -> tuple[Launched | None, list[Tensor]]:
-        """A frame of these different rows, at most `most`, and parts of prompts of others, of `entries` together.
+        """A frame of these different rows, at most `most`, and parts of prompts of others, within `limits`.
 
         Gives the frame, if there are rows, and of each part what its last entry is embedded as, [H]. Waits for the
         frame before the last, if that is still under way: its memory is used again.
@@ -158,7 +165,7 @@ class FrameGraphs:
     def _compute_alone(self, part: Part) -> Tensor:
         frame, state = self._model.frame, self._state.frame
         entries = frame.entries(state, part.row, part.positions, part.numbers, part.vector)
-        return frame.prefill(state, entries, part.span)[-1]
+        return frame.prefill(state, entries, part.span)[-1].clone()
 
     def _frame(self, rows: Sequence[int], parts: Sequence[Part] = ()) -> tuple[Launched, list[Tensor]]:
         """With these parts beside it, where they may be."""
@@ -214,11 +221,8 @@ class FrameGraphs:
         if self._prompts is not None:
             wanted.append((0, True))
         for done, (size, prompts) in enumerate(wanted, 1):
-            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                self._by_kernels(size, prompts=prompts)
-            torch.cuda.current_stream().wait_stream(stream)
+            # On the stream of all steps: those of another model may be speaking, and kernels share what they count in.
+            self._by_kernels(size, prompts=prompts)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 written = self._by_kernels(size, prompts=prompts)
@@ -231,12 +235,11 @@ class _Written:
     """What a step wrote on the device. The next replay writes there again."""
 
     frame: Tensor  # int16[B, _WIDTH]
-    embedded: Tensor  # [P, H]: entries of prompts
+    embedded: Tensor  # [P, H]: entries of prompts; nothing where there are none
 
     def at(self, ends: Sequence[int]) -> list[Tensor]:
         """A copy of some entries."""
-        kept = self.embedded.clone() if ends else self.embedded
-        return [kept[end] for end in ends]
+        return [self.embedded[end].clone() for end in ends]
 
 
 class _Turn:

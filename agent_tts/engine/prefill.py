@@ -21,15 +21,12 @@ class Part:
     """Entries of a row's prompt that follow one another."""
 
     row: int
-    begin: int  # entries of the prompt that are in the row already
     positions: NDArray[np.int64]  # [n]: in the row; the sink for the prompt's last entry, which is only embedded
+    # How many leading positions of the row they may read, and not one more, which might hold what is not a number; None
+    # where they begin with the first.
+    span: int | None
     numbers: NDArray[np.int64]  # [n, 1 + K], see `Prompt.numbers`
     vector: Tensor | None  # [H]: the speaker's, where the numbers have a place for it
-
-    @property
-    def span(self) -> int | None:
-        """How many leading positions of the row it may read; None where it begins with them."""
-        return self.begin + len(self.positions) if self.begin else None
 
 
 class PromptInputs:

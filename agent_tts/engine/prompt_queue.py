@@ -1,12 +1,14 @@
 """Which prompts a step computes: the rule, in the order in which they came. It knows nothing of tensors.
 
-A step computes a bounded number of positions, so that those that speak wait no longer however many come. Each prompt is
+A step computes a bounded number of entries, so that those that speak wait no longer however many come. Each prompt is
 computed in parts: first what it shares with others of its voice, then the rest, cut where a part would be longer than
-a step takes. So where it is cut, and how it is rounded, does not depend on the others.
+a step takes. Where what a prompt is cut into decides how it is rounded, that is all, so that it does not depend on the
+others; where it does not, prompts are cut to fill the steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 
@@ -33,19 +35,27 @@ class Taken(NamedTuple, Generic[WaitingT]):
     end: int
 
 
+class Limits(NamedTuple):
+    """What a step computes."""
+
+    entries: int
+    prompts: int | None = None  # that they are of, at most; None is as many as there are
+    cut: bool = False  # a prompt may be cut anywhere, to fill the step
+
+
 class PromptQueue(Generic[WaitingT]):
-    """Prompts that wait.
+    """Prompts that wait."""
 
-    Args:
-        entries: that a step computes.
-    """
-
-    def __init__(self, entries: int) -> None:
-        self._entries = entries
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._waiting: list[WaitingT] = []
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
+
+    def __iter__(self) -> Iterator[WaitingT]:
+        """Those that wait, in the order in which they are computed."""
+        return iter(self._waiting)
 
     def add(self, one: WaitingT) -> None:
         """A prompt comes."""
@@ -57,23 +67,31 @@ class PromptQueue(Generic[WaitingT]):
             self._waiting.remove(one)
 
     def take(self) -> list[Taken[WaitingT]]:
-        """What this step computes: the next part of the first, and of those behind it whose parts there is room for.
+        """What this step computes: the next part of the first, and of those behind it as there is room.
 
-        Whoever needs more goes to the end.
+        Whoever needs more goes on first, if one step is enough for it; otherwise it goes to the end.
         """
-        left, taken = self._entries, []
+        left = self._limits.entries
+        taken: list[Taken[WaitingT]] = []
         for one in self._waiting:
-            part = self._part(one)
-            if part.end - part.begin <= left:
+            if not left or len(taken) == self._limits.prompts:
+                break
+            part = self._part(one, left)
+            if part.end > part.begin:
                 left -= part.end - part.begin
                 taken.append(part)
         for one, _, end in taken:
             self._waiting.remove(one)
             one.computed = end
-            if end < one.length:
-                self._waiting.append(one)
+        more = [one for one, _, end in taken if end < one.length]
+        soon = [one for one in more if one.length - one.computed <= self._limits.entries]
+        self._waiting = [*soon, *self._waiting, *(one for one in more if one not in soon)]
         return taken
 
-    def _part(self, one: WaitingT) -> Taken[WaitingT]:
-        end = one.shared if one.computed < one.shared else one.length
-        return Taken(one, one.computed, min(end, one.computed + self._entries))
+    def _part(self, one: WaitingT, left: int) -> Taken[WaitingT]:
+        """The next part of a prompt; nothing of it where there is no room."""
+        begin = one.computed
+        end = min(one.shared if begin < one.shared else one.length, begin + self._limits.entries)
+        if end - begin > left:
+            end = begin + left if self._limits.cut else begin
+        return Taken(one, begin, end)

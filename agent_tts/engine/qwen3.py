@@ -77,6 +77,8 @@ class Qwen3Engine:
         self._overlaps = self._models[0].device.type == "cuda"
         # The frames that are under way, one for each model that has any.
         self._under_way: list[_Frames] = []
+        # Whether the last step was of prompts alone, and there are more: they need not wait for their rows' text.
+        self._goes_on = False
         self._pace = Pace()
         self.batch = self._models[0].batch
 
@@ -104,6 +106,7 @@ class Qwen3Engine:
                 pieces = [(row, row.begin()) for row in running]
                 if launched := model.launch([row.track.slot for row in running]):
                     self._under_way.append(_Frames(model, pieces, launched))
+        self._goes_on = not self._under_way and any(model.has_prompts for model in self._models)
         if self._under_way and self._overlaps:
             kind = (*computes, *((frames.model.name, frames.launched.size) for frames in self._under_way))
             self._pace.launched(kind, time.perf_counter(), time.perf_counter() - began)
@@ -121,7 +124,7 @@ class Qwen3Engine:
     def under_way_s(self) -> float | None:
         """See `Engine.under_way_s`."""
         if not self._under_way:
-            return None
+            return 0.0 if self._goes_on else None
         if all(frames.launched.ready() for frames in self._under_way):
             return 0.0
         return min(LOOK_S, self._pace.wait_s(time.perf_counter()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -160,7 +161,7 @@ class Qwen3Model:
             beside=not self._one_size,
             progress=self._tell,
         )
-        admission = Admission(model, state, self.positions, pages, entries=runner.entries)
+        admission = Admission(model, state, self.positions, pages, runner.limits)
         times.append(time.monotonic())
         spans = [after - before for before, after in pairwise(times)]
         logger.info("{}: weights {:.1f} s, then kernels {:.1f} s, capture {:.1f} s", self.name, *spans)
@@ -202,7 +203,8 @@ class Qwen3Model:
             if not placed.isfinite().all():  # it would stay in the cache, and reach whoever has the row next
                 raise ValueError("a speaker vector with values that are not finite, or too large")
             placed = placed.to(self.device)
-        return Speaker(voice, placed, self._after(voice.reference) if voice.reference else None)
+        identity = b"" if vector is None else hashlib.sha256(vector.tobytes()).digest()
+        return Speaker(voice, placed, identity, self._after(voice.reference) if voice.reference else None)
 
     def _after(self, reference: Reference) -> CodecState:
         """The codec's state behind a reference. Frame by frame: a long clip in one piece takes gigabytes.
@@ -255,6 +257,11 @@ class Qwen3Model:
         """Do what rows that join and texts that were added ask for, ahead of a step; whether it computes prompts."""
         return self._running is not None and self._running.admission.update()
 
+    @property
+    def has_prompts(self) -> bool:
+        """Whether prompts wait to be computed by a step."""
+        return self._running is not None and self._running.admission.has_prompts
+
     def launch(self, rows: Sequence[int]) -> Launched | None:
         """Begin a step: prompts that wait, and a frame of different rows, `batch` at most; None with no rows.
 
@@ -290,6 +297,7 @@ class _Running:
         prompt = Prompt((Position(0, None),) * 16, shared=16, start=None, text=(0,), complete=False)
         speaker, join = Speaker(Voice()), self.admission.join
         for rows in map(range, sorted({1, most})):
+            self.admission.prefixes.clear()
             for _ in ("computed", "kept"):
                 joined: list[int] = []
                 for _ in range(len(rows) + 1):  # each step computes one prompt at least

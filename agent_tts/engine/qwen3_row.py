@@ -135,7 +135,7 @@ class Row:
         return outputs
 
     def join(self) -> bool:
-        """Compute the prompt or a part of it, if enough is known for it; whether it is all there.
+        """Ask for the prompt, if enough is known for it; whether it is all there.
 
         The first prompt may come before its text.
 

@@ -206,7 +206,7 @@ class FrameModel(nn.Module):
         rows: Tensor | None = None,
         beside: PromptPositions | None = None,
     ) -> Frame:
-        """One frame for the rows of a mask bool[B]; nothing of any other row changes.
+        """One frame for the rows of a mask bool[B]; nothing of any other row changes but of those `beside`.
 
         The batch are the rows int64[B], or all. A row that is there twice must not run. `choose` takes the place of
         drawing: for a comparison that hears the logits and forces the codes. `beside` are prompts that are computed

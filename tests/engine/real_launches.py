@@ -71,7 +71,8 @@ def main() -> None:
         prompts = PromptInputs(state.frame, GPU_ENTRIES, 16).entries
         for size in steps.sizes:
             model.step(state, torch.ones(size, dtype=torch.bool), torch.arange(size))
-            model.step(state, torch.ones(size, dtype=torch.bool), torch.arange(size), model.frame.embed(prompts))
+            if steps.beside:
+                model.step(state, torch.ones(size, dtype=torch.bool), torch.arange(size), model.frame.embed(prompts))
         model.frame.prefill(state.frame, prompts, None)
         alone = model.init_state(1, steps.positions).codec
         codes = torch.zeros(1, 16, dtype=torch.int64)

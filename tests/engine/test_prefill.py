@@ -45,7 +45,7 @@ def vector(row: int) -> Tensor:
 
 def part(prompt: Prompt, row: int, sink: int, begin: int = 0, end: int | None = None) -> Part:
     positions = np.append(np.arange(len(prompt.prefix)), sink)[begin:end]
-    return Part(row, begin, positions, prompt.numbers(16, begin, end), vector(row))
+    return Part(row, positions, None, prompt.numbers(16, begin, end), vector(row))
 
 
 def test_prompts_beside_one_another_are_each_alone(model: FrameModel) -> None:

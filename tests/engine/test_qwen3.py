@@ -177,35 +177,74 @@ def test_a_text_shorter_than_its_voices_reference_may_end_late(checkpoint: Check
         assert np.array_equal(frames_of(base, base.step([Text(0, "", last=True)], [0])), at_once)
 
 
-def with_clone(folder: Path, size: int, transcript: str, frames: int) -> None:
-    """A library with the voice bob, whose reference is noise."""
+def with_clone(folder: Path, size: int, transcript: str, frames: int, *, name: str = "bob", value: float = 1.0) -> None:
+    """A library with a voice whose reference is noise, and its vector the same value throughout."""
     codes = np.random.default_rng(0).integers(0, 2_048, (frames, 16)).astype(np.int16)
-    voice = StoredVoice(name="bob", kind="cloned", transcript=transcript, consent=Consent("Bob agrees."))
-    VoiceLibrary(folder, 10).add(voice, {f"vector_{size}": np.ones(size, np.float32), "codes": codes})
+    voice = StoredVoice(name=name, kind="cloned", transcript=transcript, consent=Consent("Bob agrees."))
+    VoiceLibrary(folder, 10).add(voice, {f"vector_{size}": np.full(size, value, np.float32), "codes": codes})
+
+
+def counted(made: Qwen3Engine) -> list[int]:
+    """How many entries each part of a prompt has that the engine's only model computes from now on."""
+    running, sizes = made._models[0]._loaded, list[int]()
+    take, sink = running.admission.take, running.state.frame.cache.sink
+
+    def taken() -> list[Part]:
+        parts = take()
+        for part in parts:
+            sizes.append(len(part.positions))
+            known = part.positions[part.positions < sink]
+            assert part.span in (None, known[-1] + 1)  # behind it may be what is not a number
+        return parts
+
+    running.admission.take = taken  # type: ignore[method-assign]
+    return sizes
+
+
+def bob(name: str = "bob") -> SpeechOptions:
+    return SpeechOptions(name, "de", seed=0, clean=False, sampling=GREEDY)
 
 
 def test_what_the_prompts_of_a_reference_share_is_computed_once(checkpoint: Checkpoints, tmp_path: Path) -> None:
     """Another text says what it says alone, and only what it has a part in is computed for it."""
-    options = SpeechOptions("bob", "de", seed=0, clean=False, sampling=GREEDY)
     other = "Something else is said here, and at some length."
     folder, voices = checkpoint("base"), tmp_path / "voices"
-    with engine(folder, slots=1, voices=voices) as alone, engine(folder, slots=1, voices=voices) as base:
-        with_clone(voices, base.info.models[0].vector_size or 0, "The quick brown fox.", 40)
-        admission = base._models[0]._loaded.admission
-        take = admission.take
-        sizes: list[int] = []
-
-        def taken() -> list[Part]:
-            parts = take()
-            sizes.extend(len(part.positions) for part in parts)
-            return parts
-
-        admission.take = taken  # type: ignore[method-assign]
-        ours(base, options)
-        assert np.array_equal(ours(base, options, other), ours(alone, options, other))
+    with engine(folder, slots=1, voices=voices) as alone, engine(folder, slots=1, voices=voices) as made:
+        with_clone(voices, made.info.models[0].vector_size or 0, "The quick brown fox.", 40)
+        sizes = counted(made)
+        ours(made, bob())
+        assert np.array_equal(ours(made, bob(), other), ours(alone, bob(), other))
     shared, rest, *others = sizes
     assert min(shared, rest) > 10
     assert others == [rest]
+
+
+def test_a_voice_that_comes_back_has_what_was_computed_for_it(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Also when it had to make room for others; and one that differs in its vector alone has something else."""
+    voices = tmp_path / "voices"
+    with engine(checkpoint("base"), slots=1, voices=voices, cached_voices=1) as made:
+        size = made.info.models[0].vector_size or 0
+        for name, value in (("bob", 1.0), ("eve", -1.0)):
+            with_clone(voices, size, "The quick brown fox.", 40, name=name, value=value)
+        sizes = counted(made)
+        first = ours(made, bob())
+        assert not np.array_equal(ours(made, bob("eve")), first)
+        assert np.array_equal(ours(made, bob()), first)
+    shared, rest = sizes[:2]
+    assert sizes == [shared, rest, shared, rest, rest]
+
+
+def test_prompts_are_computed_ahead_of_their_text_when_nobody_speaks(checkpoint: Checkpoints) -> None:
+    with engine(checkpoint("custom_voice"), slots=2) as made:
+        loop = EngineLoop(made, Scheduler(Policy(slots=2, queue=2)))
+        loop.submit(events.Open(1, STYLED))
+        turns = 0
+        while loop.wait_s() == 0:
+            loop.turn()
+            turns += 1
+            assert turns < 10
+        assert turns >= 3
+        assert not made._models[0].has_prompts
 
 
 @pytest.fixture
@@ -654,7 +693,7 @@ def test_only_so_many_prompts_are_computed_or_begun_in_one_step(
     checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with engine(checkpoint("custom_voice"), slots=8) as many:
-        assert speaking(many, 8) == [0, 6, 8]  # as many as a step has room for, which speak from the next one on
+        assert speaking(many, 8) == [0, 8]  # computed in one step, of which the others had the same in front of them
         assert speaking(many, 8) == [8]  # which are ready now
         monkeypatch.setattr("agent_tts.engine.qwen3.JOINS_PER_STEP", 2)
         assert speaking(many, 8) == [2, 4, 6, 8]

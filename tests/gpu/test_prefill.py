@@ -40,7 +40,7 @@ def part(row: int, length: int, begin: int = 0, *, frames: bool = False) -> Part
     numbers[:-1, 0] = random.integers(0, 150_000, length - 1)
     numbers[:, 1 : 17 if frames else 2] = random.integers(0, 2_048, (length, 16 if frames else 1))
     positions = np.append(np.arange(begin, begin + length - 1), POSITIONS)
-    return Part(row, begin, positions, numbers, None)
+    return Part(row, positions, begin + length - 1 if begin else None, numbers, None)
 
 
 # What steps may have to compute: a whole step of one prompt, further parts, many prompts, one alone.
@@ -69,10 +69,16 @@ def state_of(model: SpeechModel, *, paged: bool = True) -> SpeechState:
     return state
 
 
+def reach(one: Part) -> tuple[int, int]:
+    """Where a part begins and ends in its row."""
+    begin = 0 if one.span is None else one.span - len(one.positions) + 1
+    return begin, begin + len(one.positions) - 1
+
+
 def written(state: SpeechState, one: Part) -> list[Tensor]:
     """Keys and values of the positions of a part."""
-    end = one.begin + len(one.positions) - 1
-    return [kept[:, one.begin : end] for kept in state.frame.cache.read(one.row, end)]
+    begin, end = reach(one)
+    return [kept[:, begin:end] for kept in state.frame.cache.read(one.row, end)]
 
 
 def apart(mine: Tensor, theirs: Tensor) -> float:
@@ -133,7 +139,7 @@ def test_prompts_together_are_each_alone_and_reach_nobody_else(model: SpeechMode
             assert torch.equal(start, expected)
             for mine, theirs in zip(written(together, one), written(alone, one), strict=True):
                 assert not mine.numel() or apart(mine, theirs) < ROUNDING
-            ends[one.row] = one.begin + len(one.positions) - 1
+            _, ends[one.row] = reach(one)
     for row in set(range(ROWS)) - set(speaking):
         for mine, former in zip(together.frame.cache.read(row, 1_000), before[row], strict=True):
             assert torch.equal(mine[:, ends[row] :], former[:, ends[row] :])  # the padding
@@ -168,9 +174,8 @@ def test_a_prompt_does_not_depend_on_those_beside_it(model: SpeechModel) -> None
         batches.step(speaking, BATCHES[1])
         for one in BATCHES[1]:
             middle = len(one.positions) // 2
-            singles.step(speaking, [Part(one.row, one.begin, one.positions[:middle], one.numbers[:middle], None)])
-            rest = one.begin + middle
-            singles.step(speaking, [Part(one.row, rest, one.positions[middle:], one.numbers[middle:], None)])
+            for cut in (slice(middle), slice(middle, None)):
+                singles.step(speaking, [Part(one.row, one.positions[cut], one.span, one.numbers[cut], None)])
             for pair in zip(written(beside, one), written(alone, one), strict=True):
                 assert torch.equal(*pair)
 

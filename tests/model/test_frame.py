@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -375,7 +376,7 @@ class TestPrefill:
             for begin, end in ((0, at), (at, prompt.length)):
                 numbers = prompt.numbers(16, begin, end)
                 entries = model.entries(cut_up, self.ROW, positions[begin:end], numbers, vector)
-                start = model.prefill(cut_up, entries, end if begin else None)[-1]
+                start = model.prefill(cut_up, entries, min(end, length) if begin else None)[-1]
 
             torch.testing.assert_close(start, whole.feedback[self.ROW], rtol=0, atol=1e-5)
             for row in range(self.ROWS):
@@ -384,6 +385,21 @@ class TestPrefill:
                     torch.testing.assert_close(mine[:, :known], theirs[:, :known], rtol=0, atol=1e-5)
                     assert (mine[:, :known] != 9).all()
                     assert (mine[:, known:] == 9).all()  # neither behind it nor in another row
+
+    @pytest.mark.parametrize("paged", [False, True])
+    def test_what_is_behind_it_is_not_read(self, paged: bool) -> None:
+        """A mask hides numbers, but a masked NaN of the row's former owner is still NaN."""
+        model = tiny.models("base")[1]
+        for prompt, vector in self.prompts(model):
+            state, length = self.state(model, paged=paged), len(prompt.prefix)
+            for kept in (state.cache.keys, state.cache.values):
+                kept.fill_(math.nan)
+            positions = np.append(np.arange(length), state.cache.sink)
+            for begin, end in ((0, 5), (5, prompt.length)):
+                numbers = prompt.numbers(16, begin, end)
+                entries = model.entries(state, self.ROW, positions[begin:end], numbers, vector)
+                model.prefill(state, entries, min(end, length) if begin else None)
+            assert all(kept.isfinite().all() for kept in state.cache.read(self.ROW, length))
 
     def test_what_prompts_share(self) -> None:
         """All of it but where a reference is spoken beside the text."""
