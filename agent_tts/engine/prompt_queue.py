@@ -2,8 +2,8 @@
 
 A step computes a bounded number of entries, so that those that speak wait no longer however many come. Each prompt is
 computed in parts: first what it shares with others of its voice, then the rest, cut where a part would be longer than
-a step takes. Where what a prompt is cut into decides how it is rounded, that is all, so that it does not depend on the
-others; where it does not, prompts are cut to fill the steps.
+a step takes. Where a cut changes how a prompt is rounded, there are no other cuts, so that none depends on who else
+waits; where it does not, prompts are also cut to fill the steps.
 """
 
 from __future__ import annotations
