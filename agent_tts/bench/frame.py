@@ -17,13 +17,12 @@ from torch import nn
 
 from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.bench.checkpoint_weights import distribution
-from agent_tts.engine.graphs import GPU_ENTRIES
 from agent_tts.errors import SettingsError
 from agent_tts.model import codec as codec_module
 from agent_tts.model.acceleration import accelerate
 from agent_tts.model.codec import Codec
 from agent_tts.model.config import ModelConfig
-from agent_tts.model.frame import FrameModel, PromptEntries
+from agent_tts.model.frame import ENTRIES_BESIDE, FrameModel, PromptEntries
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.weights import Loadable, build, plan
@@ -173,9 +172,9 @@ def _parts(model: SpeechModel, state: SpeechState) -> dict[str, Callable[[], obj
 
 def _prompts(state: FrameState, codebooks: int) -> PromptEntries:
     """One prompt, where a row that speaks has its own: what it writes there does not matter, and costs the same."""
-    packed = torch.zeros(PromptEntries.size(GPU_ENTRIES, codebooks), dtype=torch.int64, device=state.ended.device)
-    entries = PromptEntries.of(packed, state.feedback[:1].expand(GPU_ENTRIES, -1))
-    entries.positions.copy_(torch.arange(GPU_ENTRIES))
+    packed = torch.zeros(PromptEntries.size(ENTRIES_BESIDE, codebooks), dtype=torch.int64, device=state.ended.device)
+    entries = PromptEntries.of(packed, state.feedback[:1].expand(ENTRIES_BESIDE, -1))
+    entries.positions.copy_(torch.arange(ENTRIES_BESIDE))
     return entries
 
 

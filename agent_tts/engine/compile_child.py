@@ -30,11 +30,10 @@ def rehearse(steps: Steps) -> list[Launch]:
     """All that the steps launch, each kind once."""
     import torch
 
-    from agent_tts.engine.graphs import GPU_ENTRIES
     from agent_tts.model.acceleration import put_kernels
     from agent_tts.model.codec import Codec
     from agent_tts.model.config import ModelConfig
-    from agent_tts.model.frame import FrameModel, PromptEntries
+    from agent_tts.model.frame import ENTRIES_BESIDE, FrameModel, PromptEntries
     from agent_tts.model.kernels.launch import unmade
     from agent_tts.model.kernels.rehearsal import Rehearsal
     from agent_tts.model.speech import SpeechModel
@@ -49,8 +48,8 @@ def rehearse(steps: Steps) -> list[Launch]:
     state = model.init_state(rows, steps.positions, rows if steps.paged else None)
     run, who = (torch.empty(rows, dtype=dtype, device="meta") for dtype in (torch.bool, torch.int64))
     numbers = partial(torch.empty, dtype=torch.int64, device="meta")
-    packed = numbers(PromptEntries.size(GPU_ENTRIES, config.talker.num_code_groups))
-    vectors = state.frame.feedback.new_empty(GPU_ENTRIES, config.talker.hidden_size)
+    packed = numbers(PromptEntries.size(ENTRIES_BESIDE, config.talker.num_code_groups))
+    vectors = state.frame.feedback.new_empty(ENTRIES_BESIDE, config.talker.hidden_size)
     prompts = PromptEntries.of(packed, vectors)
     rehearsal = Rehearsal(steps.capability)
     with unmade(rehearsal):

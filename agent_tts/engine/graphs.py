@@ -27,11 +27,11 @@ from torch import Tensor
 from agent_tts.engine.prefill import Part, PromptInputs
 from agent_tts.engine.prompt_queue import Limits
 from agent_tts.model.config import FRAME_SAMPLES
+from agent_tts.model.frame import ENTRIES_BESIDE
 from agent_tts.model.speech import SpeechFrame, SpeechModel, SpeechState
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-# Entries of prompts that a step computes: beside a frame about half a millisecond on a GPU, a second on a small CPU.
-GPU_ENTRIES, CPU_ENTRIES = 128, 64
+CPU_ENTRIES = 64  # of prompts, in a step: a second on a small CPU
 _MASKS = ("spoke", "ended", "starved", "full", "finite")
 _CODES = 16
 _WIDTH = _CODES + FRAME_SAMPLES + len(_MASKS)  # of a row: codes, samples, masks
@@ -129,7 +129,7 @@ class FrameGraphs:
         # What it reads of prompts, where those of several rows are computed at once. None where each is alone.
         self._prompts: PromptInputs | None = None
         if model.frame.ops.talk_beside is not None:
-            self._prompts = PromptInputs(state.frame, GPU_ENTRIES, model.frame.config.talker.num_code_groups)
+            self._prompts = PromptInputs(state.frame, ENTRIES_BESIDE, model.frame.config.talker.num_code_groups)
         self._beside = beside and self._prompts is not None
         # By the rows of the frame, or 0 without one, and whether there are prompts.
         self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, _Written]] = {}
@@ -140,9 +140,9 @@ class FrameGraphs:
     def limits(self) -> Limits:
         """Of the prompts that a step computes."""
         if self._prompts is not None:
-            return Limits(GPU_ENTRIES, cut=True)
+            return Limits(ENTRIES_BESIDE, cut=True)
         # Kernel by kernel, a prompt takes a GPU's host as long as some frames, however short it is.
-        return Limits(GPU_ENTRIES, prompts=1) if self._on_device else Limits(CPU_ENTRIES)
+        return Limits(ENTRIES_BESIDE, prompts=1) if self._on_device else Limits(CPU_ENTRIES)
 
     def step(self, rows: Sequence[int], parts: Sequence[Part] = ()) -> tuple[Launched | None, list[Tensor]]:
         """A frame of these different rows, at most `most`, and parts of prompts of others, within `limits`.

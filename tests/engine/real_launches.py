@@ -16,12 +16,11 @@ import torch
 import triton
 
 from agent_tts.engine.compiling import Steps
-from agent_tts.engine.graphs import GPU_ENTRIES
 from agent_tts.engine.prefill import PromptInputs
 from agent_tts.model.acceleration import put_kernels
 from agent_tts.model.codec import Codec
 from agent_tts.model.config import ModelConfig
-from agent_tts.model.frame import FrameModel
+from agent_tts.model.frame import ENTRIES_BESIDE, FrameModel
 from agent_tts.model.kernels.ahead import Target
 from agent_tts.model.kernels.launch import unmade
 from agent_tts.model.speech import SpeechModel
@@ -68,7 +67,7 @@ def main() -> None:
     put_kernels(model)
     state = model.init_state(max(steps.sizes), steps.positions, max(steps.sizes) + 3 if steps.paged else None)
     with unmade(Compiler(steps)):
-        prompts = PromptInputs(state.frame, GPU_ENTRIES, 16).entries
+        prompts = PromptInputs(state.frame, ENTRIES_BESIDE, 16).entries
         for size in steps.sizes:
             model.step(state, torch.ones(size, dtype=torch.bool), torch.arange(size))
             if steps.beside:

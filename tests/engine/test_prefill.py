@@ -21,7 +21,7 @@ ROWS, POSITIONS, ENTRIES = 4, 100, 80
 
 
 @pytest.fixture
-def model() -> FrameModel:
+def model(monkeypatch: pytest.MonkeyPatch) -> FrameModel:
     """Whose prompts are computed together, as fused kernels do: each position is a row of a step."""
     model: FrameModel = tiny.models("base")[1]
 
@@ -29,7 +29,7 @@ def model() -> FrameModel:
         window = model.talker.window(prompts.positions[:, None], cache.sink, cache, prompts.rows)
         model.talker.run(prompts.x[:, None], cache, window)
 
-    model.ops = replace(model.ops, prefill=prefill)
+    monkeypatch.setattr(model, "ops", replace(model.ops, prefill=prefill))
     return model
 
 
