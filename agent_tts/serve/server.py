@@ -7,7 +7,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,17 @@ import uvicorn
 from fastapi import FastAPI
 from loguru import logger
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets.exceptions import InvalidState
 from websockets.frames import CloseCode, Frame
 
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.serve.limits import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.tls import server_context
-from agent_tts.serve.writer import DEMAND_PONGS, TRANSPORT
+from agent_tts.serve.writer import LINK
 from agent_tts.settings import Settings
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._header_bytes = 0
-        extensions: dict[str, object] = {TRANSPORT: self.transport}
+        extensions: dict[str, object] = {LINK: self}
         self.scope["extensions"] = extensions  # type: ignore[typeddict-item]
 
     def on_url(self, url: bytes) -> None:
@@ -154,6 +156,15 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if not self._in_head and self.cycle.response_complete:  # nobody waits for the rest of the body any more
             self._set_deadline()
+
+    # What a `Link` has.
+
+    @property
+    def is_full(self) -> bool:
+        return self.flow.write_paused
+
+    async def drained(self) -> None:
+        await self.flow.drain()
 
     @property
     def _node_config(self) -> NodeConfig:
@@ -261,11 +272,32 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     async def run_asgi(self) -> None:
         extensions: dict[str, object] = self.scope["extensions"]  # type: ignore[assignment]
-        extensions[TRANSPORT] = self.transport
-        extensions[DEMAND_PONGS] = self._set_demands_pongs
+        extensions[LINK] = self
         await super().run_asgi()
 
-    def _set_demands_pongs(self, demands: Callable[[], bool]) -> None:
+    # What a `WebSocketLink` has.
+
+    @property
+    def is_full(self) -> bool:
+        return not self.writable.is_set()
+
+    async def drained(self) -> None:
+        await self.writable.wait()
+
+    def write(self, messages: Sequence[str | bytes]) -> None:
+        if self.disconnected or self.close_sent:
+            raise ClientDisconnected
+        try:
+            for message in messages:
+                if isinstance(message, bytes):
+                    self.conn.send_binary(message)
+                else:
+                    self.conn.send_text(message.encode())
+        except InvalidState:
+            raise ClientDisconnected from None
+        self.transport.write(b"".join(self.conn.data_to_send()))
+
+    def demand_pongs(self, demands: Callable[[], bool]) -> None:
         self._demands_pongs = demands
 
 

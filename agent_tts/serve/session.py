@@ -189,12 +189,18 @@ class Session:
         deadline_ms = round(self._node.settings.timeouts.drain_s * 1_000)
         self._reply(protocol.build("session.draining", deadline_ms=deadline_ms))
 
-    def expire(self) -> None:
-        """Ask to be closed when nothing has happened for too long."""
-        idle_s = self._clock() - self._active_at
-        if not self._contexts and idle_s >= self._limits.session_idle_s and self.closing is None:
-            self.closing = (1000, f"idle for {self._limits.session_idle_s:g} s")
+    def expire(self) -> float:
+        """Ask to be closed when nothing has happened for too long; the seconds until that may be so."""
+        limit_s = self._limits.session_idle_s
+        if self._contexts:
+            return limit_s
+        left_s = self._active_at + limit_s - self._clock()
+        if left_s > 0:
+            return left_s
+        if self.closing is None:
+            self.closing = (1000, f"idle for {limit_s:g} s")
             self._wake()
+        return limit_s
 
     def close(self) -> None:
         """Stop every context at once. Idempotent."""
