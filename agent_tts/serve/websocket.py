@@ -116,8 +116,9 @@ class Connection:
             self._link.demand_pongs(lambda: self._session.is_speaking)
         # Looks whether the session has been idle for too long. None before `run` and after it.
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
         # Completed when the session may have something to say; made anew before the writer listens to it.
-        self._awake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._awake: asyncio.Future[None] = self._loop.create_future()
         self._session.waker = self._wake
 
     async def run(self) -> None:
@@ -137,7 +138,7 @@ class Connection:
             await asyncio.gather(writing, return_exceptions=True)
 
     async def _read(self) -> None:
-        clock = asyncio.get_running_loop().time
+        clock = self._loop.time
         allowed = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, clock())
         while True:
             message = await self._websocket.receive()
@@ -151,7 +152,7 @@ class Connection:
         """Ends after a close frame, or by cutting a connection that takes nothing: then the reader sees its end."""
         try:
             while True:
-                self._awake = asyncio.get_running_loop().create_future()
+                self._awake = self._loop.create_future()
                 await self._writer.room()
                 while messages := self._said():
                     self._link.write(messages)
@@ -187,7 +188,7 @@ class Connection:
 
     def _look(self) -> None:
         """Let the session expire if it is time, and look again when it may be."""
-        self._idle_timer = asyncio.get_running_loop().call_later(self._session.expire(), self._look)
+        self._idle_timer = self._loop.call_later(self._session.expire(), self._look)
 
     def _cut(self) -> None:
         self._node.metrics.refused.labels("slow_consumer").inc()

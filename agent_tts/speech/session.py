@@ -114,9 +114,14 @@ class Speech:
             self._over = True
         return event
 
+    @property
+    def has_events(self) -> bool:
+        """Whether `poll` would give one now."""
+        return bool(self._events)
+
     def ahead(self) -> Iterator[SpeechEvent]:
         """What has already arrived after the last event that was taken, up to the next audio."""
-        return takewhile(lambda event: type(event) is not Audio, self._events)
+        return takewhile(_is_not_audio, self._events)
 
     async def next(self) -> SpeechEvent | None:
         """The next event; None after `Finished`. Cancelling it loses nothing."""
@@ -148,15 +153,19 @@ class Speech:
         """Take an event of this stream from the engine. Called by the service alone."""
         if isinstance(event, Audio):
             self.samples += len(event.pcm) // 2
-        if isinstance(event, Finished):
+        elif isinstance(event, Finished):
             if self.stopped:  # whatever became of the engine meanwhile
                 event = dataclasses.replace(event, reason="cancelled", code=None)
             self.finished = event
             self._closed.set()
-        elif self.stopped:
+        if self.stopped and event is not self.finished:
             return
         self._events.append(event)
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
         if self.waker is not None:
             self.waker()
+
+
+def _is_not_audio(event: SpeechEvent) -> bool:
+    return type(event) is not Audio
