@@ -6,6 +6,7 @@ import asyncio
 import signal
 import socket
 import ssl
+import struct
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -18,8 +19,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
-from websockets.exceptions import InvalidState
-from websockets.frames import CloseCode, Frame
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.protocol import State
 
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.serve.limits import TokenBucket
@@ -55,6 +56,10 @@ IDLE_FRAMES_PER_S = 200
 IDLE_FRAMES_BURST = 1_000
 MAX_FRAGMENTS = 1_000
 MAX_PONG_BACKLOG = 65_536  # bytes; pongs are written without waiting for room
+
+# The head of a WebSocket frame: its first byte, and a size of 7, 16 or 64 bits.
+_FIN = 0x80
+_HEAD, _HEAD_16, _HEAD_64 = struct.Struct("!BB"), struct.Struct("!BBH"), struct.Struct("!BBQ")
 
 CONNECTION_BACKLOG = 1_024
 DRAIN_LOOK_S = 0.05
@@ -285,20 +290,24 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         await self.writable.wait()
 
     def write(self, messages: Sequence[str | bytes]) -> None:
-        if self.disconnected or self.close_sent:
+        if self.disconnected or self.close_sent or self.conn.state is not State.OPEN:
             raise ClientDisconnected
-        try:
-            for message in messages:
-                if isinstance(message, bytes):
-                    self.conn.send_binary(message)
-                else:
-                    self.conn.send_text(message.encode())
-        except InvalidState:
-            raise ClientDisconnected from None
-        self.transport.write(b"".join(self.conn.data_to_send()))
+        # Framed here, without the objects and copies that `websockets` makes of each message.
+        self.transport.write(b"".join([part for message in messages for part in _framed(message)]))
 
     def demand_pongs(self, demands: Callable[[], bool]) -> None:
         self._demands_pongs = demands
+
+
+def _framed(message: str | bytes) -> tuple[bytes, bytes]:
+    """An unmasked WebSocket frame with a whole message (RFC 6455, 5.2), as its head and its payload."""
+    opcode, payload = (Opcode.BINARY, message) if isinstance(message, bytes) else (Opcode.TEXT, message.encode())
+    first, size = _FIN | opcode, len(payload)
+    if size <= 125:
+        return _HEAD.pack(first, size), payload
+    if size < 1 << 16:
+        return _HEAD_16.pack(first, 126, size), payload
+    return _HEAD_64.pack(first, 127, size), payload
 
 
 def _is_utf8(data: bytes) -> bool:

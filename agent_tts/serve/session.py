@@ -406,22 +406,20 @@ class Session:
         """The context whose turn it is; it leaves the row."""
         for context_id in self._ready:
             context = self._contexts[context_id]
-            if not self._is_held(context):
+            if self._playout is None or not self._is_held(context, self._playout):
                 del self._ready[context_id]
                 return context
         return None
 
-    def _is_held(self, context: Context) -> bool:
+    def _is_held(self, context: Context, playout: Playout) -> bool:
         """Whether its next event has to wait for the playout: audio until there is room, a good end until it is heard.
 
         So a cancel finds a context open for as long as it plays.
         """
-        if self._playout is None:
-            return False
         event = next(context.speech.ahead(), None)
         if isinstance(event, Finished):
-            return event.reason in ("end", "length") and self._playout.is_playing(context.no)
-        return not self._playout.wants(context.no)
+            return event.reason in ("end", "length") and playout.is_playing(context.no)
+        return not playout.wants(context.no)
 
     def _tell(self, context: Context, event: SpeechEvent) -> None:
         match event:
@@ -470,9 +468,7 @@ class Session:
         last = len(chunks) - 1
         for number, (payload, samples) in enumerate(chunks):
             its_flags = flags if number == last else 0
-            self._outbox.append(
-                AudioChunk(context.id, context.no, context.first_sample, its_flags, payload, is_base64)
-            )
+            self._outbox.append(AudioChunk(context.id, context.no, context.first_sample, its_flags, payload, is_base64))
             context.first_sample += samples
 
     def _tell_words(self, context: Context, words: list[Word], kind: str) -> None:

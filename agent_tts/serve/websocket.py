@@ -117,7 +117,7 @@ class Connection:
         # Looks whether the session has been idle for too long. None before `run` and after it.
         self._idle_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        # Completed when the session may have something to say; made anew before the writer listens to it.
+        # Completed when the session may have something to say; made anew before the writer listens to it again.
         self._awake: asyncio.Future[None] = self._loop.create_future()
         self._session.waker = self._wake
 
@@ -152,17 +152,17 @@ class Connection:
         """Ends after a close frame, or by cutting a connection that takes nothing: then the reader sees its end."""
         try:
             while True:
-                self._awake = self._loop.create_future()
+                if self._awake.done():
+                    self._awake = self._loop.create_future()
                 await self._writer.room()
-                while messages := self._said():
+                if messages := self._said():
                     self._link.write(messages)
-                    await self._writer.room()
-                closing = self._codec.closing or self._session.closing
-                if closing is not None:
+                elif (closing := self._codec.closing or self._session.closing) is not None:
                     code, reason = closing
                     await self._writer.write({"type": "websocket.close", "code": code, "reason": reason})
                     return
-                await self._awake
+                else:
+                    await self._awake
         except SlowConsumer:
             self._cut()
         except Exception as error:  # noqa: BLE001 - the edge of a task: a writer that failed takes its connection along

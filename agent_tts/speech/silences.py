@@ -48,7 +48,7 @@ class Silences:
 
     def hear(self, pcm: bytes) -> list[Gap]:
         """The next piece; the gaps that end in it. That before the first sound begins at 0, however short it is."""
-        at_ms = self.heard_ms
+        begin_ms, until_ms = self.heard_ms, self.sounded_until_ms
         samples = np.frombuffer(pcm, "<i2")
         self._samples += len(samples)
         # The one value without a counterpart, -32 768, stays negative: its neighbours in the block are loud as well.
@@ -56,11 +56,11 @@ class Silences:
         self._loudest = max(self._loudest, *peaks) if peaks else self._loudest
         quiet = max(LOUD, QUIET * self._loudest)
         gaps: list[Gap] = []
-        for peak in peaks:
+        for number, peak in enumerate(peaks):
             if peak >= quiet:
-                since_ms = self.sounded_until_ms
-                if since_ms is None or at_ms - since_ms >= GAP_MS:
-                    gaps.append(Gap(since_ms or 0.0, at_ms))
-                self.sounded_until_ms = at_ms + BLOCK_MS
-            at_ms += BLOCK_MS
+                at_ms = begin_ms + number * BLOCK_MS
+                if until_ms is None or at_ms - until_ms >= GAP_MS:
+                    gaps.append(Gap(until_ms or 0.0, at_ms))
+                until_ms = at_ms + BLOCK_MS
+        self.sounded_until_ms = until_ms
         return gaps
