@@ -155,14 +155,14 @@ class Connection:
                 if self._awake.done():
                     self._awake = self._loop.create_future()
                 await self._writer.room()
-                if messages := self._said():
-                    self._link.write(messages)
-                elif (closing := self._codec.closing or self._session.closing) is not None:
+                if not self._say():
+                    continue
+                closing = self._codec.closing or self._session.closing
+                if closing is not None:
                     code, reason = closing
                     await self._writer.write({"type": "websocket.close", "code": code, "reason": reason})
                     return
-                else:
-                    await self._awake
+                await self._awake
         except SlowConsumer:
             self._cut()
         except Exception as error:  # noqa: BLE001 - the edge of a task: a writer that failed takes its connection along
@@ -174,17 +174,21 @@ class Connection:
         if not self._awake.done():
             self._awake.set_result(None)
 
-    def _said(self) -> list[str | bytes]:
-        """What the session has to say now, up to the size of a write: nothing that it says later comes before it."""
+    def _say(self) -> bool:
+        """Write what the session has to say now, in one write and up to its size; whether that was all."""
         messages: list[str | bytes] = []
         size = 0
-        while size < WRITE_BYTES and self._codec.closing is None and (item := self._session.poll()) is not None:
+        while size < WRITE_BYTES:
+            if self._codec.closing is not None or (item := self._session.poll()) is None:
+                break
             for message in self._codec.encode(item):
                 messages.append(message)
                 size += len(message)
             if self._queue is not None:
                 self._session.receive(self._queue.follow())
-        return messages
+        if messages:
+            self._link.write(messages)
+        return size < WRITE_BYTES
 
     def _look(self) -> None:
         """Let the session expire if it is time, and look again when it may be."""

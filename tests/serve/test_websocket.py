@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from agent_tts.events import FRAME_BYTES
 from agent_tts.serve.app import create_app
 from agent_tts.serve.codec import AudioChunk, Message
-from agent_tts.serve.server import MAX_STRANGERS
+from agent_tts.serve.server import MAX_STRANGERS, WebSocketProtocol
 from agent_tts.serve.websocket import Dialect, StreamEndpoint
 from agent_tts.serve.writer import WRITE_BYTES
 from tests.support import RunningNode, dominant_hz, running_app, running_node, settings_of, until
@@ -143,7 +143,7 @@ class Counting:
 
 
 async def test_what_is_told_of_one_thing_knows_nothing_of_what_comes_meanwhile() -> None:
-    """Write one message at a time, in `Connection._write`, each when there is room, to see it fail."""
+    """Write one message at a time, each when there is room, to see it fail."""
     codec = Counting()
     app = create_app(settings_of())
     endpoint = StreamEndpoint(app.state.node, Dialect("counting", lambda _: codec))
@@ -198,13 +198,14 @@ async def test_messages_of_every_size_come_whole_and_in_order() -> None:
 
 
 async def test_this_process_holds_a_third_of_a_second_back_for_a_client_that_reads_nothing() -> None:
-    """Guards the marks of the buffer in `Writer` and the bound in `Connection._said`."""
+    """Guards the marks of the buffer in `Writer` and the bound in `Connection._say`."""
     async with running_node() as running, wire(running.ws_url, rcvbuf=4_096) as peer:
         await peer.until("session.created")
         peer.socket.transport.pause_reading()
         await peer.send("context.open", context_id="t", lead_ms=None, timestamps="none")
         await peer.send("text.append", context_id="t", text="word " * 700)
         (connection,) = running.server.server_state.connections
+        assert isinstance(connection, WebSocketProtocol)
         await until(lambda: connection.is_full)
         await asyncio.sleep(0.2)
         assert 0 < connection.transport.get_write_buffer_size() <= WRITE_BYTES + FRAME_BYTES + 100
