@@ -58,7 +58,7 @@ class Writer:
     """The single writer of one connection.
 
     Args:
-        send: the ASGI send of the endpoint.
+        send: the ASGI send of the endpoint, which waits for nothing but room.
         write_s: time without any progress, in seconds, after which the client counts as gone.
     """
 
