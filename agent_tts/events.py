@@ -155,6 +155,7 @@ class Hello:
 
     info: EngineInfo
     queue: int  # how many streams may wait for a slot
+    window: int  # frames of a stream that are made and not yet `Taken`, at most
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from agent_tts.bench.lag import worst
 from agent_tts.bench.node import cpu_percent
 from agent_tts.bench.statistics import mean_at_once, most_at_once, percentiles
 from agent_tts.bench.workers import answers, workers
+from agent_tts.events import FRAME_MS
 
 REQUEST_S = 60.0  # a request that takes longer has failed
 MARGIN_S = 30.0  # for a process to answer, beyond its requests
@@ -131,7 +132,19 @@ async def measure(
     figures["clients"] = count
     figures["client_lag_ms"] = worst([answer["lag_ms"] for answer in asked])
     figures["cpu_percent"] = cpu
+    figures["front_us_per_frame"] = us_per_frame(cpu.get("front"), figures["audio_s_per_s"])
     return figures, ttfa_ms
+
+
+def us_per_frame(percent: float | None, audio_s_per_s: float) -> float | None:
+    """CPU time that a process takes for each 80 ms of audio, in microseconds, requests included; None of nothing.
+
+    Args:
+        percent: the share of a core that it uses meanwhile.
+    """
+    if percent is None or not audio_s_per_s:
+        return None
+    return round(percent / 100 * FRAME_MS * 1_000 / audio_s_per_s, 1)
 
 
 def figures_of(

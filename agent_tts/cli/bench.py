@@ -34,6 +34,7 @@ Clients = Annotated[
 ]
 Json = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
 PlotFile = Annotated[Path | None, typer.Option("--plot", help="Draw them: png, svg or pdf (needs matplotlib).")]
+Timestamps = Annotated[str, typer.Option(help="Whether clients are told of words: word or none.")]
 LeadMs = Annotated[int, typer.Option(min=120, help="How far audio may run ahead of its playback.")]
 
 
@@ -66,6 +67,7 @@ def serve(
         int | None, typer.Option(min=1, max=3_000, help="Of a node of our own: most 80 ms frames of a request.")
     ] = None,
     lead_ms: LeadMs = 1_000,
+    timestamps: Timestamps = "none",
     voice: Voice = None,
     instructions: Instructions = None,
     clients: Clients = None,
@@ -83,7 +85,7 @@ def serve(
     from agent_tts.cli.bench_shared import Outputs
     from agent_tts.cli.bench_target import Source, own
 
-    session = {"voice": voice, "instructions": instructions, "lead_ms": lead_ms}
+    session = {"voice": voice, "instructions": instructions, "lead_ms": lead_ms, "timestamps": timestamps}
     texts = TEXTS if words is None else texts_of(words)
     load = Load(warmup_s=warmup, duration_s=duration, words_every_ms=words_every_ms, session=session, texts=list(texts))
     with reported():
@@ -109,6 +111,7 @@ def streams(
     ramp: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds in which the streams begin.")] = 2,
     per_connection: Annotated[int, typer.Option(min=1, help="Contexts on one connection.")] = 16,
     lead_ms: LeadMs = 1_000,
+    timestamps: Timestamps = "none",
     voice: Voice = None,
     instructions: Instructions = None,
     clients: Clients = None,
@@ -121,7 +124,7 @@ def streams(
     from agent_tts.cli.bench_shared import Outputs
     from agent_tts.cli.bench_target import Source, own
 
-    session = {"voice": voice, "instructions": instructions, "lead_ms": lead_ms}
+    session = {"voice": voice, "instructions": instructions, "lead_ms": lead_ms, "timestamps": timestamps}
     plan = Plan(seconds, ramp, per_connection, session)
     with reported():
         source = Source(url, key, **own(url, engine, set_, synthetic, model, type_))

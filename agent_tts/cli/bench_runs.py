@@ -76,6 +76,7 @@ def run_serve(
         (
             *(figures["load"], figures["requests"], *figures["ttfa_ms"].values()),
             *(figures["underruns"], figures["audio_s_per_s"], figures["peak_in_flight"]),
+            figures["front_us_per_frame"],
             *(figures["clients"], figures["client_lag_ms"]["p99"], report.counted(figures["errors"])),
         )
         for figures, _ in found
@@ -84,7 +85,7 @@ def run_serve(
     pace = f"a word every {every_ms:g} ms" if every_ms else "text at once"
     title = f"{info['engine']}, {info['model']}: time to first audio in ms, {pace}"
     columns = (
-        *("load", "requests", "p50", "p95", "p99", "underruns", "audio s/s", "peak"),
+        *("load", "requests", "p50", "p95", "p99", "underruns", "audio s/s", "peak", "front us/frame"),
         *("clients", "lag p99", "errors"),
     )
     report.table(title, columns, rows)

@@ -51,7 +51,8 @@ class EngineLoop:
 
     def hello(self) -> Hello:
         """The greeting, once everything is ready to turn."""
-        return Hello(self.info, self._scheduler.policy.queue)
+        policy = self._scheduler.policy
+        return Hello(self.info, policy.queue, policy.window_frames)
 
     def submit(self, command: Command) -> None:
         """Take a command; it has its effect in the next `turn`."""

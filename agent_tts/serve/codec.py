@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 # A message of `agent_tts.v1` as its fields, `type` among them: from a client it is still to be checked.
 Message = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class AudioChunk:
+class AudioChunk(NamedTuple):
     """A piece of a context's audio."""
 
     context_id: str

@@ -310,9 +310,12 @@ def build_error(error: SpeechError, *, context_id: str | None = None, fatal: boo
     )
 
 
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
 def dump(message: Message) -> str:
     """A message as JSON text. Lone surrogates of its text come back escaped, as they came."""
-    return json.dumps(message, separators=(",", ":"), allow_nan=False)
+    return _JSON.encode(message)
 
 
 def header(context_no: int, first_sample: int, flags: int) -> bytes:

@@ -6,8 +6,9 @@ import asyncio
 import signal
 import socket
 import ssl
+import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +16,17 @@ import uvicorn
 from fastapi import FastAPI
 from loguru import logger
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
-from websockets.frames import CloseCode, Frame
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.protocol import State
 
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.serve.limits import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.tls import server_context
-from agent_tts.serve.writer import DEMAND_PONGS, TRANSPORT
+from agent_tts.serve.writer import LINK
 from agent_tts.settings import Settings
 
 if TYPE_CHECKING:
@@ -53,6 +56,10 @@ IDLE_FRAMES_PER_S = 200
 IDLE_FRAMES_BURST = 1_000
 MAX_FRAGMENTS = 1_000
 MAX_PONG_BACKLOG = 65_536  # bytes; pongs are written without waiting for room
+
+# The head of a WebSocket frame: its first byte, and a size of 7, 16 or 64 bits.
+_FIN = 0x80
+_HEAD, _HEAD_16, _HEAD_64 = struct.Struct("!BB"), struct.Struct("!BBH"), struct.Struct("!BBQ")
 
 CONNECTION_BACKLOG = 1_024
 DRAIN_LOOK_S = 0.05
@@ -117,7 +124,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._header_bytes = 0
-        extensions: dict[str, object] = {TRANSPORT: self.transport}
+        extensions: dict[str, object] = {LINK: self}
         self.scope["extensions"] = extensions  # type: ignore[typeddict-item]
 
     def on_url(self, url: bytes) -> None:
@@ -154,6 +161,15 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if not self._in_head and self.cycle.response_complete:  # nobody waits for the rest of the body any more
             self._set_deadline()
+
+    # What a `Link` has.
+
+    @property
+    def is_full(self) -> bool:
+        return self.flow.write_paused
+
+    async def drained(self) -> None:
+        await self.flow.drain()
 
     @property
     def _node_config(self) -> NodeConfig:
@@ -261,12 +277,37 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     async def run_asgi(self) -> None:
         extensions: dict[str, object] = self.scope["extensions"]  # type: ignore[assignment]
-        extensions[TRANSPORT] = self.transport
-        extensions[DEMAND_PONGS] = self._set_demands_pongs
+        extensions[LINK] = self
         await super().run_asgi()
 
-    def _set_demands_pongs(self, demands: Callable[[], bool]) -> None:
+    # What a `WebSocketLink` has.
+
+    @property
+    def is_full(self) -> bool:
+        return not self.writable.is_set()
+
+    async def drained(self) -> None:
+        await self.writable.wait()
+
+    def write(self, messages: Sequence[str | bytes]) -> None:
+        if self.disconnected or self.close_sent or self.conn.state is not State.OPEN:
+            raise ClientDisconnected
+        # Framed here, without the objects and copies that `websockets` makes of each message.
+        self.transport.write(b"".join([part for message in messages for part in _framed(message)]))
+
+    def demand_pongs(self, demands: Callable[[], bool]) -> None:
         self._demands_pongs = demands
+
+
+def _framed(message: str | bytes) -> tuple[bytes, bytes]:
+    """An unmasked WebSocket frame with a whole message (RFC 6455, 5.2), as its head and its payload."""
+    opcode, payload = (Opcode.BINARY, message) if isinstance(message, bytes) else (Opcode.TEXT, message.encode())
+    first, size = _FIN | opcode, len(payload)
+    if size <= 125:
+        return _HEAD.pack(first, size), payload
+    if size < 1 << 16:
+        return _HEAD_16.pack(first, 126, size), payload
+    return _HEAD_64.pack(first, 127, size), payload
 
 
 def _is_utf8(data: bytes) -> bool:

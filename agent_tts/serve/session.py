@@ -10,6 +10,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from secrets import token_hex
 from typing import Protocol
 
@@ -127,7 +128,7 @@ class Session:
         self._replies: deque[Message] = deque()
         # What the context whose turn it is still has to send.
         self._outbox: deque[Message | AudioChunk] = deque()
-        # Contexts that may have events, in their turn.
+        # Open contexts that may have events, in their turn.
         self._ready: OrderedDict[str, None] = OrderedDict()
         # Why the session ends once no context is open: (WebSocket close code, reason); None while it goes on.
         self._leaving: tuple[int, str] | None = None
@@ -172,7 +173,8 @@ class Session:
             if context is None:
                 break
             if (event := context.speech.poll()) is not None:
-                self._ready[context.id] = None  # there may be more, after the others' turn
+                if context.speech.has_events:
+                    self._ready[context.id] = None  # after the others' turn
                 self._tell(context, event)
         if self._leaving is not None and not self._contexts:
             self.closing = self._leaving
@@ -189,12 +191,18 @@ class Session:
         deadline_ms = round(self._node.settings.timeouts.drain_s * 1_000)
         self._reply(protocol.build("session.draining", deadline_ms=deadline_ms))
 
-    def expire(self) -> None:
-        """Ask to be closed when nothing has happened for too long."""
-        idle_s = self._clock() - self._active_at
-        if not self._contexts and idle_s >= self._limits.session_idle_s and self.closing is None:
-            self.closing = (1000, f"idle for {self._limits.session_idle_s:g} s")
+    def expire(self) -> float:
+        """Ask to be closed when nothing has happened for too long; the seconds until that may be so."""
+        limit_s = self._limits.session_idle_s
+        if self._contexts:
+            return limit_s
+        left_s = self._active_at + limit_s - self._clock()
+        if left_s > 0:
+            return left_s
+        if self.closing is None:
+            self.closing = (1000, f"idle for {limit_s:g} s")
             self._wake()
+        return limit_s
 
     def close(self) -> None:
         """Stop every context at once. Idempotent."""
@@ -280,7 +288,7 @@ class Session:
             encoder,
         )
         self._contexts[context_id] = context
-        speech.waker = lambda: self._mark_ready(context_id)
+        speech.waker = partial(self._mark_ready, context_id)
         return context
 
     def _append(self, context_id: str, text: str) -> None:
@@ -396,26 +404,22 @@ class Session:
 
     def _next_ready(self) -> Context | None:
         """The context whose turn it is; it leaves the row."""
-        for context_id in list(self._ready):
-            context = self._contexts.get(context_id)
-            if context is not None and self._is_held(context):
-                continue
-            del self._ready[context_id]
-            if context is not None:
+        for context_id in self._ready:
+            context = self._contexts[context_id]
+            if self._playout is None or not self._is_held(context, self._playout):
+                del self._ready[context_id]
                 return context
         return None
 
-    def _is_held(self, context: Context) -> bool:
+    def _is_held(self, context: Context, playout: Playout) -> bool:
         """Whether its next event has to wait for the playout: audio until there is room, a good end until it is heard.
 
         So a cancel finds a context open for as long as it plays.
         """
-        if self._playout is None:
-            return False
         event = next(context.speech.ahead(), None)
         if isinstance(event, Finished):
-            return event.reason in ("end", "length") and self._playout.is_playing(context.no)
-        return not self._playout.wants(context.no)
+            return event.reason in ("end", "length") and playout.is_playing(context.no)
+        return not playout.wants(context.no)
 
     def _tell(self, context: Context, event: SpeechEvent) -> None:
         match event:
@@ -461,11 +465,11 @@ class Session:
         is_base64 = context.config.output.framing == "base64"
         if flags and not chunks:
             chunks = [(b"", 0)]
-        for left, (payload, samples) in zip(reversed(range(len(chunks))), chunks, strict=True):
-            last = flags if left == 0 else 0
-            chunk = AudioChunk(context.id, context.no, context.first_sample, last, payload, is_base64)
+        last = len(chunks) - 1
+        for number, (payload, samples) in enumerate(chunks):
+            its_flags = flags if number == last else 0
+            self._outbox.append(AudioChunk(context.id, context.no, context.first_sample, its_flags, payload, is_base64))
             context.first_sample += samples
-            self._outbox.append(chunk)
 
     def _tell_words(self, context: Context, words: list[Word], kind: str) -> None:
         if context.config.timestamps == "none":
@@ -499,6 +503,7 @@ class Session:
 
     def _tell_finished(self, context: Context, event: Finished) -> None:
         del self._contexts[context.id]
+        self._ready.pop(context.id, None)
         self._mark(self._done, context.id)
         self._active_at = self._clock()
         if self._playout is not None:

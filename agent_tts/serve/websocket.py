@@ -18,7 +18,7 @@ from agent_tts.serve.codec import Codec, QueueingCodec
 from agent_tts.serve.limits import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
-from agent_tts.serve.writer import DEMAND_PONGS, TRANSPORT, Writer
+from agent_tts.serve.writer import LINK, WRITE_BYTES, WebSocketLink, Writer
 
 # Close codes of errors that refuse a connection as a whole.
 CLOSE_CODES = {"unauthorized": 1008, "at_capacity": 1013, "draining": 1012}
@@ -92,7 +92,7 @@ class StreamEndpoint:
 
     async def _refuse(self, websocket: WebSocket, codec: Codec, error: SpeechError) -> None:
         write_s = self._node.settings.timeouts.write_s
-        asyncio.get_running_loop().call_later(write_s, websocket.scope["extensions"][TRANSPORT].abort)
+        asyncio.get_running_loop().call_later(write_s, websocket.scope["extensions"][LINK].transport.abort)
         with contextlib.suppress(Exception):  # the client may be gone: it was to be refused anyway
             async with asyncio.timeout(write_s):
                 for message in codec.encode(protocol.build_error(error, fatal=True)):
@@ -110,29 +110,35 @@ class Connection:
         self._queue = codec if isinstance(codec, QueueingCodec) else None
         self._websocket = websocket
         self._writer = Writer(websocket.scope, send, node.settings.timeouts.write_s)
+        self._link: WebSocketLink = websocket.scope["extensions"][LINK]
         self._session = Session(node, dialect.name)
         if dialect is not NATIVE:  # whose clients are told to answer pings at any time
-            websocket.scope["extensions"][DEMAND_PONGS](lambda: self._session.is_speaking)
-        # Set when the session may have something to send.
-        self._wake = asyncio.Event()
-        self._wake.set()
-        self._session.waker = self._wake.set
+            self._link.demand_pongs(lambda: self._session.is_speaking)
+        # Looks whether the session has been idle for too long. None before `run` and after it.
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        # Completed when the session may have something to say; made anew before the writer listens to it again.
+        self._awake: asyncio.Future[None] = self._loop.create_future()
+        self._session.waker = self._wake
 
     async def run(self) -> None:
         """Serve until either side closes. Cancelling it stops all speech of the connection at once."""
         writing = asyncio.create_task(self._write(), name=f"writer of session {self._session.id}")
+        self._look()
         try:
             self._session.receive(self._codec.begin())
             await self._read()
         except SlowConsumer:
             self._cut()
         finally:
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
             self._session.close()
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
 
     async def _read(self) -> None:
-        clock = asyncio.get_running_loop().time
+        clock = self._loop.time
         allowed = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, clock())
         while True:
             message = await self._websocket.receive()
@@ -146,19 +152,17 @@ class Connection:
         """Ends after a close frame, or by cutting a connection that takes nothing: then the reader sees its end."""
         try:
             while True:
-                self._wake.clear()
-                while self._codec.closing is None and (item := self._session.poll()) is not None:
-                    # Whole, before the first wait: the client may speak in it, and change what the codec remembers.
-                    for message in tuple(self._codec.encode(item)):
-                        await self._writer.write({"type": "websocket.send", _kind(message): message})
-                    if self._queue is not None:
-                        self._session.receive(self._queue.follow())
+                if self._awake.done():
+                    self._awake = self._loop.create_future()
+                await self._writer.room()
+                if not self._say():
+                    continue
                 closing = self._codec.closing or self._session.closing
                 if closing is not None:
                     code, reason = closing
                     await self._writer.write({"type": "websocket.close", "code": code, "reason": reason})
                     return
-                await self._wait()
+                await self._awake
         except SlowConsumer:
             self._cut()
         except Exception as error:  # noqa: BLE001 - the edge of a task: a writer that failed takes its connection along
@@ -166,11 +170,29 @@ class Connection:
                 logger.error("session {}: writer failed: {}", self._session.id, type(error).__name__)
             self._writer.cut()
 
-    async def _wait(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._node.settings.limits.session_idle_s):
-                await self._wake.wait()
-        self._session.expire()
+    def _wake(self) -> None:
+        if not self._awake.done():
+            self._awake.set_result(None)
+
+    def _say(self) -> bool:
+        """Write what the session has to say now, in one write and up to its size; whether that was all."""
+        messages: list[str | bytes] = []
+        size = 0
+        while size < WRITE_BYTES:
+            if self._codec.closing is not None or (item := self._session.poll()) is None:
+                break
+            for message in self._codec.encode(item):
+                messages.append(message)
+                size += len(message)
+            if self._queue is not None:
+                self._session.receive(self._queue.follow())
+        if messages:
+            self._link.write(messages)
+        return size < WRITE_BYTES
+
+    def _look(self) -> None:
+        """Let the session expire if it is time, and look again when it may be."""
+        self._idle_timer = self._loop.call_later(self._session.expire(), self._look)
 
     def _cut(self) -> None:
         self._node.metrics.refused.labels("slow_consumer").inc()

@@ -5,66 +5,105 @@ from __future__ import annotations
 import asyncio
 import sys
 from asyncio import Transport
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from starlette.types import Message, Scope, Send
 
 from agent_tts.errors import SlowConsumer
 
-# Key in `scope["extensions"]` under which an endpoint finds its TCP connection.
-TRANSPORT = "agent_tts.transport"
+# Key in `scope["extensions"]` under which an endpoint finds its `Link`.
+LINK = "agent_tts.link"
 
-# Key likewise for what says when a WebSocket's client has to answer pings: called with a predicate, at any time.
-DEMAND_PONGS = "agent_tts.demand_pongs"
-
-# What asyncio may hold back in this process for one connection, in bytes: a third of a second of 24 kHz audio. More
-# would only hide a slow reader for longer.
-WRITE_BUFFER = 16_384
+# Bytes of one write, if it is of several messages: a third of a second of 24 kHz audio. More than this, and a message,
+# is never held back in this process for one connection: it would only hide a slow reader for longer.
+WRITE_BYTES = 16_384
 
 # Looks at the backlog within one deadline.
 LOOKS = 4
+
+
+class Link(Protocol):
+    """An endpoint's connection."""
+
+    transport: Transport
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what was written waits in this process."""
+        ...
+
+    async def drained(self) -> None:
+        """Wait until it is not full, or lost. Cancelling it is safe."""
+        ...
+
+
+class WebSocketLink(Link, Protocol):
+    """The connection of a WebSocket, once it is accepted."""
+
+    def write(self, messages: Sequence[str | bytes]) -> None:
+        """Write messages at once, whether there is room or not.
+
+        Raises:
+            ClientDisconnected: the WebSocket is at its end.
+        """
+        ...
+
+    def demand_pongs(self, demands: Callable[[], bool]) -> None:
+        """Ask `demands` from now on whether the client has to answer pings; by default it always has to."""
+        ...
 
 
 class Writer:
     """The single writer of one connection.
 
     Args:
-        send: the ASGI send of the endpoint, which waits for room before it writes.
+        send: the ASGI send of the endpoint, which waits for nothing but room.
         write_s: time without any progress, in seconds, after which the client counts as gone.
     """
 
     def __init__(self, scope: Scope, send: Send, write_s: float) -> None:
         self._send = send
         self._look_s = write_s / LOOKS
-        # The TCP connection, to look at its backlog and to cut it.
-        self._transport: Transport = scope["extensions"][TRANSPORT]
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
+        # To look at its backlog and to cut it.
+        self._link: Link = scope["extensions"][LINK]
+        # Full with the first byte that the kernel does not take: TLS is full at this mark, TCP above it.
+        self._link.transport.set_write_buffer_limits(high=1, low=0)
 
     async def write(self, message: Message | dict[str, Any]) -> None:
-        """Send one message. Cancelling it leaves nothing half sent.
+        """Send one message when there is room. Cancelling it leaves nothing half sent.
+
+        Raises:
+            SlowConsumer: as `room`.
+        """
+        await self.room()
+        await self._send(message)
+
+    async def room(self) -> None:
+        """Wait until the kernel has all that was written. Costs nothing if it has. Cancelling it is safe.
 
         Raises:
             SlowConsumer: the client took nothing at all for `write_s`.
         """
         backlog, looks = sys.maxsize, 0
-        while looks < LOOKS:
+        while self._link.is_full:
             try:
                 async with asyncio.timeout(self._look_s):
-                    await self._send(message)
-                return
+                    await self._link.drained()
             except TimeoutError:
-                before, backlog = backlog, unsent_bytes(self._transport)
+                before, backlog = backlog, unsent_bytes(self._link.transport)
                 looks = 1 if backlog < before else looks + 1
-        raise SlowConsumer("the client does not take its audio")
+                if looks == LOOKS:
+                    raise SlowConsumer("the client does not take its audio") from None
 
     def cut(self) -> None:
         """End the connection without waiting for what the client has not taken."""
-        self._transport.abort()
+        self._link.transport.abort()
 
     @property
     def is_closing(self) -> bool:
         """Whether the connection is at its end."""
-        return self._transport.is_closing()
+        return self._link.transport.is_closing()
 
 
 def unsent_bytes(transport: Transport) -> int:

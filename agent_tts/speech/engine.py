@@ -79,6 +79,8 @@ class SpeechEngine:
         self.info: EngineInfo | None = None
         # How many streams may wait for a slot there.
         self._queue = 0
+        # Frames of a stream that are made ahead of its credit, at most; see `Speech`.
+        self._window = 1
         # Whether a real synthesis has succeeded since the engine started.
         self.ready = False
         # The first synthesis after a start, or None.
@@ -129,7 +131,7 @@ class SpeechEngine:
 
     def open(self, options: SpeechOptions) -> Speech:
         """Start a stream with options that are resolved: it takes a slot, or a place in the queue, at once."""
-        speech = Speech(self._next_id, self._link.send, self.number)
+        speech = Speech(self._next_id, self._link.send, self._window, self.number)
         self._next_id += 1
         self._open[speech.stream] = speech
         self.idle.clear()
@@ -161,7 +163,7 @@ class SpeechEngine:
                 speech.deliver(event)
 
     def _on_hello(self, hello: Hello) -> None:
-        self.info, self._queue = hello.info, hello.queue
+        self.info, self._queue, self._window = hello.info, hello.queue, hello.window
         if self._watcher is not None:
             self._watcher.started(self.number, hello.info)
         self._trial = trial = self.open(Routing(hello.info).resolve(SpeechOptions(lead_ms=None)))

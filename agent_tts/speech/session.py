@@ -11,6 +11,9 @@ from itertools import takewhile
 from agent_tts.errors import from_code
 from agent_tts.events import Append, Audio, Cancel, Command, End, Finished, Flush, Flushed, Started, Taken, Words
 
+# Credit is granted in so many parts of the window: less often than each frame, and long before the engine runs out.
+GRANTS = 8
+
 SpeechEvent = Started | Audio | Words | Flushed | Finished
 
 
@@ -21,13 +24,16 @@ class Speech:
     one reader; it either calls `poll` when woken, or awaits `next`, or iterates over the audio.
     """
 
-    def __init__(self, stream: int, send: Callable[[Command], None], engine: int = 0) -> None:
+    def __init__(self, stream: int, send: Callable[[Command], None], window: int, engine: int = 0) -> None:
         # Number of this stream between front and engine, and of the engine among those of the node.
         self.stream = stream
         self.engine = engine
         # Sends a command to the engine; never blocks.
         self._send = send
-        # Events not yet taken by the reader. Bounded: the engine makes no more than `window_frames` ahead of `Taken`.
+        # Frames that the reader has taken since it granted credit last, and how many it takes to grant it.
+        self._taken = 0
+        self._grant = max(1, window // GRANTS)
+        # Events not yet taken by the reader. Bounded: the engine makes no more than `window` frames ahead of `Taken`.
         self._events: deque[SpeechEvent] = deque()
         # The last event, once it has arrived.
         self.finished: Finished | None = None
@@ -100,14 +106,22 @@ class Speech:
             return None
         event = self._events.popleft()
         if type(event) is Audio:
-            self._send(Taken(self.stream, 1))
+            self._taken += 1
+            if self._taken == self._grant:
+                self._send(Taken(self.stream, self._taken))
+                self._taken = 0
         elif type(event) is Finished:
             self._over = True
         return event
 
+    @property
+    def has_events(self) -> bool:
+        """Whether `poll` would give one now."""
+        return bool(self._events)
+
     def ahead(self) -> Iterator[SpeechEvent]:
         """What has already arrived after the last event that was taken, up to the next audio."""
-        return takewhile(lambda event: type(event) is not Audio, self._events)
+        return takewhile(_is_not_audio, self._events)
 
     async def next(self) -> SpeechEvent | None:
         """The next event; None after `Finished`. Cancelling it loses nothing."""
@@ -139,15 +153,19 @@ class Speech:
         """Take an event of this stream from the engine. Called by the service alone."""
         if isinstance(event, Audio):
             self.samples += len(event.pcm) // 2
-        if isinstance(event, Finished):
+        elif isinstance(event, Finished):
             if self.stopped:  # whatever became of the engine meanwhile
                 event = dataclasses.replace(event, reason="cancelled", code=None)
             self.finished = event
             self._closed.set()
-        elif self.stopped:
+        if self.stopped and event is not self.finished:
             return
         self._events.append(event)
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
         if self.waker is not None:
             self.waker()
+
+
+def _is_not_audio(event: SpeechEvent) -> bool:
+    return type(event) is not Audio

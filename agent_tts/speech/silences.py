@@ -9,6 +9,7 @@ import numpy as np
 from agent_tts.events import SAMPLE_RATE
 
 BLOCK = SAMPLE_RATE // 100  # samples of 10 ms
+BLOCK_BYTES = 2 * BLOCK
 BLOCK_MS = 10
 
 # Silence is this much softer than the loudest sound so far (-30 dB), and a gap lasts this long: the closure of a "p"
@@ -48,19 +49,19 @@ class Silences:
 
     def hear(self, pcm: bytes) -> list[Gap]:
         """The next piece; the gaps that end in it. That before the first sound begins at 0, however short it is."""
-        at_ms = self.heard_ms
-        samples = np.frombuffer(pcm, "<i2")
-        self._samples += len(samples)
+        begin_ms, until_ms = self.heard_ms, self.sounded_until_ms
+        self._samples += len(pcm) // 2
+        blocks = np.frombuffer(pcm, "<i2")[: len(pcm) // BLOCK_BYTES * BLOCK].reshape(-1, BLOCK)
         # The one value without a counterpart, -32 768, stays negative: its neighbours in the block are loud as well.
-        peaks = np.abs(samples[: len(samples) // BLOCK * BLOCK]).reshape(-1, BLOCK).max(axis=1).tolist()
+        peaks = np.maximum.reduce(np.abs(blocks), axis=1).tolist()
         self._loudest = max(self._loudest, *peaks) if peaks else self._loudest
         quiet = max(LOUD, QUIET * self._loudest)
         gaps: list[Gap] = []
-        for peak in peaks:
+        for number, peak in enumerate(peaks):
             if peak >= quiet:
-                since_ms = self.sounded_until_ms
-                if since_ms is None or at_ms - since_ms >= GAP_MS:
-                    gaps.append(Gap(since_ms or 0.0, at_ms))
-                self.sounded_until_ms = at_ms + BLOCK_MS
-            at_ms += BLOCK_MS
+                at_ms = begin_ms + number * BLOCK_MS
+                if until_ms is None or at_ms - until_ms >= GAP_MS:
+                    gaps.append(Gap(until_ms or 0.0, at_ms))
+                until_ms = at_ms + BLOCK_MS
+        self.sounded_until_ms = until_ms
         return gaps

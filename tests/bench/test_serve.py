@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from agent_tts.bench.serve import TEXTS, Load, Sample, figures_of, measure, texts_of
+from agent_tts.bench.serve import TEXTS, Load, Sample, figures_of, measure, texts_of, us_per_frame
 from tests.support import running_node
 
 SHORT = ["one two three four five", "six seven eight nine"]
@@ -31,6 +31,7 @@ async def test_an_open_loop_begins_its_requests_on_time() -> None:
     assert 1 < figures["peak_in_flight"] <= 40
     assert figures["client_lag_ms"]["p99"] is not None
     assert figures["cpu_percent"].keys() == {"front", "clients"}
+    assert figures["front_us_per_frame"] > 0
 
 
 def test_a_load_is_the_same_however_many_processes_make_it() -> None:
@@ -96,6 +97,13 @@ def test_throughput_is_what_came_while_it_was_measured() -> None:
     assert (figures["underruns"], figures["underrun_s"]) == (1, 0.25)
     assert (figures["peak_in_flight"], figures["mean_in_flight"]) == (2, 1.3)
     assert ttfa_ms == pytest.approx([20.0])
+
+
+def test_the_front_s_cost_is_its_cpu_time_over_the_frames() -> None:
+    """A whole core for 1000 s of audio a second, which are 12 500 frames."""
+    assert us_per_frame(100.0, 1_000.0) == 80.0
+    assert us_per_frame(50.0, 0.0) is None
+    assert us_per_frame(None, 1_000.0) is None
 
 
 @pytest.mark.parametrize("words", [1, 3, 40])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from agent_tts.events import SpeechOptions
 from agent_tts.ipc.local import LocalEngine
 from agent_tts.serve.app import create_app
 from agent_tts.serve.node import Node
-from agent_tts.serve.writer import TRANSPORT
+from agent_tts.serve.writer import LINK
 from agent_tts.settings import Settings
 from agent_tts.speech.service import SpeechService
 from tests.support import until
@@ -58,12 +58,12 @@ class CancelAt:
 
 
 class Transport:
-    """As much of a connection as the endpoint looks at."""
+    """As much of a TCP connection as the endpoint looks at."""
 
     def __init__(self) -> None:
         self.aborted = False
 
-    def set_write_buffer_limits(self, high: int) -> None: ...
+    def set_write_buffer_limits(self, high: int, low: int) -> None: ...
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -75,6 +75,26 @@ class Transport:
 
     def abort(self) -> None:
         self.aborted = True
+
+
+class Link:
+    """A connection that always has room, once the event loop has had its turn."""
+
+    is_full = True
+
+    def __init__(self, on_text: Callable[[str], None] = lambda _: None) -> None:
+        self.transport = Transport()
+        self._on_text = on_text
+
+    async def drained(self) -> None:
+        self.is_full = False
+        await asyncio.sleep(0)
+
+    def write(self, messages: Sequence[str | bytes]) -> None:
+        self.is_full = True
+        for message in messages:
+            if isinstance(message, str):
+                self._on_text(message)
 
 
 class Channel:
@@ -91,7 +111,7 @@ class Channel:
             "headers": [(b"host", b"localhost")],
             "query_string": b"",
             "subprotocols": [],
-            "extensions": {TRANSPORT: Transport()},
+            "extensions": {LINK: Link(self._hear)},
         }
 
     async def receive(self) -> dict[str, Any]:
@@ -100,7 +120,9 @@ class Channel:
 
     async def send(self, message: dict[str, Any]) -> None:
         await asyncio.sleep(0)  # an await, as on a real socket
-        if '"context.done"' in (message.get("text") or ""):
+
+    def _hear(self, text: str) -> None:
+        if '"context.done"' in text:
             self._in.put_nowait({"type": "websocket.disconnect", "code": 1000})
 
 

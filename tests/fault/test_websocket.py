@@ -127,7 +127,7 @@ async def test_f1_f2_a_dead_or_stopped_client_process_is_noticed(
 
 @engines
 async def test_f3_a_client_that_never_reads_is_cut(engine: str) -> None:
-    """Guards the deadline in `Writer.write`, SO_SNDBUF and the credit window."""
+    """Guards the deadline in `Writer.room`, SO_SNDBUF and the credit window."""
     async with running_node(engine=engine) as running, undisturbed(running.ws_url):
         async with wire(running.ws_url, rcvbuf=4_096) as peer:
             await peer.send("context.open", context_id="t", lead_ms=None)
@@ -156,7 +156,7 @@ async def gone_contexts(running: RunningNode) -> None:
 
 @engines
 async def test_f4_a_reader_at_half_speed_gets_everything(engine: str) -> None:
-    """Guards the looks at the backlog in `Writer.write`, and that no frame is ever dropped."""
+    """Guards the looks at the backlog in `Writer.room`, and that no frame is ever dropped."""
     text = LONG[:500]
     async with running_node(engine=engine) as running:
         expected = await speak(running.ws_url, text, seed=5, lead_ms=None)

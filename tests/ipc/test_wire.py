@@ -203,8 +203,8 @@ def test_null_in_place_of_an_optional_field_is_none() -> None:
 def test_a_dict_keeps_its_value_types() -> None:
     """`Hello` carries tables of names."""
     info = events.EngineInfo("tone", "tone", 1, (events.Voice("a", ("en",)),), "a", {"german": "de"})
-    data = encode(events.Hello(info, 128))
-    assert Decoder(TO_FRONT).feed(data) == [events.Hello(info, 128)]
+    data = encode(events.Hello(info, 128, 50))
+    assert Decoder(TO_FRONT).feed(data) == [events.Hello(info, 128, 50)]
     body = data[5:].replace(b'{"german":"de"}', b'{"german":7}')
     with pytest.raises(WireError):
         Decoder(TO_FRONT).feed(frame(32, body))

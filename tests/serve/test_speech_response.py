@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from agent_tts.events import FRAME_SAMPLES
-from agent_tts.serve.writer import TRANSPORT
-from tests.fault.test_cancellation import TEXT, Transport, cancelled_everywhere, local_node
+from agent_tts.serve.writer import LINK
+from tests.fault.test_cancellation import TEXT, Link, cancelled_everywhere, local_node
 from tests.support import until
 
 
@@ -25,7 +25,7 @@ class Exchange:
             "path": "/v1/audio/speech",
             "headers": [(b"host", b"localhost")],
             "query_string": b"",
-            "extensions": {TRANSPORT: Transport()},
+            "extensions": {LINK: Link()},
         }
 
     async def receive(self) -> dict[str, Any]:

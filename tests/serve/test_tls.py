@@ -97,7 +97,7 @@ def read_slowly(address: tuple[str, int], trust: ssl.SSLContext, body: bytes, by
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel does not tell what waits in it")
 async def test_a_slow_reader_is_waited_for_and_one_that_stops_is_cut(certificate: Certificate) -> None:
-    """What a plain connection promises: the deadline of `Writer.write` and its cut work through TLS."""
+    """What a plain connection promises: the deadline of `Writer.room` and its cut work through TLS."""
     settings = {"tls": certificate.settings, "timeouts": {"write_s": WRITE_S}, "tone": {"char_ms": 400}}
     async with running_node(**settings) as running:
         address = running.server.servers[0].sockets[0].getsockname()

@@ -12,10 +12,12 @@ import pytest
 from starlette.routing import WebSocketRoute
 from websockets.exceptions import ConnectionClosed
 
+from agent_tts.events import FRAME_BYTES
 from agent_tts.serve.app import create_app
 from agent_tts.serve.codec import AudioChunk, Message
-from agent_tts.serve.server import MAX_STRANGERS
+from agent_tts.serve.server import MAX_STRANGERS, WebSocketProtocol
 from agent_tts.serve.websocket import Dialect, StreamEndpoint
+from agent_tts.serve.writer import WRITE_BYTES
 from tests.support import RunningNode, dominant_hz, running_app, running_node, settings_of, until
 from tests.wire import speak, wire
 
@@ -69,7 +71,7 @@ async def test_session_close_closes_with_1000() -> None:
 
 
 async def test_an_idle_session_is_closed_with_1000() -> None:
-    """Guards `Session.expire` in `Connection._wait`."""
+    """Guards `Connection._look`."""
     async with running_node(limits={"session_idle_s": 0.2}) as running, wire(running.ws_url) as peer:
         await peer.say("t", "word " * 20, lead_ms=200)  # speech is no idling
         assert (await peer.until("context.done"))["reason"] == "end"
@@ -141,7 +143,7 @@ class Counting:
 
 
 async def test_what_is_told_of_one_thing_knows_nothing_of_what_comes_meanwhile() -> None:
-    """Encode in the loop that writes, in `Connection._write`, to see it fail."""
+    """Write one message at a time, each when there is room, to see it fail."""
     codec = Counting()
     app = create_app(settings_of())
     endpoint = StreamEndpoint(app.state.node, Dialect("counting", lambda _: codec))
@@ -156,6 +158,57 @@ async def test_what_is_told_of_one_thing_knows_nothing_of_what_comes_meanwhile()
             async with asyncio.timeout(10):
                 told = [await peer.socket.recv() for _ in range(3)]
         assert told[1:] == ["waits", "0"]
+
+
+class Sizes:
+    """A language that has messages of all sizes for whatever is said first, and no words for the rest."""
+
+    closing: tuple[int, str] | None = None
+
+    def __init__(self) -> None:
+        # Around the limits of what the length of a WebSocket frame is written in.
+        self.sizes = [0, 1, 125, 126, 127, 65_535, 65_536]
+
+    def begin(self) -> Iterator[Message]:
+        yield from ()
+
+    def decode(self, data: str | bytes) -> Iterator[Message]:
+        yield from ()
+
+    def encode(self, item: Message | AudioChunk) -> Iterator[str | bytes]:
+        while self.sizes:
+            size = self.sizes.pop(0)
+            yield bytes([size % 256]) * size
+            yield "ü" * (size // 2) + "u" * (size % 2)
+
+
+async def test_messages_of_every_size_come_whole_and_in_order() -> None:
+    """Guards `_framed`."""
+    sizes = Sizes().sizes
+    app = create_app(settings_of())
+    app.router.routes.append(
+        WebSocketRoute("/sizes", StreamEndpoint(app.state.node, Dialect("sizes", lambda _: Sizes())))
+    )
+    async with running_app(app) as running:
+        async with wire(running.ws_url.replace("/v1/tts/stream", "/sizes"), max_size=None) as peer:
+            async with asyncio.timeout(10):
+                told = [await peer.socket.recv() for _ in range(2 * len(sizes))]
+    assert told[::2] == [bytes([size % 256]) * size for size in sizes]
+    assert [len(text.encode()) for text in told[1::2] if isinstance(text, str)] == sizes
+
+
+async def test_this_process_holds_a_third_of_a_second_back_for_a_client_that_reads_nothing() -> None:
+    """Guards the marks of the buffer in `Writer` and the bound in `Connection._say`."""
+    async with running_node() as running, wire(running.ws_url, rcvbuf=4_096) as peer:
+        await peer.until("session.created")
+        peer.socket.transport.pause_reading()
+        await peer.send("context.open", context_id="t", lead_ms=None, timestamps="none")
+        await peer.send("text.append", context_id="t", text="word " * 700)
+        (connection,) = running.server.server_state.connections
+        assert isinstance(connection, WebSocketProtocol)
+        await until(lambda: connection.is_full)
+        await asyncio.sleep(0.2)
+        assert 0 < connection.transport.get_write_buffer_size() <= WRITE_BYTES + FRAME_BYTES + 100
 
 
 async def test_strangers_who_never_speak_are_gone_and_disturb_nobody() -> None:
