@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import lru_cache
 from typing import NamedTuple
 
 from agent_tts.text.chars import is_cjk
@@ -44,11 +43,6 @@ _SILENT_LETTERS = {
 }
 
 
-# Tokens whose lengths are remembered, and the longest of them: a few words make most of any text.
-REMEMBERED = 4_096
-LONGEST_REMEMBERED = 24
-
-
 class Length(NamedTuple):
     """A token's pieces, each with its characters and nominal milliseconds, and the pause after the last."""
 
@@ -62,11 +56,7 @@ def length(token: str, language: str = "en") -> Length:
     Args:
         language: a code, of which the part before the first hyphen counts.
     """
-    measure = _remembered if len(token) <= LONGEST_REMEMBERED else _length
-    return measure(token, language.partition("-")[0])
-
-
-def _length(token: str, language: str) -> Length:
+    language = language.partition("-")[0]
     pause_ms = _pause_ms(token)
     pieces: list[list[float]] = []
     for match in _PIECE.finditer(token):
@@ -81,9 +71,6 @@ def _length(token: str, language: str) -> Length:
     if pieces:
         pieces[-1][1] += FINAL_MS if pause_ms else 0.0
     return Length(tuple((int(chars), ms) for chars, ms in pieces), pause_ms)
-
-
-_remembered = lru_cache(REMEMBERED)(_length)
 
 
 def _pause_ms(token: str) -> float:
