@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
+import signal
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent_tts.bench import report
+from agent_tts.cli.reporting import TERMINATED
 from agent_tts.errors import SettingsError
 
 TICK_S = 0.2  # between movements of the bar
@@ -78,11 +82,22 @@ def counts(option: str, text: str) -> list[int]:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in the event loop that nodes use."""
+    """Run a coroutine in the event loop that nodes use. SIGTERM cancels it as Ctrl-C does: no process is left behind."""
     from agent_tts.serve.run import event_loop_factory
 
-    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-        return runner.run(main)
+    try:
+        with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+            return runner.run(_until_terminated(main))
+    except asyncio.CancelledError:
+        raise typer.Exit(TERMINATED) from None
+
+
+async def _until_terminated(main: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.current_task()
+    assert task is not None
+    with contextlib.suppress(NotImplementedError):  # Windows
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await main
 
 
 class Bar:

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 USAGE = 2  # a command that makes no sense
-INTERRUPTED = 130  # as a shell has it for SIGINT
+INTERRUPTED, TERMINATED = 130, 143  # as a shell has them for SIGINT and SIGTERM
 BROKEN_PIPE = 141  # as a shell has it for SIGPIPE
 
 

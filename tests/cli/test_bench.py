@@ -125,7 +125,8 @@ def test_peers_are_measured_beside_us_where_they_are_installed(tmp_path: Path) -
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
-def test_ctrl_c_takes_the_node_along() -> None:
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_takes_the_node_along(how: signal.Signals, code: int) -> None:
     process = start("bench", "streams", "--streams", "2", "--seconds", "60", stdin=subprocess.DEVNULL)
     nodes: list[int] = []  # and the listeners' process
     engines: list[int] = []
@@ -134,13 +135,13 @@ def test_ctrl_c_takes_the_node_along() -> None:
             assert process.poll() is None
             nodes = children_of(process.pid)
             engines = [child for node in nodes for child in children_of(node)]
-        process.send_signal(signal.SIGINT)
+        process.send_signal(how)
         _, errors = process.communicate(timeout=30)
     except BaseException:
         process.kill()
         process.communicate()
         raise
-    assert process.returncode == 130
+    assert process.returncode == code
     assert b"Traceback" not in errors
     assert not any(map(is_running, nodes + engines))
 
