@@ -82,7 +82,7 @@ def counts(option: str, text: str) -> list[int]:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in the event loop that nodes use. SIGTERM cancels it as Ctrl-C does: no process is left behind."""
+    """Run a coroutine in the event loop that nodes use. SIGTERM cancels it as Ctrl-C does, so that no node is left."""
     from agent_tts.serve.run import event_loop_factory
 
     try:
