@@ -10,6 +10,7 @@ Which pause of the text a gap is, if any, may show only later: the best few gues
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -100,8 +101,8 @@ class Fit:
     def __init__(self, speed: float = 1.0, pace: float = 1.0) -> None:
         self._speed = speed
         # Nominal ms of speech, and of pauses, before each mark; one more than there are marks.
-        self._speech = [0.0]
-        self._silence = [0.0]
+        self._speech = array("d", [0.0])
+        self._silence = array("d", [0.0])
         # The pauses, in order, and the marks that follow them.
         self._pauses: list[Pause] = []
         self._after: list[int] = []

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from agent_tts.events import EngineInfo, WordTime
 from agent_tts.speech.fitting import Fit
@@ -34,13 +34,10 @@ class Word:
     char_end: int
 
 
-class _Token(NamedTuple):
-    """A token whose times are estimated."""
-
-    text: str
-    start: int  # where it is in the text
-    first: int  # its marks
-    last: int
+# A token whose times are estimated: itself, where it is in the text, its first and its last mark. A plain tuple of these
+# is soon no business of the collector's, as a named one is for ever: it looks at all that it knows, a hundred thousand
+# words of a busy node, while everybody waits.
+_Token = tuple[str, int, int, int]
 
 
 class WordTimeline:
@@ -180,16 +177,16 @@ class WordTimeline:
         if until_ms is not None and self._next[0] == self._fit.revision and until_ms <= self._next[1]:
             return words
         while self._settled < len(self._tokens):
-            token = self._tokens[self._settled]
+            _, _, first, _ = token = self._tokens[self._settled]
             if until_ms is not None:
-                start_ms = self._fit.span(token.first)[0]
+                start_ms = self._fit.span(first)[0]
                 self._next = (self._fit.revision, start_ms)
-                if start_ms >= until_ms or not self._fit.may_start(token.first):
+                if start_ms >= until_ms or not self._fit.may_start(first):
                     break
             word = self._estimated(token)
             self._settled_ms = self._at(max(self._settled_ms + 1, word.start_ms))
             end_ms = max(self._settled_ms, word.end_ms)
-            words.append(Word(token.text, self._settled_ms, end_ms, word.char_start, word.char_end))
+            words.append(Word(word.word, self._settled_ms, end_ms, word.char_start, word.char_end))
             self._settled += 1
         return words
 
@@ -235,7 +232,7 @@ class WordTimeline:
         for text, start in self._pending:
             first = len(self._fit)
             self._mark(text, start)
-            self._tokens.append(_Token(text, start, first, len(self._fit) - 1))
+            self._tokens.append((text, start, first, len(self._fit) - 1))
             words.append(self._estimated(self._tokens[-1]))
         self._pending.clear()
         return words
@@ -274,8 +271,9 @@ class WordTimeline:
         return silent, rest_ms
 
     def _estimated(self, token: _Token) -> Word:
-        start_ms, end_ms = self._fit.span(token.first)[0], self._fit.span(token.last)[1]
-        return Word(token.text, self._at(start_ms), self._at(end_ms), token.start, token.start + len(token.text))
+        text, start, first, last = token
+        start_ms, end_ms = self._fit.span(first)[0], self._fit.span(last)[1]
+        return Word(text, self._at(start_ms), self._at(end_ms), start, start + len(text))
 
     def _listen(self) -> None:
         """Fit the estimates to all audio that there is."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
@@ -269,3 +271,17 @@ def test_a_number_that_is_spoken_in_parts_is_told_when_all_of_it_is_known() -> N
     told(timeline, "is $5.50. Yes")
     assert [word.word for word in timeline.align([WordTime(0, 2, 0, 100), WordTime(3, 5, 100, 300)])] == ["is"]
     assert timeline.align([WordTime(5, 8, 300, 900)]) == [Word("$5.50.", 100, 900, 3, 9)]
+
+
+def test_words_that_are_known_are_no_business_of_the_collectors() -> None:
+    """It looks at all that it knows while everybody waits, and a busy node knows a hundred thousand words."""
+
+    def known() -> int:
+        gc.collect()
+        return len(gc.get_objects())
+
+    timelines = [WordTimeline(aligned=False) for _ in range(2)]
+    before = known()
+    for timeline in timelines:
+        told(timeline, "speech " * 1_000)
+    assert known() - before < 200
