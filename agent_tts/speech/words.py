@@ -34,7 +34,7 @@ class Word:
     char_end: int
 
 
-# A token whose times are estimated: itself, where it is in the text, its first and its last mark. A plain tuple of these
+# A token whose times are estimated: itself, where it is in the text, its first and last mark. A plain tuple of these
 # is soon no business of the collector's, as a named one is for ever: it looks at all that it knows, a hundred thousand
 # words of a busy node, while everybody waits.
 _Token = tuple[str, int, int, int]
