@@ -28,7 +28,7 @@ from agent_tts.model.upload import staged
 # What chooses a code of every row: (logits [B, V], codebook from 0) -> int64[B].
 Choose = Callable[[Tensor, int], Tensor]
 
-ENTRIES_BESIDE = 128  # of prompts, in a step of fused kernels: about half a millisecond beside a frame on a GPU
+ENTRIES_BESIDE = 128  # of prompts, in a step of fused kernels: `bench frame` tells what they cost beside a frame
 
 CONTROL_CODES = 1024  # the end of the talker's vocabulary: no speech, so never drawn, except for the end of speech
 
