@@ -25,6 +25,7 @@ from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame import ENTRIES_BESIDE, FrameModel, PromptEntries
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.speech import SpeechModel, SpeechState
+from agent_tts.model.talker import PromptPositions
 from agent_tts.model.weights import Loadable, build, plan
 
 # `with prompts` is the frame with as many entries of prompts as a step computes; only fused kernels have both in one.
@@ -142,10 +143,10 @@ def _parts(model: SpeechModel, state: SpeechState) -> dict[str, Callable[[], obj
     codes = torch.randint(talker.code_predictor.vocab_size, (rows, talker.num_code_groups), device=run.device)
     sampling, position = frame.sampling, frame.position.clone()
 
-    def whole() -> object:
+    def whole(beside: PromptPositions | None = None) -> object:
         frame.position.copy_(position)
         frame.text_read.zero_()
-        return model.step(state, run)
+        return model.step(state, run, beside=beside)
 
     def sample() -> object:
         draws = range(talker.num_code_groups)
@@ -160,13 +161,7 @@ def _parts(model: SpeechModel, state: SpeechState) -> dict[str, Callable[[], obj
     }
     if ops.talk_beside is not None:
         entries = _prompts(frame, talker.num_code_groups)
-
-        def with_prompts() -> object:
-            frame.position.copy_(position)
-            frame.text_read.zero_()
-            return model.step(state, run, beside=model.frame.embed(entries))
-
-        parts["with prompts"] = with_prompts
+        parts["with prompts"] = lambda: whole(model.frame.embed(entries))
     return {name: parts[name] for name in PARTS if name in parts}
 
 

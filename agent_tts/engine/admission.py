@@ -91,7 +91,7 @@ class Admission:
         # What the step computes that is being launched.
         self._taken: list[Taken[_Joining]] = []
         self._changes = RowChanges(state.frame)
-        # The last prompt of each row that had to be computed, until the row is released.
+        # The last prompt of each row, until the row is released.
         self._joining: dict[int, _Joining] = {}
         # What rows that are about to join go on from in the codec; the others start a stream.
         self._codecs: dict[int, CodecState] = {}
