@@ -46,7 +46,7 @@ class Player:
         start_after_s: what it waits before it starts.
     """
 
-    __slots__ = ("_plays_until", "_start_after_s", "gaps", "gaps_s", "margins", "started_at")
+    __slots__ = ("_plays_until", "_start_after_s", "gap_times", "gaps_s", "margins", "started_at")
 
     def __init__(self, start_after_s: float = 0.0) -> None:
         self._start_after_s = start_after_s
@@ -56,9 +56,14 @@ class Player:
         self._plays_until = 0.0
         # How long before its turn each chunk came, but for the first; negative is late.
         self.margins: list[float] = []
-        # How often it ran dry, and for how long in all.
-        self.gaps = 0
+        # When it had run dry and went on, each time; and how long it was dry in all.
+        self.gap_times: list[float] = []
         self.gaps_s = 0.0
+
+    @property
+    def gaps(self) -> int:
+        """How often it ran dry."""
+        return len(self.gap_times)
 
     def take(self, now: float, seconds: float) -> None:
         """A chunk of that length came."""
@@ -69,7 +74,7 @@ class Player:
             margin = self._plays_until - now
             self.margins.append(margin)
             if margin < 0:
-                self.gaps += 1
+                self.gap_times.append(now)
                 self.gaps_s -= margin
                 self._plays_until = now
         self._plays_until += seconds

@@ -48,7 +48,7 @@ class Sample:
 
     started: bool
     ended: str | None  # why it ended before it was to
-    gaps: int
+    gap_times: list[float]  # when its listener had run dry and went on
     gaps_s: float
     margins_ms: list[float]  # how long before its turn each chunk came; negative is late
 
@@ -79,21 +79,23 @@ async def hold(
             answers(found, {"start": start}, window[1] - start + MARGIN_S),
             cpu_percent(by_name(pids, found), *window),
         )
-    figures = figures_of([Sample(**sample) for answer in asked for sample in answer["samples"]])
+    figures = figures_of([Sample(**sample) for answer in asked for sample in answer["samples"]], start)
     figures["clients"] = parts
     figures["client_lag_ms"] = worst([answer["lag_ms"] for answer in asked])
     figures["cpu_percent"] = cpu
     return figures
 
 
-def figures_of(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Figures of all streams."""
+def figures_of(samples: Sequence[Sample], start: float) -> dict[str, Any]:
+    """Figures of all streams, of which the first began at `start`."""
+    gaps_at_s = [when - start for sample in samples for when in sample.gap_times]
     return {
         "streams": len(samples),
         "silent": sum(not sample.started for sample in samples),
         "ended": dict(Counter(sample.ended for sample in samples if sample.ended is not None)),
-        "underruns": sum(sample.gaps > 0 for sample in samples),
-        "gaps": sum(sample.gaps for sample in samples),
+        "underruns": sum(bool(sample.gap_times) for sample in samples),
+        "gaps": len(gaps_at_s),
+        "gaps_at_s": percentiles(gaps_at_s, 0, 50, 100, digits=1),
         "gaps_s": round(sum(sample.gaps_s for sample in samples), 3),
         # How long before its turn a chunk came: the 1st percentile is what a listener can count on.
         "margin_ms": percentiles([ms for sample in samples for ms in sample.margins_ms], 50, 1, 0, digits=1),

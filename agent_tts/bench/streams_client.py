@@ -46,7 +46,7 @@ class Stream:
         """What it has heard by now."""
         player = self._player
         margins_ms = [round(margin * 1_000, 3) for margin in player.margins]
-        return Sample(player.started_at is not None, self.ended, player.gaps, player.gaps_s, margins_ms)
+        return Sample(player.started_at is not None, self.ended, player.gap_times, player.gaps_s, margins_ms)
 
 
 async def dial_all(url: str, key: str | None, count: int, session: dict[str, Any]) -> list[RawConnection]:

@@ -284,7 +284,14 @@ class Session:
             self._node.metrics.context(
                 self._carrier, self._clock, {"session_id": self.id, "context_no": self._context_no}
             ),
-            timeline_of(info, config.speed, config.language, breaks=config.breaks, pace=self._paces.of(config.voice)),
+            timeline_of(
+                info,
+                config.speed,
+                config.language,
+                breaks=config.breaks,
+                pace=self._paces.of(config.voice),
+                tells=config.timestamps != "none",
+            ),
             encoder,
         )
         self._contexts[context_id] = context

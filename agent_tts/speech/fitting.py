@@ -128,6 +128,11 @@ class Fit:
         return len(self._speech) - 1
 
     @property
+    def heard_ms(self) -> float:
+        """Length of the audio so far."""
+        return self._silences.heard_ms
+
+    @property
     def pace(self) -> float:
         """Of the voice at speed 1, as far as it was heard."""
         self._place_gaps()
@@ -135,7 +140,7 @@ class Fit:
 
     def add(self, ms: float, pause_ms: float) -> None:
         """One more mark of such a nominal length, and with such a pause after it."""
-        mark, heard_ms = len(self), self._silences.heard_ms
+        mark, heard_ms = len(self), self.heard_ms
         if heard_ms > self.span(mark)[0]:
             self.revision += 1
             self._floors.append(Pin(mark, heard_ms, heard_ms))
@@ -176,7 +181,7 @@ class Fit:
             return True
         due_ms = self.span(self._after[at] - 1)[1]
         late_ms, share = LATE_SENTENCE if self._pauses[at].nominal_ms >= SENTENCE_PAUSE_MS else LATE_CLAUSE
-        return self._silences.heard_ms > due_ms + late_ms + share * (due_ms - pin.start_ms)
+        return self.heard_ms > due_ms + late_ms + share * (due_ms - pin.start_ms)
 
     # ------------------------------------------------------------ what is heard
 
@@ -190,7 +195,7 @@ class Fit:
         """All marks before `mark` are within so much audio, and no other. Some of it may not have been heard yet."""
         self._place_gaps()
         sounded_ms = self._silences.sounded_until_ms
-        is_heard = audio_ms < self._silences.heard_ms + 1  # it is in whole ms
+        is_heard = audio_ms < self.heard_ms + 1  # it is in whole ms
         end_ms = min(sounded_ms, audio_ms) if is_heard and sounded_ms is not None else audio_ms
         able = [guess for guess in self._guesses if guess.last.mark < mark and guess.last.start_ms < end_ms]
         if able:

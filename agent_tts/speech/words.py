@@ -6,8 +6,10 @@ own: a word, a part of one, or a single character of a script that is written wi
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -18,6 +20,9 @@ from agent_tts.speech.lengths import length
 from agent_tts.text.breaks import MAX_TAG, TAG_START, break_in
 
 _TOKEN = re.compile(r"\S+")
+
+# Where no words are told, text is read so far ahead of the audio: what is further away cannot matter to what is heard.
+READ_AHEAD_MS = 15_000.0
 
 # Pieces of audio that may wait to be listened to: to listen to one costs nearly as much as to all of them.
 MAX_UNHEARD = 12
@@ -46,12 +51,23 @@ class WordTimeline:
     With `aligned` the engine's times are used (`align`). Otherwise every complete word is given an estimate as soon as
     its text is there, and better times once its audio is made: `hear` takes the audio, and what `settle` tells is
     final.
+
+    Without `tells` no estimate is told, `split` is all that is asked for, and text is read as the audio comes near: a
+    long one that comes at once takes milliseconds to read, in which everybody waits.
     """
 
     def __init__(
-        self, *, aligned: bool, speed: float = 1.0, language: str = "en", breaks: bool = False, pace: float = 1.0
+        self,
+        *,
+        aligned: bool,
+        speed: float = 1.0,
+        language: str = "en",
+        breaks: bool = False,
+        pace: float = 1.0,
+        tells: bool = True,
     ) -> None:
         self._aligned = aligned
+        self._tells = tells
         # Of the estimates.
         self._language = language
         # Whether tags for pauses are obeyed, and what was read of one.
@@ -62,8 +78,8 @@ class WordTimeline:
         self._length = 0
         # The last token, as long as white space has not ended it, and where it starts.
         self._tail = ""
-        # Complete tokens that the engine has not told times of: (text, char_start).
-        self._pending: list[tuple[str, int]] = []
+        # Complete tokens without times, neither the engine's nor estimated ones: (text, char_start).
+        self._pending: deque[tuple[str, int]] = deque()
         # The engine's times, in the order of the text.
         self._marks: list[WordTime] = []
         # The estimated marks' times, and where each is in the text.
@@ -117,7 +133,7 @@ class WordTimeline:
 
     def flush(self) -> list[Word]:
         """What is there are complete words, and `flushed` says when they have been spoken; the words to be told now."""
-        words = self.complete()
+        words = self.complete() + self._estimate(math.inf)
         self._flushes.append(len(self._fit))
         return words
 
@@ -132,7 +148,7 @@ class WordTimeline:
         done = times[-1].char_end if times else 0
         words: list[Word] = []
         while self._pending and self._pending[0][1] + _certain(self._pending[0][0]) < done:
-            token, start = self._pending.pop(0)
+            token, start = self._pending.popleft()
             words.append(self._word(token, start))
         return words
 
@@ -145,6 +161,7 @@ class WordTimeline:
         self._unheard.append(pcm)
         if len(self._unheard) >= MAX_UNHEARD:
             self._listen()
+            self._estimate()
 
     def flushed(self, audio_ms: int) -> None:
         """All text before the oldest `flush` that was not answered has been spoken within so much audio."""
@@ -158,7 +175,8 @@ class WordTimeline:
         Args:
             cut: it ended before the text did.
         """
-        left = self.complete() + [self._word(token, start) for token, start in self._pending]
+        left = self.complete() + self._estimate(math.inf)
+        left += [self._word(token, start) for token, start in self._pending]
         self._pending.clear()
         self._audio_ms = audio_ms
         self._listen()
@@ -200,6 +218,7 @@ class WordTimeline:
     def split(self, played_ms: float) -> tuple[str, str]:
         """The text as (heard, unheard) after `played_ms` of audio. A mark counts as heard from its middle on."""
         self._listen()
+        self._estimate(played_ms)
         text = "".join(self._parts)
         count = len(self._marks if self._aligned else self._places)
         heard = bisect_right(range(count), played_ms, key=self._middle_ms)
@@ -223,19 +242,26 @@ class WordTimeline:
         at = self._marks[first].start_ms if first < len(self._marks) else (self._marks or [_ZERO])[-1].end_ms
         return Word(token, at, at, start, end)
 
-    def _estimate(self) -> list[Word]:
-        if self._aligned:
-            return []
-        words = []
+    def _estimate(self, until_ms: float = 0.0) -> list[Word]:
+        """Read the complete tokens: all if they are told, or those near to what was heard, or to `until_ms`.
+
+        The words that are to be told.
+        """
+        words: list[Word] = []
         if self._pending:
             self._listen()
-        for text, start in self._pending:
+        while self._pending and not self._aligned and (self._tells or self._is_near(until_ms)):
+            text, start = self._pending.popleft()
             first = len(self._fit)
             self._mark(text, start)
             self._tokens.append((text, start, first, len(self._fit) - 1))
-            words.append(self._estimated(self._tokens[-1]))
-        self._pending.clear()
+            if self._tells:
+                words.append(self._estimated(self._tokens[-1]))
         return words
+
+    def _is_near(self, until_ms: float) -> bool:
+        """Whether the text that is read ends soon."""
+        return self._fit.span(len(self._fit))[0] <= max(until_ms, self._fit.heard_ms) + READ_AHEAD_MS
 
     def _mark(self, text: str, start: int) -> None:
         """The marks of a complete token."""
@@ -304,13 +330,18 @@ def _certain(token: str) -> int:
 
 
 def timeline_of(
-    info: EngineInfo | None, speed: float, language: str, *, breaks: bool = False, pace: float = 1.0
+    info: EngineInfo | None,
+    speed: float,
+    language: str,
+    *,
+    breaks: bool = False,
+    pace: float = 1.0,
+    tells: bool = True,
 ) -> WordTimeline:
     """The timeline of a stream that this engine speaks; `language` as the client names it."""
     code = info.languages.get(language.lower(), "en") if info is not None else "en"
-    return WordTimeline(
-        aligned=info is not None and info.aligns_words, speed=speed, language=code, breaks=breaks, pace=pace
-    )
+    aligned = info is not None and info.aligns_words
+    return WordTimeline(aligned=aligned, speed=speed, language=code, breaks=breaks, pace=pace, tells=tells)
 
 
 _ZERO = WordTime(0, 0, 0, 0)

@@ -26,10 +26,11 @@ async def test_paced_streams_are_held_without_a_gap() -> None:
 
 def test_figures_are_of_all_streams_together() -> None:
     """Percentiles of processes cannot be merged: their samples are."""
-    good = Sample(True, None, 0, 0.0, [float(ms) for ms in range(2, 101)])
-    late = Sample(True, "length", 1, 0.5, [-5.0])
-    figures = figures_of([good, late, Sample(False, None, 0, 0.0, [])])
+    good = Sample(True, None, [], 0.0, [float(ms) for ms in range(2, 101)])
+    late = Sample(True, "length", [12.0, 13.5], 0.5, [-5.0])
+    figures = figures_of([good, late, Sample(False, None, [], 0.0, [])], 10.0)
     assert figures["margin_ms"] == {"p50": 50.0, "p1": -5.0, "p0": -5.0}
+    assert (figures["gaps"], figures["gaps_at_s"]) == (2, {"p0": 2.0, "p50": 2.0, "p100": 3.5})
     assert (figures["silent"], figures["ended"], figures["underruns"]) == (1, {"length": 1}, 1)
     assert not is_clean(figures)
 

@@ -6,7 +6,7 @@ import gc
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from agent_tts.events import WordTime
 from agent_tts.speech.fitting import Fit
@@ -285,3 +285,52 @@ def test_words_that_are_known_are_no_business_of_the_collectors() -> None:
     for timeline in timelines:
         told(timeline, "speech " * 1_000)
     assert known() - before < 200
+
+
+def test_where_no_words_are_told_a_long_text_is_read_as_its_audio_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[float] = []
+    add = Fit.add
+
+    def counted(self: Fit, ms: float, pause_ms: float) -> None:
+        read.append(ms)
+        add(self, ms, pause_ms)
+
+    monkeypatch.setattr(Fit, "add", counted)
+    timeline = WordTimeline(aligned=False, tells=False)
+    text = "One two three, four five. " * 100
+    assert told(timeline, text) == []
+    at_once = len(read)
+    assert 15 < at_once < 80
+    for _ in range(50):
+        timeline.hear(audio((80, 9_000)))
+    assert at_once < len(read) < at_once + 40
+    assert "".join(timeline.split(4_000)) == text
+    assert timeline.split(60_000)[0].count("One") > 20
+    timeline.finish(4_000)
+    assert len(read) == 500
+    assert timeline.split(4_000) == (text.rstrip(), " ")
+
+
+@given(
+    st.lists(st.sampled_from(["word", "longer", "phrase,", "end.", "Ну,", "好。"]), min_size=1, max_size=120),
+    st.lists(st.tuples(st.integers(1, 60), st.sampled_from([0, 9_000])), min_size=1, max_size=12),
+    st.integers(1, 4),
+)
+@settings(max_examples=40)
+def test_what_was_heard_is_the_same_whether_words_are_told_or_not(
+    words: list[str], spans: list[tuple[int, int]], pieces: int
+) -> None:
+    """The text comes in pieces, with audio in between."""
+    timelines = [WordTimeline(aligned=False, tells=tells) for tells in (True, False)]
+    frames = -(-len(words) // pieces)
+    heard_ms = 0
+    for at in range(0, len(words), frames):
+        for timeline in timelines:
+            timeline.append(" ".join(words[at : at + frames]) + " ")
+        for ms, loud in spans:
+            heard_ms += 20 * ms
+            for timeline in timelines:
+                timeline.hear(audio((20 * ms, loud)))
+    told, untold = timelines
+    for played_ms in range(0, heard_ms, 100):
+        assert told.split(played_ms) == untold.split(played_ms)
