@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -21,6 +22,7 @@ from agent_tts.model.prompt import Prompt, Voice
 from agent_tts.model.row_changes import Prefix, RowChanges
 from agent_tts.model.sampling import Sampling
 from agent_tts.model.speech import SpeechModel, SpeechState
+from agent_tts.model.upload import Writes
 
 PREFIX_POSITIONS = 4_096  # of prompts, kept ready: 115 kB each at the released sizes
 # Positions that a row is given with its prompt, where rows share the cache, so that few run out of it later: 24 s.
@@ -90,7 +92,7 @@ class Admission:
         self._queue: PromptQueue[_Joining] = PromptQueue(limits)
         # What the step computes that is being launched.
         self._taken: list[Taken[_Joining]] = []
-        self._changes = RowChanges(state.frame)
+        self._changes = RowChanges(state.frame, pages)
         # The last prompt of each row, until the row is released.
         self._joining: dict[int, _Joining] = {}
         # What rows that are about to join go on from in the codec; the others start a stream.
@@ -156,11 +158,12 @@ class Admission:
 
     def update(self) -> bool:
         """Tell the device what rows want, ahead of a step and without waiting; whether it has prompts to compute."""
+        writes = Writes()
         if self._pages:
-            self._pages.update()
-        rows = self._changes.apply()
-        if rows is not None:
-            self._codec.reset(self._state.codec, rows)
+            self._pages.collect(writes)
+        if rows := self._changes.collect(writes):
+            writes.add(partial(self._codec.reset, self._state.codec), np.array(rows, np.int64))
+        writes.send(self._state.frame.ended.device)
         for row, codec in self._codecs.items():
             self._state.codec.put(row, codec)
         self._codecs.clear()

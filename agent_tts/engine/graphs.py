@@ -77,7 +77,7 @@ class Launched:
     """A step that has been launched."""
 
     size: int  # of its batch
-    _packed: Tensor  # int16[n, _WIDTH], in memory that the device writes to
+    _packed: NDArray[np.int16]  # [n, _WIDTH], in memory that the device writes to
     _written: torch.cuda.Event | None  # None: by now
 
     def ready(self) -> bool:
@@ -88,8 +88,7 @@ class Launched:
         """What the step did; waits until it has."""
         if self._written is not None:
             self._written.synchronize()
-        packed = self._packed.numpy()
-        codes, pcm, masks = np.split(packed, [_CODES, _CODES + FRAME_SAMPLES], axis=1)
+        codes, pcm, masks = np.split(self._packed, [_CODES, _CODES + FRAME_SAMPLES], axis=1)
         return Spoken(codes, pcm, **{name: masks[:, index] != 0 for index, name in enumerate(_MASKS)})
 
 
@@ -124,8 +123,8 @@ class FrameGraphs:
         # On a GPU int64[most], the rows of the step; otherwise bool[rows], who runs.
         self._who = torch.zeros(most, dtype=torch.int64 if self._on_device else torch.bool, device=device)
         self._all = torch.ones(most, dtype=torch.bool, device=device)
-        # What the host writes and reads, in turns.
-        self._turns = [_Turn(self._who) for _ in range(_IN_FLIGHT)]
+        # What the host writes and reads, in turns, where it is not the device itself.
+        self._turns = [_Turn(self._who) for _ in range(_IN_FLIGHT if self._on_device else 0)]
         # What it reads of prompts, where those of several rows are computed at once. None where each is alone.
         self._prompts: PromptInputs | None = None
         if model.frame.ops.talk_beside is not None:
@@ -175,21 +174,21 @@ class FrameGraphs:
         count, size = len(rows), next(size for size in self._sizes if size >= len(rows))
         turn = self._turns[0]
         self._turns = [*self._turns[1:], turn]
-        assert turn.written is not None
         turn.written.synchronize()
-        turn.who[:size] = torch.tensor([*rows, *[self._nobody] * (size - count)])
-        self._who[:size].copy_(turn.who[:size], non_blocking=True)
+        who = turn.who.numpy()
+        who[:count], who[count:size] = rows, self._nobody
+        self._who.copy_(turn.who, non_blocking=True)
         written = self._run(size, prompts=bool(parts))
-        out = turn.packed[:count]
-        out.copy_(written.frame[:count], non_blocking=True)
+        out = turn.packed[:size]
+        out.copy_(written.frame, non_blocking=True)
         turn.written.record()
-        return Launched(size, out, turn.written), written.at(ends)
+        return Launched(size, out.numpy()[:count], turn.written), written.at(ends)
 
     def _frame_on_host(self, rows: Sequence[int]) -> Launched:
         self._who.zero_()
         self._who[list(rows)] = True
         packed = _pack(self._model.step(self._state, self._who))
-        return Launched(len(packed), packed[list(rows)], None)
+        return Launched(len(packed), packed.numpy()[list(rows)], None)
 
     def _run(self, size: int, *, prompts: bool) -> _Written:
         """By a graph where there is one: then it is written where it was the last time."""
@@ -243,14 +242,13 @@ class _Written:
 
 
 class _Turn:
-    """Memory of the host for one step in flight."""
+    """Memory of the host for one step in flight on a GPU."""
 
     def __init__(self, who: Tensor) -> None:
-        pinned = who.device.type == "cuda"
-        self.who = torch.zeros(len(who), dtype=who.dtype, pin_memory=pinned)
-        self.packed = torch.zeros(len(who), _WIDTH, dtype=torch.int16, pin_memory=pinned)
-        # When the device has written; None where it is the host itself. Before its first record it does not wait.
-        self.written = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
+        self.who = torch.zeros(len(who), dtype=who.dtype, pin_memory=True)
+        self.packed = torch.zeros(len(who), _WIDTH, dtype=torch.int16, pin_memory=True)
+        # When the device has written. Before its first record it does not wait.
+        self.written = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
 
 def _pack(frame: SpeechFrame) -> Tensor:

@@ -55,5 +55,5 @@ class PromptInputs:
                 assert part.vector is not None
                 self.entries.vectors[begin + place].copy_(part.vector)
             ends.append(end - 1)
-        self._packed.copy_(staged(host, self._packed.device), non_blocking=True)
+        self._packed.copy_(staged([host], self._packed.device), non_blocking=True)
         return ends

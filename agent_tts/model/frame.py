@@ -23,7 +23,7 @@ from agent_tts.model.prompt import VECTOR, Prompt
 from agent_tts.model.row_changes import Prefix, RowChanges
 from agent_tts.model.sampling import Sampling, Warp, draw, forbid, penalise
 from agent_tts.model.talker import PromptPositions, Talker
-from agent_tts.model.upload import staged
+from agent_tts.model.upload import Writes, staged
 
 # What chooses a code of every row: (logits [B, V], codebook from 0) -> int64[B].
 Choose = Callable[[Tensor, int], Tensor]
@@ -156,7 +156,8 @@ class FrameModel(nn.Module):
         changes = RowChanges(state)
         changes.join(row, len(prompt.prefix), sampling, self.prefill(state, entries, None)[-1])
         changes.add_text(row, prompt.text, complete=prompt.complete)
-        changes.apply()
+        changes.collect(writes := Writes())
+        writes.send(state.ended.device)
 
     @staticmethod
     def entries(
@@ -164,7 +165,7 @@ class FrameModel(nn.Module):
     ) -> PromptEntries:
         """Entries of one row's prompt, on their way to the device; `vector` [H] where the numbers have a place."""
         device = state.ended.device
-        packed = np.concatenate((np.full(len(positions), row), positions, numbers), axis=None)
+        packed = (np.full(len(positions), row), positions, numbers)
         vectors = state.feedback[:1] if vector is None else vector.to(state.feedback)[None]
         sent = staged(packed, device).to(device, non_blocking=True)
         return PromptEntries.of(sent, vectors.expand(len(positions), -1))

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -99,14 +101,18 @@ class Cache:
         pages, places = self.table[row, at // self.page_positions], at % self.page_positions
         return self.keys[:, pages, places], self.values[:, pages, places]
 
-    def write(self, rows: Tensor, columns: Tensor, places: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Puts positions of any rows where they belong: [layers, T, key/value heads, head_dim].
+    def places(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where `write` puts positions that are counted through all pages: int64[T] -> int64[layers * T]."""
+        layers, pages, size = self.keys.shape[:3]
+        return (np.arange(layers)[:, None] * (pages * size) + positions).ravel()
 
-        Each stands in a row, a column of the row's table and a place of that page: int64[T].
+    def write(self, places: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Puts positions where they belong: [layers, T, key/value heads, head_dim]; see `places`.
+
+        One index for all dimensions before the heads: with one for each, torch would launch a kernel for every 2 GB.
         """
-        pages = self.table[rows, columns]
-        self.keys[:, pages, places] = keys
-        self.values[:, pages, places] = values
+        self.keys.flatten(0, 2).index_copy_(0, places, keys.flatten(0, 1))
+        self.values.flatten(0, 2).index_copy_(0, places, values.flatten(0, 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
 from agent_tts.model.layers import Cache
-from agent_tts.model.upload import upload
+from agent_tts.model.upload import Writes
 
 
 class Pages:
     """Hands out the pages of a cache, and takes them back with the row.
 
-    Tables are written by `update`, on the current stream: a step that is under way still reads them as they were.
+    The device is told by `collect`: a step that is under way still reads the tables as they were.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -49,9 +51,13 @@ class Pages:
         self._of_row[row] = []
         self._changed.add(row)
 
-    @torch.inference_mode()
-    def update(self) -> None:
-        """Tells the device who has what, by one copy and without waiting. Before a step writes to the pages."""
+    def positions(self, row: int, length: int) -> NDArray[np.int64]:
+        """The first positions of a row, counted through all pages: int64[length]."""
+        at = np.arange(length)
+        return np.array(self._of_row[row], np.int64)[at // self._size] * self._size + at % self._size
+
+    def collect(self, writes: Writes) -> None:
+        """What the device has to be told: who has what. Before a step writes to the pages."""
         if not self._changed:
             return
         rows = np.fromiter(self._changed, np.int64)
@@ -59,4 +65,4 @@ class Pages:
         for entry, row in zip(table, rows, strict=True):
             entry[: len(self._of_row[row])] = self._of_row[row]
         self._changed.clear()
-        self._table.index_copy_(0, *upload([rows, table], self._table.device))
+        writes.add(partial(self._table.index_copy_, 0), rows, table)

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agent_tts.model.frame_state import COUNTS, POSITION, SAMPLING, WISHES, FrameState
+from agent_tts.model.frame_state import (
+    COUNTS,
+    FLAGS,
+    POSITION,
+    SAMPLING,
+    TEXT_COMPLETE,
+    TEXT_LENGTH,
+    WISHES,
+    FrameState,
+)
+from agent_tts.model.pages import Pages
 from agent_tts.model.sampling import Sampling
-from agent_tts.model.upload import upload
+from agent_tts.model.upload import Writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +39,8 @@ class Prefix:
 class _Join:
     """A row that is given to a request."""
 
-    numbers: NDArray[np.int64]  # [1 + COUNTS + WISHES]: the row, its counts, and the bits of its wishes
+    positions: int  # length of the prompt's prefix
+    sampling: Sampling
     start: Tensor  # [H]: codec side of the first frame step
 
 
@@ -40,15 +52,24 @@ class _Text:
     tokens: list[int] = field(default_factory=list)
     complete: bool = False
 
+    @property
+    def end(self) -> int:
+        """Length of the row's text with it."""
+        return self.at + len(self.tokens)
+
 
 class RowChanges:
     """What the host wants of the rows, collected between two steps and told to the device at once, without waiting.
 
     The order of the stream is all the synchronisation there is: a step under way still finds what was there before.
+
+    Args:
+        pages: of the cache, where rows share it.
     """
 
-    def __init__(self, state: FrameState) -> None:
+    def __init__(self, state: FrameState, pages: Pages | None = None) -> None:
         self._state = state
+        self._pages = pages
         self._prefixes: dict[int, Prefix] = {}
         self._joins: dict[int, _Join] = {}
         self._texts: dict[int, _Text] = {}
@@ -64,12 +85,7 @@ class RowChanges:
             positions: length of the prompt's prefix, which is in the row by the next step.
             start: codec side of the first frame step, [H].
         """
-        numbers = np.zeros(1 + COUNTS + WISHES, np.int64)
-        numbers[0] = row
-        counts, wishes = numbers[1 : 1 + COUNTS], numbers[1 + COUNTS :]
-        counts[POSITION] = positions
-        counts[SAMPLING:], wishes.view(np.float32)[::2] = sampling.numbers()
-        self._joins[row] = _Join(numbers, start)
+        self._joins[row] = _Join(positions, sampling, start)
         self._texts.pop(row, None)
         self._state.text_lengths[row] = 0
 
@@ -92,45 +108,49 @@ class RowChanges:
         for wanted in (self._prefixes, self._joins, self._texts):
             wanted.pop(row, None)
 
-    @torch.inference_mode()
-    def apply(self) -> Tensor | None:
-        """Tells the device, by one copy; the rows that joined there: int64[n], on the device; None where none did."""
-        prefixes, joins, texts = self._prefixes, self._joins, self._texts
-        self._prefixes, self._joins, self._texts = {}, {}, {}
-        if not (prefixes or joins or texts):
-            return None
-        arrays = [np.stack([join.numbers for join in joins.values()], axis=1)] if joins else []
+    def collect(self, writes: Writes) -> list[int]:
+        """What the device has to be told; the rows that join by it."""
+        state, joins, texts = self._state, self._joins, self._texts
+        prefixes, self._prefixes, self._joins, self._texts = self._prefixes, {}, {}, {}
         if prefixes:
-            arrays.append(_prefix_numbers(prefixes, self._state.cache.page_positions))
+            parts = list(prefixes.values())
+            write = partial(_write_prefixes, state, [part.keys for part in parts], [part.values for part in parts])
+            positions = np.concatenate([self._positions(row, part) for row, part in prefixes.items()])
+            writes.add(write, state.cache.places(positions))
+        if joins:
+            starts = [join.start for join in joins.values()]
+            writes.add(partial(_write_joins, state, starts), np.fromiter(joins, np.int64), *_join_numbers(joins, texts))
         if texts:
-            arrays += _text_numbers(texts, self._state.text.shape[1])
-        sent = iter(upload(arrays, self._state.counts.device))
-        rows = self._write_joins(next(sent), list(joins.values())) if joins else None
-        if prefixes:
-            self._write_prefixes(next(sent), list(prefixes.values()))
-        if texts:
-            self._write_texts(next(sent), next(sent))
-        return rows
+            if others := [(row, text.end, text.complete) for row, text in texts.items() if row not in joins]:
+                writes.add(partial(_write_lengths, state), *np.array(others, np.int64).T)
+            writes.add(partial(state.text.view(-1).index_copy_, 0), *_token_numbers(texts, state.text.shape[1]))
+        return list(joins)
 
-    def _write_joins(self, numbers: Tensor, joins: Sequence[_Join]) -> Tensor:
-        state, rows = self._state, numbers[0]
-        state.counts.index_copy_(1, rows, numbers[1 : 1 + COUNTS])
-        state.wishes.index_copy_(1, rows, numbers[1 + COUNTS :].view(torch.float32)[:, ::2])
-        state.flags.index_fill_(1, rows, False)
-        state.seen.index_fill_(0, rows, False)
-        state.feedback.index_copy_(0, rows, torch.stack([join.start for join in joins]))
-        return rows
+    def _positions(self, row: int, prefix: Prefix) -> NDArray[np.int64]:
+        """Where a prefix goes, counted through all pages: int64[T]."""
+        length = prefix.keys.shape[1]
+        if self._pages is not None:
+            return self._pages.positions(row, length)
+        return row * self._state.cache.page_positions + np.arange(length)
 
-    def _write_texts(self, texts: Tensor, tokens: Tensor) -> None:
-        state, (rows, lengths, complete) = self._state, texts
-        state.text_length.index_copy_(0, rows, lengths)
-        state.text_complete.index_copy_(0, rows, complete.view(torch.bool)[::8])
-        state.text.view(-1).index_copy_(0, *tokens)
 
-    def _write_prefixes(self, numbers: Tensor, prefixes: Sequence[Prefix]) -> None:
-        rows, columns, places = numbers
-        keys, values = ([getattr(prefix, name) for prefix in prefixes] for name in ("keys", "values"))
-        self._state.cache.write(rows, columns, places, _joined(keys), _joined(values))
+def _write_prefixes(state: FrameState, keys: Sequence[Tensor], values: Sequence[Tensor], places: Tensor) -> None:
+    state.cache.write(places, _joined(keys), _joined(values))
+
+
+def _write_joins(
+    state: FrameState, starts: Sequence[Tensor], rows: Tensor, counts: Tensor, wishes: Tensor, flags: Tensor
+) -> None:
+    state.counts.index_copy_(1, rows, counts)
+    state.wishes.index_copy_(1, rows, wishes.view(torch.float32)[:, ::2])
+    state.flags.index_copy_(1, rows, flags.view(torch.bool)[:, ::8])
+    state.seen.index_fill_(0, rows, False)
+    state.feedback.index_copy_(0, rows, torch.stack(list(starts)))
+
+
+def _write_lengths(state: FrameState, rows: Tensor, lengths: Tensor, complete: Tensor) -> None:
+    state.text_length.index_copy_(0, rows, lengths)
+    state.text_complete.index_copy_(0, rows, complete.view(torch.bool)[::8])
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
@@ -138,16 +158,21 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
 
 
-def _text_numbers(texts: Mapping[int, _Text], size: int) -> list[NDArray[np.int64]]:
-    """Row, length and completeness of each text, [3, n]; place in all rows' text, and token, of all of it, [2, m]."""
-    lengths = [(row, text.at + len(text.tokens), text.complete) for row, text in texts.items()]
+def _join_numbers(joins: Mapping[int, _Join], texts: Mapping[int, _Text]) -> list[NDArray[np.int64]]:
+    """Counts [COUNTS, n], the bits of the wishes [WISHES, n], flags [FLAGS, n]; with the text that is there."""
+    counts = np.zeros((COUNTS, len(joins)), np.int64)
+    wishes = np.zeros((WISHES, len(joins)), np.int64)
+    flags = np.zeros((FLAGS, len(joins)), np.int64)
+    for index, (row, join) in enumerate(joins.items()):
+        counts[POSITION, index] = join.positions
+        counts[SAMPLING:, index], wishes.view(np.float32)[:, 2 * index] = join.sampling.numbers()
+        if text := texts.get(row):
+            counts[TEXT_LENGTH, index], flags[TEXT_COMPLETE, index] = text.end, text.complete
+    return [counts, wishes, flags]
+
+
+def _token_numbers(texts: Mapping[int, _Text], size: int) -> list[NDArray[np.int64]]:
+    """Place in all rows' text, and token, of all that is added: int64[m] each."""
     places = [row * size + text.at + index for row, text in texts.items() for index in range(len(text.tokens))]
     tokens = [token for text in texts.values() for token in text.tokens]
-    return [np.array(lengths, np.int64).T, np.array((places, tokens), np.int64)]
-
-
-def _prefix_numbers(prefixes: Mapping[int, Prefix], size: int) -> NDArray[np.int64]:
-    """Of each position of all prefixes: its row, the column of the row's table, and the place in that page: [3, T]."""
-    lengths = [prefix.keys.shape[1] for prefix in prefixes.values()]
-    positions = np.concatenate([np.arange(length) for length in lengths])
-    return np.stack((np.repeat(np.fromiter(prefixes, np.int64), lengths), positions // size, positions % size))
+    return [np.array(places, np.int64), np.array(tokens, np.int64)]

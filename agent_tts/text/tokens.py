@@ -35,6 +35,7 @@ class Tokenizer:
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
             ]
         )
+        self._assistant = self.encode("assistant\n")
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -74,7 +75,7 @@ class Tokenizer:
         The text's own ids follow. The reference implementation tokenises both as one string, where a line break in the
         white space that begins a text merges with the one of the role, and its slices then cut into the text.
         """
-        return (im_start, *self.encode("assistant\n"))
+        return (im_start, *self._assistant)
 
     def instruction(self, text: str, im_start: int, im_end: int) -> tuple[int, ...]:
         """The ids of an instruction: `<|im_start|>user`, a line break, the text, `<|im_end|>`, a line break."""

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from agent_tts import events
@@ -487,7 +486,7 @@ def test_a_first_frame_that_is_silent_is_not_waited_for_and_the_next_is_as_it_wa
         if launched is None:
             return None
         samples = slice(16, 16 + 1_920)
-        launched._packed[:, samples] = (launched._packed[:, samples] * next(steps, 1.0)).to(torch.int16)
+        launched._packed[:, samples] = (launched._packed[:, samples] * next(steps, 1.0)).astype(np.int16)
         return launched
 
     launch = model.launch

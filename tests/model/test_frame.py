@@ -20,6 +20,7 @@ from agent_tts.model.frame_state import FrameState
 from agent_tts.model.prompt import Prompt, Reference, Speaker, Voice, build_prompt
 from agent_tts.model.row_changes import RowChanges
 from agent_tts.model.sampling import Sampling
+from agent_tts.model.upload import Writes
 from tests.model import tiny
 
 GREEDY = Sampling(temperature=0, predictor_temperature=0)
@@ -52,10 +53,17 @@ def step(model: FrameModel, state: FrameState, *rows: int) -> Frame:
     return model.step(state, run)
 
 
+def tell(changes: RowChanges) -> list[int]:
+    """Tells the device what is wanted of the rows; those that join by it."""
+    joined = changes.collect(writes := Writes())
+    writes.send(torch.device("cpu"))
+    return joined
+
+
 def add_text(state: FrameState, row: int, tokens: Sequence[int], *, complete: bool) -> None:
     changes = RowChanges(state)
     changes.add_text(row, tokens, complete=complete)
-    changes.apply()
+    tell(changes)
 
 
 def said(frames: list[Frame], row: int = 0) -> Tensor:

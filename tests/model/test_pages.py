@@ -8,10 +8,17 @@ import torch
 from agent_tts.model.layers import Cache
 from agent_tts.model.pages import Pages
 from agent_tts.model.sampling import Sampling
+from agent_tts.model.upload import Writes
 from tests.model import tiny
 from tests.model.test_frame import prompt_of, said, step
 
 CPU = torch.device("cpu")
+
+
+def tell(pages: Pages) -> None:
+    """Tells the device who has what."""
+    pages.collect(writes := Writes())
+    writes.send(CPU)
 
 
 @pytest.fixture
@@ -28,7 +35,7 @@ def test_nobody_shares_a_page(cache: Cache) -> None:
     assert pages.ensure(0, 8)  # it has them
     assert pages.ensure(0, 9)
     assert not pages.ensure(0, 17)  # one is left
-    pages.update()
+    tell(pages)
     given = [*cache.table[0, :3].tolist(), *cache.table[1, :1].tolist()]
     assert len(set(given)) == 4
     assert 0 not in given
@@ -39,10 +46,10 @@ def test_nobody_shares_a_page(cache: Cache) -> None:
 def test_more_than_there_is_changes_nothing(cache: Cache) -> None:
     pages = Pages(cache)
     assert pages.ensure(0, 12)
-    pages.update()
+    tell(pages)
     before = cache.table.clone()
     assert not pages.ensure(1, 9)
-    pages.update()
+    tell(pages)
     assert torch.equal(cache.table, before)
     assert pages.ensure(1, 8)
 
@@ -50,13 +57,13 @@ def test_more_than_there_is_changes_nothing(cache: Cache) -> None:
 def test_pages_come_back_with_the_row(cache: Cache) -> None:
     pages = Pages(cache)
     assert pages.ensure(0, 20)
-    pages.update()
+    tell(pages)
     pages.release(0)
     assert cache.table[0].any()  # a step that is under way still needs it
-    pages.update()
+    tell(pages)
     assert not cache.table.any()
     assert pages.ensure(1, 20)
-    pages.update()
+    tell(pages)
     assert cache.table[1, :5].all()
     assert cache.table[1, -1] == 0  # the sink stays nobody's
     with pytest.raises(ValueError, match="at most 20 positions"):
@@ -74,14 +81,14 @@ def test_a_request_says_the_same_over_pages() -> None:
     prompt = prompt_of(model)
     for row in range(2):
         assert pages.ensure(row, len(prompt.prefix))
-        pages.update()
+        tell(pages)
         for state in (plain, paged):
             model.join(state, row, prompt, Sampling(seed=row))
     found, expected = [], []
     for frame in range(12):
         for row in range(2):
             assert pages.ensure(row, len(prompt.prefix) + frame + 1)
-        pages.update()
+        tell(pages)
         found.append(step(model, paged, 0, 1))
         expected.append(step(model, plain, 0, 1))
     for row in range(2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from agent_tts.model.upload import upload
+from agent_tts.model.upload import Writes, upload
 
 
 def test_arrays_of_any_shape_arrive_by_one_copy() -> None:
@@ -15,3 +15,21 @@ def test_arrays_of_any_shape_arrive_by_one_copy() -> None:
         assert found.dtype == torch.int64
         assert np.array_equal(found.numpy(), array)
     assert len({found.untyped_storage().data_ptr() for found in sent}) == 1
+
+
+def test_all_that_is_written_is_written_in_its_turn() -> None:
+    found: list[tuple[str, list[int]]] = []
+    writes = Writes()
+    for name, sizes in (("first", (2, 1)), ("second", ()), ("third", (3,))):
+
+        def write(*sent: torch.Tensor, name: str = name) -> None:
+            found.append((name, [len(one) for one in sent]))
+
+        writes.add(write, *(np.arange(size) for size in sizes))
+    assert found == []
+    writes.send(torch.device("cpu"))
+    assert found == [("first", [2, 1]), ("second", []), ("third", [3])]
+
+
+def test_nothing_to_write_is_nothing_to_send() -> None:
+    Writes().send(torch.device("cpu"))
