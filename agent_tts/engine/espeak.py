@@ -63,7 +63,7 @@ class EspeakEngine:
         )
         self._first_words = settings.espeak.first_words
         self._slots = Slots(slots, self._make)
-        self.batch = slots
+        self.sizes: tuple[int, ...] = ()
 
     def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
         """See `Engine.step`. A slot whose clause did not fit into the step's budget yields nothing this time.

@@ -12,11 +12,11 @@ from agent_tts.events import Command, EngineInfo, Event, Hello
 from agent_tts.settings import Settings
 
 
-def policy(settings: Settings, slots: int, batch: int | None = None) -> Policy:
+def policy(settings: Settings, slots: int, sizes: tuple[int, ...] = ()) -> Policy:
     """The scheduler's limits as the settings have them."""
     return Policy(
         slots=slots,
-        batch=batch,
+        sizes=sizes,
         queue=2 * slots if settings.queue is None else settings.queue,
         queue_s=settings.timeouts.queue_s,
         text_idle_s=settings.limits.text_idle_s,

@@ -80,7 +80,7 @@ class Qwen3Engine:
         # Whether the last step was of prompts alone, and there are more: they need not wait for their rows' text.
         self._goes_on = False
         self._pace = Pace()
-        self.batch = self._models[0].batch
+        self.sizes = self._models[0].sizes
 
     def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
         """See `Engine.step`. A slot that waits for its model, or for its turn to join, yields nothing this time."""

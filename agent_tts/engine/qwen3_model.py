@@ -89,9 +89,11 @@ class Qwen3Model:
         self._running: _Running | None = None
 
     @property
-    def batch(self) -> int:
-        """Rows that a step may have."""
-        return most_rows(self.rows, self.device)
+    def sizes(self) -> tuple[int, ...]:
+        """Batches of its steps: on a CPU always all rows."""
+        if self._one_size or self.device.type != "cuda":
+            return (most_rows(self.rows, self.device),)
+        return tuple(batch_sizes(self.rows))
 
     @property
     def loaded(self) -> bool:
@@ -166,7 +168,7 @@ class Qwen3Model:
         spans = [after - before for before, after in pairwise(times)]
         logger.info("{}: weights {:.1f} s, then kernels {:.1f} s, capture {:.1f} s", self.name, *spans)
         running = _Running(model, state, runner, admission)
-        running.warm_up(min(self.batch, WARM_UP_ROWS) if self.device.type == "cuda" else 1)
+        running.warm_up(min(self.sizes[-1], WARM_UP_ROWS) if self.device.type == "cuda" else 1)
         self._running = running
 
     def _steps(self) -> Steps | None:
@@ -179,7 +181,7 @@ class Qwen3Model:
             codec_dtype=_name_of(self._codec_dtype),
             positions=self.positions,
             paged=self.pages is not None,
-            sizes=(self.batch,) if self._one_size else tuple(batch_sizes(self.rows)),
+            sizes=self.sizes,
             beside=not self._one_size,
             capability=torch.cuda.get_device_capability(self.device),
         )
@@ -263,9 +265,9 @@ class Qwen3Model:
         return self._running is not None and self._running.admission.has_prompts
 
     def launch(self, rows: Sequence[int]) -> Launched | None:
-        """Begin a step: prompts that wait, and a frame of different rows, `batch` at most; None with no rows.
+        """Begin a step: prompts that wait, and a frame of different rows; None with no rows.
 
-        Each row has joined, and has text or knows that it is all.
+        They are no more than the largest of `sizes`. Each has joined, and has text or knows that it is all.
         """
         return self._loaded.launch(rows)
 

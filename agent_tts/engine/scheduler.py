@@ -21,9 +21,11 @@ from agent_tts.events import FRAME_MS, Event, Finished, Reason, SpeechOptions
 
 FRAME_S = FRAME_MS / 1_000
 
-# A paced stream is woken this much before its lead allows the next frame at the latest, and runs with whoever else is
-# near: one step for many instead of a step for each.
-PACING_SLACK_S = 0.020
+# A paced stream runs at once when its listener has less than this ahead, or than this share of the most that it could
+# have. The others wait so long for one another, and after the last step for all: one step for many instead of a step
+# for each, and the engine is idle in between, so that a newcomer waits for nobody.
+SAFE_S, SAFE_SHARE = 0.240, 0.75
+APART_S = 0.020
 
 # Places of a full step for those that had no frame when they last ran: newcomers, whose prompts are computed few at a
 # time, and who waits for a model or for room in the cache. More of them would only keep out who can speak.
@@ -41,7 +43,9 @@ class Policy:
 
     slots: int  # streams speaking at once
     queue: int  # streams waiting for a slot
-    batch: int | None = None  # streams in one step; None is all
+    # Streams that a step may be made for: it costs what the next of these does, and the last are the most. With none,
+    # all may run, and each costs its own.
+    sizes: tuple[int, ...] = ()
     queue_s: float = 2.0  # longest wait for a slot, then `at_capacity`
     text_idle_s: float = 15.0  # longest time without text in a dry slot, then `starved`
     window_frames: int = 50  # frames made and not yet taken
@@ -83,6 +87,12 @@ class Stream:
             return -math.inf
         return self.heard_until + FRAME_S * (1 + self.under_way) - self.lead_s
 
+    def urgent_at(self) -> float:
+        """When its listener has so little ahead that it may wait for nobody; at once if it is unpaced."""
+        if self.lead_s is None or not self.frames:
+            return -math.inf
+        return self.heard_until + FRAME_S * self.under_way - min(SAFE_S, SAFE_SHARE * (self.lead_s - FRAME_S))
+
     def cap(self, policy: Policy) -> int:
         """Frames after which it must be a runaway."""
         by_text = (CAP_FRAMES + CAP_FRAMES_PER_CHAR * self.chars) / min(1.0, self.options.speed)
@@ -119,8 +129,9 @@ class Scheduler:
         self._inputs: list[base.Input] = []
         # Events that did not come from a step.
         self._events: list[Event] = []
-        # Steps so far.
+        # Steps so far, and when the last began in which all could run.
         self._steps = 0
+        self._all_at = -math.inf
         # Before this time no deadline of a stream passes; when it is reached, the next is looked for.
         self._deadline = math.inf
 
@@ -194,9 +205,7 @@ class Scheduler:
             deadlines += [self._deadline_of(stream) for stream in self._owners.values()]
             self._deadline = min(deadlines, default=math.inf)
         inputs, self._inputs = self._inputs, []
-        streams = [stream for stream in self._owners.values() if self._can_run(stream, now)]
-        if self.policy.batch is not None and len(streams) > self.policy.batch:
-            streams = _most_urgent(streams, self.policy.batch)
+        streams = self._choose([stream for stream in self._owners.values() if self._can_run(stream, now)], now)
         self._steps += 1
         for stream in streams:
             stream.under_way += 1
@@ -229,14 +238,35 @@ class Scheduler:
         wake_at = self._deadline
         for stream in self._owners.values():
             if stream.has_text and stream.credit > stream.under_way:
-                slack = min(PACING_SLACK_S, (stream.lead_s or 0.0) / 4)
-                wake_at = min(wake_at, stream.due() + slack)
+                wake_at = min(wake_at, self._runs_at(stream))
         return None if wake_at == math.inf else wake_at
 
     # ------------------------------------------------------------ inside
 
     def _can_run(self, stream: Stream, now: float) -> bool:
         return stream.has_text and stream.credit > stream.under_way and stream.due() <= now
+
+    def _choose(self, able: list[Stream], now: float) -> list[Stream]:
+        """Who of those that can run does: all of them, or newcomers alone with whoever costs nothing beside them.
+
+        Newcomers come first, here and so in all that is made of the step.
+        """
+        newcomers = [stream for stream in able if not (stream.frames or stream.under_way)]
+        others = [stream for stream in able if stream.frames or stream.under_way]
+        sizes = self.policy.sizes
+        if any(now >= self._runs_at(stream) for stream in others):
+            if not sizes or len(able) <= sizes[-1]:  # otherwise who is left out has its turn in the next step
+                self._all_at = now
+            chosen = newcomers + others
+        else:
+            room = next((size for size in sizes if size >= len(newcomers)), 0) - len(newcomers)
+            chosen = newcomers + _driest(others, room) if newcomers else []
+        return _most_urgent(chosen, sizes[-1]) if sizes and len(chosen) > sizes[-1] else chosen
+
+    def _runs_at(self, stream: Stream) -> float:
+        """When there is to be a step for a stream that has text and credit."""
+        due = stream.due()
+        return max(due, min(stream.urgent_at(), max(due, self._all_at) + APART_S))
 
     def _admit(self, stream: Stream, now: float) -> None:
         slot = heapq.heappop(self._free)
@@ -314,4 +344,9 @@ def _most_urgent(streams: Sequence[Stream], count: int) -> list[Stream]:
     newcomers = [stream for stream in streams if stream.is_new]
     places = max(min(NEWCOMERS, count // 2), count - len(heard))
     chosen = heapq.nsmallest(places, newcomers, key=lambda stream: stream.ran_in)
-    return chosen + heapq.nsmallest(count - len(chosen), heard, key=lambda stream: stream.heard_until)
+    return chosen + _driest(heard, count - len(chosen))
+
+
+def _driest(streams: Sequence[Stream], count: int) -> list[Stream]:
+    """Those whose listeners run dry first; none where `count` is negative."""
+    return heapq.nsmallest(count, streams, key=lambda stream: stream.heard_until)

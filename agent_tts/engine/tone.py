@@ -50,7 +50,7 @@ class ToneEngine:
             aliases=ALIASES,
         )
         self._slots = Slots(slots, lambda opened: _Owner(opened, settings.tone))
-        self.batch = slots
+        self.sizes: tuple[int, ...] = ()
 
     def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
         """See `Engine.step`. Raises what a scripted fault of the engine raises, and nothing else."""

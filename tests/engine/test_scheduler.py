@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent_tts import events
 from agent_tts.engine import base
-from agent_tts.engine.scheduler import Policy, Scheduler, Step
+from agent_tts.engine.scheduler import APART_S, FRAME_S, Policy, Scheduler, Step
 from agent_tts.events import FRAME_BYTES, SpeechOptions
 
 PCM = bytes(FRAME_BYTES)
@@ -47,6 +47,20 @@ class Bench:
                 break
             made += 1
         return made
+
+    def go(self, until: float) -> list[list[int]]:
+        """Step whenever a step is due, each slot with a frame of its own epoch; who ran in each step."""
+        steps = []
+        while (wake_at := self.scheduler.wake_at(self.now)) is not None and wake_at <= until:
+            self.now = max(self.now, wake_at)
+            step = self.plan()
+            steps += [step.run] if step.run else []
+            frames = [base.Frame(slot, self.scheduler._owners[slot].id, PCM) for slot in step.run]
+            self.scheduler.apply(frames, [step], self.now, 0.0)
+            for stream in step.streams:
+                self.scheduler.taken(stream.id, 1)
+        self.now = until
+        return steps
 
 
 def finished(happened: list[events.Event]) -> list[tuple[int, str, str | None]]:
@@ -140,28 +154,110 @@ def test_a_paced_stream_runs_no_further_ahead_than_its_lead() -> None:
     bench = Bench()
     bench.scheduler.open(1, SpeechOptions(lead_ms=400), 0.0)
     bench.scheduler.append(1, "text")
-    assert bench.frames(100) == 5
-    wake_at = bench.scheduler.wake_at(0.0)
-    assert wake_at is not None
-    assert 0.08 <= wake_at <= 0.1 + 1e-9
-    bench.now = 0.08 + 1e-9
+    assert bench.frames(100) == 4  # until its listener is safe
+    bench.now = 0.021
     assert bench.frames(100) == 1
-    bench.now = 10.0  # a listener who ran dry starts anew: no burst to catch up
-    assert bench.frames(100) == 5
-
-
-def test_paced_streams_that_are_near_run_in_one_step() -> None:
-    bench = Bench(slots=2)
-    for stream, at in ((1, 0.0), (2, 0.01)):
-        bench.now = at
-        bench.scheduler.open(stream, SpeechOptions(lead_ms=80), at)
-        bench.scheduler.append(stream, "text")
-        bench.frames(5, slot=stream - 1, epoch=stream)
     wake_at = bench.scheduler.wake_at(bench.now)
     assert wake_at is not None
+    assert 0.08 <= wake_at <= 0.1 + 1e-9
     bench.now = wake_at
-    bench.step()
-    assert bench.run == [0, 1]
+    assert bench.frames(100) == 1
+    bench.now = 10.0  # a listener who ran dry starts anew: no burst to catch up
+    assert bench.frames(100) == 4
+
+
+def test_streams_whose_listeners_are_safe_run_in_few_steps() -> None:
+    """They wait for one another, whenever they began, and have their lead all the same."""
+    bench = Bench(slots=8)
+    for stream in range(1, 9):
+        bench.now = stream * 0.009
+        bench.scheduler.open(stream, SpeechOptions(lead_ms=1_000), bench.now)
+        bench.scheduler.append(stream, "text")
+        bench.go(bench.now)
+    bench.go(2.0)
+    steps = bench.go(4.0)
+    assert len(steps) <= 2.0 / APART_S
+    assert sum(map(len, steps)) == pytest.approx(8 * 2.0 / FRAME_S, abs=8)
+    assert all(0.88 <= stream.heard_until - bench.now <= 1.0 for stream in bench.scheduler._owners.values())
+
+
+def test_who_has_little_ahead_waits_for_nobody() -> None:
+    bench = Bench(slots=2)
+    bench.scheduler.open(1, SpeechOptions(lead_ms=1_000), 0.0)
+    bench.scheduler.append(1, "text")
+    bench.go(2.0)
+    bench.scheduler.open(2, SpeechOptions(lead_ms=1_000), bench.now)
+    bench.scheduler.append(2, "text")
+    steps = bench.go(bench.now)
+    assert [1] in steps  # on its own, and as often as it takes
+    second = bench.scheduler._owners[1]
+    assert second.heard_until - bench.now >= 0.24
+    assert not any(second.slot in step for step in bench.go(bench.now + 0.019))
+
+
+class TestNewcomers:
+    def bench(self, speaking: int, sizes: tuple[int, ...] = (1, 2, 4)) -> Bench:
+        """Streams that have been speaking for a while: all can run, and wait until there is a step for all."""
+        bench = Bench(slots=8, sizes=sizes)
+        for stream in range(1, speaking + 1):
+            bench.scheduler.open(stream, SpeechOptions(lead_ms=5_000), 0.0)
+            bench.scheduler.append(stream, "text")
+        bench.go(1.0)
+        bench.now = bench.scheduler._all_at + 0.015
+        return bench
+
+    def comes(self, bench: Bench, stream: int) -> None:
+        bench.scheduler.open(stream, SpeechOptions(lead_ms=1_000), bench.now)
+        bench.scheduler.append(stream, "text")
+
+    def test_one_runs_at_once_and_alone(self) -> None:
+        bench = self.bench(3)
+        assert bench.plan().run == []
+        self.comes(bench, 4)
+        assert bench.plan().run == [3]
+
+    def test_whoever_costs_nothing_beside_them_runs_too(self) -> None:
+        bench = self.bench(2)
+        for stream in (3, 4, 5):
+            self.comes(bench, stream)
+        run = bench.plan().run
+        assert run[:3] == [2, 3, 4]
+        assert len(run) == 4
+
+    def test_without_sizes_nobody_costs_nothing(self) -> None:
+        bench = self.bench(2, sizes=())
+        for stream in (3, 4, 5):
+            self.comes(bench, stream)
+        assert bench.plan().run == [2, 3, 4]
+
+    def test_one_does_not_keep_others_from_speaking(self) -> None:
+        """It may be tried again and again, while its model is being loaded."""
+        bench = self.bench(2)
+        self.comes(bench, 3)
+        spoke: set[int] = set()
+        for _ in range(40):
+            step = bench.plan()
+            assert 2 in step.run
+            spoke |= {*step.run}
+            frames = [base.Frame(slot, slot + 1, PCM) for slot in step.run if slot != 2]
+            bench.scheduler.apply(frames, [step], bench.now, 0.0)
+            bench.now += 0.005
+        assert spoke == {0, 1, 2}
+
+    def test_beside_the_unpaced_they_come_first(self) -> None:
+        bench = Bench(slots=8, sizes=(1, 2, 4))
+        for stream in (1, 2):
+            bench.scheduler.open(stream, UNPACED, 0.0)
+            bench.scheduler.append(stream, "text")
+        bench.step(base.Frame(0, 1, PCM), base.Frame(1, 2, PCM))
+        self.comes(bench, 3)
+        assert bench.plan().run == [2, 0, 1]
+
+    def test_more_of_them_than_a_step_has_room_for_take_turns(self) -> None:
+        bench = Bench(slots=8, queue=8, sizes=(1, 2))
+        for stream in (1, 2, 3):
+            self.comes(bench, stream)
+        assert len(bench.plan().run) == 2
 
 
 def test_a_dry_slot_is_left_out_until_text_comes() -> None:
@@ -279,8 +375,10 @@ class TestStepsUnderWay:
         bench = Bench()
         bench.scheduler.open(1, SpeechOptions(lead_ms=400), 0.0)
         bench.scheduler.append(1, "text")
-        assert bench.frames(3) == 3
+        assert bench.frames(2) == 2
         assert [bench.plan().run for _ in range(3)] == [[0], [0], []]
+        bench.now = 0.021
+        assert [bench.plan().run for _ in range(2)] == [[0], []]
 
     def test_their_duration_is_that_of_everybody_in_them(self) -> None:
         bench = Bench()
@@ -294,7 +392,7 @@ class TestStepsUnderWay:
 
 
 def test_a_step_that_cannot_take_all_takes_newcomers_and_who_runs_dry_first() -> None:
-    bench = Bench(slots=3, batch=2)
+    bench = Bench(slots=3, sizes=(2,))
     for stream in (1, 2, 3):
         bench.scheduler.open(stream, UNPACED, 0.0)
         bench.scheduler.append(stream, "text")
@@ -310,7 +408,7 @@ def test_a_step_that_cannot_take_all_takes_newcomers_and_who_runs_dry_first() ->
 @pytest.mark.parametrize("options", [UNPACED, SpeechOptions(lead_ms=400)])
 def test_who_cannot_speak_yet_does_not_silence_who_speaks(options: SpeechOptions) -> None:
     """Streams whose model is being loaded, or for whom the cache has no room, give no output when they run."""
-    bench, spoke = Bench(slots=4, batch=2), []
+    bench, spoke = Bench(slots=4, sizes=(2,)), []
     for stream in (1, 2, 3, 4):
         bench.scheduler.open(stream, options, 0.0)
         bench.scheduler.append(stream, "Hello")
@@ -327,7 +425,7 @@ def test_who_cannot_speak_yet_does_not_silence_who_speaks(options: SpeechOptions
 
 
 def test_those_who_cannot_speak_are_tried_in_turn() -> None:
-    bench = Bench(slots=6, batch=2)
+    bench = Bench(slots=6, sizes=(2,))
     for stream in range(1, 7):
         bench.scheduler.open(stream, UNPACED, 0.0)
         bench.scheduler.append(stream, "Hello")
