@@ -75,23 +75,23 @@ class Stream:
     heard_until: float = 0.0  # when a listener who plays without pause will have played all of them
     flushes: deque[str] = field(default_factory=deque)  # flush ids that the engine has not answered yet
     busy_s: float = 0.0  # duration of the steps it ran in
+    # Earliest time at which its lead allows the next frame, and how long after that it may wait for others, who run
+    # with it. What follows from the rest, kept because all streams are asked before every step.
+    due_at: float = -math.inf
+    patience_s: float = 0.0
 
-    @property
-    def lead_s(self) -> float | None:
-        """How far its audio may run ahead of real time, in seconds; None is unpaced."""
-        return None if self.options.lead_ms is None else self.options.lead_ms / 1_000
+    def __post_init__(self) -> None:
+        if self.options.lead_ms is not None:
+            most_s = self.options.lead_ms / 1_000 - FRAME_S
+            self.patience_s = most_s - min(SAFE_S, SAFE_SHARE * most_s)
 
-    def due(self) -> float:
-        """Earliest time at which its lead allows the next frame."""
-        if self.lead_s is None or not self.frames:
-            return -math.inf
-        return self.heard_until + FRAME_S * (1 + self.under_way) - self.lead_s
-
-    def urgent_at(self) -> float:
-        """When its listener has so little ahead that it may wait for nobody; at once if it is unpaced."""
-        if self.lead_s is None or not self.frames:
-            return -math.inf
-        return self.heard_until + FRAME_S * self.under_way - min(SAFE_S, SAFE_SHARE * (self.lead_s - FRAME_S))
+    def heard(self, now: float) -> None:
+        """One more frame has been made."""
+        self.frames += 1
+        self.credit -= 1
+        self.heard_until = max(self.heard_until, now) + FRAME_S
+        if self.options.lead_ms is not None:
+            self.due_at = self.heard_until + FRAME_S * (1 + self.under_way) - self.options.lead_ms / 1_000
 
     def cap(self, policy: Policy) -> int:
         """Frames after which it must be a runaway."""
@@ -209,6 +209,7 @@ class Scheduler:
         self._steps += 1
         for stream in streams:
             stream.under_way += 1
+            stream.due_at += FRAME_S
             stream.ran_in = self._steps
         return Step(inputs, streams)
 
@@ -222,6 +223,7 @@ class Scheduler:
         for step in steps:
             for stream in step.streams:
                 stream.under_way -= 1
+                stream.due_at -= FRAME_S
                 stream.is_new = True
                 stream.busy_s += step_s
         for output in outputs:
@@ -237,14 +239,16 @@ class Scheduler:
             return now
         wake_at = self._deadline
         for stream in self._owners.values():
-            if stream.has_text and stream.credit > stream.under_way:
-                wake_at = min(wake_at, self._runs_at(stream))
+            if stream.has_text and stream.credit > stream.under_way and (runs_at := self._runs_at(stream)) < wake_at:
+                wake_at = runs_at
+                if wake_at <= now:
+                    break
         return None if wake_at == math.inf else wake_at
 
     # ------------------------------------------------------------ inside
 
     def _can_run(self, stream: Stream, now: float) -> bool:
-        return stream.has_text and stream.credit > stream.under_way and stream.due() <= now
+        return stream.has_text and stream.credit > stream.under_way and stream.due_at <= now
 
     def _choose(self, able: list[Stream], now: float) -> list[Stream]:
         """Who of those that can run does: all of them, or newcomers alone with whoever costs nothing beside them.
@@ -265,8 +269,10 @@ class Scheduler:
 
     def _runs_at(self, stream: Stream) -> float:
         """When there is to be a step for a stream that has text and credit."""
-        due = stream.due()
-        return max(due, min(stream.urgent_at(), max(due, self._all_at) + APART_S))
+        due_at, all_at = stream.due_at, self._all_at
+        together_at = (due_at if due_at > all_at else all_at) + APART_S
+        urgent_at = due_at + stream.patience_s
+        return urgent_at if urgent_at < together_at else together_at
 
     def _admit(self, stream: Stream, now: float) -> None:
         slot = heapq.heappop(self._free)
@@ -296,10 +302,8 @@ class Scheduler:
     def _take(self, stream: Stream, output: base.Output, now: float) -> None:
         match output:
             case base.Frame(pcm=pcm):
-                stream.frames += 1
+                stream.heard(now)
                 stream.is_new = False
-                stream.credit -= 1
-                stream.heard_until = max(stream.heard_until, now) + FRAME_S
                 self._events.append(events.Audio(stream.id, pcm))
                 if stream.frames >= stream.cap(self.policy):
                     self._finish(stream, "length")

@@ -192,7 +192,7 @@ def test_who_has_little_ahead_waits_for_nobody() -> None:
     assert [1] in steps  # on its own, and as often as it takes
     second = bench.scheduler._owners[1]
     assert second.heard_until - bench.now >= 0.24
-    assert not any(second.slot in step for step in bench.go(bench.now + 0.019))
+    assert sum(second.slot in step for step in bench.go(bench.now + 0.019)) <= 1  # then it has more than that
 
 
 class TestNewcomers:
