@@ -105,8 +105,8 @@ class Engine(Protocol):
     """One thread calls it, always the same. An exception out of `step` means that the whole engine is lost."""
 
     info: EngineInfo
-    # Of a step: it costs what the smallest does that holds its slots, and the last is how many it may have. With none,
-    # each slot costs its own.
+    # Of a step: it costs what the smallest does that holds its slots (all of one model), and the last is how many it
+    # may have. With none, each slot costs its own.
     sizes: tuple[int, ...]
 
     def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:

@@ -82,10 +82,10 @@ class Stream:
 
     def __post_init__(self) -> None:
         if self.options.lead_ms is not None:
-            most_s = self.options.lead_ms / 1_000 - FRAME_S
+            most_s = max(0.0, self.options.lead_ms / 1_000 - FRAME_S)
             self.patience_s = most_s - min(SAFE_S, SAFE_SHARE * most_s)
 
-    def heard(self, now: float) -> None:
+    def made(self, now: float) -> None:
         """One more frame has been made."""
         self.frames += 1
         self.credit -= 1
@@ -302,7 +302,7 @@ class Scheduler:
     def _take(self, stream: Stream, output: base.Output, now: float) -> None:
         match output:
             case base.Frame(pcm=pcm):
-                stream.heard(now)
+                stream.made(now)
                 stream.is_new = False
                 self._events.append(events.Audio(stream.id, pcm))
                 if stream.frames >= stream.cap(self.policy):

@@ -131,6 +131,7 @@ class RowChanges:
         length = prefix.keys.shape[1]
         if self._pages is not None:
             return self._pages.positions(row, length)
+        assert self._state.cache.plain, "only the pages know where its rows are"
         return row * self._state.cache.page_positions + np.arange(length)
 
 

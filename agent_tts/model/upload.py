@@ -33,9 +33,7 @@ class Writes:
     @torch.inference_mode()
     def send(self, device: torch.device) -> None:
         """Queues all of it on the current stream."""
-        if not self._writes:
-            return
-        sent = iter(upload(self._arrays, device))
+        sent = iter(upload(self._arrays, device) if self._arrays else ())
         for write, count in self._writes:
             write(*islice(sent, count))
 

@@ -138,10 +138,14 @@ class Fit:
         self._place_gaps()
         return self._guesses[0].pace * self._speed
 
-    def add(self, ms: float, pause_ms: float) -> None:
-        """One more mark of such a nominal length, and with such a pause after it."""
+    def add(self, ms: float, pause_ms: float, *, is_new: bool = True) -> None:
+        """One more mark of such a nominal length, and with such a pause after it.
+
+        Args:
+            is_new: its text has just come, so that it cannot start before now.
+        """
         mark, heard_ms = len(self), self.heard_ms
-        if heard_ms > self.span(mark)[0]:
+        if is_new and heard_ms > self.span(mark)[0]:
             self.revision += 1
             self._floors.append(Pin(mark, heard_ms, heard_ms))
             self._follow(self._floors[-1])

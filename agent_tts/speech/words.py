@@ -21,8 +21,9 @@ from agent_tts.text.breaks import MAX_TAG, TAG_START, break_in
 
 _TOKEN = re.compile(r"\S+")
 
-# Where no words are told, text is read so far ahead of the audio: what is further away cannot matter to what is heard.
-READ_AHEAD_MS = 15_000.0
+# Where no words are told, text is read so far ahead of the audio; further where tags for pauses are obeyed, whose
+# estimates may be far too long. What is further away does not matter to what is heard.
+READ_AHEAD_MS, READ_AHEAD_BREAKS_MS = 15_000.0, 60_000.0
 
 # Pieces of audio that may wait to be listened to: to listen to one costs nearly as much as to all of them.
 MAX_UNHEARD = 12
@@ -52,8 +53,8 @@ class WordTimeline:
     its text is there, and better times once its audio is made: `hear` takes the audio, and what `settle` tells is
     final.
 
-    Without `tells` no estimate is told, `split` is all that is asked for, and text is read as the audio comes near: a
-    long one that comes at once takes milliseconds to read, in which everybody waits.
+    Without `tells` no times are asked for, only `split`, and text is read as the audio comes near: a long one that
+    comes at once takes milliseconds to read, in which everybody waits.
     """
 
     def __init__(
@@ -73,13 +74,16 @@ class WordTimeline:
         # Whether tags for pauses are obeyed, and what was read of one.
         self._breaks = breaks
         self._tagged = ""
+        self._ahead_ms = READ_AHEAD_BREAKS_MS if breaks else READ_AHEAD_MS
         # The text as it was appended.
         self._parts: list[str] = []
         self._length = 0
         # The last token, as long as white space has not ended it, and where it starts.
         self._tail = ""
-        # Complete tokens without times, neither the engine's nor estimated ones: (text, char_start).
+        # Complete tokens without times, neither the engine's nor estimated ones: (text, char_start). And how many of
+        # them were there when it was last decided what to read.
         self._pending: deque[tuple[str, int]] = deque()
+        self._known = 0
         # The engine's times, in the order of the text.
         self._marks: list[WordTime] = []
         # The estimated marks' times, and where each is in the text.
@@ -93,7 +97,7 @@ class WordTimeline:
         self._settled_ms = -1
         # When the next of them starts, as long as the fit is of this revision.
         self._next = (-1, 0.0)
-        # For each flush that is not answered yet, how many marks are before it.
+        # For each flush that is not answered yet, how many estimated tokens are before it.
         self._flushes: list[int] = []
         # Length of the stream, once it has ended.
         self._audio_ms: int | None = None
@@ -133,8 +137,8 @@ class WordTimeline:
 
     def flush(self) -> list[Word]:
         """What is there are complete words, and `flushed` says when they have been spoken; the words to be told now."""
-        words = self.complete() + self._estimate(math.inf)
-        self._flushes.append(len(self._fit))
+        words = self.complete()
+        self._flushes.append(len(self._tokens) + len(self._pending))
         return words
 
     # ------------------------------------------------------------ times from the engine
@@ -166,8 +170,12 @@ class WordTimeline:
     def flushed(self, audio_ms: int) -> None:
         """All text before the oldest `flush` that was not answered has been spoken within so much audio."""
         self._listen()
-        if self._flushes:
-            self._fit.reach(self._flushes.pop(0), audio_ms)
+        if not self._flushes:
+            return
+        count = self._flushes.pop(0)
+        if not self._aligned:
+            self._estimate(tokens=count)
+            self._fit.reach(self._tokens[count][2] if count < len(self._tokens) else len(self._fit), audio_ms)
 
     def finish(self, audio_ms: int, *, cut: bool = False) -> list[Word]:
         """All audio is there; the words that were never told.
@@ -175,9 +183,12 @@ class WordTimeline:
         Args:
             cut: it ended before the text did.
         """
-        left = self.complete() + self._estimate(math.inf)
-        left += [self._word(token, start) for token, start in self._pending]
-        self._pending.clear()
+        left = self.complete()
+        if self._aligned:
+            left += [self._word(token, start) for token, start in self._pending]
+            self._pending.clear()
+        elif not cut:
+            left += self._estimate(math.inf)
         self._audio_ms = audio_ms
         self._listen()
         if not cut:
@@ -242,44 +253,48 @@ class WordTimeline:
         at = self._marks[first].start_ms if first < len(self._marks) else (self._marks or [_ZERO])[-1].end_ms
         return Word(token, at, at, start, end)
 
-    def _estimate(self, until_ms: float = 0.0) -> list[Word]:
-        """Read the complete tokens: all if they are told, or those near to what was heard, or to `until_ms`.
+    def _estimate(self, until_ms: float = 0.0, tokens: int = 0) -> list[Word]:
+        """Read the complete tokens: all if they are told, otherwise those near to what was heard, or to `until_ms`.
 
-        The words that are to be told.
+        So many `tokens` of the text are read in any case. The words that are to be told.
         """
         words: list[Word] = []
         if self._pending:
             self._listen()
-        while self._pending and not self._aligned and (self._tells or self._is_near(until_ms)):
+        while self._pending and not self._aligned:
+            if not (self._tells or len(self._tokens) < tokens or self._is_near(until_ms)):
+                break
             text, start = self._pending.popleft()
             first = len(self._fit)
-            self._mark(text, start)
+            self._mark(text, start, is_new=self._known == 0)
+            self._known = max(0, self._known - 1)
             self._tokens.append((text, start, first, len(self._fit) - 1))
             if self._tells:
                 words.append(self._estimated(self._tokens[-1]))
+        self._known = len(self._pending)
         return words
 
     def _is_near(self, until_ms: float) -> bool:
         """Whether the text that is read ends soon."""
-        return self._fit.span(len(self._fit))[0] <= max(until_ms, self._fit.heard_ms) + READ_AHEAD_MS
+        return self._fit.span(len(self._fit))[0] <= max(until_ms, self._fit.heard_ms) + self._ahead_ms
 
-    def _mark(self, text: str, start: int) -> None:
-        """The marks of a complete token."""
+    def _mark(self, text: str, start: int, *, is_new: bool) -> None:
+        """The marks of a complete token, of which it is known whether it has just come."""
         silent, rest_ms = self._tag(text)
         if silent:
-            self._add(start, silent, 0.0, rest_ms)
+            self._add(start, silent, 0.0, rest_ms, is_new=is_new)
         said = text[silent:].removesuffix(TAG_START if self._tagged else "")
         start += silent
         pieces, pause_ms = length(said, self._language)
         for index, (chars, ms) in enumerate(pieces):
-            self._add(start, chars, ms, pause_ms if index == len(pieces) - 1 else 0.0)
+            self._add(start, chars, ms, pause_ms if index == len(pieces) - 1 else 0.0, is_new=is_new)
             start += chars
         if len(said) < len(text) - silent:
-            self._add(start, len(TAG_START), 0.0, 0.0)
+            self._add(start, len(TAG_START), 0.0, 0.0, is_new=is_new)
 
-    def _add(self, start: int, chars: int, ms: float, pause_ms: float) -> None:
+    def _add(self, start: int, chars: int, ms: float, pause_ms: float, *, is_new: bool) -> None:
         self._places.append((start, start + chars))
-        self._fit.add(ms, pause_ms)
+        self._fit.add(ms, pause_ms, is_new=is_new)
 
     def _tag(self, text: str) -> tuple[int, float]:
         """How much of the start of a token belongs to a tag for a pause, and the ms of it if it ends there."""

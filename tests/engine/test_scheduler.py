@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import hypothesis.strategies as st
@@ -195,6 +196,37 @@ def test_who_has_little_ahead_waits_for_nobody() -> None:
     assert sum(second.slot in step for step in bench.go(bench.now + 0.019)) <= 1  # then it has more than that
 
 
+def test_with_the_smallest_lead_those_that_are_near_run_in_one_step() -> None:
+    bench = Bench(slots=2)
+    for stream, at in ((1, 0.0), (2, 0.005)):
+        bench.now = at
+        bench.scheduler.open(stream, SpeechOptions(lead_ms=120), at)
+        bench.scheduler.append(stream, "text")
+        bench.go(at)
+    bench.go(1.0)
+    assert all(sorted(step) == [0, 1] for step in bench.go(2.0))
+
+
+@pytest.mark.parametrize("lead_ms", [0, 40, 120, 200])
+def test_no_step_is_for_nobody(lead_ms: int) -> None:
+    """Whoever is woken for is able to run; a small lead is held, and its listener never runs dry."""
+    bench = Bench()
+    bench.scheduler.open(1, SpeechOptions(lead_ms=lead_ms), 0.0)
+    bench.scheduler.append(1, "text")
+    woken, least = 0, 1.0
+    while (wake_at := bench.scheduler.wake_at(bench.now)) is not None and wake_at < 2.0:
+        bench.now = max(bench.now, wake_at)
+        if stream := bench.scheduler._owners.get(0):
+            least = min(least, stream.heard_until - bench.now)
+        woken += 1
+        assert bench.frames(1) == 1
+        bench.scheduler.taken(1, 1)
+        stream = bench.scheduler._owners[0]
+        assert stream.heard_until - bench.now <= max(lead_ms / 1_000, FRAME_S) + 1e-9
+    assert woken <= 2.0 / FRAME_S + 3
+    assert least > (lead_ms - 80) / 2_000 - 0.001 or lead_ms < 80
+
+
 class TestNewcomers:
     def bench(self, speaking: int, sizes: tuple[int, ...] = (1, 2, 4)) -> Bench:
         """Streams that have been speaking for a while: all can run, and wait until there is a step for all."""
@@ -257,7 +289,26 @@ class TestNewcomers:
         bench = Bench(slots=8, queue=8, sizes=(1, 2))
         for stream in (1, 2, 3):
             self.comes(bench, stream)
-        assert len(bench.plan().run) == 2
+        steps = [bench.plan() for _ in range(2)]
+        assert steps[0].run == [0, 1]
+        assert 2 in steps[1].run
+
+    def test_who_was_left_out_of_a_full_step_does_not_wait_for_the_next_time(self) -> None:
+        bench = Bench(slots=2, sizes=(1,))
+        for stream in (1, 2):
+            self.comes(bench, stream)
+        bench.go(5.0)
+        wake_at = bench.scheduler.wake_at(bench.now)
+        assert wake_at is not None
+        bench.now = wake_at
+        assert sorted(bench.plan().run + bench.plan().run) == [0, 1]
+
+    def test_once_its_first_frame_is_under_way_one_is_a_newcomer_no_more(self) -> None:
+        """The next frame cannot be the first, however soon it comes."""
+        bench = self.bench(2)
+        self.comes(bench, 3)
+        assert bench.plan().run == [2]
+        assert sorted(bench.plan().run) == [0, 1, 2]
 
 
 def test_a_dry_slot_is_left_out_until_text_comes() -> None:
@@ -535,6 +586,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         elif isinstance(event, events.Finished):
             self.over.add(event.stream)
             del self.open[event.stream]
+
+    @invariant()
+    def what_is_kept_is_what_it_follows_from(self) -> None:
+        for stream in self.scheduler._owners.values():
+            lead_ms = stream.options.lead_ms
+            if lead_ms is None or not stream.frames:
+                assert stream.due_at == -math.inf
+            else:
+                due_at = stream.heard_until + FRAME_S * (1 + stream.under_way) - lead_ms / 1_000
+                assert stream.due_at == pytest.approx(due_at, abs=1e-9)
 
     @invariant()
     def counts_add_up(self) -> None:

@@ -62,8 +62,11 @@ def test_many_at_once_are_one_after_the_other(model: FrameModel, pages: int | No
     together = RowChanges(state, given)
     for row in joining:
         begin_with(together, row, prefix, Sampling(seed=-row, top_k=row, predictor_top_p=0.5))
-        together.add_text(row, tiny.TEXT[:row], complete=False)
+        text = prompt_of(model, text=tiny.TEXT[:row], complete=row == 1).text
+        together.add_text(row, text, complete=row == 1)
     together.add_text(0, [7, 8], complete=False)
+    together.add_text(2, [9], complete=True)
+    together.add_text(5, [6], complete=False)
     together.add_text(4, tiny.TEXT[4:], complete=False)
     assert tell(together) == list(joining)
 
@@ -71,12 +74,12 @@ def test_many_at_once_are_one_after_the_other(model: FrameModel, pages: int | No
         model.join(
             again,
             row,
-            prompt_of(model, text=tiny.TEXT[:row], complete=False),
+            prompt_of(model, text=tiny.TEXT[:row], complete=row == 1),
             Sampling(seed=-row, top_k=row, predictor_top_p=0.5),
         )
-    for row, tokens in ((0, [7, 8]), (4, tiny.TEXT[4:])):
+    for row, tokens in ((0, [7, 8]), (2, [9]), (5, [6]), (4, tiny.TEXT[4:])):
         alone = RowChanges(again)
-        alone.add_text(row, tokens, complete=False)
+        alone.add_text(row, tokens, complete=row == 2)
         assert tell(alone) == []
 
     for name in ("counts", "wishes", "flags", "feedback", "text", "seen"):

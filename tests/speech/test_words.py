@@ -291,14 +291,15 @@ def test_where_no_words_are_told_a_long_text_is_read_as_its_audio_comes(monkeypa
     read: list[float] = []
     add = Fit.add
 
-    def counted(self: Fit, ms: float, pause_ms: float) -> None:
+    def counted(self: Fit, ms: float, pause_ms: float, *, is_new: bool = True) -> None:
         read.append(ms)
-        add(self, ms, pause_ms)
+        add(self, ms, pause_ms, is_new=is_new)
 
     monkeypatch.setattr(Fit, "add", counted)
     timeline = WordTimeline(aligned=False, tells=False)
     text = "One two three, four five. " * 100
     assert told(timeline, text) == []
+    assert timeline.flush() == []
     at_once = len(read)
     assert 15 < at_once < 80
     for _ in range(50):
@@ -306,22 +307,38 @@ def test_where_no_words_are_told_a_long_text_is_read_as_its_audio_comes(monkeypa
     assert at_once < len(read) < at_once + 40
     assert "".join(timeline.split(4_000)) == text
     assert timeline.split(60_000)[0].count("One") > 20
+    timeline.finish(4_000, cut=True)
+    assert len(read) < 500
     timeline.finish(4_000)
     assert len(read) == 500
     assert timeline.split(4_000) == (text.rstrip(), " ")
+
+
+def test_where_no_words_are_told_a_flush_reads_its_text_when_it_is_answered() -> None:
+    timelines = [WordTimeline(aligned=False, tells=tells) for tells in (True, False)]
+    for timeline in timelines:
+        timeline.append("A word or two, and so on. " * 20)
+        timeline.flush()
+        timeline.append("Nothing of this has been heard. " * 20)
+        timeline.hear(audio((2_000, 9_000)))
+        timeline.flushed(2_000)
+    told, untold = (timeline.split(2_000)[0] for timeline in timelines)
+    assert told == untold
+    assert told.count("word") == 20
 
 
 @given(
     st.lists(st.sampled_from(["word", "longer", "phrase,", "end.", "Ну,", "好。"]), min_size=1, max_size=120),
     st.lists(st.tuples(st.integers(1, 60), st.sampled_from([0, 9_000])), min_size=1, max_size=12),
     st.integers(1, 4),
+    st.sampled_from([0.25, 1.0, 4.0]),
 )
-@settings(max_examples=40)
+@settings(max_examples=60, deadline=None)
 def test_what_was_heard_is_the_same_whether_words_are_told_or_not(
-    words: list[str], spans: list[tuple[int, int]], pieces: int
+    words: list[str], spans: list[tuple[int, int]], pieces: int, speed: float
 ) -> None:
     """The text comes in pieces, with audio in between."""
-    timelines = [WordTimeline(aligned=False, tells=tells) for tells in (True, False)]
+    timelines = [WordTimeline(aligned=False, tells=tells, speed=speed) for tells in (True, False)]
     frames = -(-len(words) // pieces)
     heard_ms = 0
     for at in range(0, len(words), frames):
@@ -333,4 +350,22 @@ def test_what_was_heard_is_the_same_whether_words_are_told_or_not(
                 timeline.hear(audio((20 * ms, loud)))
     told, untold = timelines
     for played_ms in range(0, heard_ms, 100):
+        assert told.split(played_ms) == untold.split(played_ms)
+
+
+def test_pauses_that_are_shorter_than_expected_do_not_put_off_what_is_read() -> None:
+    """A tag's pause is exact, and its estimate is not where the speech is slow."""
+    text = f"word longer phrase {TAG.replace('800ms', '9s')} " * 20
+    timelines = [WordTimeline(aligned=False, tells=tells, speed=0.25, breaks=True) for tells in (True, False)]
+    heard_ms = 0
+    for timeline in timelines:
+        timeline.append(text)
+    for _ in range(10):
+        for ms, loud in ((4_000, 9_000), (9_000, 0)):
+            heard_ms += ms
+            for timeline in timelines:
+                for _ in range(ms // 500):
+                    timeline.hear(audio((500, loud)))
+    told, untold = timelines
+    for played_ms in range(0, heard_ms, 500):
         assert told.split(played_ms) == untold.split(played_ms)
