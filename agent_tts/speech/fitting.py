@@ -138,14 +138,10 @@ class Fit:
         self._place_gaps()
         return self._guesses[0].pace * self._speed
 
-    def add(self, ms: float, pause_ms: float, *, is_new: bool = True) -> None:
-        """One more mark of such a nominal length, and with such a pause after it.
-
-        Args:
-            is_new: its text has just come, so that it cannot start before now.
-        """
+    def add(self, ms: float, pause_ms: float) -> None:
+        """One more mark of such a nominal length, and with such a pause after it."""
         mark, heard_ms = len(self), self.heard_ms
-        if is_new and heard_ms > self.span(mark)[0]:
+        if heard_ms > self.span(mark)[0]:
             self.revision += 1
             self._floors.append(Pin(mark, heard_ms, heard_ms))
             self._follow(self._floors[-1])

@@ -22,7 +22,7 @@ from agent_tts.text.breaks import MAX_TAG, TAG_START, break_in
 _TOKEN = re.compile(r"\S+")
 
 # Where no words are told, text is read so far ahead of the audio; further where tags for pauses are obeyed, whose
-# estimates may be far too long. What is further away does not matter to what is heard.
+# estimates may be far too long: what is read when its audio has begun counts as text that came late.
 READ_AHEAD_MS, READ_AHEAD_BREAKS_MS = 15_000.0, 60_000.0
 
 # Pieces of audio that may wait to be listened to: to listen to one costs nearly as much as to all of them.
@@ -80,10 +80,8 @@ class WordTimeline:
         self._length = 0
         # The last token, as long as white space has not ended it, and where it starts.
         self._tail = ""
-        # Complete tokens without times, neither the engine's nor estimated ones: (text, char_start). And how many of
-        # them were there when it was last decided what to read.
+        # Complete tokens without times, neither the engine's nor estimated ones: (text, char_start).
         self._pending: deque[tuple[str, int]] = deque()
-        self._known = 0
         # The engine's times, in the order of the text.
         self._marks: list[WordTime] = []
         # The estimated marks' times, and where each is in the text.
@@ -266,35 +264,33 @@ class WordTimeline:
                 break
             text, start = self._pending.popleft()
             first = len(self._fit)
-            self._mark(text, start, is_new=self._known == 0)
-            self._known = max(0, self._known - 1)
+            self._mark(text, start)
             self._tokens.append((text, start, first, len(self._fit) - 1))
             if self._tells:
                 words.append(self._estimated(self._tokens[-1]))
-        self._known = len(self._pending)
         return words
 
     def _is_near(self, until_ms: float) -> bool:
         """Whether the text that is read ends soon."""
         return self._fit.span(len(self._fit))[0] <= max(until_ms, self._fit.heard_ms) + self._ahead_ms
 
-    def _mark(self, text: str, start: int, *, is_new: bool) -> None:
-        """The marks of a complete token, of which it is known whether it has just come."""
+    def _mark(self, text: str, start: int) -> None:
+        """The marks of a complete token."""
         silent, rest_ms = self._tag(text)
         if silent:
-            self._add(start, silent, 0.0, rest_ms, is_new=is_new)
+            self._add(start, silent, 0.0, rest_ms)
         said = text[silent:].removesuffix(TAG_START if self._tagged else "")
         start += silent
         pieces, pause_ms = length(said, self._language)
         for index, (chars, ms) in enumerate(pieces):
-            self._add(start, chars, ms, pause_ms if index == len(pieces) - 1 else 0.0, is_new=is_new)
+            self._add(start, chars, ms, pause_ms if index == len(pieces) - 1 else 0.0)
             start += chars
         if len(said) < len(text) - silent:
-            self._add(start, len(TAG_START), 0.0, 0.0, is_new=is_new)
+            self._add(start, len(TAG_START), 0.0, 0.0)
 
-    def _add(self, start: int, chars: int, ms: float, pause_ms: float, *, is_new: bool) -> None:
+    def _add(self, start: int, chars: int, ms: float, pause_ms: float) -> None:
         self._places.append((start, start + chars))
-        self._fit.add(ms, pause_ms, is_new=is_new)
+        self._fit.add(ms, pause_ms)
 
     def _tag(self, text: str) -> tuple[int, float]:
         """How much of the start of a token belongs to a tag for a pause, and the ms of it if it ends there."""

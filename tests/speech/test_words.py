@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 
 import hypothesis.strategies as st
 import pytest
@@ -291,9 +292,9 @@ def test_where_no_words_are_told_a_long_text_is_read_as_its_audio_comes(monkeypa
     read: list[float] = []
     add = Fit.add
 
-    def counted(self: Fit, ms: float, pause_ms: float, *, is_new: bool = True) -> None:
+    def counted(self: Fit, ms: float, pause_ms: float) -> None:
         read.append(ms)
-        add(self, ms, pause_ms, is_new=is_new)
+        add(self, ms, pause_ms)
 
     monkeypatch.setattr(Fit, "add", counted)
     timeline = WordTimeline(aligned=False, tells=False)
@@ -355,17 +356,20 @@ def test_what_was_heard_is_the_same_whether_words_are_told_or_not(
 
 def test_pauses_that_are_shorter_than_expected_do_not_put_off_what_is_read() -> None:
     """A tag's pause is exact, and its estimate is not where the speech is slow."""
-    text = f"word longer phrase {TAG.replace('800ms', '9s')} " * 20
+    draw = random.Random(2)
+    pause = TAG.replace("800ms", "9s")
+    tokens = [draw.choice(["word", "phrase,", pause, "end.", "longer"]) for _ in range(80)]
     timelines = [WordTimeline(aligned=False, tells=tells, speed=0.25, breaks=True) for tells in (True, False)]
-    heard_ms = 0
     for timeline in timelines:
-        timeline.append(text)
-    for _ in range(10):
-        for ms, loud in ((4_000, 9_000), (9_000, 0)):
+        timeline.append(" ".join(tokens))
+    heard_ms = 0
+    for token in tokens[:30]:
+        said = ((9_000, 0),) if token == pause else ((1_280, 9_000), (1_200 if token[-1] in ",." else 0, 0))
+        for ms, loud in said:
             heard_ms += ms
             for timeline in timelines:
-                for _ in range(ms // 500):
-                    timeline.hear(audio((500, loud)))
+                for start in range(0, ms, 1_000):
+                    timeline.hear(audio((min(1_000, ms - start), loud)))
     told, untold = timelines
     for played_ms in range(0, heard_ms, 500):
         assert told.split(played_ms) == untold.split(played_ms)
