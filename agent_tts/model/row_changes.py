@@ -135,18 +135,18 @@ class RowChanges:
         return row * self._state.cache.page_positions + np.arange(length)
 
 
-def _write_prefixes(state: FrameState, keys: Sequence[Tensor], values: Sequence[Tensor], places: Tensor) -> None:
+def _write_prefixes(state: FrameState, keys: list[Tensor], values: list[Tensor], places: Tensor) -> None:
     state.cache.write(places, _joined(keys), _joined(values))
 
 
 def _write_joins(
-    state: FrameState, starts: Sequence[Tensor], rows: Tensor, counts: Tensor, wishes: Tensor, flags: Tensor
+    state: FrameState, starts: list[Tensor], rows: Tensor, counts: Tensor, wishes: Tensor, flags: Tensor
 ) -> None:
     state.counts.index_copy_(1, rows, counts)
     state.wishes.index_copy_(1, rows, wishes.view(torch.float32)[:, ::2])
     state.flags.index_copy_(1, rows, flags.view(torch.bool)[:, ::8])
     state.seen.index_fill_(0, rows, False)
-    state.feedback.index_copy_(0, rows, torch.stack(list(starts)))
+    state.feedback.index_copy_(0, rows, torch.stack(starts))
 
 
 def _write_lengths(state: FrameState, rows: Tensor, lengths: Tensor, complete: Tensor) -> None:
@@ -154,9 +154,9 @@ def _write_lengths(state: FrameState, rows: Tensor, lengths: Tensor, complete: T
     state.text_complete.index_copy_(0, rows, complete.view(torch.bool)[::8])
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
+def _joined(parts: list[Tensor]) -> Tensor:
     """[layers, T, ...] each -> [layers, sum of T, ...]."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def _join_numbers(joins: Mapping[int, _Join], texts: Mapping[int, _Text]) -> list[NDArray[np.int64]]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from agent_tts.model.frame import Frame, FrameModel, PromptEntries
 from agent_tts.model.frame_state import FrameState
+from agent_tts.model.pages import Pages
 from agent_tts.model.prompt import Prompt, Reference, Speaker, Voice, build_prompt
 from agent_tts.model.row_changes import RowChanges
 from agent_tts.model.sampling import Sampling
@@ -53,9 +54,9 @@ def step(model: FrameModel, state: FrameState, *rows: int) -> Frame:
     return model.step(state, run)
 
 
-def tell(changes: RowChanges) -> list[int]:
-    """Tells the device what is wanted of the rows; those that join by it."""
-    joined = changes.collect(writes := Writes())
+def tell(changed: RowChanges | Pages) -> list[int] | None:
+    """Tells the device what has changed; of changes of rows, those that join by it."""
+    joined = changed.collect(writes := Writes())
     writes.send(torch.device("cpu"))
     return joined
 

@@ -8,17 +8,10 @@ import torch
 from agent_tts.model.layers import Cache
 from agent_tts.model.pages import Pages
 from agent_tts.model.sampling import Sampling
-from agent_tts.model.upload import Writes
 from tests.model import tiny
-from tests.model.test_frame import prompt_of, said, step
+from tests.model.test_frame import prompt_of, said, step, tell
 
 CPU = torch.device("cpu")
-
-
-def tell(pages: Pages) -> None:
-    """Tells the device who has what."""
-    pages.collect(writes := Writes())
-    writes.send(CPU)
 
 
 @pytest.fixture

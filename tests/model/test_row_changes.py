@@ -15,7 +15,6 @@ from agent_tts.model.frame_state import FrameState
 from agent_tts.model.pages import Pages
 from agent_tts.model.row_changes import Prefix, RowChanges
 from agent_tts.model.sampling import Sampling
-from agent_tts.model.upload import Writes
 from tests.model import tiny
 from tests.model.test_frame import prompt_of, said, step, tell
 
@@ -51,8 +50,7 @@ def test_many_at_once_are_one_after_the_other(model: FrameModel, pages: int | No
     for length in range(4, 65, 4):  # so that no row's pages are next to each other
         assert given is None or all(given.ensure(row, length) for row in range(ROWS))
     if given is not None:
-        given.collect(writes := Writes())
-        writes.send(state.counts.device)
+        tell(given)
     prefix = spoken_before(model, state)
     again = copy.deepcopy(state)
     length = prefix.keys.shape[1]

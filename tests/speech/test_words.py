@@ -340,11 +340,11 @@ def test_what_was_heard_is_the_same_whether_words_are_told_or_not(
 ) -> None:
     """The text comes in pieces, with audio in between."""
     timelines = [WordTimeline(aligned=False, tells=tells, speed=speed) for tells in (True, False)]
-    frames = -(-len(words) // pieces)
+    size = -(-len(words) // pieces)
     heard_ms = 0
-    for at in range(0, len(words), frames):
+    for at in range(0, len(words), size):
         for timeline in timelines:
-            timeline.append(" ".join(words[at : at + frames]) + " ")
+            timeline.append(" ".join(words[at : at + size]) + " ")
         for ms, loud in spans:
             heard_ms += 20 * ms
             for timeline in timelines:
