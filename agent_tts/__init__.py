@@ -9,10 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from agent_tts.renamed import install as install_old_names
+
 if TYPE_CHECKING:
-    from agent_tts.client import ConnectionLost, NodeConnection, connect
+    from agent_tts.client.connection import ConnectionLost, NodeConnection, connect
+    from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, RemoteSpeech, Word, Words
     from agent_tts.errors import SpeechError
-    from agent_tts.remote import Audio, Cancelled, Done, Flushed, RemoteSpeech, Word, Words
 
 __version__ = "0.1.0"
 
@@ -31,12 +33,15 @@ __all__ = [
     "connect",
 ]
 
-_CLIENT = ("ConnectionLost", "NodeConnection", "connect")
+_HOMES = {"ConnectionLost": "client.connection", "NodeConnection": "client.connection", "connect": "client.connection"}
+_HOMES["SpeechError"] = "errors"
+
+install_old_names()
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "client" if name in _CLIENT else "errors" if name == "SpeechError" else "remote"
-    value = globals()[name] = getattr(import_module(f"agent_tts.{home}"), name)
+    home = import_module(f"agent_tts.{_HOMES.get(name, 'client.utterance')}")
+    value = globals()[name] = getattr(home, name)
     return value

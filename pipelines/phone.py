@@ -26,7 +26,7 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from agent_tts.agent.server import AgentServer
-from agent_tts.configuration import find_config, load_settings
+from agent_tts.config.loading import find_config, load_settings
 from agent_tts.errors import BadMessage, SettingsError, SpeechError
 from agent_tts.serve.node import Node
 from agent_tts.serve.run import run

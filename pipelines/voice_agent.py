@@ -23,7 +23,7 @@ from pipecat.turns.user_turn_strategies import UserTurnStrategies
 from agent_tts.agent.barge_in import BargeIn, EchoGuard, Wordless
 from agent_tts.agent.call import Call
 from agent_tts.agent.playout import Playout
-from agent_tts.settings import Agent
+from agent_tts.config.settings import Agent
 
 
 def build(call: Call) -> Pipeline:

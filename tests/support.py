@@ -13,16 +13,16 @@ import numpy as np
 from fastapi import FastAPI
 from numpy.typing import NDArray
 
+from agent_tts.config.settings import Settings
 from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.tone import ToneEngine
 from agent_tts.events import Event, Model
-from agent_tts.ipc.local import LocalEngine
+from agent_tts.ipc.in_process import LocalEngine
 from agent_tts.serve.app import create_app
 from agent_tts.serve.node import Node
 from agent_tts.serve.server import NodeServer, listen
-from agent_tts.settings import Settings
-from agent_tts.speech.engine import Link, LinkFactory
+from agent_tts.speech.engine_handle import Link, LinkFactory
 
 START_S = 30.0
 

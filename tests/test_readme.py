@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from agent_tts.config.settings import Settings
 from agent_tts.errors import BY_CODE
-from agent_tts.serve import protocol
-from agent_tts.settings import Settings
+from agent_tts.protocol import v1 as protocol
 from tests.support import running_node
 
 ROOT = Path(__file__).parent.parent

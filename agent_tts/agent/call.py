@@ -9,8 +9,8 @@ from pipecat.services.stt_service import STTService
 from pipecat.transports.base_transport import BaseTransport
 
 from agent_tts.agent.turns import Turns
-from agent_tts.pipecat import AgentTTSService
-from agent_tts.settings import Agent
+from agent_tts.config.settings import Agent
+from agent_tts.integrations.pipecat import AgentTTSService
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,19 +17,19 @@ from pipecat.transports.base_transport import BaseTransport, TransportParams
 from pipecat.transports.smallwebrtc.connection import SmallWebRTCConnection
 from pipecat.transports.smallwebrtc.transport import SmallWebRTCTransport
 
-from agent_tts.agent.brain import Brain
 from agent_tts.agent.call import Call
-from agent_tts.agent.ears import Ears
+from agent_tts.agent.llm import Brain
 from agent_tts.agent.loading import Build
 from agent_tts.agent.metrics import AgentMetrics
 from agent_tts.agent.running import listen_to_page, make_worker, run
+from agent_tts.agent.stt import Ears
 from agent_tts.agent.turns import Tell, Turns
 from agent_tts.errors import BadMessage, Draining, Internal, at_capacity
 from agent_tts.events import SAMPLE_RATE, SpeechOptions
-from agent_tts.pipecat import AgentTTSService
-from agent_tts.serve import ice, sdp
+from agent_tts.integrations.pipecat import AgentTTSService
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
+from agent_tts.serve.transports import ice, sdp
 
 CONNECT_S = 15.0  # for the caller to connect, after the answer
 SILENCE_S = 1.0  # after Pipecat has given the connection up (3 s without a ping): time for one that comes back

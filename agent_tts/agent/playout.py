@@ -31,8 +31,8 @@ from pipecat.frames.frames import (
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.utils.text.base_text_aggregator import TextType
 
-from agent_tts.pipecat import AgentTTSService
-from agent_tts.pipecat.words import SPOKEN, Spoken
+from agent_tts.integrations.pipecat import AgentTTSService
+from agent_tts.integrations.pipecat.words import SPOKEN, Spoken
 
 PIECE_MS = 20  # of audio that leaves at once
 LEAD_MS = 40  # audio that has left and is not played yet: what is still heard after a hold

@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent_tts.agent.calls import Wishes
 from agent_tts.errors import BadMessage
-from agent_tts.serve import ice
-from agent_tts.serve.http import Authorized, read_body
 from agent_tts.serve.node import Node
+from agent_tts.serve.routes.http import Authorized, read_body
+from agent_tts.serve.transports import ice
 
 Body = TypeVar("Body", bound=BaseModel)
 

@@ -14,7 +14,7 @@ from pipecat.processors.frameworks.rtvi.processor import RTVIProcessor
 from pipecat.workers.runner import WorkerRunner
 
 from agent_tts.agent.call import Call
-from agent_tts.pipecat import AgentTTSService
+from agent_tts.integrations.pipecat import AgentTTSService
 
 IN_RATE = 16_000  # Hz, which VAD, smart turn and Whisper want
 LOOK_S = 0.5  # between two looks at whether the caller is still there

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from agent_tts.agent.brain import Brain
 from agent_tts.agent.calls import Calls
-from agent_tts.agent.ears import Ears
+from agent_tts.agent.llm import Brain
 from agent_tts.agent.loading import Build, load_build
 from agent_tts.agent.routes import router
+from agent_tts.agent.stt import Ears
+from agent_tts.config.settings import Agent
 from agent_tts.serve.node import Node
-from agent_tts.settings import Agent
 
 
 class AgentServer:

@@ -24,7 +24,7 @@ from pipecat.processors.frame_processor import FrameDirection
 from pipecat.processors.frameworks.rtvi.frames import RTVISendTextFrame
 
 from agent_tts.agent.metrics import AgentMetrics
-from agent_tts.pipecat.words import STREAM
+from agent_tts.integrations.pipecat.words import STREAM
 
 Tell = Callable[[dict[str, Any]], None]  # takes a message for the page; must not raise
 

@@ -1,6 +1,6 @@
 """A WebSocket client that costs next to nothing, so that the machine is the node's: frames by hand, no tasks.
 
-`agent_tts.client` is the one for programs; this one leaves out flow control, deadlines and every comfort.
+`agent_tts.client.connection` is the one for programs; this one leaves out flow control, deadlines and every comfort.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from agent_tts.client import ConnectionLost
+from agent_tts.client.connection import ConnectionLost
 from agent_tts.errors import from_code
-from agent_tts.serve.protocol import HEADER, SUBPROTOCOL
+from agent_tts.protocol.v1 import HEADER, SUBPROTOCOL
 
 OPEN_S = 30.0
 

@@ -14,7 +14,7 @@ from agent_tts.bench.statistics import percentile, percentiles
 from agent_tts.bench.storm import Aftermath, Storm, gathered
 from agent_tts.bench.visits import TAIL_S, Plan, Sample, by_carrier, figures_of, visitors
 from agent_tts.bench.vitals import Vitals, Watch, lag_p99_ms, watched
-from agent_tts.settings import Timeouts
+from agent_tts.config.settings import Timeouts
 
 SESSIONS = 64  # at once, on average
 VISIT_S = 3.0  # that one of them takes, with what agents say

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import httpx
 
+from agent_tts.config.settings import ENV_PREFIX
 from agent_tts.errors import EngineLost
-from agent_tts.settings import ENV_PREFIX
 
 START_S = 300.0  # a large model is read from disk
 STOP_S = 15.0

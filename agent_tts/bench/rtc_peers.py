@@ -20,7 +20,7 @@ from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 from agent_tts.bench.statistics import percentiles
 from agent_tts.bench.workers import KEY, Turn, work
 from agent_tts.errors import SpeechError
-from agent_tts.serve.protocol import SUBPROTOCOL
+from agent_tts.protocol.v1 import SUBPROTOCOL
 
 CLOCK_HZ = 48_000  # of RTP timestamps of Opus
 CONNECT_S = 60.0

@@ -13,7 +13,7 @@ from agent_tts.errors import SpeechError, from_code
 from agent_tts.events import SAMPLE_RATE, Audio, Finished, Flushed, SpeechOptions
 from agent_tts.events import Words as Aligned
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.words import Word, WordTimeline
+from agent_tts.speech.words.timeline import Word, WordTimeline
 
 # What agents say, in languages of several scripts.
 TEXTS = {

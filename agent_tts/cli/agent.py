@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agent_tts.cli.serve import serve
-from agent_tts.settings import Settings
+from agent_tts.config.settings import Settings
 
 if TYPE_CHECKING:
     from agent_tts.agent.server import AgentServer
@@ -17,7 +17,7 @@ def agent(config: str | None, flags: dict[str, Any], assignments: list[str], pri
 
 
 def _companion(settings: Settings) -> AgentServer:
-    from agent_tts.serve.logs import log_to_stderr
+    from agent_tts.serve.telemetry.logs import log_to_stderr
 
     log_to_stderr(settings.log_level, settings.log_format)  # before Pipecat greets
     from agent_tts.agent.server import AgentServer

@@ -13,7 +13,7 @@ from agent_tts.bench.chat import running_chat
 from agent_tts.bench.node import own_node
 from agent_tts.cli.bench_shared import counts, run
 from agent_tts.cli.bench_target import Source
-from agent_tts.client import http_url
+from agent_tts.client.connection import http_url
 
 
 def run_agent(source: Source, calls: str, turns: int, json: Path | None) -> None:

@@ -11,7 +11,7 @@ from agent_tts.bench.cancel import EVENTS, START_S, Plan, measure_cancels
 from agent_tts.cli.bench_runs import SPARE_CONNECTIONS, tell_memory
 from agent_tts.cli.bench_shared import Bar, Outputs, run
 from agent_tts.cli.bench_target import Source, target
-from agent_tts.settings import Limits
+from agent_tts.config.settings import Limits
 
 NAMES = {
     "cancelled": "context.cancelled",

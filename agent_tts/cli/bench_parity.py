@@ -16,8 +16,8 @@ from agent_tts.bench.parity import Distance, Subject, distances
 from agent_tts.bench.parity_eager import Eager
 from agent_tts.bench.parity_request import Request
 from agent_tts.bench.parity_upstream import Upstream
+from agent_tts.config.hub import local_folder
 from agent_tts.errors import SettingsError
-from agent_tts.hub import local_folder
 from agent_tts.model.acceleration import can_fuse
 from agent_tts.model.config import ModelConfig
 

@@ -13,8 +13,8 @@ from agent_tts.bench.serve import REQUEST_S, Load, measure
 from agent_tts.bench.streams import Plan, hold, is_clean
 from agent_tts.cli.bench_shared import Bar, Outputs, counts, numbers, run
 from agent_tts.cli.bench_target import Source, target
+from agent_tts.config.settings import Limits
 from agent_tts.errors import SettingsError
-from agent_tts.settings import Limits
 
 DEFAULT_RATES = "1,10,20"
 SPARE_CONNECTIONS = 16

@@ -15,7 +15,7 @@ from agent_tts.bench.connection import dial
 from agent_tts.bench.environment import gpus
 from agent_tts.bench.node import own_node
 from agent_tts.cli.reporting import overrides
-from agent_tts.client import http_url, stream_url
+from agent_tts.client.connection import http_url, stream_url
 from agent_tts.errors import SettingsError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_tts.cli.reporting import config_file, overrides
-from agent_tts.configuration import load_settings
+from agent_tts.config.loading import load_settings
 from agent_tts.doctor import Finding, Verdict, examine
 
 MARKS = {Verdict.GOOD: ("✓", "green"), Verdict.NOTE: ("!", "yellow"), Verdict.BAD: ("✗", "red")}

@@ -6,7 +6,7 @@ import http.client
 import ssl
 import sys
 
-from agent_tts.configuration import load_settings
+from agent_tts.config.loading import load_settings
 
 ANSWER_S = 4.0
 

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 from loguru import logger
 
-from agent_tts.configuration import load_settings
+from agent_tts.config.hub import with_local_models
+from agent_tts.config.loading import load_settings
+from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
 from agent_tts.events import EngineInfo, SpeechOptions
-from agent_tts.hub import with_local_models
 from agent_tts.ipc.engines import engine_processes
-from agent_tts.settings import Settings
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.library import VoiceLibrary
 
@@ -81,8 +81,8 @@ async def remote(url: str, key: str | None, options: SpeechOptions) -> AsyncIter
     Raises:
         SpeechError: it cannot be reached, or refuses the options.
     """
-    from agent_tts.client import connect
-    from agent_tts.remote import RemoteSpeech
+    from agent_tts.client.connection import connect
+    from agent_tts.client.utterance import RemoteSpeech
 
     def end_of(speech: Utterance) -> End:
         assert isinstance(speech, RemoteSpeech)
@@ -114,7 +114,7 @@ async def local(settings: Settings, options: SpeechOptions) -> AsyncIterator[Spe
     Raises:
         SpeechError: it does not start, or has no such voice or language.
     """
-    from agent_tts.speech.session import Speech
+    from agent_tts.speech.utterance import Speech
 
     async with engine(settings) as (service, _):
 

@@ -8,9 +8,9 @@ from urllib.parse import quote, urlsplit
 import httpx
 from pydantic import ValidationError
 
-from agent_tts.client import ConnectionLost, http_url
+from agent_tts.client.connection import ConnectionLost, http_url
 from agent_tts.errors import SpeechError, Unauthorized, from_code
-from agent_tts.serve.openai import ErrorBody
+from agent_tts.serve.routes.openai import ErrorBody
 
 ANSWER_S = 10.0
 

@@ -67,6 +67,6 @@ def config_file(name: str | None) -> Path | None:
     Raises:
         SettingsError: there is none.
     """
-    from agent_tts.configuration import find_config
+    from agent_tts.config.loading import find_config
 
     return None if name is None else find_config(name)

@@ -10,10 +10,10 @@ from rich.panel import Panel
 from rich.table import Table
 
 from agent_tts.cli.reporting import config_file, overrides
-from agent_tts.configuration import load, to_yaml
+from agent_tts.config.loading import load, to_yaml
+from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import chosen_engine
 from agent_tts.ipc.engines import engine_settings
-from agent_tts.settings import Settings
 
 if TYPE_CHECKING:
     from agent_tts.serve.app import Companion

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from agent_tts.errors import SettingsError, SpeechError
 from agent_tts.events import SAMPLE_RATE
-from agent_tts.serve.encode import FileEncoder, wav_header
+from agent_tts.speech.audio.files import FileEncoder, wav_header
 
 FORMATS = {
     ".wav": "wav",

@@ -14,14 +14,14 @@ from rich.console import Console
 
 from agent_tts.cli import node
 from agent_tts.cli.link import own_settings
-from agent_tts.client import ConnectionLost
-from agent_tts.configuration import load_settings
+from agent_tts.client.connection import ConnectionLost
+from agent_tts.config.loading import load_settings
+from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
 from agent_tts.events import FRAME_MS
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.entries import CheckpointError
-from agent_tts.serve.voices_http import VoiceAdded
-from agent_tts.settings import Settings
+from agent_tts.serve.routes.voices import VoiceAdded
 from agent_tts.speech.routing import check_free
 from agent_tts.voices.enroll import Enrolment
 from agent_tts.voices.library import VoiceLibrary

@@ -11,10 +11,10 @@ from rich.table import Table
 
 from agent_tts.cli import node
 from agent_tts.cli.link import engine, own_settings, refuse_engine_flags
-from agent_tts.client import ConnectionLost
+from agent_tts.client.connection import ConnectionLost
+from agent_tts.config.settings import Settings
 from agent_tts.errors import UnsupportedLanguage
-from agent_tts.serve.openai import VoiceList, voice_list
-from agent_tts.settings import Settings
+from agent_tts.serve.routes.openai import VoiceList, voice_list
 
 
 def show(language: str | None, *, as_json: bool, url: str | None, key: str | None, flags: dict[str, Any]) -> None:

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import signal
 
-from agent_tts.client import http_url
-from agent_tts.wyoming.conversation import Target
-from agent_tts.wyoming.server import WyomingServer
+from agent_tts.client.connection import http_url
+from agent_tts.integrations.wyoming.conversation import Target
+from agent_tts.integrations.wyoming.server import WyomingServer
 
 
 def serve(uri: str, url: str, key: str | None) -> None:

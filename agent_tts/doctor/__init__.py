@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from agent_tts.config.settings import Settings
 from agent_tts.doctor import gpu, machine, network, storage
 from agent_tts.doctor.finding import Finding, Verdict
-from agent_tts.settings import Settings
 
 __all__ = ["Finding", "Verdict", "examine"]
 

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from agent_tts.config.settings import Checkpoint, Settings
 from agent_tts.doctor.finding import Finding, Verdict
 from agent_tts.doctor.storage import hub_cache
-from agent_tts.settings import Checkpoint, Settings
 
 PATIENCE_S = 30.0  # torch takes some seconds to load from a cold disk
 MIB = 1 << 20

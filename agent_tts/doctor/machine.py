@@ -12,9 +12,9 @@ import sys
 import time
 from collections.abc import Iterator
 
+from agent_tts.config.settings import Settings
 from agent_tts.doctor.finding import Finding, Verdict
 from agent_tts.errors import SettingsError, SpeechError
-from agent_tts.settings import Settings
 
 ENCODERS = {"mp3": "libmp3lame", "opus": "libopus", "aac": "aac", "flac": "flac"}
 
@@ -87,8 +87,8 @@ def espeak() -> Iterator[Finding]:
 
 async def _speak() -> tuple[int, float]:
     from agent_tts.cli.link import engine
+    from agent_tts.config.settings import Settings
     from agent_tts.events import SpeechOptions
-    from agent_tts.settings import Settings
 
     async with engine(Settings(engine="espeak", slots=1, queue=1)) as (service, info):
         speech = service.open(SpeechOptions(lead_ms=None))

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from agent_tts.config.settings import IceServer, Settings, is_loopback
 from agent_tts.doctor.finding import Finding, Verdict
 from agent_tts.errors import SettingsError
-from agent_tts.settings import IceServer, Settings, is_loopback
 
 ANSWER_S = 3.0  # for a STUN or TURN server
 EXPIRES_SOON = datetime.timedelta(days=14)

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from agent_tts.config.settings import Settings
 from agent_tts.doctor.finding import Finding, Verdict
-from agent_tts.settings import Settings
 from agent_tts.voices.library import default_folder
 
 GIB = 1 << 30

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from agent_tts.config.settings import Settings
 from agent_tts.engine.base import Engine
 from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.errors import SettingsError
-from agent_tts.settings import Settings
 
 DEFAULT_SLOTS = {"espeak": 64, "tone": 64, "qwen3": 64}
 CPU_SLOTS = 4  # of a neural engine without a GPU
@@ -37,8 +37,8 @@ def create_engine(settings: Settings) -> Engine:
     if name == "qwen3":
         return _qwen3(settings)
     try:
-        from agent_tts.engine.espeak import EspeakEngine
-        from agent_tts.engine.espeak_lib import EspeakError
+        from agent_tts.engine.espeak.engine import EspeakEngine
+        from agent_tts.engine.espeak.library import EspeakError
     except ImportError as error:
         raise SettingsError(f"espeak-ng is not there ({error}): install espeakng-loader") from error
     try:
@@ -51,7 +51,7 @@ def _qwen3(settings: Settings) -> Engine:
     try:
         import torch
 
-        from agent_tts.engine.qwen3 import Qwen3Engine
+        from agent_tts.engine.qwen3.engine import Qwen3Engine
     except ImportError as error:
         raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'") from error
     on_gpu = settings.qwen3.device != "cpu" and torch.cuda.is_available()

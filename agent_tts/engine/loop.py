@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 
 from agent_tts import events
+from agent_tts.config.settings import Settings
 from agent_tts.engine.base import Engine, Output
 from agent_tts.engine.scheduler import Policy, Scheduler, Step
 from agent_tts.events import Command, EngineInfo, Event, Hello
-from agent_tts.settings import Settings
 
 
 def policy(settings: Settings, slots: int, sizes: tuple[int, ...] = ()) -> Policy:

@@ -17,13 +17,13 @@ from hashlib import blake2s
 import numpy as np
 from numpy.typing import NDArray
 
+from agent_tts.config.settings import Settings, Tone
 from agent_tts.engine import faults
 from agent_tts.engine.base import Done, Input, Open, Output, to_pcm16
 from agent_tts.engine.faults import Fault
 from agent_tts.engine.slots import Mark, Slots, Track
 from agent_tts.errors import UnknownVoice
 from agent_tts.events import SAMPLE_RATE, EngineInfo, SpeechOptions, Voice
-from agent_tts.settings import Settings, Tone
 from agent_tts.text.feed import Break
 from agent_tts.voices import LANGUAGES, OPENAI_VOICES, QWEN_VOICES
 

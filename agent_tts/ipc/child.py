@@ -167,8 +167,8 @@ def main() -> None:
 
     from loguru import logger
 
+    from agent_tts.config.settings import Settings
     from agent_tts.engine.factory import create_loop
-    from agent_tts.settings import Settings
 
     logger.remove()
     logger.add(sys.stderr, format="{message}", diagnose=False)  # the front's log gives it a time

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import chosen_engine
-from agent_tts.ipc.client import EngineProcess
-from agent_tts.settings import Settings
+from agent_tts.ipc.engine_process import EngineProcess
 
 
 def engine_settings(settings: Settings) -> list[Settings]:

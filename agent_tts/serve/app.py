@@ -16,17 +16,18 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
 import agent_tts
+from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.ipc.engines import engine_processes
-from agent_tts.serve import http, rtc, voices_http
 from agent_tts.serve.dialects import routes as dialects
 from agent_tts.serve.guard import Guard
-from agent_tts.serve.metrics import Metrics
 from agent_tts.serve.node import Node
-from agent_tts.serve.telemetry import spans_of
-from agent_tts.serve.websocket import NATIVE, StreamEndpoint
-from agent_tts.settings import Settings
-from agent_tts.speech.engine import LinkFactory
+from agent_tts.serve.routes import http, rtc
+from agent_tts.serve.routes import voices as voices_http
+from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.serve.telemetry.tracing import spans_of
+from agent_tts.serve.transports.websocket import NATIVE, StreamEndpoint
+from agent_tts.speech.engine_handle import LinkFactory
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.library import VoiceLibrary
 

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
+from agent_tts.config.settings import Settings, is_loopback
 from agent_tts.errors import RETRY_MS, AtCapacity, Unauthorized
-from agent_tts.serve.metrics import Metrics
-from agent_tts.settings import Settings, is_loopback
+from agent_tts.serve.telemetry.metrics import Metrics
 
 MAX_TOKENS = 10_000  # unused tokens at once; each lives for a minute
 

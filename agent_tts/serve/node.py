@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from agent_tts.serve.guard import Guard
-from agent_tts.serve.metrics import Metrics
-from agent_tts.settings import Settings
+from agent_tts.config.settings import Settings
+from agent_tts.serve.guard import Client, Guard
+from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.enroll import Enrolment
 
-if TYPE_CHECKING:
-    from agent_tts.serve.rtc import RtcPeer
-    from agent_tts.serve.session import Session
+
+class OpenSession(Protocol):
+    """A protocol session, as the node knows it."""
+
+    def drain(self) -> None:
+        """Take no new contexts; ask to be closed when the open ones have finished."""
+        ...
+
+
+class OpenPeer(Protocol):
+    """A WebRTC peer, as the node knows it."""
+
+    client: Client
+
+    async def close(self) -> None:
+        """Close it and wait until nothing of it is left. Idempotent."""
+        ...
+
+    async def wait_closed(self) -> None:
+        """Wait until it has closed by itself."""
+        ...
 
 
 @dataclass(slots=True)
@@ -25,10 +43,10 @@ class Node:
     guard: Guard
     metrics: Metrics
     # Open protocol sessions, whatever carries them; each adds and removes itself.
-    sessions: set[Session] = field(default_factory=set)
-    # Open WebRTC peers by session id; owned by serve/rtc.py.
-    peers: dict[str, RtcPeer] = field(default_factory=dict)
-    # Makes voices for the library; None before the first. Owned by serve/voices_http.py.
+    sessions: set[OpenSession] = field(default_factory=set)
+    # Open WebRTC peers by session id; owned by `routes.rtc`.
+    peers: dict[str, OpenPeer] = field(default_factory=dict)
+    # Makes voices for the library; None before the first. Owned by `routes.voices`.
     enrolment: Enrolment | None = None
     # Bodies with a new voice that are being received.
     uploads: int = 0

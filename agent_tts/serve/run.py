@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 from loguru import logger
 
+from agent_tts.config.hub import with_local_models
+from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.hub import with_local_models
 from agent_tts.processes import settle
 from agent_tts.serve.app import Companion, create_app
-from agent_tts.serve.logs import log_to_stderr, report_fault
 from agent_tts.serve.server import NodeServer, listen
-from agent_tts.settings import Settings
+from agent_tts.serve.telemetry.logs import log_to_stderr, report_fault
 
 
 def run(settings: Settings, on_ready: Callable[[str], None] | None = None, companion: Companion | None = None) -> int:

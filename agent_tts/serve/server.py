@@ -22,12 +22,12 @@ from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 
+from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.serve.limits import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.tls import server_context
-from agent_tts.serve.writer import LINK
-from agent_tts.settings import Settings
+from agent_tts.serve.transports.writer import LINK
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent, ASGISendEvent

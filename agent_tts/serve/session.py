@@ -26,14 +26,14 @@ from agent_tts.errors import (
     from_code,
 )
 from agent_tts.events import FRAME_MS, SAMPLE_RATE, Audio, Finished, Flushed, Started, Words
-from agent_tts.serve import protocol
-from agent_tts.serve.codec import AudioChunk, Message
-from agent_tts.serve.metrics import ContextMeter
+from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.adapter import AudioChunk, Message
 from agent_tts.serve.node import Node
-from agent_tts.speech.encoding import Chunk, Encoder, make_encoder
-from agent_tts.speech.paces import Paces
-from agent_tts.speech.session import Speech, SpeechEvent
-from agent_tts.speech.words import Word, WordTimeline, timeline_of
+from agent_tts.serve.telemetry.metrics import ContextMeter
+from agent_tts.speech.audio.encoding import Chunk, Encoder, make_encoder
+from agent_tts.speech.utterance import Speech, SpeechEvent
+from agent_tts.speech.words.paces import Paces
+from agent_tts.speech.words.timeline import Word, WordTimeline, timeline_of
 
 # Ids of contexts that were refused or died, remembered so that a client's text in flight does not open them anew.
 MAX_REMEMBERED = 64

@@ -6,8 +6,8 @@ import ssl
 from pathlib import Path
 from typing import NoReturn
 
+from agent_tts.config.settings import Tls
 from agent_tts.errors import SettingsError
-from agent_tts.settings import Tls
 
 
 def server_context(tls: Tls) -> ssl.SSLContext | None:

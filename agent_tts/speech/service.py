@@ -8,10 +8,10 @@ from types import MappingProxyType
 
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
 from agent_tts.events import EngineInfo, SpeechOptions
-from agent_tts.speech.engine import LinkFactory, SpeechEngine, Watcher
+from agent_tts.speech.engine_handle import LinkFactory, SpeechEngine, Watcher
 from agent_tts.speech.placement import least_loaded
 from agent_tts.speech.routing import Routing
-from agent_tts.speech.session import Speech
+from agent_tts.speech.utterance import Speech
 from agent_tts.voices.library import VoiceLibrary
 
 

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from loguru import logger
 from pydantic import BaseModel, ConfigDict, Field
 
+from agent_tts.config.settings import Voices
 from agent_tts.errors import Internal, SettingsError, UnknownVoice, VoiceExists, VoiceLimit
-from agent_tts.settings import Voices
 from agent_tts.voices.names import checked_name, is_name, library_name
 
 if TYPE_CHECKING:

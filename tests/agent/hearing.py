@@ -9,9 +9,9 @@ from pipecat.services.settings import STTSettings
 from pipecat.services.stt_service import SegmentedSTTService, STTService
 from pipecat.utils.time import time_now_iso8601
 
-from agent_tts.agent.ears import Ears
 from agent_tts.agent.part import Part
-from agent_tts.settings import AgentStt
+from agent_tts.agent.stt import Ears
+from agent_tts.config.settings import AgentStt
 from tests.hearing import heard
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
-from agent_tts.agent.ears import Ears
 from agent_tts.agent.server import AgentServer
+from agent_tts.agent.stt import Ears
 from agent_tts.serve.app import create_app
 from tests.agent.hearing import GrammarEars
 from tests.support import RunningNode, running_app, settings_of

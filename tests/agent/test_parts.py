@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from pipecat.services.openai.llm import OpenAILLMService
 
-from agent_tts.agent.brain import Brain
-from agent_tts.agent.ears import Ears
+from agent_tts.agent.llm import Brain
 from agent_tts.agent.loading import load_build
 from agent_tts.agent.responder import Responder, answer
 from agent_tts.agent.scripted import ScriptedSTT
+from agent_tts.agent.stt import Ears
 from agent_tts.agent.turns import _after
+from agent_tts.config.settings import AgentLlm, AgentStt
 from agent_tts.errors import SettingsError
-from agent_tts.settings import AgentLlm, AgentStt
 from tests.agent.llm_server import MODEL, running_llm
 
 

@@ -26,9 +26,9 @@ from pipecat.transports.base_output import BaseOutputTransport
 from pipecat.workers.runner import WorkerRunner
 
 from agent_tts.agent.playout import AHEAD_MS, LEAD_MS, MOST_LEFT_MS, PIECE_MS, Playout
-from agent_tts.pipecat import AgentTTSService
-from agent_tts.pipecat.words import SPOKEN, Spoken
-from tests.pipecat.pipeline import Loudspeaker
+from agent_tts.integrations.pipecat import AgentTTSService
+from agent_tts.integrations.pipecat.words import SPOKEN, Spoken
+from tests.integrations.pipecat.pipeline import Loudspeaker
 from tests.support import until
 
 RATE = 24_000

@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import Any
 
 from agent_tts.events import SpeechOptions, Words, WordTime
-from agent_tts.speech.session import Speech, SpeechEvent
+from agent_tts.speech.utterance import Speech, SpeechEvent
 from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent

@@ -11,8 +11,8 @@ import pytest
 from pipecat.services.whisper.stt import WhisperSTTService
 from tqdm import tqdm
 
-from agent_tts.agent.ears import Ears
-from agent_tts.settings import AgentStt
+from agent_tts.agent.stt import Ears
+from agent_tts.config.settings import AgentStt
 from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
 from tests.agent.node import running_agent

@@ -18,8 +18,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from agent_tts.bench.report import table
+from agent_tts.config.settings import Settings
 from agent_tts.serve.server import MAX_FRAGMENTS, NodeConfig, listen
-from agent_tts.settings import Settings
 
 SUITE = "autobahntestsuite==25.10.1"
 FOLDER = Path("build/autobahn").absolute()

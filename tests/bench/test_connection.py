@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
 from agent_tts.bench.connection import FrameReader, dial
-from agent_tts.client import ConnectionLost, stream_url
+from agent_tts.client.connection import ConnectionLost, stream_url
 from agent_tts.errors import UnknownVoice
 from tests.support import running_node
 

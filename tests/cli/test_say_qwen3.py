@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.cli.process import run
-from tests.engine.test_qwen3 import FRAMES, TEXT, assert_same, theirs
+from tests.engine.qwen3.test_engine import FRAMES, TEXT, assert_same, theirs
 from tests.model import oracle
 from tests.model.conftest import Checkpoint as Checkpoints
 from tests.model.conftest import checkpoint, one_thread

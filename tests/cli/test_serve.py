@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 
 from agent_tts.cli import serve
-from agent_tts.settings import Settings
+from agent_tts.config.settings import Settings
 from tests.cli.process import environment, run, start
 
 

@@ -17,8 +17,8 @@ import yaml
 from typer.main import get_command
 
 from agent_tts.cli.app import app
-from agent_tts.configuration import load_settings
-from agent_tts.settings import ENV_PREFIX
+from agent_tts.config.loading import load_settings
+from agent_tts.config.settings import ENV_PREFIX
 from tests.cli.process import environment, run
 
 ROOT = Path(__file__).parents[2]

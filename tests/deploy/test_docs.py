@@ -13,9 +13,9 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from agent_tts.configuration import FIELDS
+from agent_tts.config.loading import FIELDS
 from agent_tts.errors import BY_CODE
-from agent_tts.serve.protocol import SessionConfig
+from agent_tts.protocol.v1 import SessionConfig
 from tests.deploy.test_monitoring import EXPOSED
 from tests.support import running_node
 from tests.wire import wire

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent_tts.agent.metrics import AgentMetrics
 from agent_tts.events import EngineInfo, Finished, Pong
-from agent_tts.serve.metrics import Metrics
+from agent_tts.serve.telemetry.metrics import Metrics
 
 MONITORING = Path(__file__).parents[2] / "configs" / "monitoring"
 DASHBOARD = json.loads((MONITORING / "grafana" / "dashboards" / "agent-tts.json").read_text())

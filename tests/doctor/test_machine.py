@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from agent_tts.config.settings import Settings
 from agent_tts.doctor import examine, machine, safely
 from agent_tts.doctor.finding import Finding, Verdict
 from agent_tts.errors import EngineLost
-from agent_tts.settings import Settings
 from tests.cli.process import run
 
 

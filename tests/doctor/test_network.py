@@ -14,9 +14,9 @@ import pytest
 from aioice import stun
 from aioice.turn import make_integrity_key
 
+from agent_tts.config.settings import Settings
 from agent_tts.doctor import network
 from agent_tts.doctor.finding import Finding, Verdict
-from agent_tts.settings import Settings
 from tests.certificates import make_certificate
 
 USER, PASSWORD, REALM = "ann", "open-sesame", "test"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from agent_tts.config.settings import Settings
 from agent_tts.doctor import gpu, storage
 from agent_tts.doctor.finding import Verdict
-from agent_tts.settings import Settings
 
 SMI = "0, NVIDIA H200, 580.159, 143771, 1000\n"
 

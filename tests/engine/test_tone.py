@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from agent_tts.config.settings import Settings, Tone
 from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Open, Starved, Text
 from agent_tts.engine.tone import ALIASES, ToneEngine
 from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, SpeechOptions
-from agent_tts.settings import Settings, Tone
 from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
 from tests.engine.driver import FLUSH, Script, assert_well_formed, speak, speak_all
 

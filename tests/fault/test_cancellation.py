@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.events import SpeechOptions
-from agent_tts.ipc.local import LocalEngine
+from agent_tts.ipc.in_process import LocalEngine
 from agent_tts.serve.app import create_app
 from agent_tts.serve.node import Node
-from agent_tts.serve.writer import LINK
-from agent_tts.settings import Settings
+from agent_tts.serve.transports.writer import LINK
 from agent_tts.speech.service import SpeechService
 from tests.support import until
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from loguru import logger
 
+from agent_tts.config.settings import Settings
 from agent_tts.events import Audio, Finished, SpeechOptions
-from agent_tts.ipc.client import BACKOFF_S, EngineProcess
-from agent_tts.settings import Settings
+from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.session import Speech
+from agent_tts.speech.utterance import Speech
 from tests.ipc.listener import tone_settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc, pidfd and the parent-death signal")

@@ -15,13 +15,13 @@ import httpx
 import pytest
 from loguru import logger
 
+from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.events import Audio, Finished, SpeechOptions
-from agent_tts.ipc.client import BACKOFF_S, EngineProcess
+from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
 from agent_tts.ipc.engines import engine_processes
-from agent_tts.settings import Settings
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.session import Speech
+from agent_tts.speech.utterance import Speech
 from tests.fault.test_shutdown import is_running, node_process
 from tests.ipc.listener import tone_settings
 from tests.support import running_node, until

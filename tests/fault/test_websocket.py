@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from agent_tts.serve.node import Node
+from agent_tts.serve.session import Session
 from tests.fault.witness import undisturbed
 from tests.support import RunningNode, running_node, until
 from tests.wire import Wire, speak, wire
@@ -30,7 +31,7 @@ engines = pytest.mark.parametrize("engine", ["tone", "espeak"])
 
 def open_contexts(node: Node) -> int:
     """Contexts that clients have open."""
-    return sum(len(session._contexts) for session in node.sessions)
+    return sum(len(session._contexts) for session in node.sessions if isinstance(session, Session))
 
 
 async def gone(running: RunningNode, sessions: int, within_s: float) -> None:

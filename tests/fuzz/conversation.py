@@ -7,15 +7,15 @@ from typing import Any
 
 from starlette.websockets import WebSocket
 
+from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.events import Command, Event
-from agent_tts.serve.codec import Codec
+from agent_tts.protocol.adapter import Codec
 from agent_tts.serve.guard import Guard
-from agent_tts.serve.metrics import Metrics
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
-from agent_tts.serve.websocket import Dialect
-from agent_tts.settings import Settings
+from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.serve.transports.websocket import Dialect
 from agent_tts.speech.service import SpeechService
 
 LIMITS = {"contexts_per_session": 2, "text_context_chars": 60, "text_message_chars": 40, "text_idle_s": 3}

@@ -7,8 +7,8 @@ from typing import Any
 
 from agent_tts.events import Append, Audio, Command, Event, Finished, Open, Ping, Pong, SpeechOptions, Taken, Words
 from agent_tts.ipc.wire import encode
-from tests.serve.test_multipart import GOOD, TYPE
-from tests.serve.test_sdp import CHROMIUM
+from tests.serve.routes.test_multipart import GOOD, TYPE
+from tests.serve.transports.test_sdp import CHROMIUM
 
 T = "\x01"  # the engine turns; see `targets`
 

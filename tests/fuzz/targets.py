@@ -13,10 +13,11 @@ from typing import Any
 
 from agent_tts.errors import BadMessage, SlowConsumer, SpeechError
 from agent_tts.ipc.wire import TO_ENGINE, TO_FRONT, Decoder, WireError, encode
-from agent_tts.serve import multipart, openai, protocol
+from agent_tts.protocol import v1 as protocol
 from agent_tts.serve.dialects.routes import STREAMS
-from agent_tts.serve.sdp import read_offer
-from agent_tts.serve.websocket import NATIVE, Dialect
+from agent_tts.serve.routes import multipart, openai
+from agent_tts.serve.transports.sdp import read_offer
+from agent_tts.serve.transports.websocket import NATIVE, Dialect
 from agent_tts.text.feed import Break, Reading, TextFeed, Unit
 from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_RUN
 from tests.fuzz.conversation import Conversation, codec_of

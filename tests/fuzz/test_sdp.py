@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent_tts.errors import BadMessage
-from agent_tts.serve.sdp import read_offer
+from agent_tts.serve.transports.sdp import read_offer
 from tests.rtc_peer import RtcPeer
-from tests.serve.test_sdp import CHROMIUM
+from tests.serve.transports.test_sdp import CHROMIUM
 from tests.support import running_node
 
 JUNK = [

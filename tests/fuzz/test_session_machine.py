@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent_tts import events
 from agent_tts.events import Hello
-from agent_tts.serve.codec import AudioChunk, Message
-from agent_tts.serve.protocol import NativeCodec
-from agent_tts.speech import session as speech_session
+from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.v1 import NativeCodec
+from agent_tts.speech import utterance as speech_session
 from tests.fuzz.conversation import Conversation
 
 FACTOR = int(os.environ.get("TEST_FACTOR", "1"))

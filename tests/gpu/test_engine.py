@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from agent_tts.bench.checkpoint import write
+from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
 from agent_tts.engine.base import Close, Frame, Open, Text
-from agent_tts.engine.qwen3 import Qwen3Engine
+from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.events import Sampling, SpeechOptions
-from agent_tts.settings import Checkpoint, Qwen3, Settings, Voices
 
 pytestmark = pytest.mark.gpu
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agent_tts.engine.base import Close, Frame, Input, Open, Text
-from agent_tts.engine.graphs import FrameGraphs
-from agent_tts.engine.prefill import Part
-from agent_tts.engine.qwen3 import Qwen3Engine
+from agent_tts.engine.qwen3.engine import Qwen3Engine
+from agent_tts.engine.qwen3.graphs import FrameGraphs
+from agent_tts.engine.qwen3.prefill import Part
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.model.acceleration import accelerate
 from agent_tts.model.frame import FrameModel

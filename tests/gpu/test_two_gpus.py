@@ -10,8 +10,8 @@ import torch
 from loguru import logger
 
 from agent_tts.bench.checkpoint import write
+from agent_tts.config.settings import Settings
 from agent_tts.ipc.engines import engine_processes
-from agent_tts.settings import Settings
 from agent_tts.speech.service import SpeechService
 from tests.fault.test_several_engines import Hearing, kill
 from tests.support import until

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agent_tts.config.settings import Settings
 from agent_tts.events import Append, Audio, End, Event, Finished, Hello, Open, SpeechOptions
-from agent_tts.ipc.client import EngineProcess
-from agent_tts.settings import Settings
+from agent_tts.ipc.engine_process import EngineProcess
 
 E = TypeVar("E", bound=Event)
 WAIT_S = 20.0

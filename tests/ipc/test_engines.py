@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from agent_tts.config.settings import Settings
 from agent_tts.ipc.engines import engine_processes, engine_settings
-from agent_tts.settings import Settings
 
 
 def qwen3(engines: int | None = None, **values: Any) -> Settings:

@@ -12,8 +12,8 @@ from starlette.routing import BaseRoute, Mount
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from agent_tts.config.settings import Settings
 from agent_tts.serve.app import create_app
-from agent_tts.settings import Settings
 from tests.support import RunningNode, running_node
 from tests.wire import wire
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from agent_tts.config.settings import Settings
 from agent_tts.errors import AtCapacity, Unauthorized
 from agent_tts.serve import guard as guard_module
 from agent_tts.serve.guard import MAX_TOKENS, Client, Guard
-from agent_tts.serve.metrics import Metrics
-from agent_tts.settings import Settings
+from agent_tts.serve.telemetry.metrics import Metrics
 
 KEY = "k" * 20
 HOST = {"host": "node.example:8100"}

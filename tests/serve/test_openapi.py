@@ -15,9 +15,9 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi import checks
 
+from agent_tts.config.settings import Settings
 from agent_tts.events import Model
 from agent_tts.serve.app import create_app
-from agent_tts.settings import Settings
 from tests.support import running_app, running_node, settings_of, until, with_models
 
 EXAMPLES = 40 * int(os.environ.get("TEST_FACTOR", "1"))  # of each kind, for each operation

@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from agent_tts.events import FRAME_BYTES, Model
 from agent_tts.serve.app import create_app
-from tests.engine.test_qwen3 import FRAMES, TEXT, assert_same, theirs
+from tests.engine.qwen3.test_engine import FRAMES, TEXT, assert_same, theirs
 from tests.model import oracle
 from tests.model.clips import clip
 from tests.model.conftest import Checkpoint as Checkpoints

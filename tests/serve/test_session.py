@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
+from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.events import FRAME_SAMPLES
-from agent_tts.ipc.local import LocalEngine
+from agent_tts.ipc.in_process import LocalEngine
+from agent_tts.protocol.adapter import AudioChunk
+from agent_tts.protocol.v1 import NativeCodec
 from agent_tts.serve import session as session_module
-from agent_tts.serve.codec import AudioChunk
 from agent_tts.serve.guard import Guard
-from agent_tts.serve.metrics import Metrics
 from agent_tts.serve.node import Node
-from agent_tts.serve.protocol import NativeCodec
 from agent_tts.serve.session import Session
-from agent_tts.settings import Settings
+from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.words import Word, WordTimeline
+from agent_tts.speech.words.timeline import Word, WordTimeline
 from tests.support import dominant_hz, until
 
 LIMIT_S = 10.0

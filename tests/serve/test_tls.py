@@ -16,10 +16,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent_tts.client import connect
+from agent_tts.client.connection import connect
+from agent_tts.config.settings import Settings, Tls
 from agent_tts.errors import SettingsError
 from agent_tts.serve.tls import server_context
-from agent_tts.settings import Settings, Tls
 from tests.certificates import Certificate, make_certificate
 from tests.cli.process import environment, run, start
 from tests.support import RunningNode, running_node, until

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from loguru import logger
 
+from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.errors import Draining, EngineLost, UnknownVoice, UnsupportedLanguage
 from agent_tts.events import Audio, Event, Finished, Flushed, Model, SpeechOptions, Started
-from agent_tts.ipc.local import LocalEngine
-from agent_tts.settings import Settings
-from agent_tts.speech.engine import Link, LinkFactory
+from agent_tts.ipc.in_process import LocalEngine
+from agent_tts.speech.engine_handle import Link, LinkFactory
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.session import Speech
+from agent_tts.speech.utterance import Speech
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
 from tests.support import until
 
@@ -313,7 +313,7 @@ async def test_draining_waits_for_every_engine() -> None:
 
 async def test_a_stream_that_a_fault_ends_is_named_in_the_log() -> None:
     said: list[str] = []
-    sink = logger.add(said.append, filter="agent_tts.speech.engine", format="{message}")
+    sink = logger.add(said.append, filter="agent_tts.speech.engine_handle", format="{message}")
     try:
         async with running(tone={"scripted_faults": True}) as service:
             speech = service.open(SpeechOptions(lead_ms=None, instructions="fault:raise@2"))

@@ -19,8 +19,8 @@ from loguru import logger
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from agent_tts.config.settings import Voices
 from agent_tts.errors import Internal, InvalidRequest, SettingsError, UnknownVoice, VoiceExists, VoiceLimit
-from agent_tts.settings import Voices
 from agent_tts.voices import library as library_module
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary, default_folder
 

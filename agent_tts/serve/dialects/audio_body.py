@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from agent_tts.errors import SpeechError
 from agent_tts.events import WordTime
-from agent_tts.serve.encode import wav_header
-from agent_tts.speech.encoding import Chunk, make_encoder
+from agent_tts.speech.audio.encoding import Chunk, make_encoder
+from agent_tts.speech.audio.files import wav_header
 
 
 class AudioBody:

@@ -9,13 +9,13 @@ from secrets import token_hex
 
 from pydantic import Field, ValidationError
 
+from agent_tts.config.settings import Limits
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, from_code
-from agent_tts.serve import protocol
-from agent_tts.serve.codec import AudioChunk, Message
+from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.adapter import AudioChunk, Message
 from agent_tts.serve.dialects.cartesia_events import ContextEvents, failure
 from agent_tts.serve.dialects.cartesia_request import RawFormat, Request, refusal
 from agent_tts.serve.dialects.sentences import spaced
-from agent_tts.settings import Limits
 
 # Ids of contexts that failed, remembered so that a client's text in flight does not open them anew.
 MAX_REMEMBERED = 64

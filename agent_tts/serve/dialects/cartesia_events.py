@@ -10,7 +10,7 @@ from typing import Any
 
 from agent_tts.errors import SpeechError
 from agent_tts.serve.dialects.cartesia_request import RawFormat
-from agent_tts.serve.due_words import DueWords, Told
+from agent_tts.speech.words.due_words import DueWords, Told
 
 SAMPLE_BYTES = {"pcm_s16le": 2, "pcm_f32le": 4, "mulaw": 1, "alaw": 1}
 

@@ -14,14 +14,14 @@ from starlette.responses import Response
 
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong
 from agent_tts.events import SAMPLE_RATE, SpeechOptions, WordTime
-from agent_tts.serve import protocol
+from agent_tts.protocol import v1 as protocol
 from agent_tts.serve.dialects.audio_body import AudioBody
 from agent_tts.serve.dialects.cartesia_events import ContextEvents, error_fields, failure
 from agent_tts.serve.dialects.cartesia_request import Fields, Rate, RawFormat, Request, Samples, refusal
-from agent_tts.serve.http import Authorized, errors_as, node_of, read_body
-from agent_tts.serve.speech_response import SpeechResponse
-from agent_tts.speech.encoding import Encoder, make_encoder
-from agent_tts.speech.words import Word, WordTimeline, timeline_of
+from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_body
+from agent_tts.serve.routes.speech_response import SpeechResponse
+from agent_tts.speech.audio.encoding import Encoder, make_encoder
+from agent_tts.speech.words.timeline import Word, WordTimeline, timeline_of
 
 R = TypeVar("R", bound=Request)
 

@@ -13,13 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_tts.errors import BadMessage, InvalidRequest, SpeechError, TextTooLong, Unsupported, UnsupportedFormat
-from agent_tts.serve import protocol
+from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.formats import check_format
 from agent_tts.serve.dialects.audio_body import AudioBody
 from agent_tts.serve.dialects.deepgram import ENCODINGS, Query, check, described, model_uuid, raw_format, voice_of
-from agent_tts.serve.file_body import FileBody
-from agent_tts.serve.http import Authorized, errors_as, node_of, read_body
-from agent_tts.serve.speech_response import Body, SpeechResponse
-from agent_tts.speech.formats import check_format
+from agent_tts.serve.routes.file_body import FileBody
+from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_body
+from agent_tts.serve.routes.speech_response import Body, SpeechResponse
 
 # Content types of raw audio, by Deepgram's names of its encodings.
 RAW_TYPES = {"linear16": "audio/l16", "mulaw": "audio/mulaw", "alaw": "audio/alaw"}

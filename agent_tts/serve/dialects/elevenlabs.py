@@ -9,15 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from agent_tts.config.settings import Limits
 from agent_tts.errors import SpeechError, TextTooLong, from_code
 from agent_tts.events import FRAME_MS
-from agent_tts.serve import protocol
-from agent_tts.serve.codec import AudioChunk, Message
+from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.adapter import AudioChunk, Message
 from agent_tts.serve.dialects.elevenlabs_alignment import Characters
 from agent_tts.serve.dialects.elevenlabs_request import StreamMessage, parse_message, parse_query
 from agent_tts.serve.dialects.sentences import spaced
-from agent_tts.serve.due_words import DueWords, Told
-from agent_tts.settings import Limits
+from agent_tts.speech.words.due_words import DueWords, Told
 
 # Names of contexts that were begun without a text, or refused: the oldest are forgotten.
 MAX_IDLE_CONTEXTS = 64

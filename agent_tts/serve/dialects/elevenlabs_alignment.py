@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent_tts.serve.due_words import Told
+from agent_tts.speech.words.due_words import Told
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from agent_tts.errors import SpeechError
 from agent_tts.events import SAMPLE_RATE, WordTime
 from agent_tts.serve.dialects.audio_body import AudioBody
 from agent_tts.serve.dialects.elevenlabs_alignment import Character, Characters
-from agent_tts.serve.due_words import DueWords
-from agent_tts.speech.words import Word, WordTimeline
+from agent_tts.speech.words.due_words import DueWords
+from agent_tts.speech.words.timeline import Word, WordTimeline
 
 
 class TimedBody:

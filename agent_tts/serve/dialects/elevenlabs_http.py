@@ -24,8 +24,8 @@ from agent_tts.serve.dialects.elevenlabs_request import (
     parse_request,
 )
 from agent_tts.serve.guard import Client
-from agent_tts.serve.http import Authorized, errors_as, node_of, read_body
-from agent_tts.serve.speech_response import Body, SpeechResponse
+from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_body
+from agent_tts.serve.routes.speech_response import Body, SpeechResponse
 
 PATH = "/v1/text-to-speech/{voice_id}"
 

@@ -10,7 +10,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from agent_tts.errors import InvalidRequest, SpeechError, UnsupportedFormat
 from agent_tts.events import SpeechOptions
-from agent_tts.serve.protocol import MAX_ID
+from agent_tts.protocol.v1 import MAX_ID
 
 # Voices that nobody has asked for: Pipecat's class names the first, LiveKit's the second when its user names none.
 UNASKED_VOICES = {"None", "hpp4J3VqNfWAUOO0d1Us"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.websockets import WebSocket
 
+from agent_tts.config.settings import Settings
 from agent_tts.serve.dialects import cartesia_http, deepgram_http, elevenlabs_http
 from agent_tts.serve.dialects.cartesia import CartesiaCodec
 from agent_tts.serve.dialects.deepgram_aura import AuraCodec
@@ -12,8 +13,7 @@ from agent_tts.serve.dialects.deepgram_flux import FluxCodec
 from agent_tts.serve.dialects.elevenlabs import MultiStreamCodec, StreamCodec
 from agent_tts.serve.dialects.vllm_omni import VllmOmniCodec
 from agent_tts.serve.node import Node
-from agent_tts.serve.websocket import Dialect
-from agent_tts.settings import Settings
+from agent_tts.serve.transports.websocket import Dialect
 
 # The dialect of each WebSocket path.
 STREAMS: dict[str, Dialect] = {

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from agent_tts.errors import BadMessage, TextTooLong
-from agent_tts.serve import protocol
-from agent_tts.serve.codec import Message
+from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.adapter import Message
 
 # Text that waits while an earlier turn is spoken, in characters; each piece of it counts for so many more.
 MAX_WAITING = 250_000

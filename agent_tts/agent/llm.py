@@ -1,0 +1,91 @@
+"""What answers the user: a language model if its server can be reached, otherwise the built-in responder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+from pipecat.processors.frame_processor import FrameProcessor
+from pipecat.services.openai.llm import OpenAILLMService
+
+from agent_tts.agent.part import Part
+from agent_tts.agent.responder import NAME, Responder
+from agent_tts.config.settings import AgentLlm
+
+FRESH_S = 5.0  # an answer of the server counts for so long
+
+
+class Brain:
+    """Looks for the language model before each call, so that one that is started later is used then."""
+
+    def __init__(self, settings: AgentLlm, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        # What was found, and until when it counts.
+        self._found: tuple[Part, float] | None = None
+
+    async def look(self) -> Part:
+        """What would answer now. Within `agent.llm.look_s`; cancelling it is safe."""
+        if self._found is None or self._clock() >= self._found[1]:
+            self._found = (await self._look(), self._clock() + FRESH_S)
+        return self._found[0]
+
+    async def service(self) -> FrameProcessor:
+        """What answers in a new pipeline."""
+        part = await self.look()
+        if part.kind == "builtin":
+            return Responder()
+        settings = OpenAILLMService.Settings(
+            model=part.name,
+            system_instruction=self._settings.instructions,
+            max_tokens=self._settings.max_tokens,
+        )
+        return _LanguageModel(base_url=self._settings.base_url, api_key=self._key or "none", settings=settings)
+
+    @property
+    def _key(self) -> str | None:
+        return None if self._settings.api_key is None else self._settings.api_key.get_secret_value()
+
+    async def _look(self) -> Part:
+        url = self._settings.base_url.rstrip("/")
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        try:
+            async with httpx.AsyncClient(timeout=self._settings.look_s, headers=headers) as client:
+                answer = await client.get(f"{url}/models")
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return _none(f"no language model answers at {url} ({type(error).__name__}): start one, or set agent.llm")
+        if not answer.is_success:
+            return _none(f"the language model's server at {url} answers with HTTP {answer.status_code}")
+        return self._choose(_names(answer), url)
+
+    def _choose(self, names: list[str], url: str) -> Part:
+        wanted = self._settings.model
+        if wanted is None and not names:
+            return _none(f"the server at {url} has no model: fetch one (ollama pull llama3.2)")
+        if wanted is not None and names and wanted not in names and f"{wanted}:latest" not in names:
+            return _none(f"the server at {url} has no model {wanted}; it has {', '.join(names[:8])}")
+        return Part("openai", wanted or names[0])
+
+
+class _LanguageModel(OpenAILLMService):
+    """Pipecat's service, which leaves its connections open."""
+
+    async def cleanup(self) -> None:
+        await super().cleanup()
+        await self._client.close()
+
+
+def _names(answer: httpx.Response) -> list[str]:
+    """Of the models in a list of OpenAI's shape; none where it is no such list."""
+    try:
+        body: Any = answer.json()
+    except ValueError:
+        return []
+    cards = body.get("data") if isinstance(body, dict) else None
+    return [str(card["id"]) for card in cards or () if isinstance(card, dict) and "id" in card]
+
+
+def _none(why: str) -> Part:
+    return Part("builtin", NAME, f"{why[0].upper()}{why[1:]}. The built-in responder answers.")

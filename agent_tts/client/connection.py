@@ -1,0 +1,450 @@
+"""The asyncio client of a node: text in word by word, speech out frame by frame, over one WebSocket.
+
+    async with connect("http://127.0.0.1:8100") as node:
+        speech = await node.open(voice="nova")
+        for token in tokens:
+            speech.write(token)
+        speech.end()
+        async for pcm in speech:  # 16-bit mono at 24 kHz
+            player.write(pcm)
+
+A connection is never made anew behind the caller's back: when it is lost, everything open on it fails with
+`ConnectionLost`, and the caller connects again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import json
+import struct
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from urllib.parse import urlsplit, urlunsplit
+
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as websocket_connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.typing import Subprotocol
+
+from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, RemoteSpeech, Word, Words
+from agent_tts.config.settings import is_loopback
+from agent_tts.errors import BadMessage, ContextExists, SettingsError, SpeechError, from_code
+from agent_tts.protocol.v1 import FLAG_FLUSH, FLAG_LAST, HEADER, KIND_AUDIO, MAX_ID, SUBPROTOCOL, VERSION
+
+DEFAULT_URL = "ws://127.0.0.1:8100"
+PATH = "/v1/tts/stream"
+
+OPEN_S = 10.0  # for a connection, an update or a context to be answered
+CLOSE_S = 2.0  # for the closing handshake
+PING_S = 10.0  # between pings, and for their answer: a dead node is noticed in twice that
+# How long a full buffer may hold up the connection. Shorter than the 2 s after which a node cuts a slow client.
+PATIENCE_S = 1.0
+BUFFER_BYTES = 4 << 20  # audio of one context that waits for its reader: 87 s of 24 kHz pcm_s16le
+MAX_MESSAGE_BYTES = 1 << 20
+MAX_UNSENT_CHARS = 1 << 20  # messages that the node does not take
+
+# How a message shows that it is none of the protocol.
+GARBLED = (ValueError, KeyError, TypeError, AttributeError, struct.error)
+
+
+class ConnectionLost(SpeechError, ConnectionError):
+    """The connection to the node could not be made, or has ended."""
+
+    code: ClassVar[str] = "connection_lost"
+    status: ClassVar[int] = 502
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """What a node says of itself."""
+
+    session_id: str
+    engine: str | None  # None while the engine restarts
+    model: str | None
+    sample_rate: int
+    frame_ms: int
+    limits: dict[str, float]  # see protocol.md, rule 5
+
+
+# ---------------------------------------------------------------- the connection
+
+
+class NodeConnection:
+    """A connection to a node, with any number of contexts on it. Made by `connect`."""
+
+    def __init__(self, websocket: ClientConnection, info: NodeInfo, buffer_bytes: int) -> None:
+        self.info = info
+        self._websocket = websocket
+        self._buffer_bytes = buffer_bytes
+        # Open contexts by id; each is removed by its end.
+        self._speeches: dict[str, RemoteSpeech] = {}
+        # The same by number, once the node has given them one.
+        self._by_no: dict[int, RemoteSpeech] = {}
+        # Numbers for contexts that the caller gives no id.
+        self._ids = itertools.count(1)
+        # Messages that are not sent yet, and their length. Bounded by `MAX_UNSENT_CHARS`.
+        self._outbox: deque[str] = deque()
+        self._unsent = 0
+        # Set when `_outbox` has something.
+        self._outgoing = asyncio.Event()
+        # Updates of the session that the node has not answered yet, in their order.
+        self._updates: deque[asyncio.Future[None]] = deque()
+        # What the node said before it cut the connection, or None.
+        self._last_words: SpeechError | None = None
+        # Why nothing can be sent or received any more, or None.
+        self.lost: SpeechError | None = None
+        # Whether the node is going away: open contexts may finish, new ones are refused.
+        self.draining = False
+        # The only receiver and the only sender. Cancelled and awaited by `close`.
+        self._tasks = [
+            asyncio.create_task(self._receive(), name="receiver of a node connection"),
+            asyncio.create_task(self._transmit(), name="sender of a node connection"),
+        ]
+
+    async def open(self, *, context_id: str | None = None, **session: Any) -> RemoteSpeech:
+        """Start a context and wait for its slot, so that the first word is spoken at once.
+
+        Args:
+            context_id: 1 to 128 characters, not "*"; chosen by the connection when None.
+            session: what shall differ from the connection's: `voice`, `language`, `speed`, `pitch`, `seed`, `lead_ms`,
+                `timestamps`, `output={"encoding": ..., "sample_rate": ...}` and the others of protocol.md.
+
+        Cancelling it stops the context.
+
+        Raises:
+            AtCapacity: no slot became free; `retry_after_ms` tells when to try again.
+            UnknownVoice, UnsupportedLanguage, UnsupportedFormat, BadMessage, ContextLimit, Draining, EngineLost: as
+                they say.
+            ConnectionLost: there is no connection any more.
+            TimeoutError: the node did not answer within 10 s.
+        """
+        speech = self.begin(context_id=context_id, **session)
+        try:
+            async with asyncio.timeout(OPEN_S):
+                await asyncio.shield(speech.started)
+        except BaseException:
+            speech.stop()
+            raise
+        return speech
+
+    def begin(self, *, context_id: str | None = None, **session: Any) -> RemoteSpeech:
+        """Start a context without waiting for its slot; text may be written at once.
+
+        A refusal of the node is the error of its events, and of its `started`.
+
+        Args: as of `open`.
+
+        Raises:
+            BadMessage, ContextExists: the context_id cannot be used.
+            ConnectionLost: there is no connection any more.
+        """
+        if self.lost is not None:
+            raise self.lost
+        if context_id is None:
+            context_id = f"c{next(self._ids)}"
+        elif not 1 <= len(context_id) <= MAX_ID or context_id == "*":
+            raise BadMessage(f"a context_id has 1 to {MAX_ID} characters, and is not *")
+        if context_id in self._speeches:
+            raise ContextExists("this context is open: choose another context_id")
+        limit = int(self.info.limits["text_message_chars"])
+        speech = self._speeches[context_id] = RemoteSpeech(context_id, self.send, limit)
+        self.send("context.open", context_id=context_id, **session)
+        return speech
+
+    async def update(self, **session: Any) -> None:
+        """Change what later contexts start with. Cancelling it leaves open whether the node has done so.
+
+        Raises:
+            SpeechError: a field is unknown or not allowed; nothing has changed.
+            TimeoutError: the node did not answer within 10 s.
+        """
+        if self.lost is not None:
+            raise self.lost
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._updates.append(answer)
+        self.send("session.update", session=session)
+        async with asyncio.timeout(OPEN_S):
+            await answer
+
+    async def cancel_all(self) -> None:
+        """Stop every context at once. Cancelling it is safe: they stop all the same."""
+        speeches = list(self._speeches.values())
+        for speech in speeches:
+            speech.stop()
+        await asyncio.gather(*(speech.cancel() for speech in speeches))
+
+    async def close(self) -> None:
+        """Stop everything and close the connection, within 2 s. Idempotent; cancelling it cuts the connection."""
+        self._lose(ConnectionLost("the connection was closed"))
+        for task in self._tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await _close(self._websocket)
+        finally:
+            self._websocket.transport.abort()
+
+    def send(self, type_: str, **fields: Any) -> None:
+        """Queue a message; never blocks. Dropped when the connection is lost."""
+        if self.lost is not None:
+            return
+        message = json.dumps({"type": type_, **fields}, separators=(",", ":"))
+        self._outbox.append(message)
+        self._unsent += len(message)
+        self._outgoing.set()
+        if self._unsent > MAX_UNSENT_CHARS:
+            self._lose(ConnectionLost("the node does not read what it is sent"))
+            self._websocket.transport.abort()
+
+    # ------------------------------------------------------------ tasks
+
+    async def _transmit(self) -> None:
+        with contextlib.suppress(ConnectionClosed):  # which the receiver reports
+            while True:
+                await self._outgoing.wait()
+                self._outgoing.clear()
+                while self._outbox:
+                    message = self._outbox.popleft()
+                    await self._websocket.send(message)
+                    self._unsent -= len(message)
+
+    async def _receive(self) -> None:
+        why = "the connection to the node has ended"
+        try:
+            async for message in self._websocket:
+                speech = self._take_audio(message) if isinstance(message, bytes) else self._take_text(message)
+                if speech is not None:
+                    await self._make_room(speech)
+        except ConnectionClosed:
+            pass
+        except GARBLED as error:
+            why = f"the node does not speak {SUBPROTOCOL} ({type(error).__name__})"
+            self._websocket.transport.abort()
+        finally:
+            self._lose(self._last_words or ConnectionLost(why))
+
+    async def _make_room(self, speech: RemoteSpeech) -> None:
+        """Hold up the connection while a reader is behind, but not for long: others wait meanwhile."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await speech.room(self._buffer_bytes)
+        except TimeoutError:
+            speech.overflow()
+
+    def _lose(self, error: SpeechError) -> None:
+        """End everything that is open. Idempotent."""
+        if self.lost is not None:
+            return
+        self.lost = error
+        for speech in [*self._speeches.values(), *self._by_no.values()]:
+            speech.close(error)
+        self._speeches.clear()
+        self._by_no.clear()
+        for answer in self._updates:
+            if not answer.done():
+                answer.set_exception(error)
+        self._updates.clear()
+
+    # ------------------------------------------------------------ messages
+
+    def _take_audio(self, message: bytes) -> RemoteSpeech | None:
+        """Hand out a binary message; the context that it belongs to, or None when that has ended."""
+        version, kind, flags, context_no, first_sample = HEADER.unpack_from(message)
+        if version != VERSION:
+            raise ValueError("version")
+        speech = self._by_no.get(context_no)
+        if speech is None or kind != KIND_AUDIO:
+            return None
+        return _deliver_audio(speech, message[HEADER.size :], first_sample, flags)
+
+    def _take_text(self, message: str) -> RemoteSpeech | None:
+        """Hand out a JSON message; the context that got audio by it, if any. Unknown types are of newer nodes."""
+        fields = json.loads(message)
+        speech = self._speeches.get(fields.get("context_id"))
+        match fields["type"]:
+            case "audio" if speech:
+                return _deliver_audio(
+                    speech, base64.b64decode(fields["audio"]), fields["first_sample"], fields["flags"]
+                )
+            case "words" if speech:
+                speech.deliver(Words(fields["kind"], tuple(Word(**word) for word in fields["words"])))
+            case "context.started" if speech:
+                self._by_no[fields["context_no"]] = speech
+                if not speech.started.done():
+                    speech.started.set_result(None)
+            case "context.flushed" if speech:
+                speech.deliver(Flushed(fields["flush_id"], fields["audio_ms"]))
+            case "context.cancelled" if speech:
+                speech.cut(Cancelled(**_only(fields, "played_ms", "generated_ms", "heard_text", "unheard_text")))
+            case "context.done" if speech:
+                del self._speeches[speech.context_id]
+                self._by_no.pop(fields["context_no"], None)
+                speech.deliver(Done(**_only(fields, "reason", "audio_ms", "ttfa_ms", "rtf")))
+            case "session.updated" if self._updates:
+                _complete(self._updates.popleft())
+            case "session.draining":
+                self.draining = True
+            case "error":
+                self._take_error(fields, speech)
+        return None
+
+    def _take_error(self, fields: dict[str, Any], speech: RemoteSpeech | None) -> None:
+        error = from_code(fields["code"], fields["message"], fields.get("retry_after_ms"))
+        if fields.get("fatal"):
+            self._last_words = error
+        elif speech is not None:
+            self._take_context_error(error, speech)
+        elif fields.get("context_id") is None and self._updates:
+            _complete(self._updates.popleft(), error)
+
+    def _take_context_error(self, error: SpeechError, speech: RemoteSpeech) -> None:
+        if not speech.started.done():  # refused: whether it was ever open at the node does not matter
+            del self._speeches[speech.context_id]
+            speech.close(error)
+        elif error.code == "unknown_context":  # it was ended by the node, which tells why in another message
+            return
+        else:
+            # A context that lost some of its text must not go on as if nothing had happened.
+            speech.fail(error)
+            self.send("context.cancel", context_id=speech.context_id)
+
+
+def _deliver_audio(speech: RemoteSpeech, payload: bytes, first_sample: int, flags: int) -> RemoteSpeech:
+    speech.deliver(Audio(payload, first_sample, bool(flags & FLAG_FLUSH), bool(flags & FLAG_LAST)))
+    return speech
+
+
+def _only(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: fields[name] for name in names}
+
+
+def _complete(answer: asyncio.Future[None], error: SpeechError | None = None) -> None:
+    if answer.done():  # nobody waits any more
+        return
+    if error is None:
+        answer.set_result(None)
+    else:
+        answer.set_exception(error)
+
+
+# ---------------------------------------------------------------- connecting
+
+
+@asynccontextmanager
+async def connect(
+    url: str = DEFAULT_URL, *, api_key: str | None = None, buffer_bytes: int = BUFFER_BYTES, **session: Any
+) -> AsyncIterator[NodeConnection]:
+    """A connection to a node, for as long as the `async with` block runs; leaving it stops all speech on it.
+
+    Args:
+        url: `http(s)://`, `ws(s)://`, or `host:port`; a path before `/v1/tts/stream` is kept.
+        api_key: sent as `Authorization: Bearer`.
+        buffer_bytes: audio of one context that may wait for its reader; see `RemoteSpeech`.
+        session: what all contexts start with; see `NodeConnection.open`.
+
+    Raises:
+        Unauthorized, AtCapacity, Draining: the node refused the connection.
+        SpeechError: it refused the session; the message says what is allowed.
+        ConnectionLost: no node answers there.
+        SettingsError: the url names none.
+        TimeoutError: it did not answer within 10 s.
+    """
+    node = await open_connection(url, api_key=api_key, buffer_bytes=buffer_bytes)
+    try:
+        if session:
+            await node.update(**session)
+        yield node
+    finally:
+        await node.close()
+
+
+async def open_connection(
+    url: str = DEFAULT_URL, *, api_key: str | None = None, buffer_bytes: int = BUFFER_BYTES
+) -> NodeConnection:
+    """A connection that its caller closes; see `connect` for all else. Cancelling it leaves none behind."""
+    websocket = await _dial(stream_url(url), api_key)
+    try:
+        async with asyncio.timeout(OPEN_S):
+            info = await _greeting(websocket)
+    except BaseException:
+        await _close(websocket)
+        raise
+    return NodeConnection(websocket, info, buffer_bytes)
+
+
+def stream_url(url: str) -> str:
+    """The address of the protocol's WebSocket on the node that `url` names.
+
+    Raises:
+        SettingsError: it names none.
+    """
+    schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+    try:
+        parts = urlsplit(url if "://" in url else f"ws://{url}")
+        good = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that are no address, or a port that is none
+        good = False
+    if not good:
+        raise SettingsError(f"a node's url is {', '.join(f'{name}://host:port' for name in schemes)} or host:port")
+    path = parts.path.rstrip("/").removesuffix(PATH) + PATH
+    return urlunsplit((schemes[parts.scheme], parts.netloc, path, parts.query, ""))
+
+
+def http_url(url: str) -> str:
+    """The address of the node that `url` names, for HTTP; without a slash at its end.
+
+    Raises:
+        SettingsError: it names none.
+    """
+    scheme, host, path, query, _ = urlsplit(stream_url(url))
+    return urlunsplit((scheme.replace("ws", "http", 1), host, path.removesuffix(PATH), query, ""))
+
+
+async def _dial(url: str, api_key: str | None) -> ClientConnection:
+    parts = urlsplit(url)
+    try:
+        return await websocket_connect(
+            url,
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            additional_headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
+            compression=None,
+            open_timeout=OPEN_S,
+            ping_interval=PING_S,
+            ping_timeout=PING_S,
+            close_timeout=CLOSE_S,
+            max_size=MAX_MESSAGE_BYTES,
+            proxy=None if is_loopback(parts.hostname or "") else True,
+        )
+    except InvalidStatus as error:
+        status = error.response.status_code
+        raise ConnectionLost(f"{parts.netloc} answers with HTTP {status}: is it a node?") from error
+    except (OSError, WebSocketException) as error:
+        if isinstance(error, TimeoutError):
+            raise
+        raise ConnectionLost(f"no node answers at {parts.netloc}: {type(error).__name__}") from error
+
+
+async def _greeting(websocket: ClientConnection) -> NodeInfo:
+    try:
+        fields = json.loads(await websocket.recv(decode=True))
+        if fields["type"] == "error":
+            raise from_code(fields["code"], fields["message"], fields.get("retry_after_ms"))
+        if fields["type"] != "session.created" or fields["protocol"] != SUBPROTOCOL:
+            raise ValueError("not the greeting")
+        names = ("session_id", "engine", "model", "sample_rate", "frame_ms", "limits")
+        return NodeInfo(**_only(fields, *names))
+    except (ConnectionClosed, *GARBLED) as error:
+        raise ConnectionLost(f"what answers there does not speak {SUBPROTOCOL}") from error
+
+
+async def _close(websocket: ClientConnection) -> None:
+    """Close politely, or cut; in bounded time."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(2 * CLOSE_S):
+            await websocket.close()

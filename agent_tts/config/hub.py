@@ -1,0 +1,208 @@
+"""From a hub id to a folder: a checkpoint is fetched once, resumed where it broke off, then found without a network.
+
+Only the front does this, before the engine starts; the engine is given folders. No torch here.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loguru import logger
+
+from agent_tts.config.settings import Checkpoint, Settings
+from agent_tts.errors import SettingsError
+from agent_tts.model.shards import index_of, read_index
+
+if TYPE_CHECKING:
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.hf_api import ModelInfo
+
+# All that a checkpoint needs. Weights in other formats, which can carry code, are not even fetched.
+_WANTED = re.compile(r"(speech_tokenizer/)?[\w.-]+\.(json|safetensors)|merges\.txt", re.ASCII)
+_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_CONFIGURATION = ("config.json", "generation_config.json", "speech_tokenizer/config.json")
+_VOCABULARY = ("vocab.json", "merges.txt")  # or tokenizer.json
+_WEIGHTS = ("model.safetensors", "speech_tokenizer/model.safetensors")
+_ANSWER_S = 10.0  # for the hub to say what a model consists of
+_AGAIN = "run this again: it goes on where it stopped"
+
+
+def with_local_models(settings: Settings) -> Settings:
+    """The settings with each model of the neural engine on this disk. Blocks while it downloads.
+
+    Raises:
+        SettingsError: a model cannot be had; the message says why and what to do.
+    """
+    if settings.engine not in ("auto", "qwen3"):
+        return settings
+    models = tuple(_local(model) for model in settings.qwen3.models)
+    return settings.model_copy(update={"qwen3": settings.qwen3.model_copy(update={"models": models})})
+
+
+def _local(model: Checkpoint) -> Checkpoint:
+    folder = local_folder(model.source, model.revision)
+    return model.model_copy(update={"source": str(folder), "revision": None})
+
+
+def local_folder(source: str, revision: str | None = None) -> Path:
+    """The folder of a checkpoint: the one that `source` is, or the hub's copy on this disk, fetched if need be.
+
+    A revision that is a commit and is here already is used without asking the hub.
+
+    Args:
+        source: a folder, or a hub id like Qwen/Qwen3-TTS-12Hz-1.7B-Base.
+        revision: commit, tag or branch of a hub id; None is its main branch, whatever that is today.
+    Raises:
+        SettingsError: there is no such folder or model, something is missing from it, or it cannot be fetched.
+    """
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        if revision is not None:
+            raise SettingsError(f"{source} is a folder and has no revision {revision}; only a hub id has revisions")
+        if missing := _missing_from(folder):
+            raise SettingsError(f"{source} is not a whole Qwen3-TTS checkpoint: {', '.join(missing)} not there")
+        return folder.resolve()
+    if not _ID.fullmatch(source):
+        raise SettingsError(f"{source!r} is neither a folder here nor a hub id, which is OWNER/NAME")
+    try:
+        import huggingface_hub  # noqa: F401
+    except ImportError as error:
+        raise SettingsError(f"a hub id needs {error.name}: pip install 'agent-tts[qwen]', or give a folder") from error
+    return _fetched(source, revision)
+
+
+def _fetched(repo: str, revision: str | None) -> Path:
+    if revision and _COMMIT.fullmatch(revision) and (folder := _cached(repo, revision)):
+        return folder
+    info = _info(repo, revision)
+    if info is None:
+        if folder := _cached(repo, revision):
+            logger.warning("{}: the hub does not answer; using commit {}, fetched before", repo, folder.name)
+            return folder
+        raise SettingsError(
+            f"{repo} is not on this disk and the hub cannot be reached: "
+            "connect this machine, or fetch the model elsewhere and give its folder instead of the id"
+        )
+    if revision is None:
+        logger.warning("{}: no revision is pinned; this one is {}@{}", repo, repo, info.sha)
+    return _cached(repo, info.sha) or _download(repo, revision, info)
+
+
+def _cached(repo: str, revision: str | None) -> Path | None:
+    """The hub's copy on this disk, if it is whole."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(repo, revision=revision, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+    return None if _missing_from(folder) else folder
+
+
+def _info(repo: str, revision: str | None) -> ModelInfo | None:
+    """What the hub says of a model; None where it does not answer."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=_ANSWER_S)
+    except HfHubHTTPError as error:
+        if refusal := _refusal(error, repo, revision):
+            raise refusal from error
+        return None
+    except OSError:  # no route, no answer in time, or HF_HUB_OFFLINE
+        return None
+
+
+def _download(repo: str, revision: str | None, info: ModelInfo) -> Path:
+    """Fetches what is not here yet, a file at a time in this thread, so that Ctrl-C ends it at once."""
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError
+
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or () if _WANTED.fullmatch(file.rfilename)}
+    if missing := _missing(sizes.__contains__):
+        raise SettingsError(f"{repo} is not a Qwen3-TTS checkpoint: {', '.join(missing)} not there")
+    wanted = [name for name in sizes if not isinstance(try_to_load_from_cache(repo, name, revision=info.sha), str)]
+    size = sum(sizes[name] for name in wanted)
+    _check_space(repo, size)
+    logger.info("{}: fetching {} files, {}", repo, len(wanted), _readable(size))
+    try:
+        for name in wanted:
+            if not sys.stderr.isatty():  # where it is one, the library draws a bar
+                logger.info("{}: {}, {}", repo, name, _readable(sizes[name]))
+            hf_hub_download(repo, name, revision=revision)
+    except (OSError, RuntimeError) as error:  # RuntimeError is hf_xet's
+        if isinstance(error, HfHubHTTPError) and (refusal := _refusal(error, repo, revision)):
+            raise refusal from error
+        reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
+        raise SettingsError(f"the download of {repo} broke off ({reason}): {_AGAIN}") from error
+    folder = _cached(repo, info.sha)
+    if folder is None:  # a branch that moved on meanwhile
+        raise SettingsError(f"the download of {repo} is not whole: {_AGAIN}")
+    return folder
+
+
+def _refusal(error: HfHubHTTPError, repo: str, revision: str | None) -> SettingsError | None:
+    """What the hub's answer means; None where it is no answer, or a fault of the hub's own."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    if isinstance(error, GatedRepoError):
+        return SettingsError(f"{repo} is gated: accept its conditions on its page, and put your token into HF_TOKEN")
+    if isinstance(error, RevisionNotFoundError):
+        return SettingsError(f"{repo} has no revision {revision}")
+    if isinstance(error, RepositoryNotFoundError):
+        return SettingsError(
+            f"{repo} is neither a folder here nor a public model of the hub; a private one needs your token in HF_TOKEN"
+        )
+    status = None if error.response is None else error.response.status_code
+    if status is None or status >= 500:
+        return None
+    return SettingsError(f"the hub refuses {repo} with HTTP {status}; is the token in HF_TOKEN right?")
+
+
+def _check_space(repo: str, size: int) -> None:
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.file_download import repo_folder_name
+
+    cache = Path(HF_HUB_CACHE)
+    begun = (cache / repo_folder_name(repo_id=repo, repo_type="model") / "blobs").glob("*.incomplete")
+    size -= sum(file.stat().st_size for file in begun)
+    free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.exists())).free
+    if size > free:
+        raise SettingsError(
+            f"{repo} takes {_readable(size)} more, and {_readable(free)} are free where the hub's files are kept: "
+            "make room, or set HF_HOME to a larger disk"
+        )
+
+
+def _readable(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
+def _missing_from(folder: Path) -> list[str]:
+    """What a folder lacks to be a checkpoint.
+
+    Raises:
+        SettingsError: the index of sharded weights cannot be read.
+    """
+    missing = _missing(lambda name: (folder / name).is_file())
+    for weights in _WEIGHTS:
+        index = index_of(folder / weights)
+        if not (folder / weights).is_file() and index.is_file():
+            shards = sorted(set(read_index(index).values()))
+            missing += [shard for shard in shards if not index.with_name(shard).is_file()]
+    return missing
+
+
+def _missing(has: Callable[[str], bool]) -> list[str]:
+    """What something that says which files it has lacks to be a checkpoint; which shards there are, it does not say."""
+    needed = [*_CONFIGURATION, *(() if has("tokenizer.json") else _VOCABULARY)]
+    needed += [weights for weights in _WEIGHTS if not has(index_of(Path(weights)).as_posix())]
+    return [name for name in needed if not has(name)]

@@ -1,0 +1,213 @@
+"""EspeakEngine: real speech in over a hundred languages on any CPU, clause by clause, with exact word times."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from agent_tts.config.settings import Settings
+from agent_tts.engine.base import Aligned, Input, Open, Output
+from agent_tts.engine.espeak.library import (
+    PITCH_MAX,
+    PITCH_NORMAL,
+    RATE_MAX,
+    RATE_MIN,
+    RATE_NORMAL,
+    Espeak,
+    Language,
+    TooLong,
+)
+from agent_tts.engine.espeak.resample import Resampler
+from agent_tts.engine.espeak.voices import EspeakVoices
+from agent_tts.engine.slots import Mark, Slots, Track
+from agent_tts.events import SAMPLE_RATE, EngineInfo, SpeechOptions, WordTime
+from agent_tts.text.feed import Break, Unit
+
+# Synthesis in one step, in seconds: a slot whose turn does not come is spoken in the next step.
+STEP_BUDGET_S = 0.005
+
+# Longest audio of a unit, in seconds: about 10 ms of work. The engine speaks a longer one in halves, however few its
+# characters are: "999 999 999" is a long story, and so is a script that the language spells out.
+MAX_UNIT_S = 10.0
+
+# What a pause follows, and what may stand between.
+CLAUSE_ENDS = tuple(".!?;:,…—–。！？，、；：।؟؛،")
+CLOSERS = " \"'”’»)]}」』）"
+
+
+class EspeakEngine:
+    """Synthesises a clause when a slot is about to run out of audio; hands out one frame of it a step.
+
+    Raises:
+        SettingsError: there is no such default voice.
+        EspeakError, OSError: the library cannot be loaded.
+    """
+
+    def __init__(self, settings: Settings, slots: int) -> None:
+        self._voices = EspeakVoices(settings.espeak.voice)
+        self._espeak = Espeak()
+        self.info = EngineInfo(
+            engine="espeak",
+            model="espeak-ng",
+            slots=slots,
+            voices=self._voices.listed,
+            default_voice=settings.espeak.voice,
+            languages=self._voices.languages,
+            aliases=self._voices.aliases,
+            aligns_words=True,
+        )
+        self._first_words = settings.espeak.first_words
+        self._slots = Slots(slots, self._make)
+        self.sizes: tuple[int, ...] = ()
+
+    def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
+        """See `Engine.step`. A slot whose clause did not fit into the step's budget yields nothing this time.
+
+        The step takes about the budget and one clause more at the longest. Paced streams come first: what they may
+        speak is bounded by real time, so that they leave room for the others, who would not leave any for them.
+        """
+        outputs = self._slots.apply(inputs)
+        deadline = time.perf_counter() + STEP_BUDGET_S
+        for owner in sorted(self._slots.owners(run), key=_Owner.urgency):
+            outputs += self._slots.guard(owner, partial(owner.prepare, deadline))
+        for owner in self._slots.owners(run):
+            outputs += self._slots.guard(owner, owner.track.hand_out)
+        return outputs
+
+    def under_way_s(self) -> None:
+        """Nothing is: a step is done when it returns."""
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+        self._slots.clear()
+        self._espeak.close()
+
+    def _make(self, opened: Open) -> _Owner:
+        language, variant = self._voices.resolve(opened.options.voice, opened.options.language)
+        delivery = Delivery.of(language, variant, opened.options)
+        return _Owner(
+            self._espeak,
+            Track(opened, language.code, self._first_words),
+            delivery,
+            unpaced=opened.options.lead_ms is None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How a stream is spoken, in espeak-ng's terms."""
+
+    language: Language
+    variant: str | None
+    rate: int
+    pitch: int
+    pitch_range: int
+    stretch: float  # speed beyond what the rate can do; 1 is none
+
+    @classmethod
+    def of(cls, language: Language, variant: str | None, options: SpeechOptions) -> Delivery:
+        wanted = RATE_NORMAL * options.speed
+        rate = round(min(max(wanted, RATE_MIN), RATE_MAX))
+        stretch = 1.0 if RATE_MIN <= wanted <= RATE_MAX else wanted / rate
+        # A wider range reaches further down as well, by a quarter of what it grows, which the base makes up for.
+        base = options.pitch + (options.pitch - 1) / 4
+        pitch = round(PITCH_NORMAL * (1 + math.log2(base)))
+        pitch_range = round(PITCH_NORMAL * options.pitch)
+        return cls(language, variant, rate, _clamp(pitch), _clamp(pitch_range), stretch)
+
+
+def _clamp(pitch: int) -> int:
+    return min(max(pitch, 0), PITCH_MAX)
+
+
+class _Owner:
+    """Who has a slot: its text, its voice and its resampler."""
+
+    def __init__(self, espeak: Espeak, track: Track, delivery: Delivery, *, unpaced: bool) -> None:
+        self.track = track
+        self._espeak = espeak
+        self._delivery = delivery
+        # Whether it speaks as fast as it can.
+        self._unpaced = unpaced
+        # Samples of espeak-ng that a unit may have, so that neither they nor what they are stretched to are too many.
+        self._max_samples = round(MAX_UNIT_S * espeak.sample_rate * min(1.0, delivery.stretch))
+        # One resampler for the whole stream, so that clauses join without a seam; a flush ends it and starts another.
+        self._resampler = self._new_resampler()
+        # Where the resampler started, in output samples, and what it has been fed, in samples of espeak-ng.
+        self._origin = 0
+        self._fed = 0
+        # Whether anything but silence has been spoken.
+        self._audible = False
+
+    def urgency(self) -> tuple[bool, int, bool]:
+        """Sorts: paced streams first; then who has no frame left before who has, and among these new streams first."""
+        return self._unpaced, self.track.ready, self.track.frames > 0
+
+    def prepare(self, deadline: float) -> list[Output]:
+        """Speak what the next frame needs, and the one after it while there is time."""
+        outputs: list[Output] = []
+        while self.track.ready < 2 and not self.track.dry and time.perf_counter() < deadline:
+            if self.track.pending:
+                item = self.track.pending.popleft()
+                outputs += self._speak(item) if isinstance(item, Unit) else self._pass(item)
+        return outputs
+
+    def _pass(self, item: Mark | Break) -> list[Output]:
+        self.track.write(self._resampler.finish())
+        if isinstance(item, Break):
+            self.track.rest(item)
+        else:
+            self.track.mark(item)
+        self._resampler, self._origin, self._fed = self._new_resampler(), self.track.samples, 0
+        return []
+
+    def _speak(self, unit: Unit) -> list[Output]:
+        d = self._delivery
+        text = unit.text.rstrip(CLOSERS)  # after the punctuation they would be a clause and a pause of their own
+        ends = text.endswith(CLAUSE_ENDS)
+        if not ends:
+            text += ","  # cut in mid-sentence: spoken as if it went on, and without a pause
+        halves = unit.halves()
+        try:
+            clause = self._espeak.synthesize(
+                text,
+                d.language,
+                d.variant,
+                rate=d.rate,
+                pitch=d.pitch,
+                pitch_range=d.pitch_range,
+                pause=ends,
+                max_samples=halves and self._max_samples,
+            )
+        except TooLong:
+            self.track.pending.extendleft(reversed(halves or ()))  # without halves there is no limit
+            return []
+        samples = clause.samples if d.stretch == 1.0 else self._espeak.stretch(clause.samples, d.stretch)
+        scale = len(samples) / max(1, len(clause.samples))
+        lead = 0
+        if not self._audible:
+            heard = np.flatnonzero(samples)
+            if not len(heard):
+                return []
+            self._audible, lead = True, int(heard[0])
+
+        def ms(sample: int) -> int:
+            fed = self._fed + max(0.0, sample * scale - lead)
+            return round(self._origin * 1_000 / SAMPLE_RATE + fed * 1_000 / self._espeak.sample_rate)
+
+        words = tuple(
+            WordTime(unit.offsets[word.char], unit.offsets[last] + 1, ms(word.start), ms(word.end))
+            for word in clause.words
+            if word.char <= (last := min(word.char + word.length, len(unit.text)) - 1)
+        )
+        self._fed += len(samples) - lead
+        self.track.write(self._resampler.push(samples[lead:]))
+        return [Aligned(self.track.slot, self.track.epoch, words)] if words else []
+
+    def _new_resampler(self) -> Resampler:
+        return Resampler(self._espeak.sample_rate, SAMPLE_RATE)

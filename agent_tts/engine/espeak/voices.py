@@ -1,0 +1,122 @@
+"""Names of espeak-ng's voices and languages: which are listed, which are accepted, and what each of them means."""
+
+from __future__ import annotations
+
+from agent_tts.engine.espeak import library as espeak_lib
+from agent_tts.engine.espeak.library import Language
+from agent_tts.errors import SettingsError, UnknownVoice, UnsupportedLanguage
+from agent_tts.events import Voice
+from agent_tts.voices import LANGUAGES
+
+FEMALE = ("f1", "f2", "f3", "f4", "f5", "steph")
+MALE = ("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8")
+OTHER = ("whisper", "croak")
+VARIANTS = FEMALE + MALE + OTHER
+
+# A variant for each name that clients of other engines use.
+LIKE = {
+    "alloy": "m6",
+    "ash": "m1",
+    "ballad": "m2",
+    "cedar": "m3",
+    "coral": "f1",
+    "echo": "m4",
+    "fable": "m5",
+    "marin": "f2",
+    "nova": "f3",
+    "onyx": "m7",
+    "sage": "f4",
+    "shimmer": "f5",
+    "verse": "m8",
+    "vivian": "f2",
+    "serena": "f3",
+    "uncle_fu": "m7",
+    "ryan": "m3",
+    "aiden": "m1",
+    "ono_anna": "f4",
+    "sohee": "steph",
+    "eric": "m4",
+    "dylan": "m8",
+}
+
+# Codes that espeak-ng has under another name.
+OTHER_CODES = {"zh": "cmn", "zh-cn": "cmn", "zh-tw": "cmn", "zh-hk": "yue", "no": "nb", "iw": "he"}
+# Regions that clients often ask for and that have no voice of their own: they get the language's.
+REGIONS = (
+    *("ar-sa", "cs-cz", "da-dk", "de-at", "de-ch", "de-de", "el-gr", "en-au", "en-ca", "en-ie", "en-in", "en-nz"),
+    *("en-za", "es-es", "fi-fi", "fr-ca", "he-il", "hi-in", "hu-hu", "id-id", "it-it", "ja-jp", "ko-kr", "nb-no"),
+    *("nl-be", "nl-nl", "pl-pl", "pt-pt", "ro-ro", "ru-ru", "sk-sk", "sv-se", "th-th", "tr-tr", "uk-ua", "vi-vn"),
+)
+
+
+class EspeakVoices:
+    """What may be asked for, relative to a default voice such as "en-us" or "de+f3".
+
+    Raises:
+        SettingsError: there is no such default voice.
+    """
+
+    def __init__(self, default: str) -> None:
+        # Languages by their own code.
+        self._by_code: dict[str, Language] = {}
+        for language in espeak_lib.languages():
+            self._by_code.setdefault(language.code, language)
+        self._variants = tuple(name for name in VARIANTS if espeak_lib.has_variant(name))
+        self._default = default
+        base, _, variant = default.partition("+")
+        if base not in self._by_code or (variant and variant not in self._variants):
+            raise SettingsError(f"espeak.voice: no voice {default!r}; voices are languages such as en-us, de or de+f3")
+        # Every accepted spelling of a language, lower case, with its code.
+        self.languages = self._spellings(base)
+        # Other people's voice names; these have no language of their own.
+        self.aliases = {name: f"{base}+{like}" for name, like in LIKE.items() if like in self._variants}
+        # The languages, and the default language in other voices. Any of these voices speaks any of the languages.
+        self.listed = (
+            *(Voice(each.code, (each.code,), each.name) for each in self._by_code.values()),
+            *(Voice(f"{base}+{name}", (base,), _describe(name)) for name in self._variants),
+        )
+
+    def resolve(self, voice: str | None, language: str) -> tuple[Language, str | None]:
+        """The language file and the variant to speak with.
+
+        Args:
+            voice: None is the default; a code, perhaps with `+` and a variant; or an alias.
+            language: "auto" is the voice's own; else a code or an English name, of any region.
+
+        Raises:
+            UnknownVoice, UnsupportedLanguage: there is none.
+        """
+        name = voice or self._default
+        base, _, variant = self.aliases.get(name, name).partition("+")
+        if base not in self._by_code or (variant and variant not in self._variants):
+            raise UnknownVoice("the espeak engine has no such voice: GET /v1/audio/voices lists them")
+        if language.lower() != "auto":
+            base = self._code(language.lower())
+        return self._by_code[base], variant or None
+
+    def _code(self, language: str) -> str:
+        while language not in self.languages:
+            language, dash, _ = language.rpartition("-")
+            if not dash:
+                raise UnsupportedLanguage("the espeak engine does not speak this language")
+        return self.languages[language]
+
+    def _spellings(self, default: str) -> dict[str, str]:
+        ranked: dict[str, tuple[int, str]] = {}
+        for code, language in self._by_code.items():
+            names = ((language.name.lower(), 1), (language.name.lower().partition(" (")[0], 9))
+            for spelling, rank in (*language.codes, *names):
+                # The default voice decides which English "en" is.
+                rank = 0 if code in (spelling, default) else rank
+                ranked[spelling] = min(ranked.get(spelling, (rank, code)), (rank, code))
+        found = {spelling: code for spelling, (_, code) in ranked.items()}
+        found |= {spelling: code for spelling, code in OTHER_CODES.items() if code in self._by_code}
+        found |= {name: found[code] for name, code in LANGUAGES.items()}
+        found |= {region: found[region[:2]] for region in REGIONS if region not in found}
+        return found
+
+
+def _describe(variant: str) -> str:
+    if variant in OTHER:
+        return f"a {variant}"
+    return f"a {'woman' if variant in FEMALE else 'man'}'s voice"

@@ -1,0 +1,252 @@
+"""Qwen3Engine: Qwen3-TTS for many callers at once; a slot is a row of its model's batch.
+
+A step reads what text has come, gives rows to new prompts, and has each model compute one frame for the rows that can
+run. Rows join, pause and leave while the others go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from loguru import logger
+
+from agent_tts.config.settings import Settings
+from agent_tts.engine.base import Close, Frame, Input, Open, Output
+from agent_tts.engine.qwen3.admission import Speaker
+from agent_tts.engine.qwen3.graphs import Launched
+from agent_tts.engine.qwen3.loading import create_models, use
+from agent_tts.engine.qwen3.model import Qwen3Model
+from agent_tts.engine.qwen3.pieces import Piece
+from agent_tts.engine.qwen3.row import Row
+from agent_tts.engine.qwen3.runaway import Watch
+from agent_tts.engine.qwen3.step_timer import Pace
+from agent_tts.engine.qwen3.voices import Qwen3Voices
+from agent_tts.engine.slots import Slots
+from agent_tts.errors import SpeechError, Unsupported
+from agent_tts.events import EngineInfo, Model
+from agent_tts.voices.library import VoiceLibrary
+
+# Prompts that are begun in one step: each takes the host about a tenth of a millisecond, and everybody waits for it.
+JOINS_PER_STEP = 16
+
+# While a step is under way, it is looked at so often at least: it may be done before it is expected to.
+LOOK_S = 0.002
+
+# A step in which nobody can run, before a model is loaded or the cache has room, lasts so long.
+WAIT_S = 0.005
+
+
+class Qwen3Engine:
+    """See `Engine`.
+
+    Raises:
+        SettingsError: there is no model, too little memory, or a checkpoint that cannot be used.
+    """
+
+    def __init__(self, settings: Settings, slots: int) -> None:
+        self._models = create_models(settings.qwen3, slots)
+        library = VoiceLibrary.of(settings.voices)
+        library.voices()  # the first look at a large library takes longer than a step may
+        self._voices = Qwen3Voices(self._models, library, settings.qwen3.cached_voices)
+        listed = self._voices.listed
+        self.info = EngineInfo(
+            engine="qwen3",
+            model=self._models[0].name,
+            slots=slots,
+            voices=listed,
+            default_voice=listed[0].name,
+            languages=self._voices.languages(),
+            aliases=self._voices.aliases,
+            models=tuple(Model(m.name, m.kind, str(m.folder), m.vector_size) for m in self._models),
+        )
+        self._slots = Slots(slots, self._make)
+        # What the row of every slot has said, whichever model's row it is.
+        self._watch = Watch(slots, self._models[0].config.talker.num_code_groups)
+        # Loads models on first use and makes clones ready, one after the other, while the others speak.
+        self._loader = ThreadPoolExecutor(1, "qwen3 loader", use, (self._models[0].device,))
+        # What it has to do: at most one thing for each model and for each clone, and nothing that no row waits for.
+        self._loading: dict[object, Future[Speaker] | Future[None]] = {}
+        # Prompts that may still be begun in this step.
+        self._joins = 0
+        # On a GPU the next step is prepared while one is under way.
+        self._overlaps = self._models[0].device.type == "cuda"
+        # The frames that are under way, one for each model that has any.
+        self._under_way: list[_Frames] = []
+        # Whether the last step was of prompts alone, and there are more: they need not wait for their rows' text.
+        self._goes_on = False
+        self._pace = Pace()
+        self.sizes = self._models[0].sizes
+
+    def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
+        """See `Engine.step`. A slot that waits for its model, or for its turn to join, yields nothing this time."""
+        began = time.perf_counter()
+        outputs = self._slots.apply(inputs)
+        for one in inputs:
+            if isinstance(one, Close):
+                for model in self._models:
+                    model.release(one.slot)
+        self._forget_loading()
+        self._joins = JOINS_PER_STEP
+        rows = self._slots.owners(run)
+        for row in rows:
+            if not row.goes_on():
+                outputs += self._slots.guard(row, partial(self._prepare, row))
+        for row in self._slots.owners([one.slot for one in inputs if isinstance(one, Open)]):
+            outputs += self._slots.guard(row, partial(self._join, row))  # ahead of its text
+        computes = [model.update() for model in self._models]
+        before, self._under_way = self._under_way, []
+        for model, prompts in zip(self._models, computes, strict=True):
+            running = [row for row in rows if row.runs and row.model is model]
+            if running or prompts:
+                pieces = [(row, row.begin()) for row in running]
+                if launched := model.launch([row.track.slot for row in running]):
+                    self._under_way.append(_Frames(model, pieces, launched))
+        self._goes_on = not self._under_way and any(model.has_prompts for model in self._models)
+        if self._under_way and self._overlaps:
+            kind = (*computes, *((frames.model.name, frames.launched.size) for frames in self._under_way))
+            self._pace.launched(kind, time.perf_counter(), time.perf_counter() - began)
+        outputs = self._hear(before) + outputs
+        if not self._overlaps:
+            step, self._under_way = self._under_way, []
+            outputs += self._hear(step)
+        for row in rows:
+            if row.outlet is not None and self._slots.owns(row):
+                outputs += self._slots.guard(row, row.hand_out)
+        if rows and not (outputs or self._under_way or any(computes)):
+            _wait([row.loading for row in rows if row.loading])
+        return outputs
+
+    def under_way_s(self) -> float | None:
+        """See `Engine.under_way_s`."""
+        if not self._under_way:
+            return 0.0 if self._goes_on else None
+        if all(frames.launched.ready() for frames in self._under_way):
+            return 0.0
+        return min(LOOK_S, self._pace.wait_s(time.perf_counter()))
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+        self._slots.clear()
+        self._hear(self._under_way)
+        self._under_way = []
+        self._loader.shutdown(wait=True, cancel_futures=True)
+
+    def _make(self, opened: Open) -> Row:
+        if opened.options.pitch != 1:
+            raise Unsupported("this engine has no pitch: leave it at 1, or ask for it in instructions")
+        return Row(opened, self._voices.cast(opened.options))
+
+    def _prepare(self, row: Row) -> list[Output]:
+        row.runs = False
+        outputs = row.read()
+        self._join(row)
+        return outputs + row.settle()
+
+    def _join(self, row: Row) -> None:
+        """Begin the prompt of a row's next piece, if there is one and its turn has come, or ask for it again."""
+        begun = row.joining
+        if row.joined or not (begun or self._joins) or not self._is_ready(row):
+            return
+        if row.join():
+            self._watch.reset(row.track.slot)
+        if not begun and (row.joined or row.joining):
+            self._joins -= 1
+
+    def _is_ready(self, row: Row) -> bool:
+        """Whether the model and the voice of a row are there; otherwise they come, in a thread of their own.
+
+        Raises:
+            SpeechError: they cannot be had; the next request tries again.
+        """
+        loaded = row.model.loaded  # looked at once: the loader may end at any time
+        if row.speaker is None and loaded:
+            row.speaker = self._voices.ready(row.cast)
+        if row.speaker is None and row.loading is None:
+            row.loading = self._load(row, loaded)
+        if row.speaker is None and row.loading and row.loading.done():
+            result, row.loading = _result(row.model, row.loading), None
+            if isinstance(result, Speaker):
+                row.speaker = result
+                self._voices.keep(row.cast, result)
+        return row.speaker is not None
+
+    def _load(self, row: Row, loaded: bool) -> Future[Speaker] | Future[None]:
+        """Begin with what a row still needs: first its model, then its voice."""
+        loading: Future[Speaker] | Future[None]
+        key: object = row.cast.key if loaded else row.model
+        known = self._loading.get(key)
+        if known is not None and not (known.done() and known.exception()):
+            return known
+        loading = self._loader.submit(self._voices.load, row.cast) if loaded else self._loader.submit(row.model.load)
+        self._loading[key] = loading
+        return loading
+
+    def _forget_loading(self) -> None:
+        """Drop what has been loaded, or has not begun, and whose rows have left or got it."""
+        if self._loading:
+            awaited = {row.loading for row in self._slots.owners()}
+            for key, loading in list(self._loading.items()):
+                if loading not in awaited and (loading.cancel() or loading.done()):
+                    del self._loading[key]
+
+    def _hear(self, step: Sequence[_Frames]) -> list[Output]:
+        """What the rows of a step have said; waits until it is done."""
+        outputs: list[Output] = []
+        waited = not all(frames.launched.ready() for frames in step)
+        for frames in step:
+            spoken = frames.launched.result()
+            # Who is still speaking what it spoke when the step began.
+            heard = [
+                (index, row)
+                for index, (row, piece) in enumerate(frames.rows)
+                if row.is_of(piece) and self._slots.owns(row)
+            ]
+            slots, tokens = [row.track.slot for _, row in heard], [row.tokens for _, row in heard]
+            index = [index for index, _ in heard]
+            away = self._watch.see(slots, spoken.codes[index], spoken.pcm[index], tokens)
+            ordinary = spoken.finite[index] & ~spoken.ended[index] & ~away
+            for (at, row), is_ordinary, run_away in zip(heard, ordinary.tolist(), away.tolist(), strict=True):
+                if is_ordinary and row.heard and row.outlet is None:
+                    outputs.append(Frame(row.track.slot, row.track.epoch, spoken.pcm[at].tobytes()))
+                else:
+                    outputs += self._slots.guard(row, partial(row.hear, spoken, at, run_away=run_away))
+        if step and self._overlaps:
+            self._pace.done(time.perf_counter(), waited=waited)
+        return outputs
+
+
+@dataclass(frozen=True, slots=True)
+class _Frames:
+    """One frame of rows of one model, under way."""
+
+    model: Qwen3Model
+    rows: list[tuple[Row, Piece]]  # in the order of the launch, with what each is speaking
+    launched: Launched
+
+
+def _wait(loading: Sequence[Future[Any]]) -> None:
+    """Nobody could run: do not ask again at once."""
+    if loading:
+        wait(loading, WAIT_S, FIRST_COMPLETED)
+    else:
+        time.sleep(WAIT_S)
+
+
+def _result(model: Qwen3Model, loading: Future[Speaker] | Future[None]) -> Speaker | None:
+    """What has been loaded.
+
+    Raises:
+        SpeechError: it could not be.
+    """
+    try:
+        return loading.result()
+    except SpeechError:
+        raise
+    except Exception as error:
+        logger.error("{}: {}: {}", model.name, type(error).__name__, error)
+        raise Unsupported(f"the model {model.name} cannot be loaded: the node's log says why") from error

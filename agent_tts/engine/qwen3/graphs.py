@@ -1,0 +1,257 @@
+"""A frame of a batch of rows as one CUDA graph: the host launches step t, and reads step t - 1 while t runs.
+
+One graph for each size of batch, over any rows of one state: which ones is an input of the graph. A step takes the
+smallest that holds its rows, and fills it up with a row that is nobody's. Prompts of other rows ride along in the same
+step: the weights are read once for both, which is most of what a prompt would cost alone; so each size has a second
+graph, and there is one of prompts alone. The graphs share their memory. By the off-switch the same step runs kernel by
+kernel; on a CPU, where a large batch costs little more, it is always all rows, in their place. Modules compute prompts
+alone, one after the other.
+
+Rounding depends on the size of a batch, and on whether prompts ride along: a request is bit-equal to itself among steps
+of one size that they never join.
+
+Whoever changes the state between steps (joins, text) does it on the stream that is current here: its order is all the
+synchronisation there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from agent_tts.engine.qwen3.prefill import Part, PromptInputs
+from agent_tts.engine.qwen3.prompt_queue import Limits
+from agent_tts.model.config import FRAME_SAMPLES
+from agent_tts.model.frame import ENTRIES_BESIDE
+from agent_tts.model.speech import SpeechFrame, SpeechModel, SpeechState
+
+BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+CPU_ENTRIES = 64  # of prompts, in a step: a second on a small CPU
+_MASKS = ("spoke", "ended", "starved", "full", "finite")
+_CODES = 16
+_WIDTH = _CODES + FRAME_SAMPLES + len(_MASKS)  # of a row: codes, samples, masks
+_IN_FLIGHT = 2  # steps that have been launched, the one that is being read included
+
+Progress = Callable[[int, int], None]  # graphs captured, of how many
+
+
+def rows_of_state(rows: int, device: torch.device) -> int:
+    """How many rows a state has to have for `rows` to speak: on a GPU one more, which is nobody's."""
+    return rows + (device.type == "cuda")
+
+
+def most_rows(rows: int, device: torch.device) -> int:
+    """How many of `rows` a step may have: on a GPU, as many as fit the last bucket."""
+    return batch_sizes(rows)[-1] if device.type == "cuda" else rows
+
+
+def batch_sizes(rows: int, buckets: Sequence[int] = BUCKETS) -> list[int]:
+    """The sizes of a GPU's steps, where so many rows may speak."""
+    most = min(rows, BUCKETS[-1])
+    return [*(size for size in buckets if size < most), most]
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A `SpeechFrame` on the host, for the n rows of a step, in their order.
+
+    Its arrays are good until the second launch after it.
+    """
+
+    codes: NDArray[np.int16]  # [n, 16]
+    pcm: NDArray[np.int16]  # [n, 1920]
+    spoke: NDArray[np.bool_]  # [n], as the others
+    ended: NDArray[np.bool_]
+    starved: NDArray[np.bool_]
+    full: NDArray[np.bool_]
+    finite: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A step that has been launched."""
+
+    size: int  # of its batch
+    _packed: NDArray[np.int16]  # [n, _WIDTH], in memory that the device writes to
+    _written: torch.cuda.Event | None  # None: by now
+
+    def ready(self) -> bool:
+        """Whether `result` would not wait."""
+        return self._written is None or bool(self._written.query())  # type: ignore[no-untyped-call]
+
+    def result(self) -> Spoken:
+        """What the step did; waits until it has."""
+        if self._written is not None:
+            self._written.synchronize()
+        codes, pcm, masks = np.split(self._packed, [_CODES, _CODES + FRAME_SAMPLES], axis=1)
+        return Spoken(codes, pcm, **{name: masks[:, index] != 0 for index, name in enumerate(_MASKS)})
+
+
+class FrameGraphs:
+    """Steps of a speech model over one state of `rows_of_state` rows.
+
+    Args:
+        captured: False runs the same step kernel by kernel; so does a CPU.
+        buckets: on a GPU, sizes of batches besides the largest, which is all rows, or as many as fit the last bucket;
+            None is `BUCKETS`.
+        beside: prompts may ride along with a frame.
+    """
+
+    def __init__(
+        self,
+        model: SpeechModel,
+        state: SpeechState,
+        *,
+        captured: bool = True,
+        buckets: Sequence[int] | None = None,
+        beside: bool = True,
+        progress: Progress | None = None,
+    ) -> None:
+        device = state.frame.ended.device
+        self._on_device = device.type == "cuda"
+        rows = len(state.frame.ended) - self._on_device
+        self._model = model
+        self._state = state
+        self._sizes = batch_sizes(rows, BUCKETS if buckets is None else buckets) if self._on_device else [rows]
+        most = self._sizes[-1]
+        self._nobody = rows
+        # On a GPU int64[most], the rows of the step; otherwise bool[rows], who runs.
+        self._who = torch.zeros(most, dtype=torch.int64 if self._on_device else torch.bool, device=device)
+        self._all = torch.ones(most, dtype=torch.bool, device=device)
+        # What the host writes and reads, in turns, where it is not the device itself.
+        self._turns = [_Turn(self._who) for _ in range(_IN_FLIGHT if self._on_device else 0)]
+        # What it reads of prompts, where those of several rows are computed at once. None where each is alone.
+        self._prompts: PromptInputs | None = None
+        if model.frame.ops.talk_beside is not None:
+            self._prompts = PromptInputs(state.frame, ENTRIES_BESIDE, model.frame.config.talker.num_code_groups)
+        self._beside = beside and self._prompts is not None
+        # By the rows of the frame, or 0 without one, and whether there are prompts.
+        self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, _Written]] = {}
+        if captured and self._on_device:
+            self._capture(progress or (lambda done, total: None))
+
+    @property
+    def limits(self) -> Limits:
+        """Of the prompts that a step computes."""
+        if self._prompts is not None:
+            return Limits(ENTRIES_BESIDE, cut=True)
+        # Kernel by kernel, a prompt takes a GPU's host as long as some frames, however short it is.
+        return Limits(ENTRIES_BESIDE, prompts=1) if self._on_device else Limits(CPU_ENTRIES)
+
+    def step(self, rows: Sequence[int], parts: Sequence[Part] = ()) -> tuple[Launched | None, list[Tensor]]:
+        """A frame of these different rows, at most `most`, and parts of prompts of others, within `limits`.
+
+        Gives the frame, if there are rows, and of each part what its last entry is embedded as, [H]. Waits for the
+        frame before the last, if that is still under way: its memory is used again.
+        """
+        if rows and (self._beside or not parts):
+            return self._frame(rows, parts)
+        embedded = self._compute(parts) if parts else []
+        return self._frame(rows)[0] if rows else None, embedded
+
+    def _compute(self, parts: Sequence[Part]) -> list[Tensor]:
+        """Parts of prompts without a frame."""
+        if self._prompts is None:
+            return [self._compute_alone(part) for part in parts]
+        ends = self._prompts.fill(parts)
+        return self._run(0, prompts=True).at(ends)
+
+    def _compute_alone(self, part: Part) -> Tensor:
+        frame, state = self._model.frame, self._state.frame
+        entries = frame.entries(state, part.row, part.positions, part.numbers, part.vector)
+        return frame.prefill(state, entries, part.span)[-1].clone()
+
+    def _frame(self, rows: Sequence[int], parts: Sequence[Part] = ()) -> tuple[Launched, list[Tensor]]:
+        """With these parts beside it, where they may be."""
+        if not self._on_device:
+            return self._frame_on_host(rows), []
+        ends = self._prompts.fill(parts) if self._prompts and parts else []
+        count, size = len(rows), next(size for size in self._sizes if size >= len(rows))
+        turn = self._turns[0]
+        self._turns = [*self._turns[1:], turn]
+        turn.written.synchronize()
+        who = turn.who.numpy()
+        who[:count], who[count:size] = rows, self._nobody
+        self._who.copy_(turn.who, non_blocking=True)
+        written = self._run(size, prompts=bool(parts))
+        out = turn.packed[:size]
+        out.copy_(written.frame, non_blocking=True)
+        turn.written.record()
+        return Launched(size, out.numpy()[:count], turn.written), written.at(ends)
+
+    def _frame_on_host(self, rows: Sequence[int]) -> Launched:
+        self._who.zero_()
+        self._who[list(rows)] = True
+        packed = _pack(self._model.step(self._state, self._who))
+        return Launched(len(packed), packed.numpy()[list(rows)], None)
+
+    def _run(self, size: int, *, prompts: bool) -> _Written:
+        """By a graph where there is one: then it is written where it was the last time."""
+        if (size, prompts) not in self._graphs:
+            return self._by_kernels(size, prompts=prompts)
+        graph, written = self._graphs[size, prompts]
+        graph.replay()
+        return written
+
+    @torch.inference_mode()
+    def _by_kernels(self, size: int, *, prompts: bool) -> _Written:
+        frame, beside = self._model.frame, None
+        if prompts:
+            assert self._prompts is not None
+            beside = frame.embed(self._prompts.entries)
+        if not size:
+            assert beside is not None
+            frame.ops.prefill(beside, self._state.frame.cache, None)
+            return _Written(beside.x[:0], beside.x)
+        packed = _pack(self._model.step(self._state, self._all[:size], self._who[:size], beside))
+        return _Written(packed, beside.x if beside else packed[:0])
+
+    def _capture(self, progress: Progress) -> None:
+        """Captures all that there may be, the largest first: the others fit into its memory."""
+        self._who.fill_(self._nobody)  # who has ended: it changes nothing, and compiles what has to be compiled
+        pool = torch.cuda.graph_pool_handle()
+        sizes = self._sizes[::-1]
+        wanted = [(size, True) for size in sizes if self._beside] + [(size, False) for size in sizes]
+        if self._prompts is not None:
+            wanted.append((0, True))
+        for done, (size, prompts) in enumerate(wanted, 1):
+            # On the stream of all steps: those of another model may be speaking, and kernels share what they count in.
+            self._by_kernels(size, prompts=prompts)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                written = self._by_kernels(size, prompts=prompts)
+            self._graphs[size, prompts] = graph, written
+            progress(done, len(wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What a step wrote on the device. The next replay writes there again."""
+
+    frame: Tensor  # int16[B, _WIDTH]
+    embedded: Tensor  # [P, H]: entries of prompts; nothing where there are none
+
+    def at(self, ends: Sequence[int]) -> list[Tensor]:
+        """A copy of some entries."""
+        return [self.embedded[end].clone() for end in ends]
+
+
+class _Turn:
+    """Memory of the host for one step in flight on a GPU."""
+
+    def __init__(self, who: Tensor) -> None:
+        self.who = torch.zeros(len(who), dtype=who.dtype, pin_memory=True)
+        self.packed = torch.zeros(len(who), _WIDTH, dtype=torch.int16, pin_memory=True)
+        # When the device has written. Before its first record it does not wait.
+        self.written = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+
+def _pack(frame: SpeechFrame) -> Tensor:
+    """One tensor, so that it is one copy: int16[B, _WIDTH]."""
+    masks = torch.stack([getattr(frame, name) for name in _MASKS], dim=1)
+    return torch.cat((frame.codes.to(torch.int16), frame.pcm, masks.to(torch.int16)), dim=1)

@@ -1,0 +1,157 @@
+"""Checkpoints of the settings, checked and within the memory that there is, before any of it is taken."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from loguru import logger
+
+from agent_tts.config.settings import Qwen3
+from agent_tts.engine.qwen3.model import Qwen3Model
+from agent_tts.errors import SettingsError
+from agent_tts.model.acceleration import can_fuse
+from agent_tts.model.entries import CheckpointError
+from agent_tts.model.layers import PAGE_POSITIONS
+
+GIB = 1 << 30
+USUAL_SHARE = Qwen3().memory  # of what is free: graphs and libraries take some, too
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
+    """The models of the settings, in their order; those that are to be there from the start are loaded.
+
+    Raises:
+        SettingsError: none is named, a checkpoint cannot be used, or the device is not there or too small.
+    """
+    if not settings.models:
+        raise SettingsError("qwen3.models: the engine qwen3 needs a model: --model FOLDER, or a hub id")
+    logger.info("opening {}", settings.device)
+    device = _device(settings.device)
+    limit_threads(device)
+    use(device)
+    dtype = _dtype(settings.dtype, device)
+    models: list[Qwen3Model] = []
+    for checkpoint in settings.models:
+        folder = Path(checkpoint.source).expanduser()
+        try:
+            model = Qwen3Model(
+                folder,
+                _name(folder, models),
+                device=device,
+                dtype=dtype,
+                codec_dtype=_codec_dtype(settings.codec_dtype, device, dtype),
+                rows=slots,
+                positions=settings.positions,
+                graphs=settings.cuda_graphs,
+                one_size=settings.reproducible,
+            )
+        except CheckpointError as error:
+            raise SettingsError(f"qwen3.models: {folder.name}: {error}") from error
+        models.append(model)
+    plan_memory(models, device, slots, settings.memory)
+    for checkpoint, model in zip(settings.models, models, strict=True):
+        if checkpoint.load == "start":
+            model.load()
+    return models
+
+
+def limit_threads(device: torch.device) -> None:
+    """Leave a core to the front. Threads that wait for a busy core at every layer are slower than one alone."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1 if device.type == "cuda" else max(1, (os.cpu_count() or 1) - 1))
+
+
+def use(device: torch.device) -> None:
+    """Make it this thread's device, for kernels and graphs that do not say where they run; float32 is float32 there."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.backends.cudnn.allow_tf32 = False
+
+
+def plan_memory(models: Sequence[Qwen3Model], device: torch.device, slots: int, share: float) -> None:
+    """Say what the models will take. Where not every slot can have all its positions, slots share pages of them.
+
+    Raises:
+        SettingsError: it is more than is free; the message says what to change.
+    """
+    free, total = free_bytes(device), total_bytes(device)
+    # Of what is free, which others may take later, and of all there is, which engines of one device share.
+    budget = math.inf if free is None or total is None else min(max(share, USUAL_SHARE) * free, share * total)
+    fixed = sum(model.weight_bytes + model.codec_bytes for model in models)
+    caches = sum(model.cache_bytes for model in models)
+    if free is not None and fixed + caches > budget:
+        left = budget - fixed
+        for model in models:
+            model.pages = int(left / len(models) / model.page_bytes)
+            if model.pages * PAGE_POSITIONS < 2 * model.positions:
+                raise SettingsError(
+                    f"the models need {(fixed + caches) / GIB:.1f} GiB on {device}, and {free / GIB:.1f} GiB are free: "
+                    f"fewer slots (now {slots}), fewer qwen3.positions, fewer qwen3.models or a smaller one"
+                )
+    for model in models:
+        weights, codec, cache = (n / GIB for n in (model.weight_bytes, model.codec_bytes, model.cache_bytes))
+        logger.info(
+            "{}: {:.2f} GiB of weights, {:.2f} of codec state, {:.2f} of cache ({}) for {} slots on {}",
+            *(model.name, weights, codec, cache, "shared" if model.pages else "of each slot", slots, device),
+        )
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory of a device that can be taken; None where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return _meminfo("MemAvailable:")
+
+
+def total_bytes(device: torch.device) -> int | None:
+    """Memory of a device, taken or not; None where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    return _meminfo("MemTotal:")
+
+
+def _meminfo(name: str) -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    value = next((line.split()[1] for line in lines if line.startswith(name)), None)
+    return int(value) * 1024 if value else None
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device("cuda:0" if name == "cuda" else name)  # kernels and graphs want a number
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise SettingsError(f"qwen3.device: {name} is not there: PyTorch sees no CUDA device; use cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise SettingsError(f"qwen3.device: {name} is not there: this machine has {torch.cuda.device_count()}")
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return DTYPES[name]
+
+
+def _codec_dtype(name: str, device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """That of the codec: in bfloat16 its sound is 20 dB nearer to its own rounding noise than in float16."""
+    if name == "auto":
+        return torch.float16 if can_fuse(device, dtype) else torch.float32
+    return DTYPES[name]
+
+
+def _name(folder: Path, taken: Iterable[Qwen3Model]) -> str:
+    """What clients call the model: its folder's name; the name on the hub for a folder of the hub's cache."""
+    repository = next((part for part in folder.parts if part.startswith("models--")), None)
+    name = repository.rpartition("--")[2] if repository else folder.resolve().name
+    names = {model.name for model in taken}
+    number = next(n for n in range(1, 1_000) if (name if n == 1 else f"{name}-{n}") not in names)
+    return name if number == 1 else f"{name}-{number}"

@@ -1,0 +1,313 @@
+"""A Qwen3-TTS checkpoint on its device, with the state of every row."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from loguru import logger
+from numpy.typing import NDArray
+
+from agent_tts.engine.qwen3.admission import Admission, Speaker
+from agent_tts.engine.qwen3.compiling import Steps, compiling
+from agent_tts.engine.qwen3.graphs import FrameGraphs, Launched, batch_sizes, most_rows, rows_of_state
+from agent_tts.events import VoiceKind
+from agent_tts.model import codec as codec_module
+from agent_tts.model.acceleration import accelerate, can_fuse
+from agent_tts.model.codec import Codec
+from agent_tts.model.codec_state import CodecState
+from agent_tts.model.config import ModelConfig, ModelType
+from agent_tts.model.entries import CheckpointError
+from agent_tts.model.frame import FrameModel
+from agent_tts.model.layers import PAGE_POSITIONS
+from agent_tts.model.pages import Pages
+from agent_tts.model.prompt import Position, Prompt, Reference, Voice
+from agent_tts.model.sampling import Sampling
+from agent_tts.model.speech import SpeechModel, SpeechState
+from agent_tts.model.weights import build, plan
+from agent_tts.text.tokens import Tokenizer
+
+KINDS: dict[ModelType, VoiceKind] = {"custom_voice": "named", "voice_design": "designed", "base": "cloned"}
+WARM_UP_ROWS = 16  # that join at once, before anybody else does
+SPEAKER_ENCODER = ("speaker_encoder.",)  # what begins so in model.safetensors is for enrolment only
+
+
+class Qwen3Model:
+    """Reads what a checkpoint says of itself at once; takes memory when it is loaded.
+
+    Args:
+        positions: of the cache of each row: prompt and frames of one piece of speech.
+        graphs: on a GPU, a step is one captured graph.
+        one_size: every step is a batch of all rows, so that the rounding of one never depends on the others.
+    Raises:
+        CheckpointError: it is no checkpoint of this kind, or incomplete.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        codec_dtype: torch.dtype,
+        rows: int,
+        positions: int,
+        graphs: bool = True,
+        one_size: bool = False,
+    ) -> None:
+        self.name = name
+        self.folder = folder
+        self.config = ModelConfig.read(folder)
+        self.kind = KINDS[self.config.tts_model_type]
+        self.tokenizer = Tokenizer.load(folder)
+        if self.tokenizer.size > self.config.talker.text_vocab_size:
+            raise CheckpointError("vocab.json: more tokens than the model has embeddings for")
+        self.rows = rows
+        self.positions = positions
+        # Pages of the cache that the rows share; None gives each row all its positions. Set before it is loaded.
+        self.pages: int | None = None
+        self.device = device
+        self.dtype = dtype
+        self._graphs = graphs
+        self._one_size = one_size
+        self._codec_dtype = codec_dtype
+        self._frame = build(FrameModel, self.config)
+        self._codec = build(Codec, self.config.codec)
+        codec_file = folder / "speech_tokenizer/model.safetensors"
+        self._plans = (
+            plan(self._frame, folder / "model.safetensors", dtype, unused=SPEAKER_ENCODER),
+            plan(self._codec, codec_file, self._codec_dtype, unused=codec_module.ENCODING),
+        )
+        # None until it is loaded.
+        self._running: _Running | None = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Batches of its steps: on a CPU always all rows."""
+        if self._one_size or self.device.type != "cuda":
+            return (most_rows(self.rows, self.device),)
+        return tuple(batch_sizes(self.rows))
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it can speak."""
+        return self._running is not None
+
+    @property
+    def _loaded(self) -> _Running:
+        assert self._running is not None, "it has to be loaded first"
+        return self._running
+
+    @property
+    def vector_size(self) -> int | None:
+        """Values of a speaker vector; None unless it speaks cloned voices."""
+        return self.config.speaker_encoder.enc_dim if self.config.speaker_encoder else None
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory that its weights take on the device."""
+        return sum(plan.nbytes for plan in self._plans)
+
+    @property
+    def page_bytes(self) -> int:
+        """Memory of one page of the cache on the device."""
+        return PAGE_POSITIONS * self._position_bytes
+
+    @property
+    def cache_bytes(self) -> int:
+        """Memory of the cache on the device."""
+        if self.pages is not None:
+            return self.pages * self.page_bytes
+        return rows_of_state(self.rows, self.device) * (self.positions + 1) * self._position_bytes
+
+    @property
+    def codec_bytes(self) -> int:
+        """Memory that the codec's state takes on the device."""
+        state = self._codec.init_state(rows_of_state(self.rows, self.device), "meta", self._codec_dtype)
+        return sum(tensor.nbytes for tensor in (state.keys, state.values, *state.histories))
+
+    @property
+    def _position_bytes(self) -> int:
+        talker = self.config.talker
+        return 2 * talker.num_hidden_layers * talker.num_key_value_heads * talker.head_dim * self.dtype.itemsize
+
+    def load(self) -> None:
+        """Take the memory, read the weights while kernels are compiled, and capture the steps."""
+        times = [time.monotonic()]
+        with compiling(self._steps()) as compilation:
+            for part in self._plans:
+                part.load(self.device)
+            logger.info("{}: loaded on {} as {}", self.name, self.device, _name_of(self.dtype))
+            model = SpeechModel(self._frame, self._codec)
+            fused = accelerate(model)
+            state = model.init_state(rows_of_state(self.rows, self.device), self.positions, self.pages)
+            times.append(time.monotonic())
+            compilation.wait(self._tell_compiled)
+            times.append(time.monotonic())
+        pages = Pages(state.frame.cache) if self.pages is not None else None
+        captured = self._graphs and self.device.type == "cuda"
+        if captured:
+            logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if fused else "")
+        runner = FrameGraphs(
+            model,
+            state,
+            captured=captured,
+            buckets=() if self._one_size else None,
+            beside=not self._one_size,
+            progress=self._tell,
+        )
+        admission = Admission(model, state, self.positions, pages, runner.limits)
+        times.append(time.monotonic())
+        spans = [after - before for before, after in pairwise(times)]
+        logger.info("{}: weights {:.1f} s, then kernels {:.1f} s, capture {:.1f} s", self.name, *spans)
+        running = _Running(model, state, runner, admission)
+        running.warm_up(min(self.sizes[-1], WARM_UP_ROWS) if self.device.type == "cuda" else 1)
+        self._running = running
+
+    def _steps(self) -> Steps | None:
+        """Those that are made of fused kernels, if they will be."""
+        if not can_fuse(self.device, self.dtype):
+            return None
+        return Steps(
+            folder=str(self.folder),
+            dtype=_name_of(self.dtype),
+            codec_dtype=_name_of(self._codec_dtype),
+            positions=self.positions,
+            paged=self.pages is not None,
+            sizes=self.sizes,
+            beside=not self._one_size,
+            capability=torch.cuda.get_device_capability(self.device),
+        )
+
+    def _tell_compiled(self, done: int, total: int) -> None:
+        logger.info("{}: {} of {} kernels compiled", self.name, done, total)
+
+    def _tell(self, done: int, total: int) -> None:
+        logger.info("{}: {} of {} captured", self.name, done, total)
+
+    def speaker(self, voice: Voice, vector: NDArray[np.float32] | None = None) -> Speaker:
+        """A voice made ready; `vector` float32[H] where the voice has a place for one. Takes as long as some frames.
+
+        Raises:
+            ValueError: the vector has another size, or holds what is not finite in the model's dtype.
+        """
+        if vector is not None and len(vector) != self.config.talker.hidden_size:
+            raise ValueError(f"a speaker vector of {len(vector)} values, not {self.config.talker.hidden_size}")
+        placed = None if vector is None else torch.from_numpy(vector).to(self.dtype)
+        if placed is not None:
+            if not placed.isfinite().all():  # it would stay in the cache, and reach whoever has the row next
+                raise ValueError("a speaker vector with values that are not finite, or too large")
+            placed = placed.to(self.device)
+        identity = b"" if vector is None else hashlib.sha256(vector.tobytes()).digest()
+        return Speaker(voice, placed, identity, self._after(voice.reference) if voice.reference else None)
+
+    def _after(self, reference: Reference) -> CodecState:
+        """The codec's state behind a reference. Frame by frame: a long clip in one piece takes gigabytes.
+
+        As a batch of rows that are named, for which the kernels are compiled.
+        """
+        state = self._codec.init_state(1, self.device, self._codec_dtype)
+        run = torch.ones(1, dtype=torch.bool, device=self.device)
+        rows = torch.zeros(1, dtype=torch.int64, device=self.device)
+        for codes in torch.tensor(reference.frames, device=self.device):
+            self._loaded.model.decode(state, codes[None], run, rows)
+        return state
+
+    def join(self, row: int, prompt: Prompt, sampling: Sampling, speaker: Speaker) -> bool:
+        """Give a row to a prompt, whoever had it before; True when the row may run from the next update on.
+
+        False as long as there is too little of the cache left for it, or its prompt has to be computed, which steps do:
+        then it has to be called again, with the same prompt.
+
+        Raises:
+            ValueError: the prompt is longer than the cache, or needs a speaker's vector.
+        """
+        return self._loaded.admission.join(row, prompt, sampling, speaker)
+
+    def reserve(self, row: int, positions: int) -> bool:
+        """Whether a row may use so many positions of the cache; False when the others have taken what there is."""
+        return self._loaded.admission.reserve(row, positions)
+
+    def release(self, row: int) -> None:
+        """Nobody uses the row until it is joined again."""
+        if self._running:
+            self._running.admission.release(row)
+
+    @torch.inference_mode()
+    def wipe(self, row: int) -> None:
+        """Overwrite all that a row holds. A mask hides numbers from later owners, but a masked NaN is still NaN."""
+        state = self._loaded.state
+        pages = state.frame.cache.table[row]
+        for cache in (state.frame.cache.keys, state.frame.cache.values):
+            cache[:, pages] = 0
+        for ring in (state.codec.keys, state.codec.values):
+            ring[:, row] = 0
+
+    def add_text(self, row: int, tokens: Sequence[int], *, complete: bool) -> None:
+        """More of a row's text; the last of a complete text is followed by its end mark."""
+        end = [self.config.tts_eos_token_id] if complete else []
+        self._loaded.admission.add_text(row, [*tokens, *end], complete=complete)
+
+    def update(self) -> bool:
+        """Do what rows that join and texts that were added ask for, ahead of a step; whether it computes prompts."""
+        return self._running is not None and self._running.admission.update()
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether prompts wait to be computed by a step."""
+        return self._running is not None and self._running.admission.has_prompts
+
+    def launch(self, rows: Sequence[int]) -> Launched | None:
+        """Begin a step: prompts that wait, and a frame of different rows; None with no rows.
+
+        They are no more than the largest of `sizes`. Each has joined, and has text or knows that it is all.
+        """
+        return self._loaded.launch(rows)
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What a model has when it is loaded."""
+
+    model: SpeechModel
+    state: SpeechState
+    graphs: FrameGraphs
+    admission: Admission
+
+    def launch(self, rows: Sequence[int]) -> Launched | None:
+        """See `Qwen3Model.launch`."""
+        launched, ends = self.graphs.step(rows, self.admission.take())
+        self.admission.computed(ends)
+        return launched
+
+    def warm_up(self, most: int) -> None:
+        """Let up to `most` rows speak: what is loaded or allocated on first use would be heard by the first callers.
+
+        Fewer, where so many have no room in the cache.
+        """
+        prompt = Prompt((Position(0, None),) * 16, shared=16, start=None, text=(0,), complete=False)
+        speaker, join = Speaker(Voice()), self.admission.join
+        for rows in map(range, sorted({1, most})):
+            self.admission.prefixes.clear()
+            for _ in ("computed", "kept"):
+                joined: list[int] = []
+                for _ in range(len(rows) + 1):  # each step computes one prompt at least
+                    joined += [row for row in rows if row not in joined and join(row, prompt, Sampling(), speaker)]
+                    self.admission.update()
+                    if launched := self.launch(joined):
+                        launched.result()
+                for row in rows:
+                    self.admission.release(row)
+        self.admission.prefixes.clear()
+        self.admission.update()

@@ -1,0 +1,324 @@
+"""One request of Qwen3Engine: its text in pieces, and where its row is in the present one."""
+
+from __future__ import annotations
+
+import secrets
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from agent_tts.engine.base import Done, Flushed, Frame, NotFinite, Open, Output, Starved
+from agent_tts.engine.outlet import Outlet
+from agent_tts.engine.qwen3.admission import Speaker
+from agent_tts.engine.qwen3.graphs import Spoken
+from agent_tts.engine.qwen3.model import Qwen3Model
+from agent_tts.engine.qwen3.pieces import Piece, PieceFeed
+from agent_tts.engine.qwen3.runaway import SILENT_PEAK
+from agent_tts.engine.qwen3.stretch import Stretch
+from agent_tts.engine.qwen3.voices import Cast
+from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
+from agent_tts.events import FRAME_MS, SpeechOptions
+from agent_tts.model.prompt import Prompt, build_prompt, text_needed
+from agent_tts.model.sampling import Sampling
+from agent_tts.text.breaks import MAX_BREAK_MS, Break
+from agent_tts.voices import LANGUAGES
+
+LANGUAGE_NAMES = {code: name for name, code in LANGUAGES.items()}
+
+# Tokens that a row has before it, as long as it does not read on: to read text takes as long as many frames, and texts
+# that come whole are read when they are needed.
+TOKENS_AHEAD = 8
+
+# Frames of pauses that are made before they are played: the longest pause. The next prompt is computed meanwhile.
+RESTS_AHEAD = MAX_BREAK_MS // FRAME_MS
+
+
+class Joining(NamedTuple):
+    """A prompt, and how many tokens of its piece's text are in it."""
+
+    prompt: Prompt
+    tokens: int
+
+
+class Row:
+    """Every piece of the text is a prompt of its own. In each step that the row takes part in it reads one token.
+
+    Raises:
+        InvalidRequest: the sampling cannot be done.
+        UnsupportedLanguage: the model does not speak it.
+    """
+
+    def __init__(self, opened: Open, cast: Cast) -> None:
+        self.track = PieceFeed(opened, cast.model.tokenizer.feed(), _code(opened.options))
+        speed = opened.options.speed
+        # Its audio, where that is not the model's frames as they are. None where it is.
+        self.outlet = Outlet(opened.slot, opened.epoch) if opened.options.breaks or speed != 1 else None
+        # Changes the speed of the model's frames. None at the model's own.
+        self._stretch = Stretch(speed) if speed != 1 else None
+        # Whether the outlet ends because of a limit, and whether there is nothing to run for until more text comes.
+        self._cut = self._dry = False
+        self.cast = cast
+        # The voice on its model. None until the model is loaded.
+        self.speaker: Speaker | None = None
+        # What is being loaded for it: its model or its voice. None when nothing is.
+        self.loading: Future[Speaker] | Future[None] | None = None
+        self._language = _language(opened.options, cast.model)
+        self._sampling = _sampling(opened.options, cast.model)
+        # The prompt that is being computed, which may take several steps. None when none is.
+        self._joining: Joining | None = None
+        # Whether it can take part in this step.
+        self.runs = False
+        # Frames that are under way: of this piece, or of the end of the one before.
+        self._under_way = 0
+        # Whether a frame has been handed out.
+        self.heard = False
+        # Positions of the cache that are in use. 0 while the row has not joined for its present piece.
+        self._used = 0
+        # Tokens on the text side of the row's steps, and how many of them it has read.
+        self._given = 0
+        self._read = 0
+        # Tokens of the present piece's text, as far as the model knows it.
+        self.tokens = 0
+        # Whether these are all tokens of the piece.
+        self._complete = False
+
+    @property
+    def model(self) -> Qwen3Model:
+        """The model that speaks."""
+        return self.cast.model
+
+    @property
+    def joined(self) -> bool:
+        """Whether the prompt of the present piece is in the cache."""
+        return self._used > 0
+
+    @property
+    def joining(self) -> bool:
+        """Whether a part of its prompt has to be computed yet."""
+        return self._joining is not None
+
+    def goes_on(self) -> bool:
+        """Whether it takes part in this step with what it has: most rows do in most steps."""
+        self.runs = (
+            not (self.outlet and self.outlet.ready)
+            and (self._complete or (self._given - self._read > TOKENS_AHEAD and self.track.pieces[0].speakable))
+            and 0 < self._used < self.model.positions
+            and self.model.reserve(self.track.slot, self._used + 1)
+        )
+        return self.runs
+
+    def hand_out(self) -> list[Output]:
+        """Once a step, of a row with an outlet: what of its audio comes next, or why there is none."""
+        assert self.outlet is not None
+        slot, epoch = self.track.slot, self.track.epoch
+        outputs = self.outlet.hand_out()
+        if self.outlet.finished:
+            outputs.append(Done(slot, epoch, length=self._cut))
+        elif self._dry and not outputs and not self._under_way:
+            outputs.append(Starved(slot, epoch))
+        return outputs
+
+    def read(self) -> list[Output]:
+        """Read the text, and pass pieces in which there is nothing to speak, unless enough pauses wait."""
+        outputs: list[Output] = []
+        self._dry = False
+        if self.outlet and self.outlet.ended:
+            return outputs
+        self.track.read()
+        while (
+            self.track.pieces and self.track.pieces[0].is_mute and not (self.outlet and self.outlet.ready > RESTS_AHEAD)
+        ):
+            outputs += self._end_piece()
+            self.track.read()
+        return outputs
+
+    def join(self) -> bool:
+        """Ask for the prompt, if enough is known for it; whether it is all there.
+
+        The first prompt may come before its text.
+
+        Raises:
+            Unsupported: there can be no such prompt.
+        """
+        assert self.speaker is not None
+        if self._joining is None:
+            self._joining = self._next(self.speaker)
+        if self._joining is None or not self.model.join(
+            self.track.slot, self._joining.prompt, self._sampling, self.speaker
+        ):
+            return False
+        (prompt, tokens), self._joining = self._joining, None
+        del self.track.pieces[0].tokens[:tokens]
+        self._used, self._read, self._given = len(prompt.prefix), 0, len(prompt.text)
+        self.tokens, self._complete = tokens, prompt.complete
+        return True
+
+    def _next(self, speaker: Speaker) -> Joining | None:
+        """The prompt of the present piece, if enough of it is known."""
+        if not self.track.pieces or self.track.pieces[0].is_mute:
+            return None
+        piece, needed = self.track.pieces[0], text_needed(speaker.voice)
+        if not self._can_join(piece) and (needed or self.heard):
+            return None
+        start = piece.tokens[:needed] if piece.speakable else []
+        config, tokenizer = self.model.config, self.model.tokenizer
+        instruct: tuple[int, ...] = ()
+        if self.cast.instructions:
+            ids = (config.im_start_token_id, config.im_end_token_id)
+            instruct = tokenizer.instruction(self.cast.instructions, *ids)
+        prompt = build_prompt(
+            config,
+            speaker.voice,
+            role=tokenizer.role(config.im_start_token_id),
+            text=start,
+            complete=piece.complete and len(piece.tokens) <= needed,
+            language=self._language,
+            instruct=instruct,
+        )
+        if len(prompt.prefix) + max(1, len(prompt.text)) > self.model.positions:
+            raise Unsupported("the voice's reference and the instructions leave no room for speech: shorten them")
+        return Joining(prompt, len(start))
+
+    def settle(self) -> list[Output]:
+        """Hand the row its text; whether it can run, or why it cannot."""
+        slot, epoch = self.track.slot, self.track.epoch
+        if self.outlet and (self.outlet.ready or self.outlet.ended):
+            return []
+        if not self.track.pieces:
+            return self._end()
+        piece = self.track.pieces[0]
+        if self.joined and piece.speakable and not self._complete and (piece.tokens or piece.complete):
+            self._give(piece.tokens, complete=piece.complete)
+            piece.tokens.clear()
+        # What is left of a reference's transcript is on the text side, too, and waits for the text that follows it.
+        if self.joined and piece.speakable and (self._complete or self._read < self._given):
+            if self._used < self.model.positions and self.model.reserve(slot, self._used + 1):
+                self.runs = True
+            elif not self._under_way:
+                return self._end(cut=True)
+        elif self.track.dry and not piece.complete and (self.joined or not self._can_join(piece)):
+            self._dry = True
+            return [] if self.outlet else [Starved(slot, epoch)]
+        return []
+
+    def _can_join(self, piece: Piece) -> bool:
+        """Whether enough of a piece is known for its prompt, as far as can be said before the voice is ready."""
+        needed = text_needed(self.speaker.voice) if self.speaker else 0
+        return piece.complete or (piece.speakable and len(piece.tokens) >= needed)
+
+    def _give(self, tokens: list[int], *, complete: bool) -> None:
+        # What the cache has no room for can never be read: the piece is cut where the cache is full.
+        tokens = tokens[: max(0, self.model.positions - self._given - 1)]
+        self.model.add_text(self.track.slot, tokens, complete=complete)
+        self._given += len(tokens) + complete
+        self.tokens += len(tokens)
+        self._complete = complete
+
+    def begin(self) -> Piece:
+        """The row takes part in a step, with the piece that is returned."""
+        self._used += 1
+        self._read += 1
+        self._under_way += 1
+        return self.track.pieces[0]
+
+    def is_of(self, piece: Piece) -> bool:
+        """A step is done that the row began with `piece`; whether it is still speaking it.
+
+        If not, its end was under way when the step began, and there is no frame.
+        """
+        self._under_way -= 1
+        return bool(self.track.pieces) and self.track.pieces[0] is piece
+
+    def hear(self, spoken: Spoken, index: int, *, run_away: bool) -> list[Output]:
+        """What the row did in a step: entry `index` of `spoken`."""
+        if self.outlet and self.outlet.ended:
+            return []
+        if not spoken.finite[index]:
+            self.model.wipe(self.track.slot)
+            raise NotFinite("the model computed a frame that is not finite")
+        if spoken.ended[index]:
+            outputs = self._end_piece()
+            return outputs if self.track.pieces else [*outputs, *self._end()]
+        outputs = []
+        pcm = spoken.pcm[index]
+        # The first frame of a speaker is usually digital silence, which would be 80 ms of waiting.
+        if self.heard or int(np.abs(pcm.astype(np.int32)).max()) >= SILENT_PEAK:
+            self.heard = True
+            outputs += self._frame(pcm.astype("<i2").tobytes())
+        return [*outputs, *self._end(cut=True)] if run_away else outputs
+
+    def _end_piece(self) -> list[Output]:
+        """The present piece has been spoken."""
+        piece = self.track.pieces.popleft()
+        if self._joining is not None:
+            self._joining = None
+            self.model.release(self.track.slot)
+        self._used = self._read = self._given = self.tokens = 0
+        self._complete = False
+        if self.outlet is None:
+            return [Flushed(self.track.slot, self.track.epoch)] * piece.flushes
+        if self._stretch is not None:
+            self.outlet.write(self._stretch.finish())
+        self.outlet.rest(Break(piece.rest_ms))
+        for _ in range(piece.flushes):
+            self.outlet.flush()
+        return []
+
+    def _frame(self, pcm: bytes) -> list[Output]:
+        """What a frame of the model gives."""
+        if self.outlet is None:
+            return [Frame(self.track.slot, self.track.epoch, pcm)]
+        self.outlet.write(pcm if self._stretch is None else self._stretch.push(pcm))
+        return []
+
+    def _end(self, *, cut: bool = False) -> list[Output]:
+        """All pieces have been spoken, or no more of them will be."""
+        if self.outlet is None:
+            return [Done(self.track.slot, self.track.epoch, length=cut)]
+        if self._stretch is not None:
+            self.outlet.write(self._stretch.finish())
+        self.outlet.end()
+        self._cut = cut
+        return []
+
+
+def _code(options: SpeechOptions) -> str:
+    """The code of the language that is spoken; English where the model finds out."""
+    code = LANGUAGES.get(options.language, options.language)
+    return "en" if code == "auto" else code
+
+
+def _language(options: SpeechOptions, model: Qwen3Model) -> str:
+    """The model's name for the language of a request. Models of one node may differ in their dialects.
+
+    Raises:
+        UnsupportedLanguage: it has none.
+    """
+    known = model.config.talker.codec_language_id
+    name = LANGUAGE_NAMES.get(options.language, options.language)
+    if name != "auto" and name not in known:
+        raise UnsupportedLanguage(f"the model {model.name} does not speak this language; it speaks {', '.join(known)}")
+    return name
+
+
+def _sampling(options: SpeechOptions, model: Qwen3Model) -> Sampling:
+    """How a request draws its codes; temperature 0 is greedy for the predictor, too.
+
+    Raises:
+        InvalidRequest: a value is out of its range.
+    """
+    seed = secrets.randbits(63) if options.seed is None else options.seed
+    wish = options.sampling
+    try:
+        sampling = replace(
+            Sampling.of(model.config.generation, seed),
+            temperature=wish.temperature,
+            top_k=wish.top_k,
+            top_p=wish.top_p,
+            repetition_penalty=wish.repetition_penalty,
+        )
+    except ValueError as error:
+        raise InvalidRequest(f"sampling: {error}", "sampling") from None
+    return replace(sampling, predictor_temperature=0) if wish.temperature == 0 else sampling

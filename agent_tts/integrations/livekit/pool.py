@@ -1,0 +1,114 @@
+"""Connections to a node that outlive the speech on them, so that a reply waits for none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from agent_tts.client.connection import OPEN_S, NodeConnection, NodeInfo, open_connection, stream_url
+from agent_tts.errors import SpeechError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    """A connection and those who use it."""
+
+    node: NodeConnection
+    users: int = 0  # each has one context
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it takes new contexts at all."""
+        return self.node.lost is None and not self.node.draining
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes one more context now."""
+        return self.is_good and self.users < self.node.info.limits["contexts"]
+
+
+class Pool:
+    """Connections to one node, each shared by as many contexts as the node allows.
+
+    One that was lost, or whose node is going away, gets no new contexts and is replaced by the next `connection`.
+    """
+
+    def __init__(self, url: str, api_key: str | None) -> None:
+        """Nothing is connected yet.
+
+        Raises:
+            SettingsError: the url names no node.
+        """
+        stream_url(url)
+        self._url = url
+        self._api_key = api_key
+        # Open connections, and dead ones that nobody has closed yet.
+        self._links: list[_Link] = []
+        # Held while a connection is made or dead ones are closed.
+        self._changing = asyncio.Lock()
+        # Makes the first connection ahead of its use; None until `prewarm`. Cancelled and awaited by `close`.
+        self._prewarming: asyncio.Task[None] | None = None
+        # What the node last said of itself; None before the first connection.
+        self.info: NodeInfo | None = None
+
+    @asynccontextmanager
+    async def connection(self, timeout_s: float) -> AsyncIterator[tuple[NodeConnection, bool]]:
+        """A connection for one context, for as long as the block runs, and whether it was there before.
+
+        Cancelling it is safe.
+
+        Raises:
+            SpeechError: the node cannot be reached, or refuses the connection.
+            TimeoutError: it did not answer within `timeout_s`.
+        """
+        async with asyncio.timeout(timeout_s):
+            link, is_reused = await self._find()
+        link.users += 1
+        try:
+            yield link.node, is_reused
+        finally:
+            link.users -= 1
+
+    def prewarm(self) -> None:
+        """Connect in the background, unless that is under way. A failure is logged: the first speech tries again."""
+        if self._prewarming is None or self._prewarming.done():
+            self._prewarming = asyncio.create_task(self._prewarm(), name="prewarming of a node connection")
+
+    async def close(self) -> None:
+        """Stop all speech and close every connection, within 4 s. Idempotent; the next `connection` connects again."""
+        if self._prewarming is not None:
+            self._prewarming.cancel()
+            await asyncio.wait([self._prewarming])
+        async with self._changing:
+            await asyncio.gather(*(link.node.close() for link in self._links))
+            self._links.clear()
+
+    # ------------------------------------------------------------ inside
+
+    async def _find(self) -> tuple[_Link, bool]:
+        async with self._changing:
+            await self._drop_dead()
+            for link in self._links:
+                if link.has_room:
+                    return link, True
+            node = await open_connection(self._url, api_key=self._api_key)
+            self.info = node.info
+            self._links.append(link := _Link(node))
+            return link, False
+
+    async def _drop_dead(self) -> None:
+        for link in [link for link in self._links if not link.is_good and link.users == 0]:
+            await link.node.close()
+            self._links.remove(link)
+
+    async def _prewarm(self) -> None:
+        try:
+            async with self.connection(OPEN_S):
+                pass
+        except (SpeechError, TimeoutError) as error:
+            log.warning("no connection to the node yet: %s", error or "it did not answer in time")

@@ -1,0 +1,162 @@
+"""A reply on its way through a node: text in as the LLM writes it, audio and words out as LiveKit takes them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from livekit.agents import APIConnectOptions, tts, utils
+
+from agent_tts.client.connection import NodeConnection
+from agent_tts.client.utterance import Audio, Done, RemoteSpeech, Words
+from agent_tts.integrations.livekit.faults import api_errors
+from agent_tts.integrations.livekit.pool import Pool
+from agent_tts.integrations.livekit.transcript import Transcript
+
+Session = Mapping[str, Any]  # fields of the protocol's session
+
+MIME_TYPE = "audio/pcm"
+# Share of the node's patience after which a pause of the LLM ends a context: the next token begins another, and the
+# node never calls the reply starved.
+PAUSE_SHARE = 2 / 3
+# What is heard of text that has nothing to speak, as a lone emoji: without audio, LiveKit calls it a failure.
+SILENCE_S = 0.02
+
+
+class SynthesizeStream(tts.SynthesizeStream):
+    """A reply that is written while it is spoken.
+
+    It takes a connection and a slot at its first word, not while the LLM thinks. Closing it stops the speech at once.
+    """
+
+    def __init__(self, owner: tts.TTS[Any], conn_options: APIConnectOptions, pool: Pool, session: Session) -> None:
+        super().__init__(tts=owner, conn_options=conn_options)
+        self._pool = pool
+        self._session = session
+
+    async def _run(self, output_emitter: tts.AudioEmitter) -> None:
+        rate = self._tts.sample_rate
+        output_emitter.initialize(
+            request_id=utils.shortuuid(), sample_rate=rate, num_channels=1, mime_type=MIME_TYPE, stream=True
+        )
+        audio_ms, more = 0, True
+        while more and (text := await self._first_words()):
+            async with _context(self) as (node, speech):
+                if not output_emitter.num_segments:
+                    output_emitter.start_segment(segment_id=_name(node, speech))
+                transcript = Transcript(audio_ms)
+                pause_s = PAUSE_SHARE * node.info.limits["text_idle_s"]
+                self._mark_started()
+                writer = asyncio.create_task(self._write(text, speech, transcript, pause_s), name="writer of a reply")
+                try:
+                    audio_ms += await _listen(speech, output_emitter, transcript, rate, self._conn_options.timeout)
+                    more = await writer
+                finally:
+                    await utils.aio.cancel_and_wait(writer)
+        if output_emitter.num_segments and not audio_ms:
+            output_emitter.push(_silence(rate))
+
+    async def _first_words(self) -> str:
+        """Text up to the first that is more than white space; "" when the input ends before. Cancelling loses it."""
+        text = ""
+        async for item in self._input_ch:
+            if isinstance(item, str):
+                text += item
+                if not text.isspace():
+                    return text
+        return ""
+
+    async def _write(self, text: str, speech: RemoteSpeech, transcript: Transcript, pause_s: float) -> bool:
+        """Send text as it comes, until a flush, the end of the input or a pause; whether it was a pause."""
+        try:
+            while True:
+                transcript.write(text)
+                speech.write(text)
+                async with asyncio.timeout(pause_s):
+                    item = await self._input_ch.recv()
+                if not isinstance(item, str):
+                    return False  # LiveKit takes no text after a flush
+                text = item
+        except TimeoutError:
+            return True
+        except utils.aio.ChanClosed:
+            return False
+        finally:
+            speech.end()
+
+
+class ChunkedStream(tts.ChunkedStream):
+    """A text that is all there, spoken as fast as the node can. Closing it stops the speech at once."""
+
+    def __init__(
+        self, owner: tts.TTS[Any], text: str, conn_options: APIConnectOptions, pool: Pool, session: Session
+    ) -> None:
+        super().__init__(tts=owner, input_text=text, conn_options=conn_options)
+        self._pool = pool
+        self._session = {**session, "lead_ms": None}
+
+    async def _run(self, output_emitter: tts.AudioEmitter) -> None:
+        rate, text = self._tts.sample_rate, self._input_text
+        output_emitter.initialize(request_id=utils.shortuuid(), sample_rate=rate, num_channels=1, mime_type=MIME_TYPE)
+        if not text.strip():
+            return
+        async with _context(self) as (_, speech):
+            transcript = Transcript()
+            transcript.write(text)
+            speech.write(text)
+            speech.end()
+            if not await _listen(speech, output_emitter, transcript, rate, self._conn_options.timeout):
+                output_emitter.push(_silence(rate))
+
+
+@asynccontextmanager
+async def _context(stream: SynthesizeStream | ChunkedStream) -> AsyncIterator[tuple[NodeConnection, RemoteSpeech]]:
+    """A context for a reply, or a part of it; stopped on the way out, unless it has ended.
+
+    Raises:
+        APIError: the node could not be reached, or it refused; also in place of such an error of the block.
+    """
+    asked = time.perf_counter()
+    with api_errors():
+        async with stream._pool.connection(stream._conn_options.timeout) as (node, is_reused):
+            stream._acquire_time, stream._connection_reused = time.perf_counter() - asked, is_reused
+            async with node.begin(**stream._session) as speech:
+                yield node, speech
+
+
+async def _listen(
+    speech: RemoteSpeech, emitter: tts.AudioEmitter, transcript: Transcript, rate: int, timeout_s: float
+) -> int:
+    """Hand over a context's audio, each word with the audio that speaks it, to its end; milliseconds of audio.
+
+    Raises:
+        SpeechError: it was refused, or failed.
+        TimeoutError: the node did not say within `timeout_s` whether it has a slot.
+    """
+    async with asyncio.timeout(timeout_s):
+        await asyncio.shield(speech.started)
+    audio_ms = 0
+    async for event in speech.events():
+        match event:
+            case Words(kind=kind, words=words):
+                transcript.tell(words, final=kind == "aligned")
+            case Audio(payload=payload, first_sample=first):
+                emitter.push_timed_transcript(transcript.until((first + len(payload) // 2) * 1_000 / rate))
+                emitter.push(payload)
+            case Done(reason=reason):
+                audio_ms = event.audio_ms
+                if reason == "end":
+                    emitter.push_timed_transcript(transcript.finish(audio_ms))
+    return audio_ms
+
+
+def _name(node: NodeConnection, speech: RemoteSpeech) -> str:
+    """What the node calls the context, for its log and LiveKit's traces."""
+    return f"{node.info.session_id}/{speech.context_id}"
+
+
+def _silence(rate: int) -> bytes:
+    return bytes(2 * round(SILENCE_S * rate))

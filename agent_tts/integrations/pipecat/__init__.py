@@ -1,0 +1,20 @@
+"""Pipecat's text-to-speech service on a node: three lines in a pipeline.
+
+    from agent_tts.pipecat import AgentTTSService
+
+    tts = AgentTTSService(url="http://127.0.0.1:8100", settings=AgentTTSService.Settings(voice="vivian"))
+    pipeline = Pipeline([transport.input(), stt, user, llm, tts, transport.output(), assistant])
+
+Every token of the LLM goes to the node as it comes. The words come back with the audio that speaks them, so the LLM's
+context holds what was heard and nothing else.
+"""
+
+from importlib.util import find_spec
+
+if find_spec("pipecat") is None:
+    raise ModuleNotFoundError("agent_tts.pipecat needs Pipecat: pip install 'agent-tts[agent]'", name="pipecat")
+
+from agent_tts.integrations.pipecat.service import AgentTTSService
+from agent_tts.integrations.pipecat.settings import AgentTTSSettings
+
+__all__ = ["AgentTTSService", "AgentTTSSettings"]

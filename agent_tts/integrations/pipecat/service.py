@@ -1,0 +1,363 @@
+"""Pipecat's text-to-speech service on a node, over a WebSocket or in the same process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipecat.frames.frames import (
+    CancelFrame,
+    EndFrame,
+    Frame,
+    InterruptionFrame,
+    LLMFullResponseStartFrame,
+    StartFrame,
+    TTSAudioRawFrame,
+    TTSStoppedFrame,
+)
+from pipecat.processors.frame_processor import FrameDirection
+from pipecat.services.tts_service import TextAggregationMode, TTSService
+from pipecat.transcriptions.language import Language
+from pipecat.utils.errors import ErrorCategory
+
+from agent_tts.client.connection import DEFAULT_URL
+from agent_tts.client.utterance import Audio, Done, Words
+from agent_tts.errors import SpeechError, Starved
+from agent_tts.integrations.pipecat import faults
+from agent_tts.integrations.pipecat.in_process import LocalLink
+from agent_tts.integrations.pipecat.node_client import Link, SocketLink, Utterance
+from agent_tts.integrations.pipecat.settings import AgentTTSSettings, defaults
+from agent_tts.integrations.pipecat.words import SPOKEN, STREAM, Spoken, SpokenWords
+from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.speech.service import SpeechService
+
+# Silence after which Pipecat gives a turn up. A node ends each context itself, with `starved` at the latest, so that a
+# pause of the LLM (a tool call amid its answer) costs no words; this is for a node that breaks its word.
+SILENCE_S = 30.0
+MAX_RETRY_S = 5.0  # between two attempts to reach a node that is gone
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """What is spoken in one of Pipecat's audio contexts."""
+
+    context_id: str
+    words: SpokenWords = field(default_factory=SpokenWords)
+    spoken: list[Spoken] = field(default_factory=list)  # goes with the next frame, as its metadata
+    utterance: Utterance | None = None  # None until it is begun, and when it was starved of text
+    hearing: asyncio.Task[None] | None = None  # reads `utterance`
+    ended: bool = False  # no more text comes
+    lost: bool = False  # it failed: the rest of its text is not spoken
+
+
+class AgentTTSService(TTSService):
+    """Speaks what an LLM writes, token by token, and tells which words were spoken.
+
+    When the node cannot speak (`at_capacity`, `engine_lost`, `draining`, `connection_lost`), the turn is lost with an
+    `ErrorFrame` and `is_usable` is false until it can again, so that a `ServiceSwitcher` with
+    `ServiceSwitcherStrategyFailover` goes on with another service. Without one, the next turn tries again. Settings
+    that the node refuses leave it unusable until they are changed.
+    """
+
+    Settings = AgentTTSSettings
+    _settings: AgentTTSSettings
+
+    def __init__(
+        self,
+        *,
+        url: str = DEFAULT_URL,
+        api_key: str | None = None,
+        speech: SpeechService | None = None,
+        metrics: Metrics | None = None,
+        settings: AgentTTSSettings | None = None,
+        text_aggregation_mode: TextAggregationMode = TextAggregationMode.TOKEN,
+        **options: Any,
+    ) -> None:
+        """Nothing is connected before the pipeline starts.
+
+        Args:
+            url: of a node, as for `agent_tts.connect`.
+            api_key: sent as `Authorization: Bearer`.
+            speech: of a node in this process, in place of one at `url`; its owner starts and closes it.
+            metrics: of that node; None keeps what is spoken here out of them.
+            settings: what the voice is to be; see `AgentTTSSettings`.
+            text_aggregation_mode: SENTENCE waits for whole sentences.
+            options: of Pipecat's `TTSService`. A `sample_rate` is 8, 16, 22.05, 24, 32, 44.1 or 48 kHz, as the
+                pipeline's has to be.
+
+        Raises:
+            SettingsError: the url names no node.
+        """
+        start = defaults()
+        if settings is not None:
+            start.apply_update(settings)
+        super().__init__(
+            settings=start,
+            text_aggregation_mode=text_aggregation_mode,
+            push_text_frames=False,
+            push_start_frame=True,
+            append_trailing_space=True,
+            stop_frame_timeout_s=SILENCE_S,
+            # A text without a word to speak, an emoji, is silence, and the node tells of its faults itself.
+            max_consecutive_zero_audio_contexts=0,
+            **options,
+        )
+        self._link: Link = SocketLink(url, api_key) if speech is None else LocalLink(speech, metrics or Metrics())
+        # Turns that are written or heard, by the id of their audio context.
+        self._turns: dict[str, _Turn] = {}
+        # Brings the service back when the node can speak again. None while nothing is known to keep it from that.
+        self._recovery: asyncio.Task[None] | None = None
+
+    def can_generate_metrics(self) -> bool:
+        """Time to first byte, and characters."""
+        return True
+
+    @property
+    def supports_processing_metrics(self) -> bool:
+        """No: `run_tts` hands text on, and the audio comes on its own."""
+        return False
+
+    def language_to_service_language(self, language: Language) -> str:
+        """A node takes the same codes, and finds the language of a region by itself."""
+        return "zh" if language.value.startswith("cmn") else language.value
+
+    # ------------------------------------------------------------ life
+
+    async def start(self, frame: StartFrame) -> None:
+        """Connect, and let the node check the settings; what is wrong is an `ErrorFrame`."""
+        await super().start(frame)
+        await self._check()
+
+    async def stop(self, frame: EndFrame) -> None:
+        """Let what was written be spoken, then leave."""
+        for context_id in list(self._turns):
+            last = await self._aggregated_frame_sequencer.finalize(context_id)
+            await self._push_sequencer_frames(last, context_id)
+            await self.flush_audio(context_id)
+        await super().stop(frame)
+        await self._leave()
+
+    async def cancel(self, frame: CancelFrame) -> None:
+        """Stop everything at once."""
+        await super().cancel(frame)
+        await self._leave()
+
+    async def cleanup(self) -> None:
+        """Stop everything at once, if that was not done."""
+        await super().cleanup()
+        await self._leave()
+
+    async def _leave(self) -> None:
+        await self._end_recovery()
+        for context_id in list(self._turns):
+            await self._drop(context_id)
+        if await self._link.close():
+            await self._call_event_handler("on_disconnected")
+
+    async def _update_settings(self, delta: Any) -> dict[str, Any]:
+        changed = await super()._update_settings(delta)
+        if changed:
+            await self._check()
+        return changed
+
+    async def _check(self) -> None:
+        try:
+            await self._connect()
+            await self._link.check(self._session())
+        except SpeechError as error:
+            await self._report(error)
+
+    async def _connect(self) -> None:
+        if await self._link.connect():
+            await self._call_event_handler("on_connected")
+
+    def _session(self) -> dict[str, Any]:
+        session = self._settings.session()
+        output = {"encoding": "pcm_s16le", "sample_rate": self.sample_rate}
+        return session | {"timestamps": "word", "output": output}
+
+    # ------------------------------------------------------------ text
+
+    def create_context_id(self) -> str:
+        """One id for all text of a turn, even of one whose beginning went to another service."""
+        self._turn_context_id = context_id = super().create_context_id()
+        return context_id
+
+    async def on_turn_context_created(self, context_id: str) -> None:
+        """Begin before the first word: the voice is made ready meanwhile."""
+        await self._begin(context_id)
+
+    async def run_tts(self, text: str, context_id: str) -> AsyncGenerator[Frame | None, None]:
+        """Hand text on; its audio comes by itself."""
+        turn = self._turns.get(context_id)
+        if turn is None or (turn.utterance is None and not turn.lost):
+            turn = await self._begin(context_id)
+        if turn.utterance is not None:
+            turn.utterance.write(text)
+            await self.start_tts_usage_metrics(text)
+        yield None
+
+    async def flush_audio(self, context_id: str | None = None) -> None:
+        """No more text of this turn comes."""
+        context_id = context_id or self.get_active_audio_context_id()
+        if context_id is None:
+            return
+        turn = self._turns.get(context_id)
+        if turn is not None and turn.utterance is not None:
+            turn.ended = True
+            turn.utterance.end()
+        else:  # nothing of it is to come any more
+            await self._finish(context_id)
+
+    async def on_turn_context_completed(self) -> None:
+        """The LLM has written all; a turn without a word is given up."""
+        context_id = self._turn_context_id
+        await super().on_turn_context_completed()
+        if context_id is not None and not self.audio_context_available(context_id):
+            await self._drop(context_id)
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        """Also stops the turns that were interrupted, even before their first word."""
+        if isinstance(frame, LLMFullResponseStartFrame):
+            await self.on_turn_context_completed()  # of a turn whose end went to another service
+        await super().process_frame(frame, direction)
+        if isinstance(frame, InterruptionFrame):
+            for context_id in set(self._turns).difference(self.get_audio_contexts()):
+                await self._drop(context_id)
+
+    async def on_audio_context_completed(self, context_id: str) -> None:
+        """All of this turn has been handed on."""
+        await self._drop(context_id)
+        await super().on_audio_context_completed(context_id)
+
+    # ------------------------------------------------------------ turns
+
+    async def _begin(self, context_id: str) -> _Turn:
+        """Start a context on the node, for a new turn or for the rest of one."""
+        turn = self._turns.setdefault(context_id, _Turn(context_id))
+        if not self.is_usable and self._recovery is None:  # nothing but other settings can help
+            turn.lost = True
+            return turn
+        try:
+            await self._connect()
+            turn.utterance = utterance = self._link.begin(self._session())
+        except SpeechError as error:
+            turn.lost = True
+            await self._report(error)
+            return turn
+        turn.hearing = self.create_task(self._hear(turn, utterance), name="speech")
+        if self._recovery is not None:
+            await self._end_recovery()
+            await self.set_usable(True)
+        return turn
+
+    async def _drop(self, context_id: str) -> None:
+        """Stop a turn, if there is one; nothing of it is handed on after this."""
+        turn = self._turns.pop(context_id, None)
+        if turn is None:
+            return
+        if turn.utterance is None or turn.hearing is None:  # it has ended, and at most tells why
+            return
+        turn.utterance.stop()
+        await self.cancel_task(turn.hearing)
+
+    async def _hear(self, turn: _Turn, utterance: Utterance) -> None:
+        """Hand on what the node speaks."""
+        sample_rate, samples = self.sample_rate, 0
+        try:
+            async for event in utterance.events():
+                match event:
+                    case Words(kind=kind, words=words):
+                        turn.words.tell(words, final=kind == "aligned")
+                    case Audio(payload=pcm) if pcm:
+                        samples += len(pcm) // 2
+                        await self._tell(turn, turn.words.until(samples * 1_000 / sample_rate))
+                        frame = TTSAudioRawFrame(pcm, sample_rate, 1, context_id=turn.context_id)
+                        frame.metadata[SPOKEN], turn.spoken = turn.spoken, []
+                        frame.metadata[STREAM] = utterance.context_id
+                        await self.append_to_audio_context(turn.context_id, frame)
+                    case Done(reason=reason, audio_ms=audio_ms):
+                        await self._done(turn, reason, audio_ms)
+        except Starved:
+            await self._tell(turn, turn.words.finish(samples * 1_000 / sample_rate))
+            turn.utterance = None
+            await self._finish_if_ended(turn)
+        except SpeechError as error:
+            turn.lost, turn.utterance = True, None
+            await self._report(error)
+            await self._finish_if_ended(turn)
+
+    async def _done(self, turn: _Turn, reason: str, audio_ms: int) -> None:
+        if reason == "end":
+            await self._tell(turn, turn.words.finish(audio_ms))
+            await self._finish(turn.context_id)
+        elif reason == "length":
+            turn.lost, turn.utterance = True, None
+            await self.push_error(
+                f"agent_tts: the node cut the speech off after {audio_ms / 1_000:.1f} s, its limit for one answer "
+                "(limits.max_frames, limits.context_s)",
+                category=ErrorCategory.APPLICATION,
+            )
+            await self._finish_if_ended(turn)
+
+    async def _tell(self, turn: _Turn, words: Sequence[Spoken]) -> None:
+        turn.spoken += words
+        for word in words:
+            await self.add_word_timestamps([(word.text, word.at_s)], turn.context_id, word.joined)
+
+    async def _finish_if_ended(self, turn: _Turn) -> None:
+        """End the audio context of a turn that nothing speaks any more; its last text does so otherwise."""
+        if turn.ended:
+            await self._finish(turn.context_id)
+
+    async def _finish(self, context_id: str) -> None:
+        """End an audio context after what it holds."""
+        if self.audio_context_available(context_id):
+            frame = TTSStoppedFrame(context_id=context_id)
+            if (turn := self._turns.get(context_id)) is not None:
+                frame.metadata[SPOKEN], turn.spoken = turn.spoken, []
+            await self.append_to_audio_context(context_id, frame)
+            await self.remove_audio_context(context_id)
+
+    async def _apply_force_complete(self, context_id: str) -> None:
+        """Pipecat takes the rest of a turn's text for spoken; of one that was lost it was not."""
+        turn = self._turns.get(context_id)
+        if turn is not None and turn.lost:
+            others = set(self.get_audio_contexts()) | set(self._turns)
+            self._aggregated_frame_sequencer.clear(keep_contexts=others - {context_id})
+        else:
+            await super()._apply_force_complete(context_id)
+
+    # ------------------------------------------------------------ errors
+
+    def _classify_error(self, exception: Exception) -> ErrorCategory | None:
+        return faults.category(exception)
+
+    async def _report(self, error: SpeechError) -> None:
+        """Tell the pipeline, and stand back if the node cannot speak now."""
+        passing = error.code in faults.PASSING
+        if passing and self._recovery is None:
+            self._recovery = self.create_task(self._recover(faults.retry_s(error)), name="recovery")
+        message = f"agent_tts {error.code}: {error.message}"
+        if error.code == "connection_lost":
+            await self._call_event_handler("on_connection_error", message)
+        await self.push_error(message, exception=error, force_treat_as_permanent=passing)
+
+    async def _recover(self, wait_s: float) -> None:
+        """Come back when the node can be spoken on again."""
+        while True:
+            await asyncio.sleep(wait_s)
+            try:
+                await self._connect()
+                break
+            except SpeechError:
+                wait_s = min(max(2 * wait_s, faults.RETRY_S), MAX_RETRY_S)
+        self._recovery = None
+        await self.set_usable(True)
+
+    async def _end_recovery(self) -> None:
+        task, self._recovery = self._recovery, None
+        if task is not None:
+            await self.cancel_task(task)

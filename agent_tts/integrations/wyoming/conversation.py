@@ -1,0 +1,165 @@
+"""One client of the adapter: its events in, the node's speech out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from pydantic import ValidationError
+
+from agent_tts.client.connection import ConnectionLost, connect, http_url
+from agent_tts.client.utterance import RemoteSpeech
+from agent_tts.errors import BadMessage, SpeechError
+from agent_tts.integrations.wyoming import info, wire
+from agent_tts.integrations.wyoming.wire import Event
+from agent_tts.serve.routes.openai import VoiceList
+
+IDLE_S = 300.0  # without an event, and without speech
+WRITE_S = 10.0  # for a client to take what it was sent
+ASK_S = 5.0  # for the node's list of voices
+BUFFER_BYTES = 16 << 20  # the longest context of a node
+
+Send = Callable[[Event], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The node that speaks."""
+
+    url: str
+    key: str | None
+
+
+class Text:
+    """A text that is spoken while it comes. Made by `open`; closed by its maker, whatever happens."""
+
+    def __init__(self, stack: AsyncExitStack, speech: RemoteSpeech, sender: asyncio.Task[None]) -> None:
+        # The connection to the node.
+        self._stack = stack
+        self._speech = speech
+        # Sends the sound. Awaited by `finish`, cancelled and awaited by `close`.
+        self._sender = sender
+
+    @classmethod
+    async def open(cls, target: Target, send: Send, data: dict[str, Any]) -> Text:
+        """Begin to speak as an event asks for, on a connection of its own.
+
+        Raises:
+            SpeechError: the node cannot be reached, or refuses.
+        """
+        async with AsyncExitStack() as stack:
+            link = connect(target.url, api_key=target.key, buffer_bytes=BUFFER_BYTES, **info.session(data))
+            try:
+                speech = (await stack.enter_async_context(link)).begin()
+            except TimeoutError:
+                raise ConnectionLost("the node does not answer in time") from None
+            sender = asyncio.create_task(_send_sound(speech, send), name="wyoming sender")
+            return cls(stack.pop_all(), speech, sender)
+
+    def write(self, data: dict[str, Any]) -> None:
+        """More of it.
+
+        Raises:
+            BadMessage: there is none in the event.
+        """
+        if not isinstance(text := data.get("text"), str):
+            raise BadMessage("text: is a string")
+        self._speech.write(text)
+
+    async def finish(self) -> None:
+        """That was all; returns when all sound has been sent.
+
+        Raises:
+            SpeechError: it could not be spoken.
+        """
+        self._speech.end()
+        await self._sender
+
+    async def close(self) -> None:
+        """Stop what is still spoken, and leave the node."""
+        self._sender.cancel()
+        await asyncio.gather(self._sender, return_exceptions=True)
+        await self._stack.aclose()
+
+
+async def _send_sound(speech: RemoteSpeech, send: Send) -> None:
+    await send(Event("audio-start", info.FORMAT))
+    async for pcm in speech:
+        await send(Event("audio-chunk", info.FORMAT, pcm))
+    await send(Event("audio-stop"))
+
+
+class Conversation:
+    """A connection: one text at a time."""
+
+    def __init__(self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._target = target
+        self._reader = reader
+        self._writer = writer
+        # The one that is coming in chunks. None in between.
+        self._text: Text | None = None
+
+    async def run(self) -> None:
+        """Serve until the client leaves, or something goes wrong, which it is told. Cancelling it stops all speech.
+
+        Raises:
+            TimeoutError, OSError: the client does not read, or write, or has gone.
+        """
+        try:
+            while (event := await self._next()) is not None:
+                await self._obey(event)
+        except SpeechError as error:
+            await self._send(Event("error", {"text": error.message, "code": error.code}))
+        finally:
+            await self._close_text()
+
+    async def _next(self) -> Event | None:
+        async with asyncio.timeout(IDLE_S):
+            return await wire.read(self._reader)
+
+    async def _obey(self, event: Event) -> None:
+        match event.type:
+            case "describe":
+                await self._send(Event("info", info.describe(await self._voices())))
+            case "ping":
+                await self._send(Event("pong", event.data))
+            case "synthesize" if self._text is None:  # beside a text in chunks it is the same text once more
+                self._text = await Text.open(self._target, self._send, event.data)
+                self._text.write(event.data)
+                await self._finish_text()
+            case "synthesize-start":
+                await self._close_text()
+                self._text = await Text.open(self._target, self._send, event.data)
+            case "synthesize-chunk" if self._text is not None:
+                self._text.write(event.data)
+            case "synthesize-stop" if self._text is not None:
+                await self._finish_text()
+                await self._send(Event("synthesize-stopped"))
+
+    async def _finish_text(self) -> None:
+        assert self._text is not None
+        await self._text.finish()
+        await self._close_text()
+
+    async def _close_text(self) -> None:
+        text, self._text = self._text, None
+        if text is not None:
+            await text.close()
+
+    async def _send(self, event: Event) -> None:
+        self._writer.write(wire.write(event))
+        async with asyncio.timeout(WRITE_S):
+            await self._writer.drain()
+
+    async def _voices(self) -> VoiceList:
+        headers = {} if self._target.key is None else {"Authorization": f"Bearer {self._target.key}"}
+        try:
+            async with httpx.AsyncClient(headers=headers, timeout=ASK_S) as client:
+                answer = await client.get(http_url(self._target.url) + "/v1/audio/voices")
+                return VoiceList.model_validate_json(answer.raise_for_status().content)
+        except (httpx.HTTPError, ValidationError) as error:
+            raise ConnectionLost("the node does not tell its voices") from error

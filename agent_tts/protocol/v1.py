@@ -1,0 +1,347 @@
+"""The wire protocol `agent_tts.v1`: messages in as checked values, messages out as JSON or bytes. Sans-I/O."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, NoReturn, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFormat
+from agent_tts.events import Sampling, SpeechOptions
+from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.formats import check_format
+
+SUBPROTOCOL = "agent_tts.v1"
+
+# version, kind, flags, context_no, first_sample
+HEADER = struct.Struct("<BBHIQ")
+VERSION = 1
+KIND_AUDIO = 1
+FLAG_LAST = 1  # last frame of the context
+FLAG_FLUSH = 2  # all audio before a flush point has been sent with this frame
+
+MAX_ID = 128
+
+# A frame, and what the scheduler takes to wake for several streams at once. With less ahead there would be gaps; more
+# than the node's limit would be work thrown away by a cancel.
+MIN_LEAD_MS = 120
+
+Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
+Milliseconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+VoiceName = Annotated[str, Field(max_length=1_024)]  # a mix names eight voices and their weights
+
+# Those of the released models have 1024 or 2048 values, which fit into `limits.message_bytes` at full precision.
+SpeakerEmbedding = Annotated[
+    list[Annotated[float, Field(allow_inf_nan=False)]],
+    Field(min_length=1, max_length=2_048, description="a speaker's vector, in place of a voice"),
+]
+
+# ---------------------------------------------------------------- client -> server
+
+
+class _Message(BaseModel):
+    """Unknown fields of a message are ignored, so that newer clients can talk to older nodes."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+
+class _Strict(BaseModel):
+    """Unknown fields of a configuration are errors: a misspelt setting must not be ignored."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Output(_Strict):
+    """How audio is sent."""
+
+    encoding: Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw", "opus", "ogg_opus", "mp3"] = "pcm_s16le"
+    sample_rate: Literal[8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000] = 24_000
+    bit_rate: int | None = Field(None, ge=8_000, le=320_000)  # bits per second of ogg_opus and mp3; None: their own
+    framing: Literal["binary", "base64"] = "binary"
+
+    @model_validator(mode="after")
+    def _has_an_encoder(self) -> Self:
+        try:
+            check_format(self.encoding, self.sample_rate)
+        except UnsupportedFormat as error:
+            raise ValueError(error.message) from None
+        return self
+
+
+class SamplingFields(_Strict):
+    """Sampling of neural engines; see `events.Sampling`."""
+
+    temperature: float = Field(0.9, ge=0, le=5)
+    top_k: int = Field(50, ge=0, le=100_000)
+    top_p: float = Field(1.0, gt=0, le=1)
+    repetition_penalty: float = Field(1.05, gt=0, le=10)
+
+
+class SessionConfig(_Strict):
+    """Everything that a client may choose. A context starts with its session's and may override any field."""
+
+    model: str | None = Field(None, max_length=256)
+    voice: VoiceName | None = None
+    speaker_embedding: SpeakerEmbedding | None = None
+    language: str = Field("auto", max_length=64)
+    instructions: str | None = Field(None, max_length=2_000)
+    timestamps: Literal["word", "none"] = "word"
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    speed: float = Field(1.0, ge=0.25, le=4)
+    pitch: float = Field(1.0, ge=0.5, le=2)
+    clean: bool = True
+    normalize: bool = False
+    breaks: bool = False
+    output: Output = Output()
+    lead_ms: int | None = Field(1_000, ge=0)
+    sampling: SamplingFields = SamplingFields()
+
+    @field_validator("language", mode="before")
+    @classmethod
+    def _null_is_auto(cls, value: object) -> object:
+        return "auto" if value is None else value
+
+    def merged(self, fields: dict[str, Any], max_lead_ms: int) -> SessionConfig:
+        """This configuration with `fields` laid over it; `output` and `sampling` are merged field by field.
+
+        A voice takes the place of an earlier speaker embedding, and the other way round.
+
+        Raises:
+            BadMessage, UnsupportedFormat: a field is unknown or not allowed; nothing has changed.
+        """
+        new = self.model_dump()
+        for name, value in fields.items():
+            nested = new.get(name)
+            new[name] = {**nested, **value} if isinstance(nested, dict) and isinstance(value, dict) else value
+        for name, other in (("voice", "speaker_embedding"), ("speaker_embedding", "voice")):
+            if fields.get(name) is not None and other not in fields:
+                new[other] = None
+        try:
+            merged = SessionConfig.model_validate(new)
+        except ValidationError as error:
+            _refuse(error, "session")
+        if merged.lead_ms is None:
+            return merged
+        return merged.model_copy(update={"lead_ms": min(max(merged.lead_ms, MIN_LEAD_MS), max_lead_ms)})
+
+    def options(self) -> SpeechOptions:
+        """What of it concerns the engine."""
+        return SpeechOptions(
+            voice=self.voice,
+            language=self.language,
+            instructions=self.instructions,
+            seed=self.seed,
+            speed=self.speed,
+            pitch=self.pitch,
+            clean=self.clean,
+            sampling=Sampling(**self.sampling.model_dump()),
+            lead_ms=self.lead_ms,
+            model=self.model,
+            speaker_embedding=None if self.speaker_embedding is None else tuple(self.speaker_embedding),
+            normalize=self.normalize,
+            breaks=self.breaks,
+        )
+
+
+def _not_star(context_id: str) -> str:
+    if context_id == "*":
+        raise ValueError("should not be '*', which stands for every context")
+    return context_id
+
+
+NewId = Annotated[Id, AfterValidator(_not_star)]
+
+
+class SessionUpdate(_Message):
+    type: Literal["session.update"]
+    session: dict[str, Any]
+
+
+class ContextOpen(_Message):
+    """Any further field overrides the session's."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
+    type: Literal["context.open"]
+    context_id: NewId
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class TextAppend(_Message):
+    type: Literal["text.append"]
+    context_id: NewId
+    text: str
+
+
+class ContextFlush(_Message):
+    type: Literal["context.flush"]
+    context_id: Id
+    flush_id: str = Field("", max_length=128)
+
+
+class ContextEnd(_Message):
+    type: Literal["context.end"]
+    context_id: Id
+
+
+class ContextCancel(_Message):
+    type: Literal["context.cancel"]
+    context_id: Id
+    played_ms: Milliseconds | None = None
+
+
+class PlaybackAck(_Message):
+    type: Literal["playback.ack"]
+    context_id: Id
+    played_ms: Milliseconds
+
+
+class Ping(_Message):
+    type: Literal["ping"]
+    t: int | Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, Field(max_length=128)] | None = None
+
+
+class SessionClose(_Message):
+    type: Literal["session.close"]
+
+
+ClientMessage = (
+    SessionUpdate
+    | ContextOpen
+    | TextAppend
+    | ContextFlush
+    | ContextEnd
+    | ContextCancel
+    | PlaybackAck
+    | Ping
+    | SessionClose
+)
+_ADAPTER: TypeAdapter[ClientMessage] = TypeAdapter(Annotated[ClientMessage, Field(discriminator="type")])
+TYPES = [cls.model_fields["type"].annotation.__args__[0] for cls in ClientMessage.__args__]
+
+
+def load(data: str | bytes) -> Message:
+    """One message from a client as JSON.
+
+    Raises:
+        BadMessage: it is none.
+    """
+    if isinstance(data, bytes):
+        raise BadMessage("binary messages have no meaning here: send JSON text")
+    try:
+        message = json.loads(data, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise BadMessage("a message is one JSON object as text") from None
+    if not isinstance(message, dict):
+        raise BadMessage("a message is one JSON object with a type")
+    return message
+
+
+def context_of(message: Message) -> str | None:
+    """The context that a message names, whatever else is wrong with it."""
+    context_id = message.get("context_id")
+    return context_id if isinstance(context_id, str) and 0 < len(context_id) <= MAX_ID else None
+
+
+def check(message: Message) -> ClientMessage:
+    """One message from a client as a command.
+
+    Raises:
+        BadMessage, UnknownType: what was wrong and what is allowed, without a word of the content.
+    """
+    if message.get("type") not in TYPES:
+        raise UnknownType(f"type is one of {', '.join(TYPES)}")
+    try:
+        return _ADAPTER.validate_python(message)
+    except ValidationError as error:
+        _refuse(error, "message", skip=1)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _refuse(error: ValidationError, what: str, skip: int = 0) -> NoReturn:
+    """Turn the first complaint of pydantic into one of ours; its text never repeats the input."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    where = [str(part) for part in first["loc"][skip:]]
+    field = ".".join([what, *where])
+    if first["type"] == "extra_forbidden":
+        nested: dict[str, type[BaseModel]] = {"output": Output, "sampling": SamplingFields}
+        allowed = nested.get(where[0], SessionConfig) if len(where) > 1 else SessionConfig
+        raise BadMessage(f"{what} has a field that is not known; fields are {', '.join(allowed.model_fields)}")
+    kind: type[SpeechError] = UnsupportedFormat if "output" in where else BadMessage
+    raise kind(f"{field}: {first['msg'][0].lower()}{first['msg'][1:]}")
+
+
+# ---------------------------------------------------------------- server -> client
+
+
+def build(type_: str, **fields: Any) -> Message:
+    """A message to a client."""
+    return {"type": type_, **fields}
+
+
+def build_error(error: SpeechError, *, context_id: str | None = None, fatal: bool = False) -> Message:
+    """The message for an error."""
+    return build(
+        "error",
+        code=error.code,
+        message=error.message,
+        context_id=context_id,
+        fatal=fatal,
+        retry_after_ms=error.retry_after_ms,
+    )
+
+
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+def dump(message: Message) -> str:
+    """A message as JSON text. Lone surrogates of its text come back escaped, as they came."""
+    return _JSON.encode(message)
+
+
+def header(context_no: int, first_sample: int, flags: int) -> bytes:
+    """The 16 bytes before the payload of a binary audio frame."""
+    return HEADER.pack(VERSION, KIND_AUDIO, flags, context_no, first_sample)
+
+
+class NativeCodec:
+    """This protocol itself."""
+
+    closing: tuple[int, str] | None = None
+
+    def begin(self) -> Iterator[Message]:
+        """See `Codec.begin`."""
+        yield from ()
+
+    def decode(self, data: str | bytes) -> Iterator[Message]:
+        """See `Codec.decode`."""
+        yield load(data)
+
+    def encode(self, item: Message | AudioChunk) -> tuple[str | bytes]:
+        """See `Codec.encode`."""
+        if not isinstance(item, AudioChunk):
+            return (dump(item),)
+        if not item.base64:
+            return (header(item.context_no, item.first_sample, item.flags) + item.payload,)
+        audio = base64.b64encode(item.payload).decode()
+        fields = {"context_id": item.context_id, "first_sample": item.first_sample, "flags": item.flags}
+        return (dump(build("audio", **fields, audio=audio)),)

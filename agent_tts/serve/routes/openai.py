@@ -1,0 +1,263 @@
+"""The shapes of OpenAI's speech API: requests, models, voices, errors. Values only."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agent_tts.errors import (
+    InvalidRequest,
+    SpeechError,
+    TextTooLong,
+    UnknownModel,
+    UnknownVoice,
+    UnsupportedFormat,
+    UnsupportedLanguage,
+)
+from agent_tts.events import Sampling, SpeechOptions
+from agent_tts.protocol.v1 import SamplingFields, SpeakerEmbedding, VoiceName
+from agent_tts.speech.audio.files import FileFormat
+from agent_tts.speech.routing import Routing
+
+# ---------------------------------------------------------------- requests
+
+
+class VoiceRef(BaseModel):
+    """A voice as an object."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    id: VoiceName
+
+
+class SpeechRequest(SamplingFields):
+    """The body of `POST /v1/audio/speech`. An unknown field is an error: a misspelt setting must not be ignored."""
+
+    input: str = Field(min_length=1, pattern=r"\S", description="text to speak")
+    model: str = Field("tts-1", max_length=256, description="one of GET /v1/models, or with a language: tts-1-de")
+    voice: VoiceName | VoiceRef | None = Field(
+        None, description="a voice of GET /v1/audio/voices; default: the engine's"
+    )
+    speaker_embedding: SpeakerEmbedding | None = None
+    instructions: str | None = Field(None, max_length=2_000, description="style, for engines that take one")
+    response_format: FileFormat = "mp3"
+    speed: float = Field(1.0, ge=0.25, le=4)
+    stream_format: Literal["audio", "sse"] = "audio"
+    language: str | None = Field(None, max_length=64, description="goes before the model's; default: the voice's")
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    pitch: float = Field(1.0, ge=0.5, le=2)
+    clean: bool = Field(True, description="make LLM output speakable")
+    normalize: bool | None = Field(None, description="say numbers, money and dates in words; default: the node's")
+    breaks: bool = Field(False, description='obey <break time="500ms"/> in the input')
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Its JSON schema, without references, so that it can stand anywhere in another document."""
+        schema = cls.model_json_schema()
+        definitions = schema.pop("$defs")
+        voice = schema["properties"]["voice"]
+        voice["anyOf"] = [definitions[VoiceRef.__name__] if "$ref" in kind else kind for kind in voice["anyOf"]]
+        return schema
+
+    def options(self, *, normalize: bool = False) -> SpeechOptions:
+        """What of it concerns the engine; unpaced.
+
+        Args:
+            normalize: the default.
+        """
+        return SpeechOptions(
+            voice=self.voice.id if isinstance(self.voice, VoiceRef) else self.voice,
+            language=self.language or "auto",
+            instructions=self.instructions,
+            seed=self.seed,
+            speed=self.speed,
+            pitch=self.pitch,
+            clean=self.clean,
+            sampling=Sampling(**self.model_dump(include=set(SamplingFields.model_fields))),
+            lead_ms=None,
+            model=self.model,
+            speaker_embedding=None if self.speaker_embedding is None else tuple(self.speaker_embedding),
+            normalize=normalize if self.normalize is None else self.normalize,
+            breaks=self.breaks,
+        )
+
+
+def parse(body: bytes, max_chars: int) -> SpeechRequest:
+    """The request in a body.
+
+    Raises:
+        InvalidRequest, UnsupportedFormat, TextTooLong: what was wrong and what is allowed, without a word of the text.
+    """
+    try:
+        request = SpeechRequest.model_validate_json(body)
+    except ValidationError as error:
+        raise _refusal(error) from None
+    if len(request.input) > max_chars:
+        raise TextTooLong(f"input has more than {max_chars} characters")
+    return request
+
+
+def _refusal(error: ValidationError) -> SpeechError:
+    """The first complaint of pydantic as one of ours."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    if not first["loc"]:
+        return InvalidRequest("the body is one JSON object, in UTF-8")
+    field = str(first["loc"][0])
+    if first["type"] == "extra_forbidden" and field not in SpeechRequest.model_fields:
+        near = difflib.get_close_matches(field[:64], SpeechRequest.model_fields, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        return InvalidRequest(f"a field is not known: {hint}fields are {', '.join(SpeechRequest.model_fields)}")
+    if first["type"] in ("string_too_short", "string_pattern_mismatch"):
+        return InvalidRequest(f"{field}: there is nothing to speak", field)
+    message = f"{field}: {first['msg'][0].lower()}{first['msg'][1:]}"
+    return UnsupportedFormat(message) if field == "response_format" else InvalidRequest(message, field)
+
+
+# ---------------------------------------------------------------- models
+
+
+class ModelCard(BaseModel):
+    """A model."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "agent_tts"
+
+
+class ModelList(BaseModel):
+    """All models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+# ---------------------------------------------------------------- voices
+
+
+class VoiceCard(BaseModel):
+    """A voice. `aliases` are other names that it answers to, OpenAI's among them."""
+
+    id: str  # its name again, which clients that list voices look for
+    name: str
+    languages: list[str]
+    description: str
+    aliases: list[str]
+
+
+class VoiceList(BaseModel):
+    """All voices, the one that speaks when none is asked for, and whether more may be cloned from clips."""
+
+    voices: list[VoiceCard]
+    default: str
+    clones: bool = False
+
+
+def voice_list(routing: Routing, *, clones: bool = False) -> VoiceList:
+    """Every voice that can be spoken."""
+    aliases: dict[str, list[str]] = {}
+    for alias, name in routing.info.aliases.items():
+        aliases.setdefault(name, []).append(alias)
+    return VoiceList(
+        voices=[
+            VoiceCard(
+                id=voice.name,
+                name=voice.name,
+                languages=list(voice.languages),
+                description=voice.description,
+                aliases=aliases.get(voice.name, []),
+            )
+            for voice in routing.voices()
+        ],
+        default=routing.info.default_voice,
+        clones=clones,
+    )
+
+
+# ---------------------------------------------------------------- errors
+
+
+ErrorKind = Literal["invalid_request_error", "authentication_error", "rate_limit_error", "server_error"]
+
+# By HTTP status, where the class of the status does not tell.
+_KINDS: dict[int, ErrorKind] = {401: "authentication_error", 403: "authentication_error", 429: "rate_limit_error"}
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: ErrorKind
+    param: str | None
+    code: str
+
+
+class ErrorBody(BaseModel):
+    """The body of every response that is an error."""
+
+    error: ErrorDetail
+
+    @classmethod
+    def of(cls, status: int, message: str, code: str, param: str | None = None) -> Self:
+        """The body for an HTTP status."""
+        kind = _KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
+        return cls(error=ErrorDetail(message=message, type=kind, param=param, code=code))
+
+    @classmethod
+    def of_error(cls, error: SpeechError) -> Self:
+        """The body for an error, with the field that it is about."""
+        param = error.param if isinstance(error, InvalidRequest) else _PARAMS.get(type(error))
+        return cls.of(error.status, error.message, error.code, param)
+
+
+_PARAMS: dict[type[SpeechError], str] = {
+    TextTooLong: "input",
+    UnknownModel: "model",
+    UnknownVoice: "voice",
+    UnsupportedFormat: "response_format",
+    UnsupportedLanguage: "language",
+}
+
+
+# ---------------------------------------------------------------- server-sent events
+
+
+class Usage(BaseModel):
+    """What a request took. Tokens in are estimated, a quarter of the text's bytes; a token out is 80 ms of audio."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+
+    @classmethod
+    def of(cls, text: str, frames: int) -> Usage:
+        """The usage of a text that became so many frames."""
+        tokens = -(-len(text.encode()) // 4)
+        return cls(input_tokens=tokens, output_tokens=frames, total_tokens=tokens + frames)
+
+
+class AudioDelta(BaseModel):
+    """The next bytes of the audio file."""
+
+    type: Literal["speech.audio.delta"] = "speech.audio.delta"
+    audio: str  # base64
+
+
+class AudioDone(BaseModel):
+    """The audio file is complete."""
+
+    type: Literal["speech.audio.done"] = "speech.audio.done"
+    usage: Usage
+
+
+class AudioError(ErrorBody):
+    """The audio file stays incomplete."""
+
+    type: Literal["error"] = "error"
+
+
+def server_sent(event: BaseModel) -> bytes:
+    """One event of a `text/event-stream`."""
+    return b"data: " + event.model_dump_json().encode() + b"\n\n"

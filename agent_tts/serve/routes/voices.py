@@ -1,0 +1,305 @@
+"""`/v1/audio/voices`: list the voices, add and delete ones of one's own; requests and answers in OpenAI's shape."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from fastapi import APIRouter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import Receive
+
+from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownVoice, Unsupported, at_capacity
+from agent_tts.protocol.v1 import SpeakerEmbedding
+from agent_tts.serve.node import Node
+from agent_tts.serve.routes import multipart, openai
+from agent_tts.serve.routes.http import ERRORS, Authorized, node_of, read_body
+from agent_tts.voices.enroll import (
+    MAX_CONSENT_CHARS,
+    MAX_DESCRIPTION_CHARS,
+    MAX_PROMPT_CHARS,
+    MAX_TRANSCRIPT_CHARS,
+    Enrolment,
+)
+from agent_tts.voices.library import StoredVoice
+
+MAX_UPLOADS = 4  # bodies that may hold a clip, received at once: each is kept in memory
+
+T = TypeVar("T")
+
+# ---------------------------------------------------------------- requests
+
+
+def _is_file(value: object) -> object:
+    if not isinstance(value, bytes):
+        raise ValueError(f"should be a file in {multipart.CONTENT_TYPE}")
+    return value
+
+
+class _NewVoice(BaseModel):
+    """What all kinds of new voices have."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$", description="what a request names as its voice")
+    description: str = Field("", max_length=MAX_DESCRIPTION_CHARS, description="for the list of voices")
+
+
+Consent = Annotated[
+    str, Field(pattern=r"\S", max_length=MAX_CONSENT_CHARS, description="how the speaker agreed; kept with the voice")
+]
+
+
+class NewClone(_NewVoice):
+    """A voice like the speaker's in a clip."""
+
+    type: Literal["audio_sample"] = "audio_sample"
+    audio_sample: Annotated[
+        bytes, BeforeValidator(_is_file), Field(description="an audio file of one speaker; 3 to 30 s are best")
+    ]
+    consent: Consent
+    ref_text: str | None = Field(
+        None, max_length=MAX_TRANSCRIPT_CHARS, description="what is said in the clip, for a closer likeness"
+    )
+
+
+class NewDesign(_NewVoice):
+    """A voice as a text describes it."""
+
+    type: Literal["prompt"]
+    prompt: str = Field(pattern=r"\S", max_length=MAX_PROMPT_CHARS, description="what the voice is to sound like")
+
+
+class NewEmbedding(_NewVoice):
+    """A voice from a speaker's vector that was made elsewhere."""
+
+    type: Literal["embedding"]
+    speaker_embedding: SpeakerEmbedding
+    consent: Consent
+
+
+_TYPES: dict[str, type[_NewVoice]] = {"audio_sample": NewClone, "prompt": NewDesign, "embedding": NewEmbedding}
+
+
+def parse(content_type: str, body: bytes) -> NewClone | NewDesign | NewEmbedding:
+    """The request in a body, which is a form or JSON.
+
+    Raises:
+        BadMessage: what was wrong and what is allowed, without a word of what was sent.
+    """
+    fields = _fields(content_type, body)
+    kind = fields.get("type", "audio_sample")
+    model = _TYPES.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        raise InvalidRequest(f"type: is one of {', '.join(_TYPES)}", "type")
+    try:
+        return model.model_validate(fields)  # type: ignore[return-value]
+    except ValidationError as error:
+        raise _refusal(error, model) from None
+
+
+def _is_form(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() == multipart.CONTENT_TYPE
+
+
+def _fields(content_type: str, body: bytes) -> dict[str, Any]:
+    if _is_form(content_type):
+        return dict(multipart.parse(content_type, body))
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise BadMessage(f"the body is {multipart.CONTENT_TYPE}, or one JSON object in UTF-8")
+    return fields
+
+
+def _refusal(error: ValidationError, model: type[_NewVoice]) -> InvalidRequest:
+    """The first complaint of pydantic as one of ours."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    if first["type"] == "extra_forbidden":
+        return InvalidRequest(f"a field is not known; fields are {', '.join(model.model_fields)}")
+    field = str(first["loc"][0])
+    what = first["msg"].removeprefix("Value error, ")
+    return InvalidRequest(f"{field}: {what[0].lower()}{what[1:]}", field)
+
+
+# ---------------------------------------------------------------- answers
+
+
+class VoiceAdded(BaseModel):
+    """A voice that was added."""
+
+    id: str
+    object: Literal["audio.voice"] = "audio.voice"
+    created_at: int  # Unix time, in seconds
+    name: str
+    type: Literal["audio_sample", "prompt", "embedding"]
+    prompt: str | None = None
+    description: str
+    ref_text: str | None = None
+    frames: int  # 80 ms each, of the clip, which are kept as its codes; 0 when only the speaker's vector is
+
+    @classmethod
+    def of(cls, voice: StoredVoice, type_: Literal["audio_sample", "prompt", "embedding"]) -> Self:
+        """The answer for a voice that is in the library now."""
+        return cls(
+            id=voice.name,
+            created_at=int(voice.created_at.timestamp()),
+            name=voice.name,
+            type=type_,
+            prompt=voice.prompt,
+            description=voice.description,
+            ref_text=voice.transcript,
+            frames=voice.frames,
+        )
+
+
+class VoiceDeleted(BaseModel):
+    """A voice that was deleted."""
+
+    id: str
+    object: Literal["audio.voice.deleted"] = "audio.voice.deleted"
+    deleted: Literal[True] = True
+
+
+# ---------------------------------------------------------------- routes
+
+
+def router() -> APIRouter:
+    """All routes of this module. Their node is `app.state.node`."""
+    routes = APIRouter(prefix="/v1/audio/voices")
+    content = {
+        "application/json": _one_of(NewDesign, NewEmbedding),
+        multipart.CONTENT_TYPE: _one_of(NewClone, NewDesign),
+    }
+    body = {"required": True, "content": content}
+    routes.add_api_route("", list_voices, responses=ERRORS)
+    routes.add_api_route("", create_voice, methods=["POST"], responses=ERRORS, openapi_extra={"requestBody": body})
+    routes.add_api_route("", delete_voice, methods=["DELETE"], responses=ERRORS)
+    routes.add_api_route("/{name}", delete_voice, methods=["DELETE"], responses=ERRORS)
+    return routes
+
+
+def _one_of(*models: type[_NewVoice]) -> dict[str, Any]:
+    return {"schema": {"oneOf": [model.model_json_schema() for model in models]}}
+
+
+async def list_voices(request: Request, client: Authorized) -> openai.VoiceList:
+    """The voices that a request may name."""
+    service = node_of(request).service
+    clones = service.library is not None and service.routing.speaks("cloned")
+    return openai.voice_list(service.routing, clones=clones)
+
+
+async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
+    """Add a voice of one's own: like a clip's (multipart), as a text describes it, or from a speaker's vector (JSON).
+
+    A client that leaves before the answer takes its voice with it.
+    """
+    node = node_of(request)
+    content_type = request.headers.get("content-type", "")
+    if node.service.draining:
+        raise Draining("the node is going away: use another one")
+    enrolment = _enrolment(node)
+    with node.guard.admit(client):
+        with _upload(node):
+            # Only a form holds a clip; JSON is taken apart at a cost for each of its values.
+            clip_bytes = node.settings.voices.clip_bytes if _is_form(content_type) else 0
+            body = await read_body(request, node.settings, clip_bytes)
+        new = parse(content_type, body)
+        node.service.routing.check_new(new.name, "designed" if isinstance(new, NewDesign) else "cloned")
+        voice = await _unless_gone(request.receive, _add(enrolment, new))
+    return VoiceAdded.of(voice, new.type)
+
+
+async def delete_voice(name: str, request: Request, client: Authorized) -> VoiceDeleted:
+    """Delete a voice of one's own."""
+    service = node_of(request).service
+    if service.routing.is_own(name):
+        raise InvalidRequest("name: this is a voice of the engine: only voices that were added can be deleted", "name")
+    try:
+        if service.library is None:
+            raise UnknownVoice("this node keeps no voices")
+        service.library.delete(name)
+    except UnknownVoice as error:
+        raise HTTPException(404, error.message) from None
+    return VoiceDeleted(id=name)
+
+
+# ---------------------------------------------------------------- inside
+
+
+def _enrolment(node: Node) -> Enrolment:
+    """What makes the voices of a node, for all models that it has.
+
+    Raises:
+        Unsupported: the node keeps no voices.
+    """
+    info, library = node.service.routing.info, node.service.library
+    if not info.models or library is None:
+        raise Unsupported(
+            f"the {info.engine} engine takes no voices of one's own, the qwen3 engine does; "
+            "GET /v1/audio/voices lists the voices"
+        )
+    if node.enrolment is None:
+        checkpoints = [(Path(model.source), model.vector_size) for model in info.models if model.vector_size]
+        node.enrolment = Enrolment(library, checkpoints, node.settings.voices.clip_s)
+    return node.enrolment
+
+
+async def _add(enrolment: Enrolment, new: NewClone | NewDesign | NewEmbedding) -> StoredVoice:
+    match new:
+        case NewClone():
+            return await enrolment.enroll(
+                new.name,
+                new.audio_sample,
+                consent=new.consent,
+                transcript=new.ref_text,
+                description=new.description,
+            )
+        case NewDesign():
+            return enrolment.design(new.name, new.prompt, description=new.description)
+        case NewEmbedding():
+            return enrolment.embed(new.name, new.speaker_embedding, consent=new.consent, description=new.description)
+
+
+@contextmanager
+def _upload(node: Node) -> Iterator[None]:
+    if node.uploads >= MAX_UPLOADS:
+        raise at_capacity("new voices", MAX_UPLOADS)
+    node.uploads += 1
+    try:
+        yield
+    finally:
+        node.uploads -= 1
+
+
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled when the client leaves. Cancelling it cancels the work.
+
+    Raises:
+        BadMessage: the client has left.
+    """
+    task = asyncio.create_task(work, name="new voice")
+    gone = asyncio.create_task(_gone(receive), name="client of a new voice")
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise BadMessage("the client has left")
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

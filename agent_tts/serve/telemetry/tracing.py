@@ -1,0 +1,44 @@
+"""Whether a node tells a collector of OpenTelemetry about its work. Off, none of that is imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from loguru import logger
+
+from agent_tts.config.settings import Telemetry
+from agent_tts.errors import SettingsError
+
+if TYPE_CHECKING:
+    from agent_tts.serve.telemetry.spans import Spans
+
+# OpenTelemetry's own variables that say where spans go. Headers, timeouts, sampling and the service's name are read by
+# its SDK from theirs.
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_INSTALL = "pip install 'agent-tts[otel]'"
+
+
+def spans_of(telemetry: Telemetry, environ: Mapping[str, str] = os.environ) -> Spans | None:
+    """What makes the node's spans, or None where telemetry is off.
+
+    Raises:
+        SettingsError: `telemetry.endpoint` is set, and OpenTelemetry is not installed.
+    """
+    told = next((name for name in _ENDPOINTS if environ.get(name)), None)
+    if (telemetry.endpoint is None and told is None) or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        from agent_tts.serve.telemetry.span_sender import SpanSender
+        from agent_tts.serve.telemetry.spans import CLOSE_S, Spans
+    except ImportError:
+        if telemetry.endpoint is not None:
+            raise SettingsError(f"telemetry.endpoint needs OpenTelemetry: {_INSTALL}") from None
+        logger.warning("{} is set, but OpenTelemetry is not installed: {}", told, _INSTALL)
+        return None
+    endpoint = None if telemetry.endpoint is None else f"{telemetry.endpoint.rstrip('/')}/v1/traces"
+    timeout_s = None if environ.get("OTEL_EXPORTER_OTLP_TIMEOUT") else CLOSE_S
+    return Spans(SpanSender(OTLPSpanExporter(endpoint, timeout=timeout_s), CLOSE_S))

@@ -1,0 +1,276 @@
+"""One WebRTC client: speech on an Opus track, the protocol on a data channel."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+from aiortc import (
+    RTCBundlePolicy,
+    RTCConfiguration,
+    RTCDataChannel,
+    RTCPeerConnection,
+    RTCRtpSender,
+    RTCSessionDescription,
+)
+from loguru import logger
+
+from agent_tts.errors import SlowConsumer, SpeechError, at_capacity
+from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.serve.guard import Client
+from agent_tts.serve.node import Node
+from agent_tts.serve.session import Session
+from agent_tts.serve.transports import ice
+from agent_tts.serve.transports.rtc_track import SpeechTrack
+from agent_tts.serve.transports.sdp import DEFAULT_MAX_MESSAGE, Offer
+
+CLOSE_S = 1.0  # for aiortc to take a connection down
+LINGER_S = 1.0  # for the last messages of a session that closes
+
+MAX_BUFFERED = 262_144  # bytes of messages that wait for a client
+MAX_BYTES_PER_S = 4 * 1_024 * 1_024  # from a client; SCTP would put any flood together in memory first
+MAX_STRAY_CHANNELS = 8  # data channels that are not ours
+
+# How long a client may be silent, in seconds: one that has pinged once, as the page does each second; and any other,
+# whose receiver reports count too (libwebrtc sends them every 2.5 to 7.5 s).
+PING_SILENCE_S = 4.0
+RTCP_SILENCE_S = 10.0
+LOOK_S = 0.5  # between two looks
+
+
+class RtcPeer:
+    """One client over WebRTC: its connection, its track, its session, and the only task that ends them.
+
+    Args:
+        node: what it speaks for.
+        client: who asked; counted until the peer is closed.
+
+    Raises:
+        AtCapacity: the node, or this client, has as many peers or sessions as it may have.
+    """
+
+    def __init__(self, node: Node, client: Client) -> None:
+        limit = node.settings.limits.rtc_peers
+        if len(node.peers) >= limit:
+            raise at_capacity("WebRTC peers", limit)
+        self._node = node
+        self.client = client
+        # Set when there may be something to send.
+        self._wake = asyncio.Event()
+        self._track = SpeechTrack(self._wake.set, node.metrics.rtc_lateness.observe)
+        self._connection = RTCPeerConnection(
+            RTCConfiguration(iceServers=ice.servers(node.settings), bundlePolicy=RTCBundlePolicy.MAX_BUNDLE)
+        )
+        self._connection.on("datachannel", self._on_channel)
+        self._connection.on("connectionstatechange", self._on_state)
+        # Sends the track; its RTCP tells of life.
+        self._sender: RTCRtpSender = self._connection.addTransceiver(self._track, direction="sendonly").sender
+        # Released when the peer is closed.
+        self._permit = contextlib.ExitStack()
+        self._permit.enter_context(node.guard.admit(client))
+        self._session = Session(node, "rtc", playout=self._track)
+        self._codec = protocol.NativeCodec()
+        self._session.waker = self._wake.set
+        # Unguessable; names the peer in DELETE and in session.created.
+        self.id = self._session.id
+        # Bytes that the client takes in one message.
+        self._max_message = DEFAULT_MAX_MESSAGE
+        # The protocol's data channel; None until the client has opened it.
+        self._channel: RTCDataChannel | None = None
+        # Other data channels that the client has opened.
+        self._stray_channels = 0
+        # Until when the client must have opened the data channel.
+        self._channel_due = time.monotonic() + 3 * node.settings.timeouts.handshake_s
+        # When the client was last known to be alive: by a message or, unless it pings, by a receiver report.
+        self._alive_at = time.monotonic()
+        # Whether it has ever sent a `ping`.
+        self._pings = False
+        # The last receiver report, as its wall clock time. Only ever compared for being another one.
+        self._report: object = None
+        # Bytes received until the last look, and when that was.
+        self._received = (0, time.monotonic())
+        # Since when more than MAX_BUFFERED waits for the client, or None.
+        self._stuck_since: float | None = None
+        # Why the peer is to be closed; set once.
+        self._why: str | None = None
+        self._gone = asyncio.Event()
+        node.peers[self.id] = self
+        # Watches, and tears everything down in the end. Awaited by `close`.
+        self._task = asyncio.create_task(self._live(), name=f"peer {self.id}")
+
+    async def answer(self, offer: Offer) -> str:
+        """Negotiate; the SDP of the answer, with all of the node's candidates in it.
+
+        Cancelling it is safe; the peer is to be closed then, as after an error.
+        """
+        self._max_message = offer.max_message
+        await self._connection.setRemoteDescription(RTCSessionDescription(sdp=offer.sdp, type="offer"))
+        ice.bound_gathering(self._sender)
+        await self._connection.setLocalDescription(await self._connection.createAnswer())
+        return str(self._connection.localDescription.sdp)
+
+    def hang_up(self, why: str) -> None:
+        """Let the peer close. Idempotent; the first reason counts."""
+        if self._why is None:
+            self._why = why
+            self._gone.set()
+
+    async def close(self) -> None:
+        """Close, and wait until nothing of the peer is left. Idempotent. Cancelling the wait is safe."""
+        self.hang_up("closed")
+        await asyncio.shield(self._task)
+
+    async def wait_closed(self) -> None:
+        """Wait until the peer has closed for a reason of its own. Cancelling it is safe."""
+        await asyncio.shield(self._task)
+
+    # ------------------------------------------------------------ life
+
+    async def _live(self) -> None:
+        pump = asyncio.create_task(self._pump(), name=f"pump of peer {self.id}")
+        pump.add_done_callback(lambda _: self.hang_up("a fault of the node"))
+        try:
+            while (why := self._verdict(time.monotonic())) is None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await self._gone.wait()
+                await self._look()
+            logger.info("rtc peer {}: {}", self.id, why)
+        finally:
+            pump.cancel()
+            (fault,) = await asyncio.gather(pump, return_exceptions=True)
+            if not isinstance(fault, asyncio.CancelledError):
+                logger.error("rtc peer {}: its pump failed: {}", self.id, type(fault).__name__)
+            self._session.close()
+            self._track.stop()
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await self._connection.close()
+            except TimeoutError:
+                logger.error("rtc peer {}: the connection did not close in {:g} s", self.id, CLOSE_S)
+            del self._node.peers[self.id]
+            self._permit.close()
+
+    async def _look(self) -> None:
+        """Take note of the client's receiver reports and of what it has sent."""
+        stats = (await self._sender.getStats()).values()
+        now = time.monotonic()
+        report = next((item.timestamp for item in stats if item.type == "remote-inbound-rtp"), None)
+        if report != self._report:
+            self._report = report
+            if not self._pings:
+                self._alive_at = now
+        received = next((item.bytesReceived for item in stats if item.type == "transport"), 0)
+        before, at = self._received
+        if now - at >= 1.0:
+            self._received = (received, now)
+            if received - before > MAX_BYTES_PER_S * (now - at):
+                self.hang_up("the client floods the connection")
+        self._session.expire()
+
+    def _verdict(self, now: float) -> str | None:
+        """Why the peer is to be closed now; None while it may live."""
+        if self._why is not None:
+            return self._why
+        if self._channel is None:
+            return "no data channel was opened" if now > self._channel_due else None
+        if now - self._alive_at > (PING_SILENCE_S if self._pings else RTCP_SILENCE_S):
+            return "the client is gone"
+        if self._stuck_since is not None and now - self._stuck_since > self._node.settings.timeouts.write_s:
+            self._node.metrics.refused.labels("slow_consumer").inc()
+            return "the client takes no messages"
+        return None
+
+    def _on_state(self) -> None:
+        if self._connection.connectionState in ("failed", "closed"):
+            self.hang_up(f"the connection is {self._connection.connectionState}")
+
+    # ------------------------------------------------------------ messages and audio
+
+    def _on_channel(self, channel: RTCDataChannel) -> None:
+        if channel.label != protocol.SUBPROTOCOL or self._channel is not None:
+            channel.close()
+            self._stray_channels += 1
+            if self._stray_channels > MAX_STRAY_CHANNELS:
+                self.hang_up("the client opens too many data channels")
+            return
+        self._channel = channel
+        self._alive_at = time.monotonic()
+        channel.bufferedAmountLowThreshold = MAX_BUFFERED // 2
+        channel.on("bufferedamountlow", self._wake.set)
+        channel.on("message", self._on_message)
+        channel.on("close", lambda: self.hang_up("the client closed its data channel"))
+        self._wake.set()
+
+    def _on_message(self, data: str | bytes) -> None:
+        self._alive_at = time.monotonic()
+        size = len(data if isinstance(data, bytes) else data.encode())
+        if size > self._node.settings.limits.message_bytes:
+            self.hang_up("a message is too long")
+            return
+        self._pings = self._pings or _is_ping(data)
+        try:
+            self._session.receive(self._codec.decode(data))
+        except SlowConsumer as error:
+            self._node.metrics.refused.labels(error.code).inc()
+            self.hang_up(error.message)
+
+    async def _pump(self) -> None:
+        """Move what the session has to say: messages to the data channel, audio to the track."""
+        while True:
+            self._wake.clear()
+            if self._channel is not None:
+                self._send_all(self._channel)
+                if self._session.closing is not None:
+                    await self._linger(self._channel)
+                    self.hang_up(self._session.closing[1])
+            await self._wake.wait()
+
+    def _send_all(self, channel: RTCDataChannel) -> None:
+        while channel.readyState == "open" and channel.bufferedAmount < MAX_BUFFERED:
+            item = self._session.poll()
+            if item is None:
+                break
+            if isinstance(item, AudioChunk):
+                self._track.write(item.context_no, item.payload)
+            elif (message := _fit(item, self._max_message)) is not None:
+                channel.send(message)
+        if channel.bufferedAmount < MAX_BUFFERED:
+            self._stuck_since = None
+        elif self._stuck_since is None:
+            self._stuck_since = time.monotonic()
+
+    async def _linger(self, channel: RTCDataChannel) -> None:
+        """Let the engine's last events come in and the last messages go out; aiortc does not tell when they have."""
+        channel.bufferedAmountLowThreshold = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                await asyncio.sleep(LINGER_S / 10)
+                self._send_all(channel)
+                while channel.bufferedAmount:
+                    self._wake.clear()
+                    await self._wake.wait()
+        await asyncio.sleep(LINGER_S / 10)
+
+
+def _is_ping(data: str | bytes) -> bool:
+    try:
+        return isinstance(protocol.check(protocol.load(data)), protocol.Ping)
+    except SpeechError:
+        return False
+
+
+def _fit(message: Message, limit: int) -> str | None:
+    """The message as a client can take it that takes `limit` bytes, or None when it is to be left out.
+
+    Only text makes messages long, and at most these two kinds: a `context.cancelled` loses its texts, and `words` with
+    a word of ten thousand characters are not told.
+    """
+    text = protocol.dump(message)
+    if len(text) <= limit:  # JSON of the protocol is ASCII
+        return text
+    if message["type"] != "context.cancelled":
+        return None
+    return protocol.dump(message | {"heard_text": None, "unheard_text": None})

@@ -1,0 +1,205 @@
+"""One session on one WebSocket, with a single reader and a single writer, in any language that has a codec."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loguru import logger
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketState
+
+from agent_tts.errors import Draining, SlowConsumer, SpeechError
+from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.adapter import Codec, QueueingCodec
+from agent_tts.serve.limits import TokenBucket
+from agent_tts.serve.node import Node
+from agent_tts.serve.routes import openai
+from agent_tts.serve.session import Session
+from agent_tts.serve.transports.writer import LINK, WRITE_BYTES, WebSocketLink, Writer
+
+# Close codes of errors that refuse a connection as a whole.
+CLOSE_CODES = {"unauthorized": 1008, "at_capacity": 1013, "draining": 1012}
+
+# Messages of one connection; faster ones wait, in the end in the client. An agent sends a hundred tokens a second; what
+# the buffers hold, about 2000 messages, has to pass within `ping_s` or the pong behind it comes too late.
+MESSAGES_PER_S = 1_000
+MESSAGES_BURST = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The language of a route."""
+
+    name: str  # in metrics
+    make_codec: Callable[[WebSocket], Codec]  # for a new connection, by its path and query; never fails
+    subprotocol: str | None = None
+    key_query: str | None = None  # a query parameter that may carry the API key, where clients give it so
+    denies: bool = False  # refused before it is a WebSocket, by an HTTP status; otherwise by a message and a close code
+    denial_header: str | None = None  # of such a refusal, in which clients look for its reason
+
+
+NATIVE = Dialect("websocket", lambda _: protocol.NativeCodec(), protocol.SUBPROTOCOL)
+
+
+class StreamEndpoint:
+    """The ASGI application of a route."""
+
+    def __init__(self, node: Node, dialect: Dialect = NATIVE) -> None:
+        self._node = node
+        self._dialect = dialect
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        websocket = WebSocket(scope, receive, send)
+        dialect = self._dialect
+        codec = dialect.make_codec(websocket)
+        if not dialect.denies:
+            await self._accept(websocket)
+        try:
+            client = self._node.guard.authorize(
+                websocket.headers, websocket.query_params, token_ok=True, key_query=dialect.key_query
+            )
+            if self._node.service.draining:
+                raise Draining("the node is going away: use another one")
+            with self._node.guard.admit(client):
+                if dialect.denies:
+                    await self._accept(websocket)
+                await Connection(self._node, websocket, send, dialect, codec).run()
+        except SpeechError as error:
+            self._node.metrics.refused.labels(error.code).inc()
+            if websocket.application_state is WebSocketState.CONNECTING:
+                await self._deny(websocket, error)
+            else:
+                await self._refuse(websocket, codec, error)
+
+    async def _accept(self, websocket: WebSocket) -> None:
+        ours, offered = self._dialect.subprotocol, websocket.scope.get("subprotocols", [])
+        async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
+            await websocket.accept(subprotocol=ours if ours in offered else None)
+
+    async def _deny(self, websocket: WebSocket, error: SpeechError) -> None:
+        with contextlib.suppress(Exception):  # the client may be gone: it was to be refused anyway
+            async with asyncio.timeout(self._node.settings.timeouts.write_s):
+                await websocket.receive()  # that it wants to connect
+                body = openai.ErrorBody.of_error(error).model_dump()
+                header = self._dialect.denial_header
+                headers: dict[str, str] = (
+                    {} if header is None else {header: error.message.encode("ascii", "replace").decode()}
+                )
+                await websocket.send_denial_response(JSONResponse(body, error.status, headers))
+
+    async def _refuse(self, websocket: WebSocket, codec: Codec, error: SpeechError) -> None:
+        write_s = self._node.settings.timeouts.write_s
+        asyncio.get_running_loop().call_later(write_s, websocket.scope["extensions"][LINK].transport.abort)
+        with contextlib.suppress(Exception):  # the client may be gone: it was to be refused anyway
+            async with asyncio.timeout(write_s):
+                for message in codec.encode(protocol.build_error(error, fatal=True)):
+                    await websocket.send({"type": "websocket.send", _kind(message): message})
+                await websocket.close(CLOSE_CODES.get(error.code, 1011), error.message)
+
+
+class Connection:
+    """Moves messages between a socket and its session."""
+
+    def __init__(self, node: Node, websocket: WebSocket, send: Send, dialect: Dialect, codec: Codec) -> None:
+        self._node = node
+        self._codec = codec
+        # The same where it holds messages back, otherwise None.
+        self._queue = codec if isinstance(codec, QueueingCodec) else None
+        self._websocket = websocket
+        self._writer = Writer(websocket.scope, send, node.settings.timeouts.write_s)
+        self._link: WebSocketLink = websocket.scope["extensions"][LINK]
+        self._session = Session(node, dialect.name)
+        if dialect is not NATIVE:  # whose clients are told to answer pings at any time
+            self._link.demand_pongs(lambda: self._session.is_speaking)
+        # Looks whether the session has been idle for too long. None before `run` and after it.
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        # Completed when the session may have something to say; made anew before the writer listens to it again.
+        self._awake: asyncio.Future[None] = self._loop.create_future()
+        self._session.waker = self._wake
+
+    async def run(self) -> None:
+        """Serve until either side closes. Cancelling it stops all speech of the connection at once."""
+        writing = asyncio.create_task(self._write(), name=f"writer of session {self._session.id}")
+        self._look()
+        try:
+            self._session.receive(self._codec.begin())
+            await self._read()
+        except SlowConsumer:
+            self._cut()
+        finally:
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
+            self._session.close()
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+
+    async def _read(self) -> None:
+        clock = self._loop.time
+        allowed = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, clock())
+        while True:
+            message = await self._websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            await asyncio.sleep(allowed.take(clock()))  # if only to let others have their turn
+            text = message.get("text")
+            self._session.receive(self._codec.decode(message["bytes"] if text is None else text))
+
+    async def _write(self) -> None:
+        """Ends after a close frame, or by cutting a connection that takes nothing: then the reader sees its end."""
+        try:
+            while True:
+                if self._awake.done():
+                    self._awake = self._loop.create_future()
+                await self._writer.room()
+                if not self._say():
+                    continue
+                closing = self._codec.closing or self._session.closing
+                if closing is not None:
+                    code, reason = closing
+                    await self._writer.write({"type": "websocket.close", "code": code, "reason": reason})
+                    return
+                await self._awake
+        except SlowConsumer:
+            self._cut()
+        except Exception as error:  # noqa: BLE001 - the edge of a task: a writer that failed takes its connection along
+            if not self._writer.is_closing:
+                logger.error("session {}: writer failed: {}", self._session.id, type(error).__name__)
+            self._writer.cut()
+
+    def _wake(self) -> None:
+        if not self._awake.done():
+            self._awake.set_result(None)
+
+    def _say(self) -> bool:
+        """Write what the session has to say now, in one write and up to its size; whether that was all."""
+        messages: list[str | bytes] = []
+        size = 0
+        while size < WRITE_BYTES:
+            if self._codec.closing is not None or (item := self._session.poll()) is None:
+                break
+            for message in self._codec.encode(item):
+                messages.append(message)
+                size += len(message)
+            if self._queue is not None:
+                self._session.receive(self._queue.follow())
+        if messages:
+            self._link.write(messages)
+        return size < WRITE_BYTES
+
+    def _look(self) -> None:
+        """Let the session expire if it is time, and look again when it may be."""
+        self._idle_timer = self._loop.call_later(self._session.expire(), self._look)
+
+    def _cut(self) -> None:
+        self._node.metrics.refused.labels("slow_consumer").inc()
+        logger.warning("session {}: slow_consumer, connection cut", self._session.id)
+        self._writer.cut()
+
+
+def _kind(message: str | bytes) -> str:
+    return "bytes" if isinstance(message, bytes) else "text"

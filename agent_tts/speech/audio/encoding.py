@@ -1,0 +1,98 @@
+"""Audio as a client wants it: one interface for every encoding and rate."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Protocol, cast
+
+from agent_tts.events import SAMPLE_RATE
+from agent_tts.protocol.formats import check_format
+from agent_tts.speech.audio.muxer import Muxer
+from agent_tts.speech.audio.opus import RELIABLE_MS, OpusEncoder
+from agent_tts.speech.audio.pcm import PcmEncoding, Transcoder
+
+Chunk = tuple[bytes, int]  # a payload for one message, and its number of samples at the output rate
+
+
+class Encoder(Protocol):
+    """One stream of pcm_s16le, 24 kHz, mono, as chunks of an encoding. What comes out does not depend on the cuts."""
+
+    def encode(self, pcm: bytes) -> list[Chunk]:
+        """What can be sent now. `pcm` holds whole samples."""
+        ...
+
+    def flush(self) -> list[Chunk]:
+        """The rest, at the end of the stream; nothing may be encoded after it."""
+        ...
+
+
+def make_encoder(encoding: str, sample_rate: int, bit_rate: int | None = None) -> Encoder:
+    """An encoder for one stream.
+
+    opus gives one packet of 80 ms a chunk, the last one filled up with silence. ogg_opus and mp3 are files: a chunk is
+    their next bytes, and its samples are those that went in. All others give one chunk for each piece of pcm.
+
+    Args:
+        bit_rate: of ogg_opus and mp3, bits per second, or the nearest that there is; None is 48 000 and 64 000.
+
+    Raises:
+        UnsupportedFormat: see `check_format`.
+    """
+    check_format(encoding, sample_rate)
+    if encoding == "opus":
+        return _OpusChunks(OpusEncoder(sample_rate, RELIABLE_MS))
+    if encoding == "ogg_opus":
+        return _FileChunks(Muxer("opus", SAMPLE_RATE, bit_rate), SAMPLE_RATE, sample_rate // SAMPLE_RATE)
+    if encoding == "mp3":
+        return _FileChunks(Muxer("mp3", sample_rate, bit_rate), sample_rate)
+    return Transcoder(cast(PcmEncoding, encoding), sample_rate)
+
+
+class _OpusChunks:
+    """Opus packets with their number of samples."""
+
+    def __init__(self, opus: OpusEncoder) -> None:
+        self._opus = opus
+
+    def encode(self, pcm: bytes) -> list[Chunk]:
+        return [(packet, self._opus.packet_samples) for packet in self._opus.encode(pcm)]
+
+    def flush(self) -> list[Chunk]:
+        return [(packet, self._opus.packet_samples) for packet in self._opus.flush()]
+
+
+class _FileChunks:
+    """A file's bytes as they come, with the number of samples that went in since the last.
+
+    Args:
+        sample_rate: Hz at which the muxer takes its pcm.
+        scale: samples of the file's own count for each of those.
+    """
+
+    def __init__(self, muxer: Muxer, sample_rate: int, scale: int = 1) -> None:
+        self._muxer = muxer
+        self._pcm = Transcoder("pcm_s16le", sample_rate)
+        self._scale = scale
+        # Samples that went in and have not been told.
+        self._samples = 0
+        # Closes the muxer: at the end, or when a stream that has none is dropped.
+        self._close = weakref.finalize(self, muxer.close)
+        self._close.atexit = False
+
+    def encode(self, pcm: bytes) -> list[Chunk]:
+        return self._told(b"".join(self._mux(chunk) for chunk in self._pcm.encode(pcm)))
+
+    def flush(self) -> list[Chunk]:
+        body = b"".join(self._mux(chunk) for chunk in self._pcm.flush())
+        return self._told(body + (self._close() or b""))
+
+    def _mux(self, chunk: Chunk) -> bytes:
+        pcm, samples = chunk
+        self._samples += samples * self._scale
+        return self._muxer.encode(pcm)
+
+    def _told(self, body: bytes) -> list[Chunk]:
+        if not body:
+            return []
+        samples, self._samples = self._samples, 0
+        return [(body, samples)]

@@ -1,0 +1,199 @@
+"""One engine of a node, as the service sees it: the way to it, its streams, and whether it really speaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+from loguru import logger
+
+from agent_tts.errors import RETRY_MS
+from agent_tts.events import Command, EngineInfo, Event, Finished, Hello, Open, Pong, SpeechOptions
+from agent_tts.speech.placement import Load
+from agent_tts.speech.routing import Routing
+from agent_tts.speech.utterance import Speech
+
+# Greeted and heard; greeted and not heard yet; to be started again; given up.
+State = Literal["ready", "starting", "lost", "failed"]
+
+
+class Link(Protocol):
+    """The way to an engine loop, in another process or in this one."""
+
+    async def start(self) -> None:
+        """Bring the engine up; its `Hello` has been handed out when this returns."""
+        ...
+
+    def send(self, command: Command) -> None:
+        """Never blocks; a command to a lost engine is dropped."""
+        ...
+
+    async def close(self) -> None:
+        """Stop the engine and everything that watches it. Idempotent."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether an engine is there and answers."""
+        ...
+
+    @property
+    def failed(self) -> asyncio.Event:
+        """Set when it has given up on bringing an engine back."""
+        ...
+
+
+LinkFactory = Callable[[Callable[[list[Event]], None], Callable[[str], None]], Link]
+
+
+class Watcher(Protocol):
+    """Who is told how the engines are, each by its number. No method may raise or await."""
+
+    def started(self, engine: int, info: EngineInfo) -> None:
+        """It has come up."""
+        ...
+
+    def pulse(self, engine: int, pong: Pong) -> None:
+        """It has answered a heartbeat."""
+        ...
+
+    def lost(self, engine: int) -> None:
+        """It is gone; `started` follows if it comes back."""
+        ...
+
+
+class SpeechEngine:
+    """Owns the link to one engine and every open `Speech` there. What befalls it concerns no other engine's streams."""
+
+    def __init__(self, number: int, make_link: LinkFactory, watcher: Watcher | None) -> None:
+        # Its place among the node's engines, from 0.
+        self.number = number
+        self._watcher = watcher
+        self._link = make_link(self._on_events, self._on_lost)
+        # Open streams by id.
+        self._open: dict[int, Speech] = {}
+        # Id of the next stream. A u32, which four billion streams do not exhaust in an engine's life.
+        self._next_id = 1
+        # What the engine is; kept over a restart, so that requests can be checked meanwhile. None before the first.
+        self.info: EngineInfo | None = None
+        # How many streams may wait for a slot there.
+        self._queue = 0
+        # Frames of a stream that are made ahead of its credit, at most; see `Speech`.
+        self._window = 1
+        # Whether a real synthesis has succeeded since the engine started.
+        self.ready = False
+        # The first synthesis after a start, or None.
+        self._trial: Speech | None = None
+        # Set whenever no stream is open.
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine is there and answers."""
+        return self._link.alive
+
+    @property
+    def failed(self) -> bool:
+        """Whether the engine is down for good."""
+        return self._link.failed.is_set()
+
+    @property
+    def state(self) -> State:
+        """How it is, in a word."""
+        if self.alive:
+            return "ready" if self.ready else "starting"
+        return "failed" if self.failed else "lost"
+
+    @property
+    def speaking(self) -> int:
+        """Open streams, waiting ones included."""
+        return len(self._open)
+
+    @property
+    def load(self) -> Load:
+        """For the choice among several engines. Known here: it does not wait for a heartbeat."""
+        return Load(len(self._open), self.info.slots if self.info is not None else 1, self._queue)
+
+    async def start(self) -> None:
+        """Bring the engine up.
+
+        Raises:
+            SettingsError: it cannot be set up like that.
+            EngineLost: it did not come up; the message says why.
+        """
+        await self._link.start()
+
+    async def close(self) -> None:
+        """Stop the engine; its streams have been failed before. Idempotent."""
+        await self._link.close()
+
+    def open(self, options: SpeechOptions) -> Speech:
+        """Start a stream with options that are resolved: it takes a slot, or a place in the queue, at once."""
+        speech = Speech(self._next_id, self._link.send, self._window, self.number)
+        self._next_id += 1
+        self._open[speech.stream] = speech
+        self.idle.clear()
+        self._link.send(Open(speech.stream, options))
+        return speech
+
+    def fail_all(self, code: str, message: str) -> None:
+        """End every stream with an error."""
+        self._trial = None  # its failure says nothing new
+        for stream in list(self._open):
+            speech = self._open[stream]
+            self._forget(stream)
+            speech.deliver(Finished(stream, "error", code=code, message=message, retry_after_ms=RETRY_MS))
+
+    # ------------------------------------------------------------ the link's side
+
+    def _on_events(self, new: list[Event]) -> None:
+        for event in new:
+            if isinstance(event, Hello):
+                self._on_hello(event)
+            elif isinstance(event, Pong):
+                if self._watcher is not None:
+                    self._watcher.pulse(self.number, event)
+            elif (speech := self._open.get(event.stream)) is not None:
+                if isinstance(event, Finished):
+                    self._forget(event.stream)
+                    if event.code == "internal":  # why is in the engine's own log
+                        logger.error("stream {} failed: {}", speech.name, event.message)
+                speech.deliver(event)
+
+    def _on_hello(self, hello: Hello) -> None:
+        self.info, self._queue, self._window = hello.info, hello.queue, hello.window
+        if self._watcher is not None:
+            self._watcher.started(self.number, hello.info)
+        self._trial = trial = self.open(Routing(hello.info).resolve(SpeechOptions(lead_ms=None)))
+        self._forget_when_heard(trial)
+        trial.write("ready")
+        trial.end()
+
+    def _forget_when_heard(self, trial: Speech) -> None:
+        """Let `trial` take its own audio, and call the engine ready when there was some and nothing failed."""
+
+        def hear() -> None:
+            while trial.poll() is not None:
+                pass
+            if trial.finished is not None and trial is self._trial:
+                self._trial = None
+                self.ready = trial.finished.reason in ("end", "length") and trial.samples > 0
+                if not self.ready:
+                    why = trial.finished.message or "it gave no audio"
+                    logger.error("engine {}: its first synthesis failed: {}", self.number, why)
+
+        trial.waker = hear
+
+    def _on_lost(self, why: str) -> None:
+        logger.error("engine {} is lost with {} streams: {}", self.number, len(self._open), why)
+        self.ready = False
+        if self._watcher is not None:
+            self._watcher.lost(self.number)
+        self.fail_all("engine_lost", "the engine was lost; it restarts by itself: try again")
+
+    def _forget(self, stream: int) -> None:
+        del self._open[stream]
+        if not self._open:
+            self.idle.set()

@@ -1,0 +1,292 @@
+"""Times for a text whose audio is still being made: estimated ahead, fitted to what has been heard behind. Pure.
+
+The text is a row of marks with nominal lengths. A *pin* says when a mark starts: there was a gap in the audio, the
+point of a flush, or the end. Between two pins the marks share the time by their lengths; after the last they go on at
+the pace that was learned up to it.
+
+Which pause of the text a gap is, if any, may show only later: the best few guesses are kept, as a beam.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from agent_tts.speech.words.lengths import SENTENCE_PAUSE_MS
+from agent_tts.speech.words.silences import Gap, Silences
+
+# Speech of normal pace that is taken as heard before the first, in ms; pauses likewise.
+PRIOR_MS = 1_500.0
+PRIOR_PAUSES = 1.0
+
+# The cost of a guess. Speech between two pins that is off by so much costs 1, and more by the square; the share is
+# larger as long as little has been heard.
+OFF_MS, OFF_SHARE, OFF_EARLY = 80.0, 0.1, 0.2
+# A gap that is twice as long as its pause should be, or half of it.
+DOUBLE = 1.0
+# A pause of the text that went by without a gap; a gap that is none of the text's, by its length, squared.
+SKIPPED_SENTENCE, SKIPPED_CLAUSE = 4.0, 1.0
+STRAY_MS, STRAY_MOST = 150.0, 6.0
+
+GUESSES = 4  # kept
+OPEN_PINS = 8  # of a guess; older ones are certain
+LOOK_AHEAD = 6  # pauses of the text that a gap may be
+HOPELESS = 36.0  # the cost of a pause that is so much too late that those behind it are not looked at
+
+# A pause that is this late, in ms and as a share of the speech before it, is none. Sentences hardly ever end without.
+LATE_CLAUSE = (150.0, 0.2)
+LATE_SENTENCE = (400.0, 0.6)
+
+
+class Pin(NamedTuple):
+    """Where a mark starts."""
+
+    mark: int
+    end_ms: float  # when the mark before it ends
+    start_ms: float
+
+
+class Pause(NamedTuple):
+    """Where a pause is expected."""
+
+    mark: int  # that follows it
+    nominal_ms: float
+    skipped: float  # the cost of its going by without a gap
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """Which gaps of the audio are which pauses of the text."""
+
+    pins: tuple[Pin, ...]  # the last ones; never empty
+    spoken: tuple[float, float]  # nominal and real ms of speech heard between pins
+    paused: tuple[float, float]  # the same of pauses
+    cost: float = 0.0
+
+    @property
+    def last(self) -> Pin:
+        return self.pins[-1]
+
+    @property
+    def pace(self) -> float:
+        """Real ms of speech for a nominal one."""
+        return self.spoken[1] / self.spoken[0]
+
+    @property
+    def rest(self) -> float:
+        """Real ms of a pause for a nominal one."""
+        return self.paused[1] / self.paused[0]
+
+
+class Option(NamedTuple):
+    """What a gap may be, by a guess."""
+
+    cost: float  # of the guess that follows
+    guess: Guess
+    what: Pause | Pin  # a pause of the text; or none of them: the guess's last pin, perhaps moved
+
+
+class Fit:
+    """Marks in, audio in, times out.
+
+    Args:
+        speed: how fast it is spoken; 1 is normal.
+        pace: of the voice: real time for nominal time, at speed 1.
+    """
+
+    def __init__(self, speed: float = 1.0, pace: float = 1.0) -> None:
+        self._speed = speed
+        # Nominal ms of speech, and of pauses, before each mark; one more than there are marks.
+        self._speech = array("d", [0.0])
+        self._silence = array("d", [0.0])
+        # The pauses, in order, and the marks that follow them.
+        self._pauses: list[Pause] = []
+        self._after: list[int] = []
+        # What the audio tells.
+        self._silences = Silences()
+        # Gaps that nobody has asked about yet: what they may be is the dear part.
+        self._gaps: list[Gap] = []
+        # Counts whatever may move a mark that is there.
+        self.revision = 0
+        # The best guess comes first. Its pins follow on these, which all guesses share.
+        rest_ms = PRIOR_PAUSES * SENTENCE_PAUSE_MS
+        start = Guess((Pin(0, 0.0, 0.0),), (PRIOR_MS, PRIOR_MS * pace / speed), (rest_ms, rest_ms / speed))
+        self._guesses = [start]
+        self._certain: list[Pin] = []
+        # Marks that cannot start before a time, because their text came so late; after the pins of the best guess.
+        self._floors: list[Pin] = []
+        # All pins by the best guess, in order, and their marks.
+        self._pins = [start.last]
+        self._pinned = [0]
+
+    def __len__(self) -> int:
+        """Number of marks."""
+        return len(self._speech) - 1
+
+    @property
+    def heard_ms(self) -> float:
+        """Length of the audio so far."""
+        return self._silences.heard_ms
+
+    @property
+    def pace(self) -> float:
+        """Of the voice at speed 1, as far as it was heard."""
+        self._place_gaps()
+        return self._guesses[0].pace * self._speed
+
+    def add(self, ms: float, pause_ms: float) -> None:
+        """One more mark of such a nominal length, and with such a pause after it."""
+        mark, heard_ms = len(self), self.heard_ms
+        if heard_ms > self.span(mark)[0]:
+            self.revision += 1
+            self._floors.append(Pin(mark, heard_ms, heard_ms))
+            self._follow(self._floors[-1])
+        self._speech.append(self._speech[-1] + ms)
+        self._silence.append(self._silence[-1] + pause_ms)
+        if pause_ms:
+            skipped = SKIPPED_SENTENCE if pause_ms >= SENTENCE_PAUSE_MS else SKIPPED_CLAUSE
+            self._pauses.append(Pause(mark + 1, pause_ms, skipped))
+            self._after.append(mark + 1)
+
+    def span(self, mark: int) -> tuple[float, float]:
+        """Start and end of a mark, in ms; of the one after the last, its start twice."""
+        self._place_gaps()
+        at = bisect_right(self._pinned, mark) - 1
+        pin = self._pins[at]
+        first = self._speech[mark] - self._speech[pin.mark]
+        last = self._speech[min(mark + 1, len(self))] - self._speech[pin.mark]
+        if at + 1 < len(self._pins):
+            following = self._pins[at + 1]
+            nominal = self._speech[following.mark] - self._speech[pin.mark]
+            pace = max(0.0, following.end_ms - pin.start_ms) / max(1.0, nominal)
+            return pin.start_ms + first * pace, pin.start_ms + last * pace
+        guess = self._guesses[0]
+        start_ms = pin.start_ms + (self._silence[mark] - self._silence[pin.mark]) * guess.rest
+        return start_ms + first * guess.pace, start_ms + last * guess.pace
+
+    def may_start(self, mark: int) -> bool:
+        """Whether a mark can have started: not in silence, and not before the pause that is expected before it."""
+        self._place_gaps()
+        pin = self._pins[-1]
+        if mark < pin.mark:
+            return True
+        if self._silences.silent:
+            return False
+        at = bisect_right(self._after, pin.mark)
+        if at == len(self._after) or self._after[at] > mark:
+            return True
+        due_ms = self.span(self._after[at] - 1)[1]
+        late_ms, share = LATE_SENTENCE if self._pauses[at].nominal_ms >= SENTENCE_PAUSE_MS else LATE_CLAUSE
+        return self.heard_ms > due_ms + late_ms + share * (due_ms - pin.start_ms)
+
+    # ------------------------------------------------------------ what is heard
+
+    def hear(self, pcm: bytes) -> None:
+        """The next piece of the audio: pcm_s16le at 24 kHz."""
+        if gaps := self._silences.hear(pcm):
+            self._gaps += gaps
+            self.revision += 1
+
+    def reach(self, mark: int, audio_ms: float) -> None:
+        """All marks before `mark` are within so much audio, and no other. Some of it may not have been heard yet."""
+        self._place_gaps()
+        sounded_ms = self._silences.sounded_until_ms
+        is_heard = audio_ms < self.heard_ms + 1  # it is in whole ms
+        end_ms = min(sounded_ms, audio_ms) if is_heard and sounded_ms is not None else audio_ms
+        able = [guess for guess in self._guesses if guess.last.mark < mark and guess.last.start_ms < end_ms]
+        if able:
+            best = min(able, key=lambda guess: guess.cost + self._off(guess, mark, end_ms) + self._skipped(guess, mark))
+            best = self._pinned_to(best, Pin(mark, end_ms, audio_ms))
+            self._certain += best.pins[:-1]
+            self._guesses = [replace(best, pins=best.pins[-1:], cost=0.0)]
+            self._choose()
+
+    def _place_gaps(self) -> None:
+        """Guess what the gaps are that were heard since somebody asked last; the text is as it was then."""
+        gaps, self._gaps = self._gaps, []
+        for gap in gaps:
+            self._keep([option for guess in self._guesses for option in self._options(guess, gap)], gap)
+
+    def _options(self, guess: Guess, gap: Gap) -> Iterator[Option]:
+        """What a gap may be: none of the text's pauses, or one of the next."""
+        last = guess.last
+        if gap.start_ms <= last.start_ms <= gap.end_ms:  # the silence after a flush, or before the first sound
+            yield Option(guess.cost, guess, last._replace(start_ms=gap.end_ms))
+            return
+        length_ms = gap.end_ms - gap.start_ms
+        yield Option(guess.cost + _stray_cost(gap), guess, last)
+        cost, rest = guess.cost, guess.rest
+        first = bisect_right(self._after, last.mark)
+        for pause in self._pauses[first : first + LOOK_AHEAD]:
+            off = self._off(guess, pause.mark, gap.start_ms)
+            if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - last.start_ms:
+                return  # those behind it are further off
+            yield Option(cost + off + DOUBLE * math.log2(length_ms / (pause.nominal_ms * rest)) ** 2, guess, pause)
+            cost += pause.skipped
+
+    def _expected(self, guess: Guess, mark: int) -> float:
+        """Real ms of speech up to a mark, since the last pin."""
+        return (self._speech[mark] - self._speech[guess.last.mark]) * guess.pace
+
+    def _off(self, guess: Guess, mark: int, end_ms: float) -> float:
+        """The cost of an end of speech before a mark."""
+        expected = self._expected(guess, mark)
+        share = OFF_SHARE + OFF_EARLY * PRIOR_MS / guess.spoken[0]
+        return ((end_ms - guess.last.start_ms - expected) / (OFF_MS + share * expected)) ** 2
+
+    def _skipped(self, guess: Guess, mark: int) -> float:
+        """The cost of the pauses before a mark that went by without a gap."""
+        first, last = bisect_right(self._after, guess.last.mark), bisect_left(self._after, mark)
+        return sum(pause.skipped for pause in self._pauses[first:last])
+
+    def _pinned_to(self, guess: Guess, pin: Pin, pause: Pause | None = None, cost: float = 0.0) -> Guess:
+        """The guess with one more pin, at a pause of the text or at its end."""
+        last, paused = guess.last, guess.paused
+        nominal, real = self._speech[pin.mark] - self._speech[last.mark], pin.end_ms - last.start_ms
+        if pause is not None:
+            paused = (paused[0] + pause.nominal_ms, paused[1] + pin.start_ms - pin.end_ms)
+        return Guess((*guess.pins, pin), (guess.spoken[0] + nominal, guess.spoken[1] + real), paused, cost)
+
+    def _keep(self, options: list[Option], gap: Gap) -> None:
+        """Keep the best, one for each last pin: what differs before it will not matter any more."""
+        best: dict[Pin | Pause, Option] = {}
+        for option in sorted(options, key=lambda option: option.cost):
+            best.setdefault(option.what, option)
+        kept = [self._taken(option, gap) for option in list(best.values())[:GUESSES]]
+        while len(kept[0].pins) > OPEN_PINS:
+            first = kept[0].pins[0]
+            self._certain.append(first)
+            kept = [replace(guess, pins=guess.pins[1:]) for guess in kept if guess.pins[0] == first and guess.pins[1:]]
+        least = kept[0].cost
+        self._guesses = [replace(guess, cost=guess.cost - least) for guess in kept]
+        self._choose()
+
+    def _taken(self, option: Option, gap: Gap) -> Guess:
+        cost, guess, what = option
+        if isinstance(what, Pin):
+            return replace(guess, pins=(*guess.pins[:-1], what), cost=cost)
+        return self._pinned_to(guess, Pin(what.mark, gap.start_ms, gap.end_ms), what, cost)
+
+    def _choose(self) -> None:
+        """The best guess decides."""
+        self.revision += 1
+        self._pins = [*self._certain, *self._guesses[0].pins]
+        self._pinned = [pin.mark for pin in self._pins]
+        last = self._pins[-1]
+        self._floors = [floor for floor in self._floors if floor.mark > last.mark and floor.start_ms > last.start_ms]
+        for floor in self._floors:
+            self._follow(floor)
+
+    def _follow(self, floor: Pin) -> None:
+        self._pins.append(floor)
+        self._pinned.append(floor.mark)
+
+
+def _stray_cost(gap: Gap) -> float:
+    """The cost of a gap that is none of the text's pauses."""
+    cost: float = ((gap.end_ms - gap.start_ms) / STRAY_MS) ** 2
+    return min(STRAY_MOST, cost)

@@ -1,0 +1,118 @@
+"""How long a piece of text takes to say, for want of a pronunciation: by the sounds that its letters stand for. Pure.
+
+The figures are least-squares fits to speech in a dozen languages. What counts is the proportion between the words of
+one sentence: the pace is learned from the audio (`agent_tts.speech.words.fitting`).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import NamedTuple
+
+from agent_tts.text.chars import is_cjk
+from agent_tts.text.numbers import cardinal
+from agent_tts.text.units import is_abbreviation
+
+# Milliseconds at normal speed.
+VOWEL_MS = 68.0  # a group of vowels
+GLIDE_MS = 20.0  # more for a group of several
+CONSONANT_MS = 64.0
+WORD_MS = 16.0  # more for each word
+FINAL_MS = 80.0  # more for the last word before a pause
+IDEOGRAPH_MS = 210.0
+KANA_MS = 110.0
+SYLLABLE_MS = 185.0  # of Hangul
+INITIAL_MS = 200.0  # a letter that is spelled out
+SYMBOL_MS = 300.0  # a sign with a name
+CLAUSE_PAUSE_MS = 150.0
+SENTENCE_PAUSE_MS = 300.0
+
+_CLOSERS = "[\"'”’)\\]»」』）]*$"
+_SENTENCE_END = re.compile(rf"(?:[.!?…]|[。！？।؟]){_CLOSERS}")
+_CLAUSE_END = re.compile(rf"[,;:—–、，；：،؛]{_CLOSERS}")
+# Of a token of any script: a number, one wide character, a run of other letters, or one sign.
+_WIDE = "[\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+_PIECE = re.compile(rf"\d+(?:[.,:]\d+)*|{_WIDE}|(?:(?!{_WIDE})[^\W\d_])+|.", re.DOTALL)
+_VOWELS = re.compile("[aeiouyæœøıаеёиоуыэюяіїєαεηιουω]+")
+# Letters that stand for one sound together.
+_DIGRAPHS = re.compile(r"sch|[tscpg]h|ck|ng|wh|qu|[sc]z|[rd]z|[ln]h|gn|([b-df-hj-np-tv-z])\1")
+_SILENT_LETTERS = {
+    "en": re.compile(r"(?<=[^\Waeiouy])e(?=s?$)(?<!le)(?<![sxzgc]e)|(?<=[^\Wdt])e(?=d$)|(?<=[aeiou])gh(?=t|$)"),
+    "fr": re.compile(r"(?<=\w\w)(?:ent|es|ts|[estxd])$"),
+}
+
+
+class Length(NamedTuple):
+    """A token's pieces, each with its characters and nominal milliseconds, and the pause after the last."""
+
+    pieces: tuple[tuple[int, float], ...]
+    pause_ms: float
+
+
+def length(token: str, language: str = "en") -> Length:
+    """How long a token of text without white space takes to say at normal speed.
+
+    Args:
+        language: a code, of which the part before the first hyphen counts.
+    """
+    language = language.partition("-")[0]
+    pause_ms = _pause_ms(token)
+    pieces: list[list[float]] = []
+    for match in _PIECE.finditer(token):
+        text = match[0]
+        ms = _ms(text, language)
+        joins = pieces and not is_cjk(text[0]) and not is_cjk(token[match.start() - 1])
+        if joins or (pieces and not ms):
+            pieces[-1][0] += len(text)
+            pieces[-1][1] += ms
+        else:
+            pieces.append([len(text), ms])
+    if pieces:
+        pieces[-1][1] += FINAL_MS if pause_ms else 0.0
+    return Length(tuple((int(chars), ms) for chars, ms in pieces), pause_ms)
+
+
+def _pause_ms(token: str) -> float:
+    if _SENTENCE_END.search(token):
+        return 0.0 if is_abbreviation(token) else SENTENCE_PAUSE_MS
+    return CLAUSE_PAUSE_MS if _CLAUSE_END.search(token) else 0.0
+
+
+def _ms(piece: str, language: str) -> float:
+    first = piece[0]
+    if first.isdecimal():
+        return _number_ms(piece, language)
+    if not first.isalpha():
+        return SYMBOL_MS if first in "%&@+=€$£#°" else 0.0
+    if is_cjk(first):
+        return KANA_MS if "\u3041" <= first <= "\u30ff" else IDEOGRAPH_MS
+    if "\uac00" <= first <= "\ud7a3":
+        return SYLLABLE_MS * len(piece)
+    if piece.isupper() and 1 < len(piece) <= 5 and (len(piece) <= 3 or not _VOWELS.search(piece.lower())):
+        return INITIAL_MS * len(piece)
+    return _word_ms(piece.lower(), language)
+
+
+def _word_ms(word: str, language: str) -> float:
+    if "\u0900" <= word[0] <= "\u0dff":  # each consonant of the scripts of India has a vowel, unless a mark kills it
+        consonants = sum(unicodedata.category(char) == "Lo" for char in word)
+        vowels = max(1, consonants - sum(unicodedata.combining(char) == 9 for char in word) - (len(word) > 1))
+        return WORD_MS + VOWEL_MS * vowels + CONSONANT_MS * consonants
+    if "\u0590" <= word[0] <= "\u06ff":  # Hebrew and Arabic write few vowels
+        return WORD_MS + (VOWEL_MS / 2 + CONSONANT_MS) * len(word)
+    letters = "".join(char for char in unicodedata.normalize("NFD", word) if not unicodedata.combining(char))
+    if len(letters) > 3 and (silent := _SILENT_LETTERS.get(language)):
+        letters = silent.sub("", letters)
+    groups = _VOWELS.findall(letters)
+    consonants = len(_VOWELS.sub("", _DIGRAPHS.sub("t", letters)))
+    glides = sum(len(group) > 1 for group in groups)
+    return WORD_MS + VOWEL_MS * max(0.5, len(groups)) + GLIDE_MS * glides + CONSONANT_MS * consonants
+
+
+def _number_ms(number: str, language: str) -> float:
+    """Of a number in digits, said as one, or digit by digit where it is long or begins with a zero."""
+    digits = re.sub(r"\D", "", number)
+    if len(digits) > 12 or (digits[0] == "0" and len(digits) > 1):
+        return sum(_number_ms(digit, language) for digit in digits)
+    return sum(_word_ms(word, language) for word in re.findall(r"[^\W\d_]+", cardinal(int(digits), language)))

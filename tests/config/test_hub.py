@@ -1,0 +1,249 @@
+"""A model of the hub is a folder here: fetched once, whole, of one commit; and every way that fails is a message."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent_tts.config.hub import local_folder, with_local_models
+from agent_tts.config.loading import find_config, load_settings
+from agent_tts.config.settings import Settings
+from agent_tts.errors import SettingsError
+from tests.hub_server import COMMIT, OTHER, REPO, Hub, serving
+
+NEEDED = {
+    "config.json": b"{}",
+    "generation_config.json": b"{}",
+    "vocab.json": b"{}",
+    "merges.txt": b"",
+    "model.safetensors": b"weights",
+    "speech_tokenizer/config.json": b"{}",
+    "speech_tokenizer/model.safetensors": b"codec",
+}
+UNNEEDED = {
+    "README.md": b"#",
+    "model.bin": b"\x80",
+    "speech_tokenizer/model.pt": b"\x80",
+    "modeling.py": b"import os",
+    "onnx/config.json": b"{}",
+}
+FETCH = """
+import sys
+from agent_tts.errors import SettingsError
+from agent_tts.hub import local_folder
+try:
+    print(local_folder(sys.argv[1], sys.argv[2] or None), end="")
+except SettingsError as error:
+    sys.exit(str(error))
+"""
+CHUNK = 10 << 20  # how much the hub's client reads at a time; less than that is not kept
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with serving(Hub(NEEDED | UNNEEDED)) as hub:
+        yield hub
+
+
+class Client:
+    """Processes with a cache of their own: the hub's client takes its configuration when it is imported."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def fetch(
+        self, hub: Hub, source: str = REPO, revision: str = COMMIT, **extra: str
+    ) -> subprocess.CompletedProcess[str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        environment = {**kept, "HF_ENDPOINT": hub.url, "HF_HOME": str(self.home), "NO_PROXY": "127.0.0.1", **extra}
+        return subprocess.run(
+            [sys.executable, "-c", FETCH, source, revision], env=environment, capture_output=True, text=True, timeout=60
+        )
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Client:
+    return Client(tmp_path / "home")
+
+
+def contents(folder: str) -> dict[str, bytes]:
+    root = Path(folder)
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def write(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_a_model_is_fetched_without_what_could_carry_code(hub: Hub, client: Client) -> None:
+    done = client.fetch(hub)
+    assert contents(done.stdout) == NEEDED, done.stderr
+    assert "fetching 7 files" in done.stderr
+    assert "model.safetensors, 0.0 MB" in done.stderr
+    assert "pinned" not in done.stderr
+
+
+def test_a_commit_that_is_here_is_used_without_asking(hub: Hub, client: Client) -> None:
+    first = client.fetch(hub)
+    asked = len(hub.asked)
+    again = client.fetch(hub)
+    assert again.stdout == first.stdout != ""
+    assert len(hub.asked) == asked
+
+
+def test_what_is_not_pinned_is_said_with_its_commit_and_found_without_the_hub(hub: Hub, client: Client) -> None:
+    first = client.fetch(hub, revision="")
+    assert f"no revision is pinned; this one is {REPO}@{COMMIT}" in first.stderr
+    offline = client.fetch(hub, revision="", HF_HUB_OFFLINE="1")
+    assert offline.stdout == first.stdout != ""
+    hub.refusal = (503, "")
+    down = client.fetch(hub, revision="")
+    assert down.stdout == first.stdout
+    assert f"the hub does not answer; using commit {COMMIT}" in down.stderr
+
+
+def test_a_download_that_broke_off_goes_on_where_it_stopped(hub: Hub, client: Client) -> None:
+    hub.files["model.safetensors"] = os.urandom(CHUNK) + os.urandom(CHUNK // 2)
+    hub.breaks_off["model.safetensors"] = CHUNK + 1_000
+    broken = client.fetch(hub)
+    assert f"the download of {REPO} broke off" in broken.stderr
+    assert "run this again" in broken.stderr
+    assert broken.stdout == ""
+    offline = client.fetch(hub, HF_HUB_OFFLINE="1")  # half a model is none
+    assert "the hub cannot be reached" in offline.stderr
+    hub.sizes["model.safetensors"] = 10**18
+    assert "takes 999999999.99 GB more" in client.fetch(hub).stderr  # what is here already is not counted again
+    hub.sizes.clear()
+    hub.breaks_off.clear()
+    hub.asked.clear()
+    whole = client.fetch(hub)
+    assert contents(whole.stdout)["model.safetensors"] == hub.files["model.safetensors"], whole.stderr
+    assert hub.fetched() == {
+        "model.safetensors": f"bytes={CHUNK}-",
+        "speech_tokenizer/model.safetensors": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("refusal", "message"),
+    [
+        ((404, "RepoNotFound"), f"{REPO} is neither a folder here nor a public model of the hub"),
+        ((401, "RepoNotFound"), f"{REPO} is neither a folder here nor a public model of the hub"),
+        ((403, "GatedRepo"), f"{REPO} is gated: accept its conditions on its page"),
+        ((403, ""), f"the hub refuses {REPO} with HTTP 403; is the token in HF_TOKEN right?"),
+        ((500, ""), f"{REPO} is not on this disk and the hub cannot be reached"),
+    ],
+)
+def test_what_the_hub_refuses_is_a_message(refusal: tuple[int, str], message: str, hub: Hub, client: Client) -> None:
+    hub.refusal = refusal
+    done = client.fetch(hub)
+    assert done.returncode == 1
+    assert done.stderr.startswith(message)
+
+
+def test_a_gated_model_may_be_seen_but_not_fetched(hub: Hub, client: Client) -> None:
+    hub.gated = True
+    assert f"{REPO} is gated: accept its conditions on its page" in client.fetch(hub).stderr
+
+
+def test_an_unknown_revision_is_named(hub: Hub, client: Client) -> None:
+    assert client.fetch(hub, revision=OTHER).stderr == f"{REPO} has no revision {OTHER}\n"
+
+
+def test_without_a_network_there_is_advice(client: Client) -> None:
+    done = client.fetch(Hub({}, url="http://127.0.0.1:9"))
+    assert done.stderr.startswith(f"{REPO} is not on this disk and the hub cannot be reached: connect this machine, or")
+
+
+def test_a_disk_that_is_too_small_is_known_before(hub: Hub, client: Client) -> None:
+    hub.sizes["model.safetensors"] = 10**18
+    done = client.fetch(hub)
+    assert f"{REPO} takes 1000000000.00 GB more, and " in done.stderr
+    assert " GB are free where the hub's files are kept" in done.stderr
+    assert not hub.fetched()
+
+
+def test_what_is_no_checkpoint_is_not_even_fetched(hub: Hub, client: Client) -> None:
+    del hub.files["speech_tokenizer/model.safetensors"]
+    done = client.fetch(hub)
+    assert "is not a Qwen3-TTS checkpoint: speech_tokenizer/model.safetensors not there" in done.stderr
+    assert not hub.fetched()
+
+
+def test_shards_are_fetched_with_their_index(hub: Hub, client: Client) -> None:
+    shards = {f"model-0000{number}-of-00002.safetensors": bytes([number]) for number in (1, 2)}
+    index = json.dumps({"weight_map": dict(zip("ab", shards, strict=True))}).encode()
+    del hub.files["model.safetensors"]
+    hub.files |= {**shards, "model.safetensors.index.json": index}
+    assert contents(client.fetch(hub).stdout).keys() > shards.keys()
+
+
+class TestFolder:
+    def test_stays_where_it_is(self, tmp_path: Path) -> None:
+        folder = write(tmp_path / "mine", NEEDED)
+        assert local_folder(str(folder)) == folder
+        assert local_folder(str(folder / "../mine")) == folder
+
+    @pytest.mark.parametrize("name", NEEDED)
+    def test_that_lacks_something_is_refused_by_its_name(self, name: str, tmp_path: Path) -> None:
+        folder = write(tmp_path, {other: content for other, content in NEEDED.items() if other != name})
+        with pytest.raises(SettingsError, match=f"not a whole Qwen3-TTS checkpoint: {name} not there"):
+            local_folder(str(folder))
+
+    def test_may_have_a_whole_tokenizer_instead_of_its_parts(self, tmp_path: Path) -> None:
+        parts = {"vocab.json", "merges.txt"}
+        files = {name: content for name, content in NEEDED.items() if name not in parts}
+        assert local_folder(str(write(tmp_path, files | {"tokenizer.json": b"{}"})))
+
+    def test_that_lacks_a_shard_is_refused_by_its_name(self, tmp_path: Path) -> None:
+        files = {name: content for name, content in NEEDED.items() if name not in ("model.safetensors", "merges.txt")}
+        index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
+        files |= {"one.safetensors": b"", "model.safetensors.index.json": json.dumps(index).encode()}
+        with pytest.raises(SettingsError, match=r"checkpoint: merges.txt, two.safetensors not there"):
+            local_folder(str(write(tmp_path, files)))
+        assert local_folder(str(write(tmp_path, {"two.safetensors": b"", "merges.txt": b""})))
+
+    def test_has_no_revision(self, tmp_path: Path) -> None:
+        with pytest.raises(SettingsError, match="is a folder and has no revision v2"):
+            local_folder(str(write(tmp_path, NEEDED)), "v2")
+
+
+@pytest.mark.parametrize("source", ["nowhere", "/nowhere/at/all", "../nowhere/at", "a/b/c", "Qwen/", "Qwen/a b"])
+def test_what_is_neither_folder_nor_id_is_named(source: str) -> None:
+    with pytest.raises(SettingsError, match="neither a folder here nor a hub id, which is OWNER/NAME"):
+        local_folder(source)
+
+
+def test_settings_get_folders_for_their_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "mine", NEEDED)
+    monkeypatch.chdir(tmp_path)
+    settings = Settings.model_validate({"qwen3": {"models": [{"source": "mine", "load": "first_use"}]}, "slots": 3})
+    local = with_local_models(settings)
+    assert local.qwen3.models[0].source == str(tmp_path / "mine")
+    assert local.qwen3.models[0].load == "first_use"
+    assert local.slots == 3
+    assert with_local_models(local) == local
+
+
+def test_models_of_an_engine_that_is_not_used_are_left_alone() -> None:
+    settings = Settings.model_validate({"engine": "espeak", "qwen3": {"models": ["nowhere"]}})
+    assert with_local_models(settings) is settings
+
+
+def test_the_packaged_models_are_pinned_to_commits() -> None:
+    settings = load_settings(find_config("gpu"), environ={})
+    assert {model.source.rpartition("-")[2] for model in settings.qwen3.models} == {
+        "CustomVoice",
+        "VoiceDesign",
+        "Base",
+    }
+    assert all(model.revision and len(model.revision) == 40 for model in settings.qwen3.models)

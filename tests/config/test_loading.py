@@ -1,0 +1,186 @@
+"""Where settings come from, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agent_tts.config.loading import FIELDS, find_config, load, load_settings, to_yaml
+from agent_tts.config.settings import Settings
+from agent_tts.errors import SettingsError
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "node.yaml"
+    path.write_text("port: 1\nslots: 1\nlimits:\n  connections: 1\n  rtc_peers: 1\n")
+    return path
+
+
+def test_flags_beat_environment_beats_file_beats_defaults(config: Path) -> None:
+    environ = {"AGENT_TTS_SLOTS": "2", "AGENT_TTS_LIMITS__CONNECTIONS": "2", "AGENT_TTS_LIMITS__RTC_PEERS": "2"}
+    settings = load_settings(config, {"limits.rtc_peers": "3", "queue": 3}, environ)
+    found = (settings.port, settings.slots, settings.limits.connections, settings.limits.rtc_peers, settings.queue)
+    assert found == (1, 2, 2, 3, 3)
+    assert settings.lead_ms == Settings().lead_ms
+
+
+def test_every_value_knows_where_it_comes_from(config: Path) -> None:
+    loaded = load(config, {"queue": "3"}, {"AGENT_TTS_SLOTS": "2"})
+    assert loaded.sources == {
+        "port": "node.yaml",
+        "slots": "environment",
+        "limits.connections": "node.yaml",
+        "limits.rtc_peers": "node.yaml",
+        "queue": "flag",
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("host", "localhost", "localhost"),
+        ("log_level", "error", "error"),
+        ("web", "off", False),
+        ("slots", "null", None),
+        ("lead_ms", "250", 250),
+        ("timeouts.queue_s", "0.5", 0.5),
+        ("auth.allowed_origins", "https://a, https://b", ("https://a", "https://b")),
+        ("auth.allowed_origins", '["https://a"]', ("https://a",)),
+    ],
+)
+def test_strings_become_what_the_setting_wants(key: str, text: str, value: object) -> None:
+    loaded = [
+        load_settings(overrides={key: text}, environ={}),
+        load_settings(environ={"AGENT_TTS_" + key.upper().replace(".", "__"): text}),
+    ]
+    for found in loaded:
+        section, _, name = key.rpartition(".")
+        assert getattr(getattr(found, section) if section else found, name) == value
+
+
+def test_keys_of_digits_stay_text() -> None:
+    settings = load_settings(environ={"AGENT_TTS_AUTH__API_KEYS": "1234,5678"})
+    assert [key.get_secret_value() for key in settings.auth.api_keys] == ["1234", "5678"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "environ", "said"),
+    [
+        ({"limits.conections": "1"}, {}, "limits.conections on the command line: .* did you mean limits.connections"),
+        ({"rtc_peer": "1"}, {}, "did you mean limits.rtc_peers"),
+        ({}, {"AGENT_TTS_SLOT": "1"}, "AGENT_TTS_SLOT: .* did you mean AGENT_TTS_SLOTS"),
+        ({}, {"AGENT_TTS_LIMITS_CONNECTIONS": "1"}, "did you mean AGENT_TTS_LIMITS__CONNECTIONS"),
+        ({"qqqqqq": "1"}, {}, "no such setting; `agent-tts serve --print-config` shows all"),
+        ({"limits": "1"}, {}, "limits on the command line: this is a section: .* limits.text_message_chars"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest(
+    overrides: dict[str, str], environ: dict[str, str], said: str
+) -> None:
+    with pytest.raises(SettingsError, match=said):
+        load_settings(None, overrides, environ)
+
+
+def test_an_unknown_key_in_a_file_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("timeouts:\n  drain: 3\n")
+    with pytest.raises(SettingsError, match=r"timeouts\.drain in bad\.yaml: .* did you mean timeouts\.drain_s\?"):
+        load_settings(path, environ={})
+
+
+def test_variables_of_client_commands_are_no_settings() -> None:
+    assert load_settings(environ={"AGENT_TTS_URL": "ws://x", "AGENT_TTS_KEY": "k", "PATH": "/bin"}) == Settings()
+
+
+def test_every_wrong_value_gets_a_line_with_what_is_allowed() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(overrides={"slots": "0", "engine": "tune", "port": "many"}, environ={})
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    assert "greater than or equal to 1, not 0" in str(caught.value)
+    assert "'auto', 'qwen3', 'espeak' or 'tone', not 'tune'" in str(caught.value)
+    assert any(line.startswith("port on the command line: input should be a valid integer") for line in lines)
+
+
+def test_secrets_are_in_no_complaint_and_not_in_the_yaml() -> None:
+    overrides = {"auth.api_keys": ["sesame-1", 7_777_777], "ice_servers": [{"urls": ["turn:x"], "credential": 8_888}]}
+    with pytest.raises(SettingsError) as caught:
+        load_settings(overrides=overrides, environ={})
+    assert "auth.api_keys on the command line, item 1" in str(caught.value)
+    assert "ice_servers on the command line, item 0.credential" in str(caught.value)
+    for secret in ("sesame", "7777777", "8888"):
+        assert secret not in str(caught.value)
+    assert "sesame" not in to_yaml(load(overrides={"auth.api_keys": "sesame-1"}, environ={}))
+
+
+def test_a_node_that_others_can_reach_needs_a_key() -> None:
+    with pytest.raises(SettingsError, match=r"host 0\.0\.0\.0 can be reached from other machines"):
+        load_settings(overrides={"host": "0.0.0.0"}, environ={})
+    assert load_settings(overrides={"host": "0.0.0.0", "auth.api_keys": "k"}, environ={}).host == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("port: [1\n", "bad.yaml: not YAML in line 2"),
+        ("- port\n", "bad.yaml: must be keys with values"),
+        ("limits: 3\n", "limits in bad.yaml: this is a section"),
+        ("\x00", "bad.yaml: not YAML"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=said):
+        load_settings(path, environ={})
+
+
+def test_an_empty_file_and_an_empty_section_are_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "empty.yaml"
+    for text in ("", "limits:\n"):
+        path.write_text(text)
+        assert load_settings(path, environ={}) == Settings()
+
+
+def test_printed_settings_are_a_file_with_the_same_settings(tmp_path: Path, config: Path) -> None:
+    loaded = load(config, {"ice_servers": [{"urls": ["stun:x: #y"]}]}, {})
+    path = tmp_path / "printed.yaml"
+    path.write_text(to_yaml(loaded))
+    assert load_settings(path, environ={}) == loaded.settings
+    assert "connections: 1  # sessions at once, all clients together [node.yaml]" in to_yaml(loaded)
+
+
+def test_every_setting_has_a_meaning() -> None:
+    sections = {"tls", "auth", "limits", "timeouts", "telemetry", "espeak", "tone", "qwen3", "voices"}
+    sections |= {"agent", "agent.stt", "agent.llm"}
+    assert [key for key, field in FIELDS.items() if key not in sections and not field.description] == []
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_files_and_what_their_comments_offer_are_valid(path: Path, tmp_path: Path) -> None:
+    load_settings(path, environ={})
+    lines = path.read_text().splitlines()
+    offered = [line.removeprefix("# ") for line in lines if line.startswith(("# auth:", "#   ", "# ice_servers:"))]
+    everything = tmp_path / "everything.yaml"
+    everything.write_text("\n".join([*lines, *offered]))
+    assert set(yaml.safe_load("\n".join(offered))) == {"auth", "ice_servers"}
+    assert load_settings(everything, environ={}).auth.api_keys
+
+
+def test_a_configuration_is_found_by_path_or_by_name(config: Path) -> None:
+    assert find_config(str(config)) == config
+    assert find_config("cpu") == CONFIGS / "cpu.yaml"
+    with pytest.raises(SettingsError, match="no such file; the package has agent, cpu"):
+        find_config("gpq")
+
+
+def test_a_section_within_a_section_has_keys_as_any_other(config: Path) -> None:
+    config.write_text("agent:\n  calls: 2\n  llm:\n    model: owl\n")
+    environ = {"AGENT_TTS_AGENT__STT__MODEL": "tiny.en", "AGENT_TTS_AGENT__LLM__MODEL": "parrot"}
+    agent = load_settings(config, {"agent.stt.device": "cpu"}, environ).agent
+    assert (agent.calls, agent.llm.model, agent.stt.model, agent.stt.device) == (2, "parrot", "tiny.en", "cpu")

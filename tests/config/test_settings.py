@@ -1,0 +1,38 @@
+"""The settings themselves."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from agent_tts.config.settings import Settings, is_loopback
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False)],
+)
+def test_loopback_is_what_only_this_machine_reaches(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+def test_a_name_that_may_point_anywhere_is_not_loopback() -> None:
+    assert not is_loopback("localhost.example.com")
+
+
+def test_settings_cannot_change_and_take_no_strangers() -> None:
+    settings = Settings()
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.port = 1  # type: ignore[misc]
+    with pytest.raises(ValidationError, match="extra_forbidden"):
+        Settings.model_validate({"prot": 1})
+
+
+def test_settings_survive_the_way_to_another_process() -> None:
+    settings = Settings(slots=3, queue=0)
+    assert Settings.model_validate_json(settings.model_dump_json()) == settings
+
+
+def test_the_environment_does_not_reach_into_settings_made_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_TTS_PORT", "1")
+    assert Settings().port == 8100

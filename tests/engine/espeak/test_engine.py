@@ -1,0 +1,392 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from agent_tts.config.settings import Espeak, Settings
+from agent_tts.engine.base import Aligned, Close, Done, Failed, Frame, Input, Open, Output, Starved, Text
+from agent_tts.engine.espeak.engine import MAX_UNIT_S, EspeakEngine
+from agent_tts.errors import SettingsError
+from agent_tts.events import FRAME_BYTES, FRAME_MS, SAMPLE_RATE, SpeechOptions
+from tests.engine.driver import FLUSH, Script, assert_well_formed, speak, speak_all
+
+TEXT = "Hello there, this is the node. It speaks “word by word” and, at 10:30, costs $3.50! Right? 你好，世界。"
+LONG = "The quick brown fox jumps over the lazy dog while the other animals of the wood look on in silence."
+
+
+@pytest.fixture
+def engine() -> Iterator[EspeakEngine]:
+    engine = EspeakEngine(Settings(), 64)
+    yield engine
+    engine.close()
+
+
+def loud(pcm: NDArray[np.int16]) -> NDArray[np.intp]:
+    """Samples that can be heard."""
+    return np.flatnonzero(np.abs(pcm.astype(int)) > 100)
+
+
+def pitch_hz(pcm: NDArray[np.int16]) -> float:
+    """Median of the fundamental frequency in voiced windows of 50 ms."""
+    found = []
+    for window in np.split(pcm[: len(pcm) // 1_200 * 1_200].astype(float), len(pcm) // 1_200):
+        similarity = np.correlate(window, window, "full")[1_199:]
+        lags = np.arange(50, 600)  # 480 .. 40 Hz
+        best = similarity[lags].max()
+        if similarity[0] > 1e9 and best > 0.4 * similarity[0]:
+            peaks = [lag for lag in lags if similarity[lag] > 0.9 * best and similarity[lag] >= similarity[lag + 1]]
+            found.append(SAMPLE_RATE / peaks[0])
+    return float(np.median(found))
+
+
+# ---------------------------------------------------------------- bit-equality
+
+
+@given(cuts=st.lists(st.integers(0, len(TEXT)), max_size=12))
+@settings(max_examples=25, deadline=None)
+def test_audio_and_words_do_not_depend_on_how_the_text_is_split(cuts: list[int]) -> None:
+    engine = EspeakEngine(Settings(), 1)
+    try:
+        whole = speak(engine, TEXT)
+        split = speak(engine, *(TEXT[start:end] for start, end in pairwise([0, *sorted(cuts), len(TEXT)])))
+    finally:
+        engine.close()
+    assert split.frames == whole.frames
+    assert split.words == whole.words
+
+
+def test_audio_does_not_depend_on_the_other_slots(engine: EspeakEngine) -> None:
+    scripts = {
+        0: Script([TEXT]),
+        5: Script(list(LONG), SpeechOptions(voice="onyx", speed=1.4)),
+        6: Script([LONG, FLUSH, TEXT], SpeechOptions(voice="en-us+f1", language="german", pitch=1.5)),
+        7: Script(TEXT.split(), SpeechOptions(voice="en-us+whisper", speed=3.5)),
+        63: Script([TEXT], SpeechOptions(voice="cmn")),
+    }
+    together = speak_all(engine, scripts)
+    for slot, script in scripts.items():
+        alone = speak(engine, *script.pieces, options=script.options)
+        assert together[slot].frames == alone.frames
+        assert together[slot].words == alone.words
+
+
+# ---------------------------------------------------------------- the sound
+
+
+def test_speech_starts_at_the_first_sample(engine: EspeakEngine) -> None:
+    assert loud(speak(engine, "Hello").pcm)[0] < 0.010 * SAMPLE_RATE
+
+
+def test_a_unit_cut_in_mid_sentence_joins_without_an_audible_pause(engine: EspeakEngine) -> None:
+    gaps = np.diff(loud(speak(engine, LONG.rstrip(".")).pcm))
+    assert gaps.max() < 0.070 * SAMPLE_RATE  # as long as the closure of a plosive
+
+
+@pytest.mark.parametrize(("mark", "least"), [(".", 0.25), ("!", 0.25), ("?", 0.25), (",", 0.1), (".”", 0.25)])
+def test_punctuation_is_followed_by_a_pause(engine: EspeakEngine, mark: str, least: float) -> None:
+    gaps = np.diff(loud(speak(engine, f"One and all{mark} And so on").pcm))
+    assert least < gaps.max() / SAMPLE_RATE < 0.45
+
+
+def test_languages_and_voices_differ(engine: EspeakEngine) -> None:
+    def of(voice: str | None, language: str = "auto") -> bytes:
+        return speak(engine, "Guten Morgen", options=SpeechOptions(voice=voice, language=language)).pcm.tobytes()
+
+    assert len({of(None), of("de"), of("en-us+f3"), of("en-us+f3", "german"), of("fr-fr"), of("coral", "ja")}) == 6
+    assert of("de+f3") == of("en-us+f3", "German") == of("nova", "de-AT")
+
+
+@pytest.mark.parametrize(("speed", "tolerance"), [(0.25, 0.1), (0.5, 0.1), (1.5, 0.1), (2.0, 0.2), (4.0, 0.2)])
+def test_speed_shortens_the_speech(engine: EspeakEngine, speed: float, tolerance: float) -> None:
+    normal = speak(engine, LONG).seconds
+    assert speak(engine, LONG, options=SpeechOptions(speed=speed)).seconds * speed / normal == pytest.approx(
+        1.0, rel=tolerance
+    )
+
+
+MAMA = "Mama, mama, mama, mama, mama, mama."
+
+
+@pytest.mark.parametrize("speed", [0.25, 0.5, 2.0, 4.0])
+def test_speed_keeps_the_pitch(engine: EspeakEngine, speed: float) -> None:
+    normal = speak(engine, MAMA, options=SpeechOptions(voice="nova"))
+    other = speak(engine, MAMA, options=SpeechOptions(voice="nova", speed=speed))
+    assert pitch_hz(other.pcm) == pytest.approx(pitch_hz(normal.pcm), rel=0.1)
+
+
+def test_pitch_is_a_factor_of_the_frequency(engine: EspeakEngine) -> None:
+    """At its ends, which are beyond the library's range, it is as low and as high as can be."""
+    found = {
+        pitch: pitch_hz(speak(engine, MAMA, options=SpeechOptions(voice="nova", pitch=pitch)).pcm)
+        for pitch in (0.5, 0.7, 0.8, 1.0, 1.3, 1.6, 2.0)
+    }
+    for pitch in (0.7, 0.8, 1.3, 1.6):
+        assert found[pitch] == pytest.approx(found[1.0] * pitch, rel=0.1)
+    assert found[0.5] < 0.65 * found[1.0]
+    assert found[2.0] > 1.65 * found[1.0]
+
+
+# ---------------------------------------------------------------- words
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("speed", [0.3, 1.0, 4.0])
+def test_words_are_in_order_inside_the_audio_and_told_before_it(
+    engine: EspeakEngine, speed: float, clean: bool
+) -> None:
+    text = f"**Oh**, 😀 {TEXT} [a link](https://example.com/x) &amp; more"
+    spoken = speak(engine, text[:30], FLUSH, text[30:], options=SpeechOptions(speed=speed, clean=clean))
+    assert len(spoken.words) > 15
+    for earlier, later in pairwise(spoken.words):
+        assert earlier.start_ms <= earlier.end_ms <= later.start_ms
+        assert earlier.char_start < earlier.char_end <= later.char_start
+    assert spoken.words[-1].char_end <= len(text)
+    assert spoken.words[-1].end_ms <= spoken.seconds * 1_000
+    told = 0
+    for output in spoken.outputs:
+        if isinstance(output, Frame):
+            told += FRAME_MS
+        elif isinstance(output, Aligned):
+            assert told <= output.words[0].start_ms
+
+
+@pytest.mark.parametrize("speed", [0.5, 1.0])
+def test_words_are_where_the_sound_is(engine: EspeakEngine, speed: float) -> None:
+    text = "Hello, well. Yes!"
+    spoken = speak(engine, text, options=SpeechOptions(speed=speed))
+    assert [text[word.char_start : word.char_end] for word in spoken.words] == ["Hello", "well", "Yes"]
+    sound = loud(spoken.pcm) * 1_000 / SAMPLE_RATE
+    for word, following in pairwise([*spoken.words, None]):
+        assert word is not None
+        inside = sound[(sound >= word.start_ms) & (sound <= word.end_ms)]
+        assert inside[0] - word.start_ms < 3
+        assert word.end_ms - inside[-1] < 3
+        if following is not None:
+            between = sound[(sound > word.end_ms + 1) & (sound < following.start_ms - 1)]
+            assert not len(between)
+
+
+def test_offsets_are_those_of_the_raw_text(engine: EspeakEngine) -> None:
+    text = "# Title\n**bold** `code` 世界 😀 end."
+    spoken = speak(engine, text)
+    found = [text[word.char_start : word.char_end] for word in spoken.words]
+    assert found[:3] == ["Title", "bold", "code"]
+    assert found[-1] == "end"
+
+
+# ---------------------------------------------------------------- the contract
+
+
+def test_frames_are_whole_but_for_the_last(engine: EspeakEngine) -> None:
+    spoken = speak(engine, TEXT)
+    assert_well_formed(spoken)
+    assert spoken.kinds[-1] == "Done"
+
+
+def test_a_flush_gives_out_all_audio_before_it(engine: EspeakEngine) -> None:
+    alone = speak(engine, "Hello there, old friend").seconds
+    spoken = speak(engine, "Hello there, old friend", FLUSH, FLUSH, "and you")
+    before = spoken.kinds.index("Flushed")
+    frames = spoken.kinds[:before].count("Frame")
+    assert frames == -(-alone * 1_000 // FRAME_MS)
+    assert spoken.kinds.count("Flushed") == 2
+    assert all(len(frame) == FRAME_BYTES for frame in spoken.frames[:-1])
+
+
+def test_a_dry_slot_is_starved_and_goes_on_with_more_text(engine: EspeakEngine) -> None:
+    engine.step([Open(0, 7, SpeechOptions()), Text(0, "Hello there my ")], ())
+    said = [output for _ in range(100) for output in engine.step([], {0})]
+    assert said[-1] == Starved(0, 7)
+    assert said.count(Starved(0, 7)) > 50
+    said = engine.step([Text(0, "friend", last=True)], {0})
+    said += [output for _ in range(100) for output in engine.step([], {0})]
+    assert {type(output) for output in said[:-1]} == {Aligned, Frame}
+    assert said[-1] == Done(0, 7)
+
+
+@pytest.mark.parametrize("text", ["", " ", "...", "\u200b", "\x00", "😀", "```\ncode\n```", "—"])
+def test_a_text_without_anything_to_speak_is_done_without_a_frame(engine: EspeakEngine, text: str) -> None:
+    assert speak(engine, text).kinds == ["Done"]
+
+
+def test_a_long_text_is_spoken_to_its_end(engine: EspeakEngine) -> None:
+    text = (LONG + " ") * 200
+    spoken = speak(engine, text[:20_000])
+    assert spoken.kinds[-1] == "Done"
+    assert spoken.seconds > 1_000
+    assert spoken.words[-1].char_end > 19_900
+
+
+LENGTHY = {
+    "digits": ("999999999999 " * 12, "en-us"),
+    "one number": ("9" * 160, "en-us"),
+    "spelled out": ("internationalization " * 8, "ja"),
+    "braille": ("⠿" * 100, "en-us"),
+}
+
+
+@pytest.mark.parametrize("speed", [0.25, 1.0, 4.0])
+@pytest.mark.parametrize("name", LENGTHY)
+def test_no_text_makes_a_step_long(engine: EspeakEngine, name: str, speed: float) -> None:
+    """What a step adds to a stream is one unit at the most, after less than two frames; nothing of it is left out."""
+    text, voice = LENGTHY[name]
+    options = SpeechOptions(voice=voice, speed=speed)
+    engine.step([Open(0, 1, options), Text(0, text, last=True)], ())
+    (owner,) = engine._slots.owners({0})
+    samples, said = 0, list[Output]()
+    while not said or not isinstance(said[-1], Done):
+        said += engine.step([], {0})
+        assert owner.track.samples - samples <= (MAX_UNIT_S + 0.3) * SAMPLE_RATE
+        samples = owner.track.samples
+    told = [word for output in said if isinstance(output, Aligned) for word in output.words]
+    assert told[0].char_start == 0
+    assert told[-1].char_end >= len(text.rstrip()) - 1
+    assert all(earlier.char_end <= later.char_start for earlier, later in pairwise(told))
+
+
+def test_audio_of_a_lengthy_text_does_not_depend_on_the_split_or_on_the_others(engine: EspeakEngine) -> None:
+    options = SpeechOptions(speed=0.25)
+    text = "999,999 " * 12
+    whole = speak(engine, text, options=options)
+    scripts = {slot: Script([text], SpeechOptions(voice=voice)) for slot, voice in enumerate(("ja", "de", "cmn"))}
+    together = speak_all(engine, {**scripts, 9: Script(list(text), options)})
+    assert together[9].frames == whole.frames
+    assert together[9].words == whole.words
+
+
+def test_a_slot_closed_in_mid_clause_starts_anew_for_its_next_owner(engine: EspeakEngine) -> None:
+    fresh = speak(engine, "next owner")
+    engine.step([Open(0, 1, SpeechOptions(voice="onyx")), Text(0, LONG, flush=True)], {0})
+    assert engine.step([Close(0)], ()) == []
+    assert speak(engine, "next owner").frames == fresh.frames
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [(SpeechOptions(voice="nobody"), "unknown_voice"), (SpeechOptions(language="xx"), "unsupported_language")],
+)
+def test_what_cannot_be_spoken_fails_its_slot_alone(engine: EspeakEngine, options: SpeechOptions, code: str) -> None:
+    together = speak_all(engine, {0: Script([TEXT], options), 1: Script([LONG])})
+    (output,) = together[0].outputs
+    assert isinstance(output, Failed)
+    assert output.code == code
+    assert together[1].frames == speak(engine, LONG).frames
+
+
+def test_a_library_that_refuses_a_clause_fails_its_slot_alone(engine: EspeakEngine) -> None:
+    """Here: its voice file is gone."""
+    expected = Failed(3, 103, "internal", "the engine failed on this context")
+    engine.step([Open(3, 103, SpeechOptions()), Text(3, LONG, flush=True), Open(4, 104, SpeechOptions())], ())
+    engine._espeak.close()
+    assert engine.step([], {3, 4}) == [expected, Starved(4, 104)]
+    assert engine.step([], {3}) == []
+
+
+def test_many_new_streams_share_the_steps(engine: EspeakEngine) -> None:
+    """A step does not wait for all 64 clauses, new streams come before old ones, and everybody gets on."""
+    slots = range(64)
+    opened = [each for slot in slots for each in (Open(slot, slot, SpeechOptions()), Text(slot, LONG, last=True))]
+    first = engine.step(opened, set(slots))
+    assert {output.slot for output in first} < set(slots)
+    spoke_at: dict[int, int] = {}
+    over: set[int] = set()
+    for step in range(3_000):
+        for output in engine.step([], set(slots) - over):
+            if isinstance(output, Frame):
+                spoke_at.setdefault(output.slot, step)
+            elif isinstance(output, Done):
+                over.add(output.slot)
+        if len(over) == len(slots):
+            break
+    assert over == set(slots)
+    assert max(spoke_at.values()) < 64
+
+
+def test_a_new_stream_comes_before_those_who_have_begun(engine: EspeakEngine) -> None:
+    old = range(63)
+    speak_once = [each for slot in old for each in (Open(slot, slot, SpeechOptions()), Text(slot, "Hi there "))]
+    engine.step(speak_once, ())
+    dry: set[int] = set()
+    while dry != set(old):
+        dry |= {output.slot for output in engine.step([], set(old) - dry) if isinstance(output, Starved)}
+    inputs: list[Input] = [Text(slot, LONG, last=True) for slot in old]
+    inputs += [Open(63, 63, SpeechOptions()), Text(63, "Hello there ")]
+    said = engine.step(inputs, {*old, 63})
+    assert {output.slot for output in said} >= {63}
+    assert len({output.slot for output in said}) < 64
+
+
+def test_a_paced_stream_comes_before_all_that_are_not(engine: EspeakEngine) -> None:
+    """Even when it has begun and they have not; and it does not starve them."""
+    engine.step([Open(63, 63, SpeechOptions()), Text(63, "Hi there ")], ())
+    while Starved(63, 63) not in engine.step([], {63}):
+        pass
+    others = range(63)
+    fast = SpeechOptions(lead_ms=None, speed=0.25)
+    inputs: list[Input] = [each for s in others for each in (Open(s, s, fast), Text(s, "999999999999 " * 9, last=True))]
+    said = engine.step([*inputs, Text(63, LONG, last=True)], {*others, 63})
+    assert any(isinstance(output, Frame) and output.slot == 63 for output in said)
+    assert len({output.slot for output in said}) < 64
+    spoke = {output.slot for output in said if isinstance(output, Frame)}
+    for _ in range(500):
+        spoke |= {output.slot for output in engine.step([], set(others)) if isinstance(output, Frame)}
+    assert spoke == {*others, 63}
+
+
+def test_what_the_engine_says_of_itself(engine: EspeakEngine) -> None:
+    assert (engine.info.engine, engine.info.default_voice, engine.info.slots) == ("espeak", "en-us", 64)
+    assert engine.info.aligns_words
+
+
+def test_a_default_voice_that_is_not_there_is_a_settings_error() -> None:
+    with pytest.raises(SettingsError):
+        EspeakEngine(Settings(espeak=Espeak(voice="nobody")), 1)
+
+
+def test_two_engines_take_turns(engine: EspeakEngine) -> None:
+    alone = speak(engine, LONG)
+    other = EspeakEngine(Settings(), 1)
+    other.step([Open(0, 1, SpeechOptions(voice="de")), Text(0, LONG, last=True)], {0})
+    assert speak(engine, LONG).frames == alone.frames
+    other.close()
+    other.close()
+    assert speak(engine, LONG).frames == alone.frames
+
+
+# ---------------------------------------------------------------- options of the text
+
+
+def test_a_pause_is_silence_and_the_words_after_it_are_later(engine: EspeakEngine) -> None:
+    tag = '<break time="1.5s"/>'
+    options = SpeechOptions(breaks=True)
+    plain = speak(engine, "Hello there.", FLUSH, " How are you?", options=options)
+    paused = speak(engine, f"Hello there.{tag} How are you?", options=options)
+    assert [word.char_start - len(tag) for word in paused.words[2:]] == [word.char_start for word in plain.words[2:]]
+    later = [one.start_ms - other.start_ms for one, other in zip(paused.words[2:], plain.words[2:], strict=True)]
+    assert all(1_420 <= ms <= 1_500 for ms in later)  # a flush fills its frame
+    silence = paused.pcm[round(24 * (paused.words[2].start_ms - 1_490)) : round(24 * (paused.words[2].start_ms - 10))]
+    assert not silence.any()
+
+
+def test_a_pause_before_the_first_word_is_made_too(engine: EspeakEngine) -> None:
+    spoken = speak(engine, '<break time="1s"/>Hello.', options=SpeechOptions(breaks=True))
+    assert spoken.words[0].start_ms == 1_000
+    assert loud(spoken.pcm)[0] >= 24_000
+
+
+def test_figures_are_said_in_the_words_of_the_language(engine: EspeakEngine) -> None:
+    for language, written, said in (
+        ("en", "It is $5.50.", "It is five dollars and fifty cents."),
+        ("fr", "25", "vingt cinq"),
+    ):
+        spoken = speak(engine, written, options=SpeechOptions(language=language, normalize=True))
+        expected = speak(engine, said, options=SpeechOptions(language=language))
+        assert np.array_equal(spoken.pcm, expected.pcm)
+        assert spoken.words[-1].char_end <= len(written)
+        assert spoken.words[-1].end_ms == expected.words[-1].end_ms

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from agent_tts.engine.espeak.library import (
+    PITCH_NORMAL,
+    RATE_NORMAL,
+    Clause,
+    Espeak,
+    Language,
+    TooLong,
+    has_variant,
+    languages,
+)
+from agent_tts.engine.espeak.voices import VARIANTS
+
+BY_CODE = {language.code: language for language in reversed(languages())}
+
+
+@pytest.fixture
+def espeak() -> Iterator[Espeak]:
+    espeak = Espeak()
+    yield espeak
+    espeak.close()
+
+
+def say(
+    espeak: Espeak,
+    text: str,
+    code: str = "en-us",
+    variant: str | None = None,
+    *,
+    rate: int = RATE_NORMAL,
+    pitch: int = PITCH_NORMAL,
+    pause: bool = False,
+    max_samples: int | None = None,
+) -> Clause:
+    language = BY_CODE[code]
+    return espeak.synthesize(
+        text, language, variant, rate=rate, pitch=pitch, pitch_range=pitch, pause=pause, max_samples=max_samples
+    )
+
+
+def words(text: str, clause: Clause) -> list[str]:
+    return [text[word.char : word.char + word.length] for word in clause.words]
+
+
+@pytest.mark.parametrize(
+    ("variant", "text", "pitch"),
+    [*((variant, "Six wizards, said he, hushed!", 50) for variant in (None, *VARIANTS)), (None, "Away!", 99)],
+)
+def test_audio_depends_on_the_arguments_alone(espeak: Espeak, variant: str | None, text: str, pitch: int) -> None:
+    """espeak-ng's flutter, roughness, noise and speed would carry over from one synthesis to the next."""
+    first = say(espeak, text, variant=variant, pitch=pitch).samples
+    for code, other, rate in ("jbo", None, 300), ("cmn", "whisper", 80), ("de", "f1", 450), ("ru", "croak", 175):
+        say(espeak, "Something quite different 123, 你好, привет!", code, other, rate=rate, pitch=10, pause=True)
+        assert np.array_equal(say(espeak, text, variant=variant, pitch=pitch).samples, first)
+
+
+# espeak-ng's embedded commands: speed, amplitude, reverberation and more, each to an extreme.
+COMMANDS = "\x01+90S\x01-9A\x0199R\x0199H\x0199T\x013I\x0110F\x012U hi"
+CONTROLLED = [f"{chr(code)}90S {chr(code)}0A hi" for code in (*range(0x20), *range(0x7F, 0xA0))]
+
+
+@pytest.mark.parametrize("text", [*CONTROLLED, COMMANDS, "\ud800a"])
+def test_nothing_in_a_text_changes_later_audio(espeak: Espeak, text: str) -> None:
+    first = say(espeak, "one two").samples
+    assert np.abs(say(espeak, text).samples).max() > 1_000
+    assert np.array_equal(say(espeak, "one two").samples, first)
+
+
+def test_every_language_speaks_and_leaves_nothing_behind(espeak: Espeak) -> None:
+    first = say(espeak, "one two").samples
+    for language in languages():
+        clause = espeak.synthesize("1 a", language, None, rate=RATE_NORMAL, pitch=50, pitch_range=50, pause=False)
+        assert np.abs(clause.samples).max(initial=0) > 1_000, language.code
+    assert np.array_equal(say(espeak, "one two").samples, first)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "expected"),
+    [
+        ("en-us", "Hello there, big world.", ["Hello", "there", "big", "world"]),
+        ("en-us", "It speaks “word by word” now", ["It", "speaks", "word", "by", "word”", "now"]),
+        ("de", "Grüße aus Köln", ["Grüße", "aus", "Köln"]),
+        ("cmn", "你好，世界", ["你", "世", "界"]),
+        ("en-us", "a 😀 b", ["a", "😀", "b"]),
+        ("en-us", "e\u0301te\u0301 is", ["e\u0301te\u0301", "is"]),
+    ],
+)
+def test_words_have_their_characters(espeak: Espeak, code: str, text: str, expected: list[str]) -> None:
+    assert words(text, say(espeak, text, code)) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It costs $3.50, 1,000 times 2024!",
+        "こんにちは世界",
+        "www.example.com 10:30 <b>",
+        "[a link] &amp;",
+        "I.B.M. & a",
+    ],
+)
+@pytest.mark.parametrize("code", ["en-us", "ja", "de"])
+def test_words_are_in_order_and_inside_text_and_audio(espeak: Espeak, code: str, text: str) -> None:
+    clause = say(espeak, text, code, pause=True)
+    assert clause.words
+    ends = [0, *(word.end for word in clause.words)]
+    chars = [0, *(word.char + word.length for word in clause.words)]
+    for word, end, char in zip(clause.words, ends, chars, strict=False):
+        assert end <= word.start <= word.end <= len(clause.samples)
+        assert char <= word.char < word.char + word.length <= len(text)
+
+
+def test_the_pause_is_left_out_on_demand_and_no_part_of_the_last_word(espeak: Espeak) -> None:
+    short, long = say(espeak, "The end."), say(espeak, "The end.", pause=True)
+    assert 0.2 * espeak.sample_rate < len(long.samples) - len(short.samples) < 0.5 * espeak.sample_rate
+    assert long.words[-1].end <= len(short.samples)
+
+
+def test_work_stops_where_the_audio_gets_too_long_and_leaves_nothing_behind(espeak: Espeak) -> None:
+    first = say(espeak, "one two").samples
+    assert np.array_equal(say(espeak, "one two", max_samples=len(first)).samples, first)
+    for most in 0, 1_000, len(first) - 1:
+        for text in "one two", "999999999999 " * 16, "One. Two? Three!":
+            with pytest.raises(TooLong):
+                say(espeak, text, max_samples=most)
+            assert np.array_equal(say(espeak, "one two").samples, first)
+
+
+@pytest.mark.parametrize("text", ["[[h@l'oU]]", "<speak><break time='9s'/>a</speak>", "\x01+50S a", "&lt;"])
+def test_text_is_never_a_command(espeak: Espeak, text: str) -> None:
+    """Markup is read out: it takes longer than the letters alone, and there are no nine seconds of silence."""
+    clause = say(espeak, text)
+    gaps = np.diff(np.flatnonzero(np.abs(clause.samples) > 100))
+    assert gaps.max(initial=0) < espeak.sample_rate
+    assert len(clause.words) >= 1
+
+
+def test_stretching_changes_the_length_and_not_the_pitch(espeak: Espeak) -> None:
+    tone = (np.sin(2 * np.pi * 150 * np.arange(espeak.sample_rate) / espeak.sample_rate) * 9_000).astype(np.int16)
+    for speed in 0.55, 1.55:
+        stretched = espeak.stretch(tone, speed)
+        assert len(stretched) == pytest.approx(len(tone) / speed, rel=0.03)
+        spectrum = np.abs(np.fft.rfft(stretched * np.hanning(len(stretched))))
+        assert np.argmax(spectrum) * espeak.sample_rate / len(stretched) == pytest.approx(150, abs=2)
+
+
+def test_only_languages_with_a_dictionary_are_there() -> None:
+    assert {"en-us", "de", "cmn", "ja"} <= BY_CODE.keys()
+    assert not {"fo", "kaa"} & BY_CODE.keys()
+    assert BY_CODE["yue"].path == "sit/yue"
+    assert BY_CODE["de"] == Language("de", (("de", 5),), "German", "gmw/de")
+
+
+def test_variants_are_known_by_their_names() -> None:
+    assert has_variant("f3")
+    assert not has_variant("nobody")

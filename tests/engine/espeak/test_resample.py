@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from agent_tts.engine.espeak.resample import Resampler
+
+SOURCE, TARGET = 22_050, 24_000
+NOISE = (np.random.default_rng(1).normal(size=9_000) * 6_000).astype(np.int16)
+
+
+def resample(*pieces: NDArray[np.int16]) -> NDArray[np.int16]:
+    resampler = Resampler(SOURCE, TARGET)
+    return np.frombuffer(b"".join(resampler.push(piece) for piece in pieces) + resampler.finish(), "<i2")
+
+
+@pytest.mark.parametrize("hz", [60, 440, 3_000, 7_000])
+def test_a_tone_stays_the_same_tone_at_the_same_time(hz: int) -> None:
+    tone = np.sin(2 * np.pi * hz * np.arange(SOURCE) / SOURCE) * 20_000
+    expected = np.sin(2 * np.pi * hz * np.arange(TARGET) / TARGET) * 20_000
+    error = (resample(tone.astype(np.int16)) - expected)[50:-50]
+    assert np.abs(error).max() < 4
+
+
+@pytest.mark.parametrize("length", [0, 1, 146, 147, 148, 1_176, 5_000])
+def test_output_is_as_long_as_the_input(length: int) -> None:
+    assert len(resample(NOISE[:length])) == -(-length * TARGET // SOURCE)
+
+
+@given(cuts=st.lists(st.integers(0, len(NOISE)), max_size=20))
+@settings(max_examples=40, deadline=None)
+def test_samples_do_not_depend_on_how_the_input_is_cut(cuts: list[int]) -> None:
+    assert np.array_equal(resample(*np.split(NOISE, sorted(cuts))), resample(NOISE))
+
+
+def test_only_milliseconds_are_held_back() -> None:
+    resampler = Resampler(SOURCE, TARGET)
+    given_out = len(resampler.push(NOISE)) // 2
+    assert given_out > (len(NOISE) - 147 - 32) * TARGET / SOURCE
+
+
+def test_what_is_too_loud_is_clipped() -> None:
+    square = np.where(np.arange(3_000) // 30 % 2, 32_767, -32_768).astype(np.int16)
+    output = resample(square)
+    assert (output.max(), output.min()) == (32_767, -32_768)
+    assert (np.sign(output[40:2_900:33]) != 0).all()

@@ -1,0 +1,83 @@
+"""A process that launches a model's steps on real memory, for a GPU that is not there: `python -m ... STEPS`.
+
+Every launch goes as far as triton's cache, with the very tensors that a GPU would get. On stdout: how many of them
+were not there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+from agent_tts.engine.qwen3.compiling import Steps
+from agent_tts.engine.qwen3.prefill import PromptInputs
+from agent_tts.model.acceleration import put_kernels
+from agent_tts.model.codec import Codec
+from agent_tts.model.config import ModelConfig
+from agent_tts.model.frame import ENTRIES_BESIDE, FrameModel
+from agent_tts.model.kernels.ahead import Target
+from agent_tts.model.kernels.launch import unmade
+from agent_tts.model.speech import SpeechModel
+from agent_tts.model.weights import build, hollow
+
+
+class Compiler:
+    """Hears of launches."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.capability = steps.capability
+
+    def launched(self, kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        kernel.warmup(*args, grid=(1,), **options)
+        for param, value in zip(kernel.params, args, strict=False):
+            if param.name == "out" and value is not None:
+                value.zero_()  # some are codes, which tables are read with
+
+
+def model_of(steps: Steps) -> SpeechModel:
+    """All zeros."""
+    config = ModelConfig.read(Path(steps.folder))
+    model = SpeechModel(build(FrameModel, config), build(Codec, config.codec))
+    for part, dtype in ((model.frame, steps.dtype), (model.codec, steps.codec_dtype)):
+        hollow(part, getattr(torch, dtype))
+        part.to_empty(device="cpu")
+        for tensor in chain(part.parameters(), part.buffers()):
+            tensor.zero_()
+    return model
+
+
+def main() -> None:
+    steps = Steps.from_json(sys.argv[1])
+    missed: list[str] = []
+
+    def listen(*, src: Any, cache_hit: bool, **_: Any) -> None:
+        if not cache_hit:
+            missed.append(src.name)
+
+    listener: Callable[..., None] = listen
+    triton.knobs.compilation.listener = listener
+    triton.runtime.driver.set_active(Target(steps.capability))
+    model = model_of(steps)
+    put_kernels(model)
+    state = model.init_state(max(steps.sizes), steps.positions, max(steps.sizes) + 3 if steps.paged else None)
+    with unmade(Compiler(steps)):
+        prompts = PromptInputs(state.frame, ENTRIES_BESIDE, 16).entries
+        for size in steps.sizes:
+            model.step(state, torch.ones(size, dtype=torch.bool), torch.arange(size))
+            if steps.beside:
+                model.step(state, torch.ones(size, dtype=torch.bool), torch.arange(size), model.frame.embed(prompts))
+        model.frame.prefill(state.frame, prompts, None)
+        alone = model.init_state(1, steps.positions).codec
+        codes = torch.zeros(1, 16, dtype=torch.int64)
+        model.decode(alone, codes, torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.int64))
+    print(len(missed))
+
+
+if __name__ == "__main__":
+    main()

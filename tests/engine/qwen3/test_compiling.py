@@ -1,0 +1,173 @@
+"""Kernels compiled ahead, for a GPU that is not here: all that the steps launch, once, and then never again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from loguru import logger
+
+pytest.importorskip("triton", reason="it is what compiles")
+if sys.platform != "linux":
+    pytest.skip("kernels are compiled ahead on Linux", allow_module_level=True)
+
+from agent_tts.bench.checkpoint_config import SIZES, write_configuration
+from agent_tts.engine.qwen3 import compiling
+from agent_tts.engine.qwen3.compiling import Steps
+from agent_tts.model.kernels.rehearsal import Pointer
+
+# The codec as small as its kernels can be: sixteen channels.
+SIZE = replace(SIZES["tiny"], codec_widths={"latent_dim": 48, "codebook_dim": 32, "decoder_dim": 256})
+CODEC_KERNELS = pytest.param("float16", marks=[pytest.mark.slow, pytest.mark.timeout(300)])
+
+
+@pytest.fixture(scope="module", params=["float32", CODEC_KERNELS])
+def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Steps:
+    folder = tmp_path_factory.mktemp("config")
+    write_configuration(folder, SIZE, "custom_voice")
+    return Steps(
+        str(folder), "bfloat16", request.param, positions=64, paged=True, sizes=(1, 3), beside=True, capability=(9, 0)
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Triton's; the processes that are started compile, and find cores enough."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiling, "FEWEST_CORES", 1)
+        patch.delenv("TRITON_INTERPRET", raising=False)
+        patch.setenv("TRITON_CACHE_DIR", str(folder))
+        yield folder
+
+
+@dataclass
+class Heard:
+    """The progress of a compilation."""
+
+    total: int = 0
+    done: int = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        self.done, self.total = done, total
+
+
+@pytest.fixture(scope="module")
+def compiled(steps: Steps) -> tuple[Heard, Heard]:
+    """Two engines that want the same kernels at the same time, both ready."""
+    first, second = Heard(), Heard()
+    with compiling.compiling(steps) as one, compiling.compiling(steps) as other:
+        one.wait(first)
+        other.wait(second)
+    return first, second
+
+
+def missed(steps: Steps) -> int:
+    """How many kernels the steps launch, on real tensors, that are not in the cache."""
+    command = [sys.executable, "-m", "tests.engine.qwen3.real_launches", steps.to_json()]
+    return int(subprocess.run(command, capture_output=True, check=True, timeout=100).stdout)
+
+
+def kernels(cache: Path) -> set[Path]:
+    return {path for path in cache.iterdir() if path.is_dir()}
+
+
+def stamps(cache: Path) -> list[Path]:
+    return [path for path in cache.glob("agent-tts-*") if path.stat().st_size]
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def lives(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(") ")[2][0] != "Z"
+
+
+@pytest.fixture
+def log() -> Iterator[list[str]]:
+    lines: list[str] = []
+    sink = logger.add(lambda message: lines.append(str(message)), format="{message}")
+    yield lines
+    logger.remove(sink)
+
+
+def test_real_launches_find_all_compiled(steps: Steps, cache: Path, compiled: tuple[Heard, Heard]) -> None:
+    before = kernels(cache)
+    assert missed(steps) == 0
+    assert kernels(cache) == before
+
+
+def test_one_of_two_engines_compiles_each_kernel_once(compiled: tuple[Heard, Heard], cache: Path) -> None:
+    worked, waited = sorted(compiled, key=lambda heard: -heard.total)
+    assert worked.done == worked.total == len(kernels(cache)) > 15
+    assert waited.total == 0
+
+
+def test_a_stamp_spares_the_process(steps: Steps, cache: Path, compiled: tuple[Heard, Heard]) -> None:
+    before, heard = kernels(cache), Heard()
+    (stamp,) = stamps(cache)
+    with compiling.compiling(steps) as compilation:
+        assert not children(os.getpid())
+        compilation.wait(heard)
+    assert heard.total == 0
+    stamp.unlink()
+    with compiling.compiling(steps) as compilation:
+        compilation.wait(heard)
+    assert heard.done == heard.total == len(before)
+    assert kernels(cache) == before
+    assert stamps(cache) == [stamp]
+
+
+@pytest.mark.parametrize(
+    "change", [{"sizes": (1, 2)}, {"positions": 65}, {"paged": False}, {"capability": (8, 9)}, {"dtype": "float16"}]
+)
+def test_other_steps_have_another_stamp(
+    steps: Steps, cache: Path, compiled: tuple[Heard, Heard], change: dict[str, object]
+) -> None:
+    with compiling.compiling(replace(steps, **change)):  # type: ignore[arg-type]
+        assert children(os.getpid())
+
+
+def test_what_cannot_be_compiled_is_said_and_left_to_the_launch(
+    steps: Steps, tmp_path: Path, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # what is interpreted cannot be
+    with compiling.compiling(steps) as compilation:
+        compilation.wait(Heard())
+    assert "exit code 1" in log[-1]
+    assert not stamps(tmp_path)
+
+
+def test_it_is_given_up_in_time_with_its_workers(
+    steps: Steps, tmp_path: Path, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    with compiling.compiling(steps) as compilation:
+        (process,) = children(os.getpid())
+        while not (workers := children(process)):
+            time.sleep(0.01)
+        assert len(list(Path(f"/proc/{process}/task").iterdir())) == 1  # it may fork
+        monkeypatch.setattr(compilation, "_deadline", time.monotonic() + 0.1)
+        compilation.wait(Heard())
+    assert "kernels: not all are compiled after" in log[-1]
+    soon = time.monotonic() + 2  # much less than they would have to do
+    while (left := [worker for worker in workers if lives(worker)]) and time.monotonic() < soon:
+        time.sleep(0.01)
+    assert not left
+    assert not stamps(tmp_path)
+
+
+def test_where_in_its_memory_a_tensor_begins_is_what_its_alignment_is() -> None:
+    whole = torch.empty(64, dtype=torch.bfloat16, device="meta")
+    aligned = [Pointer.of(whole[start:]).data_ptr() % 16 == 0 for start in (0, 1, 8, 11)]
+    assert aligned == [True, False, True, False]

@@ -1,0 +1,804 @@
+"""Qwen3Engine says what upstream says, whatever else it says at the same time."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from agent_tts import events
+from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
+from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Open, Output, Starved, Text
+from agent_tts.engine.loop import EngineLoop
+from agent_tts.engine.qwen3 import loading as qwen3_loading
+from agent_tts.engine.qwen3.engine import Qwen3Engine
+from agent_tts.engine.qwen3.graphs import Launched
+from agent_tts.engine.qwen3.prefill import Part
+from agent_tts.engine.scheduler import Policy, Scheduler
+from agent_tts.errors import SettingsError, UnknownVoice
+from agent_tts.events import Sampling, SpeechOptions
+from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
+from tests.engine.driver import FLUSH, Script, assert_well_formed, speak, speak_all
+from tests.model import clips, oracle
+from tests.model.conftest import Checkpoint as Checkpoints
+from tests.model.conftest import checkpoint, ending, one_thread
+
+__all__ = ["checkpoint", "ending", "one_thread"]  # fixtures
+
+TEXT = "Hello world, how are you? 你好 👋"
+FRAMES = 12
+GREEDY = Sampling(temperature=0)
+RYAN = SpeechOptions(voice="ryan", language="en", seed=0, clean=False, sampling=GREEDY)
+
+
+@contextmanager
+def engine(*folders: Path, slots: int = 4, voices: Path | None = None, **settings: Any) -> Iterator[Qwen3Engine]:
+    """An engine with some checkpoints, on the CPU."""
+    models = tuple(Checkpoint(source=str(folder)) for folder in folders)
+    qwen3 = Qwen3(models=models, device="cpu", **{"positions": 256, **settings})
+    made = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(voices or "/nonexistent"))), slots)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def ryan(ending: Checkpoints) -> Iterator[Qwen3Engine]:
+    with engine(ending("custom_voice")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def upstream(checkpoint: Checkpoints) -> Any:
+    """The reference's model of a type."""
+    return cache(lambda model_type: oracle.load(checkpoint(model_type)))
+
+
+def theirs(model: Any, method: str, **request: Any) -> NDArray[np.float32]:
+    """Greedy audio of upstream's own call, with a streaming prompt."""
+    wavs, rate = getattr(model, method)(
+        text=TEXT,
+        non_streaming_mode=False,
+        do_sample=False,
+        subtalker_dosample=False,
+        max_new_tokens=FRAMES + 1,
+        **request,
+    )
+    assert rate == 24_000
+    wav: NDArray[np.float32] = wavs[0]
+    assert len(wav) == FRAMES * 1_920
+    assert np.abs(wav).max() > 0.01
+    return wav
+
+
+def ours(made: Qwen3Engine, options: SpeechOptions, text: str = TEXT) -> NDArray[np.float32]:
+    """The first `FRAMES` frames of an engine."""
+    return frames_of(made, made.step([Open(0, 1, options), Text(0, text), Text(0, "", last=True)], [0]))
+
+
+def frames_of(made: Qwen3Engine, outputs: list[Output]) -> NDArray[np.float32]:
+    """The first `FRAMES` frames of an engine, of which `outputs` are the first, if any."""
+    while len(outputs) < FRAMES:
+        outputs += made.step([], [0])
+    made.step([Close(0)], [])
+    pcm = b"".join(one.pcm for one in outputs if isinstance(one, Frame))
+    return np.frombuffer(pcm, "<i2").astype(np.float32) / np.float32(32_767)
+
+
+def assert_same(ours: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
+    assert len(ours) == len(expected)
+    assert np.abs(ours - expected).max() < 1e-4  # a step of int16 is 3e-5
+
+
+class TestSaysWhatUpstreamSays:
+    @pytest.mark.parametrize("instructions", [None, "Speak like the world is yours."])
+    def test_with_a_named_speaker(self, checkpoint: Checkpoints, upstream: Any, instructions: str | None) -> None:
+        expected = theirs(
+            upstream("custom_voice"),
+            "generate_custom_voice",
+            speaker="ryan",
+            language="English",
+            instruct=instructions or "",
+        )
+        options = SpeechOptions("ryan", "en", instructions, 0, clean=False, sampling=GREEDY)
+        with engine(checkpoint("custom_voice"), slots=1) as named:
+            assert_same(ours(named, options), expected)
+
+    def test_with_a_described_voice(self, checkpoint: Checkpoints, upstream: Any) -> None:
+        description = "A calm old man."
+        expected = theirs(upstream("voice_design"), "generate_voice_design", instruct=description, language="Auto")
+        with engine(checkpoint("voice_design"), slots=1) as design:
+            options = SpeechOptions("design", "auto", description, 0, clean=False, sampling=GREEDY)
+            assert_same(ours(design, options), expected)
+
+    @pytest.mark.parametrize("transcript", [None, "The quick brown fox."], ids=["vector", "reference"])
+    def test_with_a_cloned_voice(
+        self,
+        checkpoint: Checkpoints,
+        upstream: Any,
+        tmp_path: Path,
+        transcript: str | None,
+    ) -> None:
+        model = upstream("base")
+        clip = clips.clip(24_000).numpy()
+        (item,) = model.create_voice_clone_prompt((clip, 24_000), transcript, x_vector_only_mode=transcript is None)
+        expected = theirs(model, "generate_voice_clone", voice_clone_prompt=[item], language="German")
+        vector = item.ref_spk_embedding.float().numpy()
+        voice = StoredVoice(name="bob", kind="cloned", transcript=transcript, consent=Consent("Bob agrees."))
+        arrays = {f"vector_{len(vector)}": vector}
+        if transcript is not None:
+            arrays["codes"] = item.ref_code.numpy().astype(np.int16)
+        library = VoiceLibrary(tmp_path / "voices", 10)
+        library.add(voice, arrays)
+        with engine(checkpoint("base"), slots=1, voices=tmp_path / "voices") as base:
+            options = SpeechOptions("clone:bob", "de", seed=0, clean=False, sampling=GREEDY)
+            first = ours(base, options)
+            assert_same(first, expected)
+            assert np.array_equal(ours(base, options), first)  # from the ready prompt
+            given = SpeechOptions(
+                language="de", seed=0, clean=False, sampling=GREEDY, speaker_embedding=tuple(vector.tolist())
+            )
+            assert np.array_equal(ours(base, given), first) == (transcript is None)
+            library.delete("bob")
+            assert isinstance(base.step([Open(0, 1, options)], [0])[-1], Failed)
+
+    def test_however_the_text_is_split(self, ryan: Qwen3Engine) -> None:
+        whole = speak(ryan, TEXT, options=RYAN)
+        assert_well_formed(whole)
+        for pieces in (list(TEXT), [TEXT[:7], TEXT[7:8], TEXT[8:]], [*TEXT, ""]):
+            assert np.array_equal(speak(ryan, *pieces, options=RYAN).pcm, whole.pcm)
+
+
+def test_a_text_shorter_than_its_voices_reference_may_end_late(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    library = VoiceLibrary(tmp_path / "voices", 10)
+    voice = StoredVoice(name="bob", kind="cloned", transcript="a", consent=Consent("Bob agrees."))
+    codes = np.random.default_rng(0).integers(0, 2_048, (40, 16)).astype(np.int16)
+    with engine(checkpoint("base"), slots=1, voices=tmp_path / "voices") as base:
+        size = base.info.models[0].vector_size or 0
+        library.add(voice, {f"vector_{size}": np.ones(size, np.float32), "codes": codes})
+        options = SpeechOptions("bob", seed=0, clean=False, sampling=GREEDY)
+        at_once = ours(base, options, "Hi.")
+        outputs = base.step([Open(0, 1, options), Text(0, "H")], [0])
+        while outputs != [Starved(0, 1)]:
+            outputs = base.step([], [0])
+        assert base.step([Text(0, "i.")], [0]) == [Starved(0, 1)]
+        assert np.array_equal(frames_of(base, base.step([Text(0, "", last=True)], [0])), at_once)
+
+
+def with_clone(folder: Path, size: int, transcript: str, frames: int, *, name: str = "bob", value: float = 1.0) -> None:
+    """A library with a voice whose reference is noise, and its vector the same value throughout."""
+    codes = np.random.default_rng(0).integers(0, 2_048, (frames, 16)).astype(np.int16)
+    voice = StoredVoice(name=name, kind="cloned", transcript=transcript, consent=Consent("Bob agrees."))
+    VoiceLibrary(folder, 10).add(voice, {f"vector_{size}": np.full(size, value, np.float32), "codes": codes})
+
+
+def counted(made: Qwen3Engine) -> list[int]:
+    """How many entries each part of a prompt has that the engine's only model computes from now on."""
+    running, sizes = made._models[0]._loaded, list[int]()
+    take, sink = running.admission.take, running.state.frame.cache.sink
+
+    def taken() -> list[Part]:
+        parts = take()
+        for part in parts:
+            sizes.append(len(part.positions))
+            known = part.positions[part.positions < sink]
+            assert part.span in (None, known[-1] + 1)  # behind it may be what is not a number
+        return parts
+
+    running.admission.take = taken  # type: ignore[method-assign]
+    return sizes
+
+
+def bob(name: str = "bob") -> SpeechOptions:
+    return SpeechOptions(name, "de", seed=0, clean=False, sampling=GREEDY)
+
+
+def test_what_the_prompts_of_a_reference_share_is_computed_once(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Another text says what it says alone, and only what it has a part in is computed for it."""
+    other = "Something else is said here, and at some length."
+    folder, voices = checkpoint("base"), tmp_path / "voices"
+    with engine(folder, slots=1, voices=voices) as alone, engine(folder, slots=1, voices=voices) as made:
+        with_clone(voices, made.info.models[0].vector_size or 0, "The quick brown fox.", 40)
+        sizes = counted(made)
+        ours(made, bob())
+        assert np.array_equal(ours(made, bob(), other), ours(alone, bob(), other))
+    shared, rest, *others = sizes
+    assert min(shared, rest) > 10
+    assert others == [rest]
+
+
+def test_a_voice_that_comes_back_has_what_was_computed_for_it(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Also when it had to make room for others; and one that differs in its vector alone has something else."""
+    voices = tmp_path / "voices"
+    with engine(checkpoint("base"), slots=1, voices=voices, cached_voices=1) as made:
+        size = made.info.models[0].vector_size or 0
+        for name, value in (("bob", 1.0), ("eve", -1.0)):
+            with_clone(voices, size, "The quick brown fox.", 40, name=name, value=value)
+        sizes = counted(made)
+        first = ours(made, bob())
+        assert not np.array_equal(ours(made, bob("eve")), first)
+        assert np.array_equal(ours(made, bob()), first)
+    shared, rest = sizes[:2]
+    assert sizes == [shared, rest, shared, rest, rest]
+
+
+def test_prompts_are_computed_ahead_of_their_text_when_nobody_speaks(checkpoint: Checkpoints) -> None:
+    with engine(checkpoint("custom_voice"), slots=2) as made:
+        loop = EngineLoop(made, Scheduler(Policy(slots=2, queue=2)))
+        loop.submit(events.Open(1, STYLED))
+        turns = 0
+        while loop.wait_s() == 0:
+            loop.turn()
+            turns += 1
+            assert turns < 10
+        assert turns >= 3
+        assert not made._models[0].has_prompts
+
+
+@pytest.fixture
+def base(checkpoint: Checkpoints, tmp_path: Path) -> Iterator[tuple[Qwen3Engine, Path]]:
+    """An engine that speaks cloned voices, and the folder of its library."""
+    voices = tmp_path / "voices"
+    with engine(checkpoint("base"), slots=1, voices=voices, dtype="bfloat16") as made:
+        yield made, voices
+
+
+def to_the_end(made: Qwen3Engine, options: SpeechOptions) -> Output:
+    """The last output of a request."""
+    return speak(made, "Hello.", options=options).outputs[-1]
+
+
+@pytest.mark.parametrize("value", [1e300, 3.402e38], ids=["float32", "bfloat16"])
+def test_a_vector_that_the_model_cannot_hold_reaches_nobody(base: tuple[Qwen3Engine, Path], value: float) -> None:
+    """An infinity would become NaN in the row's cache, and garbage in the speech of all later owners."""
+    made, _ = base
+    size = made.info.models[0].vector_size or 0
+    good = SpeechOptions(seed=0, sampling=GREEDY, speaker_embedding=(0.1,) * size)
+    alone = ours(made, good)
+    failed = to_the_end(made, SpeechOptions(seed=0, speaker_embedding=(value,) * size))
+    assert isinstance(failed, Failed)
+    assert failed.code == "bad_message"
+    assert np.array_equal(ours(made, good), alone)
+
+
+def test_a_row_that_computed_what_is_not_finite_is_whole_again_for_the_next(ending: Checkpoints) -> None:
+    with engine(ending("custom_voice"), slots=1) as made:
+        alone = speak(made, "Hello.", options=RYAN)
+        state = made._models[0]._loaded.state
+        state.codec.values[:, 0, 5] = math.nan
+        state.frame.cache.values[:, 0, 200] = math.nan
+        failed = speak(made, "Hello.", options=RYAN).outputs[-1]
+        assert isinstance(failed, Failed)
+        assert np.array_equal(speak(made, "Hello.", options=RYAN).pcm, alone.pcm)
+
+
+def test_a_transcript_that_leaves_no_room_for_speech_is_refused(base: tuple[Qwen3Engine, Path]) -> None:
+    made, voices = base
+    with_clone(voices, made.info.models[0].vector_size or 0, "\N{NAZAR AMULET}" * 1_000, 20)
+    failed = to_the_end(made, SpeechOptions("bob", seed=0))
+    assert isinstance(failed, Failed)
+    assert failed.code == "unsupported"
+
+
+def test_a_transcript_longer_than_its_reference_says_nothing_before_there_is_text(
+    base: tuple[Qwen3Engine, Path],
+) -> None:
+    made, voices = base
+    with_clone(voices, made.info.models[0].vector_size or 0, "A transcript that is longer than that.", 3)
+    ours(made, SpeechOptions("bob", seed=0))  # makes the voice ready
+    assert made.step([Open(0, 1, SpeechOptions("bob", seed=0))], []) == []
+    assert made.step([Text(0, " ")], [0]) == [Starved(0, 1)]
+    assert made.step([Text(0, "", last=True)], [0]) == [Done(0, 1)]
+
+
+def test_a_language_that_another_model_speaks_is_refused(base: tuple[Qwen3Engine, Path]) -> None:
+    failed = to_the_end(base[0], SpeechOptions(language="sichuan_dialect", seed=0))
+    assert isinstance(failed, Failed)
+    assert failed.code == "unsupported_language"
+
+
+def test_clones_of_requests_that_have_left_are_not_made(base: tuple[Qwen3Engine, Path]) -> None:
+    """Otherwise whoever opens and cancels keeps all others from their voices."""
+    made, voices = base
+    with_clone(voices, made.info.models[0].vector_size or 0, "a", 40)
+    load, begun = made._voices.load, []
+    made._voices.load = lambda cast: begun.append(cast) or load(cast)  # type: ignore[method-assign,func-returns-value]
+    for epoch in range(100):
+        made.step([Open(0, epoch, SpeechOptions("bob", seed=0))], [])
+        made.step([Close(0)], [])
+    assert len(ours(made, SpeechOptions("bob", seed=0))) > 0
+    assert len(begun) < 50
+
+
+def test_a_voice_is_never_spoken_by_another_that_was_given_its_name(base: tuple[Qwen3Engine, Path]) -> None:
+    made, voices = base
+    size = made.info.models[0].vector_size or 0
+    with_clone(voices, size, "a", 40)
+    cast = made._voices.cast(SpeechOptions("bob"))
+    VoiceLibrary(voices, 10).delete("bob")
+    with_clone(voices, size, "b", 40)
+    with pytest.raises(UnknownVoice):
+        made._voices.load(cast)
+
+
+def test_prompts_that_are_kept_ready_take_a_bounded_part_of_the_memory(
+    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_tts.engine.qwen3.admission.PREFIX_POSITIONS", 200)
+    with engine(checkpoint("voice_design"), slots=1) as design:
+        for number in range(8):
+            ours(design, SpeechOptions("design", instructions=f"{number} old man. " * 5, seed=0))
+        kept = design._models[0]._loaded.admission.prefixes.values()
+        assert 100 < sum(prefix.keys.shape[1] for prefix in kept) <= 200
+
+
+def test_others_that_join_pause_and_leave_change_nothing(ryan: Qwen3Engine) -> None:
+    alone = speak(ryan, TEXT, options=RYAN)
+    sampled = SpeechOptions("serena", seed=7, clean=False)
+    drawn = speak(ryan, TEXT, options=sampled, slot=2)
+    together = speak_all(
+        ryan,
+        {
+            0: Script(list(TEXT), RYAN),
+            1: Script(["Wh", "at", FLUSH, " is it?"], SpeechOptions("aiden", "de", seed=3)),
+            2: Script([TEXT[:9], TEXT[9:]], sampled),
+            3: Script(["a"], SpeechOptions("eric", "zh", seed=4)),
+        },
+    )
+    assert np.array_equal(together[0].pcm, alone.pcm)
+    assert np.array_equal(together[2].pcm, drawn.pcm)
+
+
+def test_a_slot_that_is_given_to_another_starts_clean(ryan: Qwen3Engine) -> None:
+    before = speak(ryan, TEXT, options=RYAN)
+    ryan.step([Open(0, 1, SpeechOptions("sohee", seed=1)), Text(0, "Something else entirely.")], [0])
+    for _ in range(5):
+        ryan.step([], [0])
+    ryan.step([Close(0)], [])
+    assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, before.pcm)
+
+
+def test_the_same_seed_says_the_same_and_another_does_not(ryan: Qwen3Engine) -> None:
+    options = [SpeechOptions("ryan", seed=seed) for seed in (5, 5, 6, None, None)]
+    spoken = [speak(ryan, "Hello.", options=one).pcm for one in options]
+    assert np.array_equal(spoken[0], spoken[1])
+    assert not any(np.array_equal(spoken[0], other) for other in spoken[2:])
+    assert not np.array_equal(spoken[3], spoken[4])
+
+
+def test_a_row_without_text_waits_and_says_so(ryan: Qwen3Engine) -> None:
+    outputs = ryan.step([Open(0, 9, RYAN)], [])
+    outputs += ryan.step([], [0])
+    assert outputs == [Starved(0, 9)]
+    said: list[Output] = []
+    for word in ("Hello", " world", " and"):
+        new = ryan.step([Text(0, word)], [0])
+        while new != [Starved(0, 9)]:
+            said += new
+            new = ryan.step([], [0])
+    assert said  # it spoke, and was never told to end
+    assert all(isinstance(one, Frame) for one in said)
+    ryan.step([Close(0)], [])
+
+
+def test_all_of_a_text_is_spoken_before_its_flush_is_answered(ryan: Qwen3Engine) -> None:
+    alone = speak(ryan, "Hello world.", options=RYAN)
+    spoken = speak(ryan, "Hello world.", FLUSH, FLUSH, " And you?", FLUSH, options=RYAN)
+    flushed = [index for index, one in enumerate(spoken.outputs) if isinstance(one, Flushed)]
+    before = [one for one in spoken.outputs[: flushed[0]] if isinstance(one, Frame)]
+    assert len(flushed) == 3
+    assert b"".join(one.pcm for one in before) == alone.pcm.tobytes()
+    assert isinstance(spoken.outputs[-1], Done)
+
+
+PAUSED = replace(RYAN, breaks=True)
+
+
+def test_a_pause_is_exact_silence_between_two_prompts(ryan: Qwen3Engine) -> None:
+    alone = speak(ryan, "Hello ", options=RYAN)
+    both = speak(ryan, "Hello ", FLUSH, " world.", options=RYAN)
+    paused = speak(ryan, 'Hello <break time="500ms"/> world.', options=PAUSED)
+    expected = [both.pcm[: len(alone.pcm)], np.zeros(12_000, np.int16), both.pcm[len(alone.pcm) :]]
+    assert np.array_equal(paused.pcm, np.concatenate(expected))
+    assert {len(frame) for frame in paused.frames[:-1]} == {3_840}
+    assert isinstance(paused.outputs[-1], Done)
+    assert not paused.outputs[-1].length
+
+
+@pytest.mark.parametrize(
+    ("script", "kinds"),
+    [
+        (['<break time="80ms"/>'], ["Frame", "Done"]),
+        (['<break time="10ms"/>', FLUSH, '<break time="80ms"/>', FLUSH], ["Frame", "Flushed"] * 2 + ["Done"]),
+        ([FLUSH, '<break time="80ms"/>'], ["Flushed", "Frame", "Done"]),
+        (['<break time="0s"/>', FLUSH], ["Flushed", "Done"]),
+    ],
+)
+def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[str | None], kinds: list[str]) -> None:
+    assert speak(ryan, *script, options=PAUSED).kinds == kinds
+
+
+@pytest.mark.parametrize("between", ["", "Hi."])
+def test_pauses_are_made_as_they_are_played(ryan: Qwen3Engine, between: str) -> None:
+    text = ('<break time="9s"/>' + between) * 200
+    outputs = ryan.step([Open(0, 1, PAUSED), Text(0, text, last=True)], [0])
+    (row,) = ryan._slots.owners()
+    most = 0
+    for _ in range(400):
+        outputs += ryan.step([], [0])
+        assert row.outlet is not None
+        most = max(most, row.outlet.ready)
+    ryan.step([Close(0)], [])
+    assert {type(output) for output in outputs} == {Frame}
+    assert most < 40 * 9_000 / 80  # what is read in one go
+
+
+@pytest.mark.parametrize("speed", [0.4, 0.8, 1.5, 4.0])
+def test_another_speed_is_the_same_speech_in_its_share_of_the_time(ryan: Qwen3Engine, speed: float) -> None:
+    plain = speak(ryan, TEXT, options=RYAN)
+    spoken = speak(ryan, TEXT, options=replace(RYAN, speed=speed))
+    assert len(spoken.pcm) == round(len(plain.pcm) / speed)
+    assert {len(frame) for frame in spoken.frames[:-1]} == {3_840}
+    assert spoken.kinds == ["Frame"] * len(spoken.frames) + ["Done"]
+    assert np.array_equal(speak(ryan, *TEXT, options=replace(RYAN, speed=speed)).pcm, spoken.pcm)
+
+
+def test_a_row_at_another_speed_that_has_no_text_gives_all_it_has_and_says_so(ryan: Qwen3Engine) -> None:
+    options = replace(RYAN, speed=0.5)
+    plain = ryan.step([Open(0, 1, RYAN), Text(0, "Hello world and ")], [0])
+    while not isinstance(plain[-1], Starved):
+        plain += ryan.step([], [0])
+    slow = ryan.step([Close(0), Open(0, 2, options), Text(0, "Hello world and ")], [0])
+    while not any(isinstance(one, Starved) for one in slow):
+        slow += ryan.step([], [0])
+    assert isinstance(slow[-1], Starved)
+    assert ryan.step([], [0]) == [Starved(0, 2)]
+    frames = [sum(isinstance(one, Frame) for one in outputs) for outputs in (plain, slow)]
+    assert frames[1] >= 2 * frames[0] - 2
+    ryan.step([Close(0)], [])
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n \n", "\x07"])
+def test_nothing_to_speak_is_done_without_a_sound(ryan: Qwen3Engine, text: str) -> None:
+    spoken = speak(ryan, text, FLUSH, text, options=RYAN)
+    assert spoken.kinds == ["Flushed", "Done"]
+
+
+def test_a_first_frame_that_is_silent_is_not_waited_for_and_the_next_is_as_it_was(
+    ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = speak(ryan, TEXT, options=RYAN)
+    model, steps = ryan._models[0], iter([0.0])
+
+    def quiet(rows: Sequence[int]) -> Launched | None:
+        launched = launch(rows)
+        if launched is None:
+            return None
+        samples = slice(16, 16 + 1_920)
+        launched._packed[:, samples] = (launched._packed[:, samples] * next(steps, 1.0)).astype(np.int16)
+        return launched
+
+    launch = model.launch
+    monkeypatch.setattr(model, "launch", quiet)
+    assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, expected.pcm[1_920:])
+
+
+def test_a_text_that_comes_whole_is_read_as_it_is_spoken(ryan: Qwen3Engine) -> None:
+    sentence = "This is one of many sentences. "
+    whole = speak(ryan, sentence * 4, options=RYAN)
+    outputs = ryan.step([Open(0, 1, RYAN), *(Text(0, sentence) for _ in range(3))], [0])
+    for _ in range(3):
+        outputs += ryan.step([], [0])
+    (row,) = ryan._slots.owners()
+    assert not row.track.dry
+    outputs += ryan.step([Text(0, sentence, last=True)], [0])
+    while not isinstance(outputs[-1], Done):
+        outputs += ryan.step([], [0])
+    assert b"".join(output.pcm for output in outputs if isinstance(output, Frame)) == whole.pcm.tobytes()
+
+
+@contextmanager
+def overlapped(made: Qwen3Engine) -> Iterator[Qwen3Engine]:
+    """As on a GPU: a step gives what the step before it has said."""
+    made._overlaps = True
+    try:
+        yield made
+    finally:
+        made._overlaps = False
+
+
+class TestAStepIsUnderWayWhileTheNextBegins:
+    def test_every_stream_says_what_it_says_otherwise(self, ending: Checkpoints) -> None:
+        scripts = {
+            0: Script([TEXT], RYAN),
+            1: Script(["Hello ", "world.", FLUSH, " How are", FLUSH, FLUSH, " you?"], RYAN),
+            2: Script(["\n", FLUSH, "Hi."], SpeechOptions("serena", seed=3)),
+            3: Script(["", ""], RYAN),
+            4: Script(['Hello <break time="130ms"/>', " world.", FLUSH, "And", ' <break time="1s"/>'], PAUSED),
+            5: Script(["Hello ", "world.", FLUSH, " How are you?"], replace(RYAN, speed=0.4)),
+            6: Script([TEXT], replace(RYAN, speed=2.5, breaks=True)),
+        }
+        with engine(ending("custom_voice"), slots=7) as made:
+            plain = speak_all(made, scripts)
+            with overlapped(made):
+                assert made.step([], []) == []
+                for slot, spoken in speak_all(made, scripts).items():
+                    assert spoken.kinds == plain[slot].kinds
+                    assert np.array_equal(spoken.pcm, plain[slot].pcm)
+                assert made.under_way_s() is None
+
+    def test_what_is_under_way_is_nothing_to_the_next_owner(self, ryan: Qwen3Engine) -> None:
+        expected = speak(ryan, TEXT, options=RYAN)
+        with overlapped(ryan):
+            for _ in range(2):
+                ryan.step([Open(0, 1, SpeechOptions("sohee", seed=1)), Text(0, "Something else entirely.")], [0])
+                ryan.step([], [0])
+                assert ryan.under_way_s() is not None
+                ryan.step([Close(0)], [])
+                assert ryan.under_way_s() is None
+            ryan.step([Open(0, 1, SpeechOptions("sohee", seed=1)), Text(0, "Something else entirely.")], [0])
+            ryan.step([], [0])
+            outputs = ryan.step([Close(0), Open(0, 100, RYAN), Text(0, TEXT, last=True)], [0])
+            while not outputs or not isinstance(outputs[-1], Done):
+                outputs += ryan.step([], [0])
+        assert {output.epoch for output in outputs} == {100}
+        assert b"".join(output.pcm for output in outputs if isinstance(output, Frame)) == expected.pcm.tobytes()
+
+    def test_a_step_that_is_done_is_not_waited_for(self, ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However long it was expected to take."""
+        monkeypatch.setattr(ryan._pace, "wait_s", lambda now: 60.0)
+        with overlapped(ryan):
+            ryan.step([Open(0, 1, RYAN), Text(0, TEXT)], [0])
+            assert ryan.under_way_s() == 0
+            monkeypatch.setattr(Launched, "ready", lambda launched: False)
+            assert 0 < (ryan.under_way_s() or 0) < 0.01
+            ryan.step([Close(0)], [])
+
+    def test_a_full_cache_ends_the_stream_behind_its_last_frame(self, checkpoint: Checkpoints) -> None:
+        with engine(checkpoint("custom_voice"), slots=1, positions=64) as small:
+            plain = speak(small, "word " * 60, options=RYAN)
+            with overlapped(small):
+                spoken = speak(small, "word " * 60, options=RYAN)
+        assert spoken.kinds == plain.kinds
+        assert isinstance(plain.outputs[-1], Done)
+        assert plain.outputs[-1].length
+        assert np.array_equal(spoken.pcm, plain.pcm)
+
+
+def test_speech_that_runs_away_is_cut(checkpoint: Checkpoints) -> None:
+    with engine(checkpoint("custom_voice"), slots=1) as endless:  # random weights hardly ever say their end
+        spoken = speak(endless, "a", options=RYAN)
+    assert isinstance(spoken.outputs[-1], Done)
+    assert spoken.outputs[-1].length
+
+
+def test_a_full_cache_ends_the_stream(checkpoint: Checkpoints) -> None:
+    with engine(checkpoint("custom_voice"), positions=64) as small:
+        spoken = speak(small, "Hello world, how are you? " * 20, options=RYAN)
+        assert isinstance(spoken.outputs[-1], Done)
+        assert spoken.outputs[-1].length
+        assert len(spoken.frames) == 64 - 9
+
+
+class TestSharedCache:
+    """Where memory is short, slots share pages of the cache."""
+
+    @pytest.fixture
+    def pages(self, monkeypatch: pytest.MonkeyPatch, ending: Checkpoints) -> Callable[[int], None]:
+        """Leaves as much memory as so many pages take."""
+
+        def leave(count: int) -> None:
+            with engine(ending("custom_voice")) as plenty:
+                model = plenty._models[0]
+                fixed = model.weight_bytes + model.codec_bytes
+                free = math.ceil((fixed + (count + 0.5) * model.page_bytes) / Qwen3().memory)
+            monkeypatch.setattr(qwen3_loading, "free_bytes", lambda device: free)
+
+        return leave
+
+    def test_it_sounds_the_same(self, ryan: Qwen3Engine, pages: Callable[[int], None], ending: Checkpoints) -> None:
+        pages(20)
+        scripts = {slot: Script([TEXT], replace(RYAN, voice=voice)) for slot, voice in enumerate(("ryan", "sohee"))}
+        with engine(ending("custom_voice")) as shared:
+            assert shared._models[0].pages == 20
+            for _ in range(3):  # pages go from row to row
+                for slot, spoken in speak_all(shared, scripts).items():
+                    assert np.array_equal(spoken.pcm, speak(ryan, TEXT, options=scripts[slot].options, slot=slot).pcm)
+
+    def test_who_waits_for_room_does_not_stop_who_has_it(
+        self, pages: Callable[[int], None], ending: Checkpoints
+    ) -> None:
+        """Four slots share a cache for two; a step may have two of them, as it may have 256 of 512 on a GPU."""
+        pages(5)
+        with engine(ending("custom_voice"), positions=64) as shared:
+            loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, sizes=(2,), window_frames=1_000)))
+            for stream in range(1, 5):
+                for command in (events.Open(stream, RYAN), events.Append(stream, "Hi."), events.End(stream)):
+                    loop.submit(command)
+            over = [one.stream for _ in range(400) for one in loop.turn() if isinstance(one, events.Finished)]
+        assert sorted(over) == [1, 2, 3, 4]
+
+    def test_a_stream_waits_for_room_and_gets_what_others_give_back(
+        self, pages: Callable[[int], None], ending: Checkpoints
+    ) -> None:
+        pages(16)
+        with engine(ending("custom_voice")) as shared:
+            shared.step([Open(0, 1, RYAN), Text(0, TEXT)], [0])
+            assert any(isinstance(one, Frame) for one in shared.step([], [0]))
+            for _ in range(3):
+                assert not shared.step([Open(1, 2, RYAN), Text(1, TEXT, last=True)], [1])
+            later = shared.step([Close(0)], [1])
+            assert any(isinstance(one, Frame) for one in later)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (SpeechOptions("nobody"), "unknown_voice"),
+        (SpeechOptions("ryan", pitch=2.0), "unsupported"),
+        (SpeechOptions("design"), "unsupported"),
+        (SpeechOptions(speaker_embedding=(0.0,) * 64), "unsupported"),
+        (SpeechOptions("ryan", sampling=Sampling(temperature=-1)), "bad_message"),
+    ],
+)
+def test_what_cannot_be_spoken_fails_alone(ryan: Qwen3Engine, options: SpeechOptions, code: str) -> None:
+    spoken = speak_all(ryan, {0: Script([TEXT], RYAN), 1: Script([TEXT], options)})
+    failed = spoken[1].outputs[-1]
+    assert isinstance(failed, Failed)
+    assert failed.code == code
+    assert np.array_equal(spoken[0].pcm, speak(ryan, TEXT, options=RYAN).pcm)
+
+
+def test_a_long_prompt_is_computed_in_parts_while_others_speak(
+    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    styled = SpeechOptions("ryan", "en", "Slowly. " * 8, 0, clean=False, sampling=GREEDY)
+    with engine(checkpoint("custom_voice"), slots=2) as whole:
+        expected = ours(whole, styled)
+    monkeypatch.setattr("agent_tts.engine.qwen3.graphs.CPU_ENTRIES", 16)
+    with engine(checkpoint("custom_voice"), slots=2) as sliced:
+        sliced.step([Open(1, 2, RYAN), Text(1, TEXT)], [1])
+        outputs = sliced.step([Open(0, 1, styled), Text(0, TEXT, last=True)], [0, 1])
+        while not any(one.slot == 0 for one in outputs):
+            assert [type(one) for one in outputs if one.slot == 1] == [Frame]
+            outputs = sliced.step([], [0, 1])
+        sliced.step([Close(1)], [])
+        assert_same(frames_of(sliced, [one for one in outputs if one.slot == 0]), expected)
+
+
+def speaking(made: Qwen3Engine, count: int) -> list[int]:
+    """How many of some slots that open together speak in the first steps, until all do."""
+    inputs = [one for slot in range(count) for one in (Open(slot, slot, RYAN), Text(slot, TEXT, last=True))]
+    spoke: list[int] = []
+    while not spoke or spoke[-1] < count:
+        spoke.append(sum(isinstance(one, Frame) for one in made.step(inputs, range(count))))
+        inputs = []
+    made.step([Close(slot) for slot in range(count)], [])
+    return spoke
+
+
+def test_only_so_many_prompts_are_computed_or_begun_in_one_step(
+    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine(checkpoint("custom_voice"), slots=8) as many:
+        assert speaking(many, 8) == [0, 8]  # computed in one step, of which the others had the same in front of them
+        assert speaking(many, 8) == [8]  # which are ready now
+        monkeypatch.setattr("agent_tts.engine.qwen3.engine.JOINS_PER_STEP", 2)
+        assert speaking(many, 8) == [2, 4, 6, 8]
+
+
+STYLED = replace(RYAN, instructions="Slowly. " * 18)  # a prompt of three parts
+
+
+def test_who_leaves_before_its_prompt_is_computed_leaves_nothing_behind(checkpoint: Checkpoints) -> None:
+    """While parts of its prompt wait, or all are there; the row's next owner says what it says alone."""
+    with engine(checkpoint("custom_voice"), slots=2) as made:
+        alone = ours(made, RYAN)
+        queue = made._models[0]._loaded.admission._queue
+        for steps in range(3):
+            made.step([Open(0, 1, STYLED), Text(0, TEXT, last=True)], [0])
+            for _ in range(steps):
+                assert made.step([], [0]) == []
+            assert bool(queue) == (steps < 2)
+            made.step([Close(0)], [])
+            assert not queue
+            assert np.array_equal(ours(made, RYAN), alone)
+
+
+def test_who_has_begun_takes_nobodys_turn_and_waits_for_none(
+    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_tts.engine.qwen3.engine.JOINS_PER_STEP", 1)
+
+    def come(slot: int, options: SpeechOptions, run: list[int]) -> list[int]:
+        outputs = made.step([Open(slot, slot, options), Text(slot, TEXT, last=True)], run)
+        return sorted(one.slot for one in outputs if isinstance(one, Frame))
+
+    with engine(checkpoint("custom_voice"), slots=3) as made:
+        ours(made, RYAN)
+        assert come(0, STYLED, [0]) == []
+        assert come(1, RYAN, [0, 1]) == [1]
+        assert come(2, RYAN, [2, 0, 1]) == [1, 2]
+        assert sorted(one.slot for one in made.step([], [0, 1, 2]) if isinstance(one, Frame)) == [0, 1, 2]
+
+
+class TestSeveralModels:
+    def test_each_request_goes_to_the_one_that_speaks_its_voice(self, ending: Checkpoints) -> None:
+        folders = [ending(kind) for kind in ("voice_design", "custom_voice", "base")]
+        with engine(*folders) as one:
+            kinds = [model.kind for model in one.info.models]
+            assert kinds == ["designed", "named", "cloned"]
+            described = SpeechOptions("design", instructions="Old.", seed=0, clean=False, sampling=GREEDY)
+            vector = SpeechOptions(
+                speaker_embedding=(0.1,) * (one.info.models[2].vector_size or 0), seed=0, clean=False, sampling=GREEDY
+            )
+            wishes = {0: RYAN, 1: described, 2: vector}
+            together = speak_all(one, {slot: Script([TEXT], wish) for slot, wish in wishes.items()})
+        for slot, folder in ((0, folders[1]), (1, folders[0]), (2, folders[2])):
+            with engine(folder) as alone:
+                assert np.array_equal(speak(alone, TEXT, options=wishes[slot]).pcm, together[slot].pcm)
+
+    def test_one_may_be_loaded_on_first_use_while_others_speak(self, ending: Checkpoints) -> None:
+        models = (
+            Checkpoint(source=str(ending("custom_voice"))),
+            Checkpoint(source=str(ending("voice_design")), load="first_use"),
+        )
+        settings = Settings(
+            qwen3=Qwen3(models=models, device="cpu", positions=256), voices=Voices(folder="/nonexistent")
+        )
+        late = Qwen3Engine(settings, 2)
+        described = SpeechOptions("design", instructions="Old.", seed=0)
+        spoken = speak_all(late, {0: Script([TEXT], RYAN), 1: Script([TEXT], described)})
+        late.close()
+        assert spoken[0].frames
+        assert spoken[1].frames
+
+
+def test_the_codec_may_have_a_precision_of_its_own(checkpoint: Checkpoints) -> None:
+    with (
+        engine(checkpoint("custom_voice"), slots=1) as exact,
+        engine(checkpoint("custom_voice"), slots=1, codec_dtype="bfloat16") as rounded,
+    ):
+        expected, found = ours(exact, RYAN), ours(rounded, RYAN)
+    noise = np.square(found - expected).sum() / np.square(expected).sum()
+    assert 1e-6 < noise < 0.05  # the same codes, with the rounding of bfloat16 in their sound
+
+
+class TestRefuses:
+    def test_no_model(self) -> None:
+        with pytest.raises(SettingsError, match="needs a model"), engine():
+            pass
+
+    def test_a_folder_without_a_checkpoint(self, tmp_path: Path) -> None:
+        with pytest.raises(SettingsError, match=r"config\.json"), engine(tmp_path):
+            pass
+
+    def test_a_tokenizer_that_belongs_to_another_model(self, checkpoint: Checkpoints, tmp_path: Path) -> None:
+        shutil.copytree(checkpoint("custom_voice"), tmp_path / "copy")
+        vocabulary = json.loads((tmp_path / "copy/vocab.json").read_text("utf-8"))
+        vocabulary["one more"] = 999_999
+        (tmp_path / "copy/vocab.json").write_text(json.dumps(vocabulary), "utf-8")
+        with pytest.raises(SettingsError, match="more tokens than the model has embeddings"), engine(tmp_path / "copy"):
+            pass
+
+    def test_a_device_that_is_not_there(self, checkpoint: Checkpoints) -> None:
+        with pytest.raises(SettingsError, match="cuda:99 is not there"):
+            Qwen3Engine(
+                Settings(qwen3=Qwen3(models=(Checkpoint(source=str(checkpoint("base"))),), device="cuda:99")), 1
+            )
+
+    def test_more_memory_than_there_is(self, checkpoint: Checkpoints) -> None:
+        with pytest.raises(SettingsError, match="GiB are free: fewer slots"):
+            with engine(checkpoint("custom_voice"), slots=65_535, positions=32_768):
+                pass

@@ -1,0 +1,106 @@
+"""Launching frames of the first rows of a state: what a launch gives is what the step gives."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from agent_tts.bench.checkpoint import write
+from agent_tts.engine.qwen3.graphs import BUCKETS, FrameGraphs, Spoken
+from agent_tts.model import codec as codec_module
+from agent_tts.model.codec import Codec
+from agent_tts.model.frame import FrameModel
+from agent_tts.model.prompt import Voice, build_prompt
+from agent_tts.model.sampling import Sampling
+from agent_tts.model.speech import SpeechModel, SpeechState
+from agent_tts.model.weights import build, plan
+
+ROWS = 6
+ROLE, TEXT = (151644, 77091, 198), (9707, 11, 1879, 0, 1096)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> SpeechModel:
+    torch.set_num_threads(1)
+    folder: Path = tmp_path_factory.mktemp("tiny")
+    config = write(folder, size="tiny")
+    frame, codec = build(FrameModel, config), build(Codec, config.codec)
+    plan(frame, folder / "model.safetensors", torch.float32).load("cpu")
+    plan(codec, folder / "speech_tokenizer/model.safetensors", torch.float32, codec_module.ENCODING).load("cpu")
+    return SpeechModel(frame, codec)
+
+
+@pytest.fixture
+def state(model: SpeechModel) -> SpeechState:
+    """Everybody has joined, with a seed each."""
+    state = model.init_state(ROWS, 64)
+    prompt = build_prompt(model.frame.config, Voice("ryan"), role=ROLE, text=TEXT)
+    for row in range(ROWS):
+        model.frame.join(state.frame, row, prompt, Sampling(seed=row))
+    return state
+
+
+def frame_of(graphs: FrameGraphs, rows: list[int]) -> Spoken:
+    launched, ends = graphs.step(rows)
+    assert launched is not None
+    assert not ends
+    return launched.result()
+
+
+def test_a_launch_is_a_step(model: SpeechModel, state: SpeechState) -> None:
+    alone = copy.deepcopy(state)
+    graphs = FrameGraphs(model, state, buckets=BUCKETS)
+    for rows in ([0], [2, 1], [0, 5], [3]):
+        said = frame_of(graphs, rows)
+        run = torch.zeros(ROWS, dtype=torch.bool)
+        run[rows] = True
+        expected = model.step(alone, run)
+        assert np.array_equal(said.codes, expected.codes[rows])
+        np.testing.assert_allclose(said.pcm, expected.pcm[rows], atol=1)
+        for name in ("spoke", "ended", "starved", "full", "finite"):
+            assert np.array_equal(getattr(said, name), getattr(expected, name)[rows])
+        assert said.spoke.all()
+        assert np.abs(said.pcm).max() > 0
+    assert torch.equal(state.frame.position, alone.frame.position)
+    sink = state.frame.cache.sink
+    torch.testing.assert_close(state.frame.cache.keys[:, :, :sink], alone.frame.cache.keys[:, :, :sink])
+
+
+def test_a_result_outlives_the_next_launch(model: SpeechModel, state: SpeechState) -> None:
+    graphs = FrameGraphs(model, state)
+    first = frame_of(graphs, [0])
+    kept = first.pcm.copy()
+    second = frame_of(graphs, [0])
+    assert np.array_equal(first.pcm, kept)
+    assert not np.array_equal(second.pcm, kept)
+
+
+def test_a_batch_is_any_rows_in_any_order(model: SpeechModel, state: SpeechState) -> None:
+    """It says what the same rows say in their places, and leaves the others alone; one that is there twice pauses."""
+    in_place = copy.deepcopy(state)
+    nobody = 5
+    state.frame.ended[nobody] = in_place.frame.ended[nobody] = True
+    for rows in ([4, 1], [1, 3, nobody, nobody], [4, 0, 1, 2], [3], [2, 4]):
+        found = model.step(state, torch.ones(len(rows), dtype=torch.bool), torch.tensor(rows))
+        run = torch.zeros(ROWS, dtype=torch.bool)
+        run[rows] = True
+        expected = model.step(in_place, run)
+        speakers = [row for row in rows if row != nobody]
+        assert found.spoke.tolist() == [row != nobody for row in rows]
+        assert torch.equal(found.codes[: len(speakers)], expected.codes[speakers])
+        torch.testing.assert_close(found.pcm[: len(speakers)], expected.pcm[speakers], atol=1, rtol=0)
+        for mine, theirs in zip(_remembered(state), _remembered(in_place), strict=True):
+            torch.testing.assert_close(mine, theirs)
+
+
+def _remembered(state: SpeechState) -> list[torch.Tensor]:
+    """What rows other than nobody's remember, but for the codec's rings: a row that pauses may write ahead there."""
+    frame, codec = state.frame, state.codec
+    counters = (frame.position, frame.text_read, frame.frame, frame.ended, codec.position)
+    sink = frame.cache.sink
+    tensors = [*counters, frame.feedback, frame.seen]
+    return [*(tensor[:5] for tensor in tensors), frame.cache.keys[:, :5, :sink]]

@@ -1,0 +1,80 @@
+"""Prompts beside one another, in tensors that are used again: each as if it were alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from agent_tts.engine.qwen3.prefill import Part, PromptInputs
+from agent_tts.model.frame import FrameModel
+from agent_tts.model.layers import Cache
+from agent_tts.model.prompt import Prompt, Reference, Speaker, Voice, build_prompt
+from agent_tts.model.sampling import Sampling
+from agent_tts.model.talker import PromptPositions
+from tests.model import tiny
+
+ROWS, POSITIONS, ENTRIES = 4, 100, 80
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> FrameModel:
+    """Whose prompts are computed together, as fused kernels do: each position is a row of a step."""
+    model: FrameModel = tiny.models("base")[1]
+
+    def prefill(prompts: PromptPositions, cache: Cache, span: int | None) -> None:
+        window = model.talker.window(prompts.positions[:, None], cache.sink, cache, prompts.rows)
+        model.talker.run(prompts.x[:, None], cache, window)
+
+    monkeypatch.setattr(model, "ops", replace(model.ops, prefill=prefill))
+    return model
+
+
+def prompt_of(model: FrameModel, frames: int) -> Prompt:
+    """A cloned voice with a reference of some frames."""
+    reference = Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(frames).tolist())))
+    return build_prompt(model.config, Voice(Speaker.VECTOR, reference), role=tiny.ROLE, text=tiny.TEXT)
+
+
+def vector(row: int) -> Tensor:
+    return tiny.speaker_vector() * (row + 1)
+
+
+def part(prompt: Prompt, row: int, sink: int, begin: int = 0, end: int | None = None) -> Part:
+    positions = np.append(np.arange(len(prompt.prefix)), sink)[begin:end]
+    return Part(row, positions, None, prompt.numbers(16, begin, end), vector(row))
+
+
+def test_prompts_beside_one_another_are_each_alone(model: FrameModel) -> None:
+    """Also the second in the same tensors, which has fewer and other rows, and one in two parts."""
+    together, alone = model.init_state(ROWS, POSITIONS), model.init_state(ROWS, POSITIONS)
+    inputs, sink = PromptInputs(together, ENTRIES, 16), together.cache.sink
+    for state in (together, alone):
+        state.cache.keys[:, 3] = 9  # nobody's
+    long = prompt_of(model, 50)
+    starts: dict[int, Tensor] = {}
+    for wanted in (
+        {2: part(prompt_of(model, 20), 2, sink), 0: part(prompt_of(model, 12), 0, sink)},
+        {1: part(long, 1, sink, 0, 30)},
+        {1: part(long, 1, sink, 30)},
+    ):
+        ends = inputs.fill(list(wanted.values()))
+        embedded = model.prefill(together, inputs.entries, None)
+        starts |= {row: embedded[end] for row, end in zip(wanted, ends, strict=True)}
+    for row, prompt in ((2, prompt_of(model, 20)), (0, prompt_of(model, 12)), (1, long)):
+        model.join(alone, row, prompt, Sampling(), vector(row))
+        torch.testing.assert_close(starts[row], alone.feedback[row], rtol=0, atol=1e-5)
+    for mine, theirs in ((together.cache.keys, alone.cache.keys), (together.cache.values, alone.cache.values)):
+        torch.testing.assert_close(mine[:, :, :sink], theirs[:, :, :sink], rtol=0, atol=1e-5)
+
+
+def test_padding_leaves_no_trace(model: FrameModel) -> None:
+    state = model.init_state(ROWS, POSITIONS)
+    inputs = PromptInputs(state, ENTRIES, 16)
+    inputs.fill([part(prompt_of(model, 12), 1, state.cache.sink)])
+    inputs.fill([])
+    model.prefill(state, inputs.entries, None)
+    assert not state.cache.keys[:, :, : state.cache.sink].any()

@@ -1,0 +1,86 @@
+"""The rules of a transcript: every character once, in order, with the audio that speaks it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_tts.client.utterance import Word
+from agent_tts.integrations.livekit.transcript import Transcript
+
+TEXT = "Hello there,  you. "
+HELLO = Word("Hello", 0, 300, 0, 5)
+THERE = Word("there,", 350, 600, 6, 12)
+YOU = Word("you.", 700, 900, 14, 18)
+
+
+def transcript(*words: Word, start_ms: float = 0.0) -> Transcript:
+    made = Transcript(start_ms)
+    made.write(TEXT)
+    made.tell(words)
+    return made
+
+
+def test_a_word_waits_for_its_audio() -> None:
+    made = transcript(HELLO, THERE, YOU)
+    assert made.until(80) == ["Hello"]
+    assert made.until(350) == []
+    assert made.until(430) == [" there,"]
+    assert made.finish(900) == ["  you.", " "]
+    assert made.finish(900) == []
+
+
+def test_times_are_the_replys_in_seconds() -> None:
+    (word,) = transcript(THERE, start_ms=1_000).until(400)
+    assert (word.start_time, word.end_time) == (1.35, 1.6)
+
+
+def test_better_times_count_until_the_word_is_handed_out() -> None:
+    made = transcript(HELLO, THERE, YOU)
+    made.until(80)
+    made.tell([Word("Hello", 500, 600, 0, 5), Word("there,", 900, 1_000, 6, 12), Word("you.", 1_100, 1_200, 14, 18)])
+    assert made.until(800) == []
+    (word,) = made.until(1_000)
+    assert (word, word.start_time) == (" there,", 0.9)
+    assert made.finish(1_300) == ["  you.", " "]
+
+
+def test_words_are_spoken_within_the_audio() -> None:
+    """Estimates may be longer than what was spoken in the end."""
+    _, there, you, tail = transcript(HELLO, THERE, YOU).finish(500)
+    assert (there.start_time, there.end_time) == (0.35, 0.5)
+    assert (you.start_time, you.end_time) == (0.5, 0.5)
+    assert tail == " "
+
+
+def test_without_words_there_is_no_transcript() -> None:
+    """LiveKit then takes the LLM's text in its place."""
+    assert transcript().finish(900) == []
+
+
+@given(st.text(st.sampled_from("ab .,\n🙂"), max_size=40), st.lists(st.integers(0, 2_000), max_size=20))
+def test_every_character_comes_once_and_in_order(text: str, times: list[int]) -> None:
+    made = Transcript()
+    handed = []
+    at = 0
+    for index, token in enumerate(text.split()):
+        start = text.index(token, at)
+        at = start + len(token)
+        made.write(text[len(made._text) : at])
+        made.tell([Word(token, 100 * index, 100 * index + 90, start, at)])
+        handed += made.until(times[index % len(times)] if times else 0)
+    made.write(text[len(made._text) :])
+    handed += made.finish(2_000)
+    assert "".join(handed) == (text if text.split() else "")
+
+
+def test_once_there_are_final_times_words_wait_for_theirs() -> None:
+    made = Transcript()
+    made.write("one two")
+    one, two = Word("one", 0, 100, 0, 3), Word("two", 100, 200, 4, 7)
+    made.tell([one, two])
+    made.tell([one], final=True)
+    assert [str(word) for word in made.until(400)] == ["one"]
+    made.tell([Word("two", 450, 600, 4, 7)], final=True)
+    assert made.until(440) == []
+    assert [str(word) for word in made.until(480)] == [" two"]

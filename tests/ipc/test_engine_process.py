@@ -1,0 +1,175 @@
+"""The supervisor: a dead engine comes back, and nothing of it is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from agent_tts.events import Audio, Hello, Pong
+from agent_tts.ipc import engine_process as client
+from agent_tts.ipc.child_process import STOP_S
+from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
+from tests.ipc.listener import Listener, engine_process, shadow_numpy, speak, tone_settings
+
+uvloop = pytest.importorskip("uvloop")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+
+def kill(link: EngineProcess) -> None:
+    """Kill the running engine process as the kernel's out-of-memory killer would."""
+    assert link.pid is not None
+    os.kill(link.pid, signal.SIGKILL)
+
+
+async def dies_and_comes_back() -> None:
+    """Speaks, is killed, and speaks the same again."""
+    async with engine_process(tone_settings()) as (link, listener):
+        speak(link, 1, seed=5)
+        await listener.until(lambda: listener.finished(1) is not None)
+        kill(link)
+        await listener.until(lambda: bool(listener.losses))
+        assert not link.alive
+        await listener.hellos(2)
+        assert link.alive
+        speak(link, 2, seed=5)
+        await listener.until(lambda: listener.finished(2) is not None)
+        assert listener.pcm(1) == listener.pcm(2) != b""
+    assert listener.losses == ["it closed its pipe"]
+    assert not link.failed.is_set()
+
+
+async def hangs_and_is_closed() -> None:
+    """Is closed while a step hangs."""
+    async with engine_process(tone_settings()) as (link, listener):
+        speak(link, 1, instructions="fault:hang_gil@1")
+        await listener.until(lambda: bool(listener.all(Audio)))
+    assert str(link._child).endswith("(signal 9)")
+    assert listener.losses == []
+
+
+async def stands_still() -> None:
+    """Is blocked for longer than the heartbeat, and finds the answer in the pipe: the engine is not to blame.
+
+    Mutation: with a clock instead of counted beats a healthy engine is killed.
+    """
+    async with engine_process(tone_settings(timeouts={"engine_heartbeat_s": 0.5})) as (_, listener):
+        for _ in range(2):
+            seen = len(listener.all(Pong))
+            time.sleep(1.0)  # noqa: ASYNC251 - the event loop is to stand still
+            await listener.until(lambda seen=seen: len(listener.all(Pong)) > seen + 2)  # type: ignore[misc]
+        assert listener.losses == []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _uvloop_is_set_up() -> None:
+    """The first uvloop of a process opens a pipe for good; it is not a leak of the test that happens to be first."""
+    uvloop.new_event_loop().close()
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("scenario", [dies_and_comes_back, hangs_and_is_closed, stands_still])
+def test_on_both_event_loops(
+    scenario: Callable[[], Awaitable[None]], loop_factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """asyncio's own and uvloop watch processes in different ways; the leak gate looks on."""
+
+    async def run() -> None:
+        await scenario()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(run())
+
+
+async def test_a_loss_is_told_once_for_each_life_and_too_many_are_final() -> None:
+    """Five deaths within a minute are forgiven. Each life is one `Hello`, then one loss."""
+    async with engine_process(tone_settings()) as (link, listener):
+        for life in range(1, len(BACKOFF_S) + 2):
+            await listener.hellos(life)
+            assert not link.failed.is_set()
+            kill(link)
+        async with asyncio.timeout(5):
+            await link.failed.wait()
+        assert not link.alive
+        lives = [entry for entry in listener.seen if isinstance(entry, Hello | str)]
+        assert [type(entry) for entry in lives] == [Hello, str] * (len(BACKOFF_S) + 1)
+
+
+async def test_deaths_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a window of no length every death is the first one. Mutation: without it the link fails."""
+    monkeypatch.setattr(client, "DEATHS_WITHIN_S", 0.0)
+    async with engine_process(tone_settings()) as (link, listener):
+        for life in range(1, len(BACKOFF_S) + 3):
+            await listener.hellos(life)
+            kill(link)
+        await listener.hellos(len(BACKOFF_S) + 3)
+        assert not link.failed.is_set()
+
+
+async def test_an_engine_that_does_not_come_back_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart that fails is a death, too, but the loss of the one before has been told."""
+    async with engine_process(tone_settings()) as (link, listener):
+        monkeypatch.setenv("PYTHONPATH", shadow_numpy(tmp_path, "raise ImportError('it was there before')"))
+        kill(link)
+        async with asyncio.timeout(20):
+            await link.failed.wait()
+        assert listener.losses == ["it closed its pipe"]
+        assert len(listener.all(Hello)) == 1
+
+
+async def test_close_during_a_restart_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new engine is still loading."""
+    async with engine_process(tone_settings()) as (link, listener):
+        monkeypatch.setenv("PYTHONPATH", shadow_numpy(tmp_path, "import time; time.sleep(60)"))
+        first = link.pid
+        kill(link)
+        async with asyncio.timeout(5):
+            while link.pid in (None, first):
+                await asyncio.sleep(0.005)  # a spawn has no event of its own
+    assert len(listener.all(Hello)) == 1
+
+
+async def test_close_is_idempotent_and_works_before_the_start() -> None:
+    """Whoever owns it need not know how far it came."""
+    listener = Listener()
+    link = EngineProcess(tone_settings(), listener.on_events, listener.on_lost)
+    await link.close()
+    await link.start()
+    await link.close()
+    await link.close()
+    assert not link.alive
+
+
+async def test_cancelling_close_kills_at_once() -> None:
+    """The owner is in a hurry: no two seconds for a hung engine, and still no process and no task left."""
+    listener = Listener()
+    link = EngineProcess(tone_settings(), listener.on_events, listener.on_lost)
+    await link.start()
+    speak(link, 1, instructions="fault:hang@1")
+    await listener.until(lambda: bool(listener.all(Audio)))
+    clock = asyncio.get_running_loop().time
+    start = clock()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await link.close()
+    assert clock() - start < STOP_S / 2
+    assert str(link._child).endswith("(signal 9)")
+
+
+async def test_nothing_is_handed_out_once_close_was_called() -> None:
+    """Not even what was in the pipe by then. Mutation: without the guard on the pipe its events are handed out."""
+    listener = Listener()
+    link = EngineProcess(tone_settings(), listener.on_events, listener.on_lost)
+    await link.start()
+    speak(link, 1, "long enough to fill the pipe " * 20)
+    await listener.until(lambda: bool(listener.all(Audio)))
+    time.sleep(0.2)  # noqa: ASYNC251 - the pipe fills while nobody reads
+    seen = len(listener.seen)
+    await link.close()
+    assert len(listener.seen) == seen

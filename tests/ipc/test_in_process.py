@@ -1,0 +1,98 @@
+"""The engine loop inside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from agent_tts.engine.factory import create_loop
+from agent_tts.events import Append, Audio, End, Finished, Hello, Open, Ping, Pong, SpeechOptions
+from agent_tts.ipc.in_process import LocalEngine
+from tests.ipc.listener import Listener, tone_settings
+
+
+@asynccontextmanager
+async def local_engine() -> AsyncIterator[tuple[LocalEngine, Listener]]:
+    """A tone engine in this event loop."""
+    listener = Listener()
+    loop = create_loop(tone_settings(), asyncio.get_running_loop().time)
+    link = LocalEngine(loop, listener.on_events, listener.on_lost)
+    await link.start()
+    try:
+        yield link, listener
+    finally:
+        await link.close()
+
+
+async def spoken(**options: Any) -> Listener:
+    """All that comes of one stream."""
+    async with local_engine() as (link, listener):
+        link.send(Open(1, SpeechOptions(**options)))
+        link.send(Append(1, "some words"))
+        link.send(End(1))
+        await listener.until(lambda: listener.finished(1) is not None)
+    return listener
+
+
+async def test_it_says_hello_and_speaks() -> None:
+    """The link's promises, in one process."""
+    listener = await spoken(lead_ms=None)
+    assert isinstance(listener.seen[0], Hello)
+    assert isinstance(listener.seen[-1], Finished)
+    assert listener.seen[-1].reason == "end"
+    assert listener.losses == []
+
+
+async def test_it_is_deterministic() -> None:
+    """The same commands give the same events."""
+    one, other = [await spoken(lead_ms=None, seed=3) for _ in range(2)]
+    assert one.all(Audio) == other.all(Audio) != []
+
+
+async def test_a_paced_stream_is_turned_when_it_is_due() -> None:
+    """Between two frames nothing runs, and nothing needs a command to go on."""
+    clock = asyncio.get_running_loop().time
+    start = clock()
+    listener = await spoken(lead_ms=80)
+    frames = len(listener.all(Audio))
+    assert frames > 3
+    assert clock() - start > (frames - 3) * 0.080
+
+
+async def test_it_answers_pings_and_drops_commands_while_not_alive() -> None:
+    """Before the start and after the close nothing happens, as with a process."""
+    async with local_engine() as (link, listener):
+        assert link.alive
+        link.send(Ping(4))
+        await listener.until(lambda: bool(listener.all(Pong)))
+    link.send(Ping(5))
+    await asyncio.sleep(0)
+    assert [pong.nonce for pong in listener.all(Pong)] == [4]
+    assert not link.alive
+
+
+async def test_a_turn_that_is_due_does_not_follow_the_close() -> None:
+    """No event after it. Mutation: without cancelling the turn, the closed engine is stepped."""
+    async with local_engine() as (link, listener):
+        link.send(Ping(4))
+        await link.close()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert listener.all(Pong) == []
+
+
+async def test_an_exception_is_a_loss() -> None:
+    """It is told once, and the exception goes to the event loop's handler."""
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    async with local_engine() as (link, listener):
+        link.send(Open(1, SpeechOptions(instructions="fault:crash@0")))
+        link.send(Append(1, "word "))
+        link.send(End(1))
+        await listener.until(lambda: bool(listener.losses))
+        assert listener.losses == ["RuntimeError"]
+        assert not link.alive
+        assert link.failed.is_set()
+    assert [type(error["exception"]) for error in errors] == [RuntimeError]

@@ -1,0 +1,217 @@
+"""Messages of the wire protocol: what is taken, what is refused and how."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import example, given, settings
+
+from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFormat
+from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.v1 import SessionConfig
+
+
+def parse(data: str | bytes) -> protocol.ClientMessage:
+    return protocol.check(protocol.load(data))
+
+
+MESSAGES: list[dict[str, Any]] = [
+    {"type": "session.update", "session": {"voice": "vivian", "output": {"encoding": "opus"}}},
+    {"type": "context.open", "context_id": "t1", "voice": "clone:bob"},
+    {"type": "text.append", "context_id": "t1", "text": " Hello"},
+    {"type": "context.flush", "context_id": "t1", "flush_id": "f1"},
+    {"type": "context.end", "context_id": "t1"},
+    {"type": "context.cancel", "context_id": "*", "played_ms": 1970},
+    {"type": "playback.ack", "context_id": "t1", "played_ms": 1200.5},
+    {"type": "ping", "t": 1},
+    {"type": "session.close"},
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m["type"])
+def test_every_message_of_the_protocol_is_taken(message: dict[str, Any]) -> None:
+    taken = parse(json.dumps(message))
+    assert taken.type == message["type"]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m["type"])
+def test_unknown_fields_of_a_message_are_ignored(message: dict[str, Any]) -> None:
+    parse(json.dumps({**message, "later_version": 1}))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{}",
+        "",
+        "nonsense",
+        "[]",
+        "1",
+        '"ping"',
+        "null",
+        "[" * 60_000,
+        '{"type":"playback.ack","context_id":"a","played_ms":NaN}',
+        '{"type":"playback.ack","context_id":"a","played_ms":1e999}',
+        '{"type":"playback.ack","context_id":"a","played_ms":-1}',
+        '{"type":"playback.ack","context_id":"a","played_ms":"1"}',
+        '{"type":"playback.ack","context_id":"a"}',
+        '{"type":"text.append","context_id":"a"}',
+        '{"type":"text.append","context_id":"a","text":1}',
+        '{"type":"text.append","context_id":"a","text":null}',
+        '{"type":"text.append","context_id":1,"text":"x"}',
+        '{"type":"text.append","context_id":"","text":"x"}',
+        '{"type":"text.append","text":"x"}',
+        '{"type":"text.append","context_id":"' + "i" * 129 + '","text":"x"}',
+        '{"type":"session.update"}',
+        '{"type":"session.update","session":[]}',
+        '{"type":"ping","t":' + "9" * 5_000 + "}",
+        '{"type":"ping","t":1e999}',
+        '{"type":"context.open","context_id":"*"}',
+        '{"type":"text.append","context_id":"*","text":"x"}',
+    ],
+    ids=lambda data: repr(data[:70]),
+)
+def test_malformed_messages_are_bad_messages(data: str | bytes) -> None:
+    with pytest.raises(BadMessage):
+        parse(data)
+
+
+@pytest.mark.parametrize("type_", ["nope", "", None, 3, "session.created", ["ping"], {}])
+def test_unknown_types_are_named_as_such_with_what_is_allowed(type_: Any) -> None:
+    with pytest.raises(UnknownType, match=r"text\.append"):
+        parse(json.dumps({"type": type_}))
+
+
+def test_an_error_never_repeats_what_was_sent() -> None:
+    secret = "my secret text"
+    for message in (
+        {"type": "text.append", "context_id": "a", "text": [secret]},
+        {"type": secret},
+        {"type": "playback.ack", "context_id": "a", "played_ms": secret},
+    ):
+        with pytest.raises(SpeechError) as caught:
+            parse(json.dumps(message))
+        assert secret not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"voice": 3},
+        {"language": 3},
+        {"lead_ms": -1},
+        {"lead_ms": "fast"},
+        {"lead_ms": 1.5},
+        {"seed": -1},
+        {"seed": 2**63},
+        {"timestamps": "letters"},
+        {"speed": 5},
+        {"speed": 0.1},
+        {"sampling": {"temperature": -1}},
+        {"sampling": {"top_p": 0}},
+        {"sampling": 1},
+        {"instructions": "x" * 2_001},
+        {"voise": "x"},
+        {"sampling": {"temprature": 1}},
+        {"speaker_embedding": []},
+        {"speaker_embedding": [float("nan")]},
+        {"speaker_embedding": [0.5] * 2_049},
+    ],
+    ids=str,
+)
+def test_wrong_session_fields_are_bad_messages(fields: dict[str, Any]) -> None:
+    with pytest.raises(BadMessage):
+        SessionConfig().merged(fields, 60_000)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        {"encoding": "mp2"},
+        {"sample_rate": 11_025},
+        {"encoding": "opus", "sample_rate": 44_100},
+        {"encoding": "ogg_opus", "sample_rate": 24_000},
+        {"encoding": "mp3", "bit_rate": 0},
+        {"framing": "hex"},
+        {"sample_rate": "24000"},
+        5,
+    ],
+    ids=str,
+)
+def test_wrong_outputs_are_unsupported_formats_that_say_what_is_allowed(output: Any) -> None:
+    with pytest.raises(UnsupportedFormat) as caught:
+        SessionConfig().merged({"output": output}, 60_000)
+    assert "output" in caught.value.message
+
+
+def test_a_misspelt_field_is_answered_with_the_fields_there_are() -> None:
+    with pytest.raises(BadMessage, match="lead_ms"):
+        SessionConfig().merged({"lead": 1}, 60_000)
+
+
+def test_merging_keeps_what_is_not_mentioned() -> None:
+    config = SessionConfig().merged({"output": {"encoding": "opus"}, "sampling": {"top_k": 1}}, 60_000)
+    config = config.merged({"output": {"sample_rate": 48_000}, "voice": "vivian"}, 60_000)
+    assert config.output.encoding == "opus"
+    assert config.output.sample_rate == 48_000
+    assert config.options().sampling.top_k == 1
+    assert config.options().sampling.temperature == 0.9
+    assert config.voice == "vivian"
+
+
+def test_a_voice_and_a_speaker_embedding_replace_each_other() -> None:
+    config = SessionConfig().merged({"voice": "vivian"}, 60_000).merged({"speaker_embedding": [0.5, 1]}, 60_000)
+    assert (config.options().voice, config.options().speaker_embedding) == (None, (0.5, 1.0))
+    config = config.merged({"speed": 2}, 60_000)
+    assert config.options().speaker_embedding == (0.5, 1.0)
+    config = config.merged({"voice": "vivian"}, 60_000)
+    assert (config.options().voice, config.options().speaker_embedding) == ("vivian", None)
+
+
+def test_null_is_the_default_language_and_an_unpaced_lead() -> None:
+    config = SessionConfig().merged({"language": None, "lead_ms": None, "seed": None}, 60_000)
+    assert (config.language, config.lead_ms) == ("auto", None)
+
+
+@pytest.mark.parametrize(("asked", "given_"), [(0, 120), (80, 120), (500, 500), (10**7, 60_000)])
+def test_lead_is_at_least_a_frame_and_at_most_the_limit(asked: int, given_: int) -> None:
+    assert SessionConfig().merged({"lead_ms": asked}, 60_000).lead_ms == given_
+
+
+def test_the_audio_header_is_sixteen_bytes_little_endian() -> None:
+    assert struct.unpack("<BBHIQ", protocol.header(7, 2**40, 3)) == (1, 1, 3, 7, 2**40)
+    assert len(protocol.header(1, 0, 0)) == 16
+
+
+def test_lone_surrogates_can_be_sent_back() -> None:
+    message = protocol.dump(protocol.build("x", text="\ud800"))
+    assert json.loads(message.encode())["text"] == "\ud800"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+fields = st.sampled_from(["type", "context_id", "text", "played_ms", "session", "flush_id", "t", "voice"])
+values = json_values | st.sampled_from([message["type"] for message in MESSAGES])
+mutated = st.builds(lambda base, change: {**base, **change}, st.sampled_from(MESSAGES), st.dictionaries(fields, values))
+
+
+@settings(max_examples=2_000, deadline=None)
+@given(mutated.map(json.dumps) | st.text() | st.binary() | json_values.map(json.dumps))
+@example('{"type":"context.open","context_id":"a","output":{"encoding":{}}}')
+def test_any_message_is_a_command_or_a_documented_error(data: str | bytes) -> None:
+    code = None
+    try:
+        message = parse(data)
+        if isinstance(message, protocol.ContextOpen | protocol.SessionUpdate):
+            overrides = message.overrides if isinstance(message, protocol.ContextOpen) else message.session
+            SessionConfig().merged(overrides, 60_000)
+    except SpeechError as error:
+        code = error.code
+    assert code in (None, "bad_message", "unknown_type", "unsupported_format")

@@ -1,0 +1,88 @@
+"""LiveKit's stock classes on a real node: they speak, are interrupted, and speak again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+from livekit.agents import APIConnectOptions, tts
+from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
+
+from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, check_spoken
+from tests.serve.dialects.pipecat_run import tokens
+from tests.support import RunningNode, until
+
+ONCE = APIConnectOptions(max_retry=0)
+LIMIT_S = 20.0
+
+
+@asynccontextmanager
+async def http_session() -> AsyncIterator[aiohttp.ClientSession]:
+    """For the `http_session` of a class; LiveKit's own needs a worker's job around it."""
+    async with aiohttp.ClientSession(trust_env=False) as session:
+        yield session
+
+
+async def say(speaker: tts.TTS[Any], text: str) -> list[tts.SynthesizedAudio]:
+    """A reply of an LLM, token by token."""
+    async with speaker.stream(conn_options=ONCE) as stream, asyncio.timeout(LIMIT_S):
+        for token in tokens(text):
+            stream.push_text(token)
+            await asyncio.sleep(0)
+        stream.end_input()
+        return [event async for event in stream]
+
+
+def pcm(events: list[tts.SynthesizedAudio]) -> bytes:
+    """All of its audio."""
+    return b"".join(event.frame.data.tobytes() for event in events)
+
+
+def words(events: list[tts.SynthesizedAudio]) -> list[str]:
+    """The words that it was told the times of."""
+    told = [word for event in events for word in event.frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, ())]
+    return "".join(told).split()
+
+
+async def converse(
+    speaker: tts.TTS[Any], node: RunningNode, *, tells_words: bool = True, is_paced: bool = True
+) -> None:
+    """Three turns of an agent; the second is interrupted, and stops at once.
+
+    Args:
+        speaker: speaks with the node, in the voice `hearing.VOICE`.
+        tells_words: whether the node tells it when words are spoken.
+        is_paced: whether the node speaks about as fast as it is heard; otherwise it has spoken when it is interrupted.
+    """
+    rate = speaker.sample_rate
+    events = await say(speaker, f"{FIRST} {SECOND}")
+    await check_spoken(pcm(events), FIRST, SECOND, rate=rate)
+    if tells_words:
+        assert words(events) == f"{FIRST} {SECOND}".split()
+    await interrupted(speaker, node, is_paced=is_paced)
+    events = await say(speaker, NEXT)
+    await until(lambda: node.node.service.speaking == 0, 2)
+    await check_spoken(pcm(events), NEXT, rate=rate)
+    if tells_words:
+        assert words(events) == NEXT.split()
+
+
+async def interrupted(speaker: tts.TTS[Any], node: RunningNode, *, is_paced: bool = True) -> None:
+    """A long reply that is cut short.
+
+    Its slot is free when the next reply begins: a pool of LiveKit's closes the connection no earlier.
+    """
+    async with speaker.stream(conn_options=ONCE) as stream, asyncio.timeout(LIMIT_S):
+        for token in tokens(LONG):
+            stream.push_text(token)
+        await anext(stream)
+        assert not is_paced or node.node.service.speaking == 1
+
+
+async def synthesized(speaker: tts.TTS[Any], text: str) -> bytes:
+    """A whole text at once; its audio."""
+    async with speaker.synthesize(text, conn_options=ONCE) as stream, asyncio.timeout(LIMIT_S):
+        return pcm([event async for event in stream])

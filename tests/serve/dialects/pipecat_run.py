@@ -1,0 +1,55 @@
+"""A stock Pipecat service on a real node: it speaks, is interrupted, and speaks again."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from pipecat.services.tts_service import TTSService
+
+from tests.integrations.pipecat.pipeline import Running, running
+from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, check_spoken
+from tests.support import RunningNode, until
+
+# Longer than any audio on its way takes to arrive.
+SETTLED_S = 0.3
+
+
+def tokens(text: str) -> list[str]:
+    """Text as an LLM gives it out: pieces of words, the space before a word with it."""
+    return re.findall(r" ?\S{1,4}|\s", text)
+
+
+async def converse(service: TTSService, node: RunningNode, *, tells_words: bool = True, rate: int = 24_000) -> None:
+    """Three turns of an agent; the second is interrupted, and stops at once.
+
+    Args:
+        service: speaks with the node, in the voice `hearing.VOICE`.
+        tells_words: whether the node tells it when words are spoken; otherwise Pipecat takes the text as it is.
+    """
+    async with running([service], sample_rate=rate) as pipeline:
+        await pipeline.turn(*tokens(f"{FIRST} {SECOND}"))
+        await check_spoken(pipeline.pcm(), FIRST, SECOND, rate=rate)
+        if tells_words:
+            assert pipeline.words == f"{FIRST} {SECOND}".split()
+        await interrupted(pipeline, node)
+        turns, words = len(pipeline.contexts), len(pipeline.words)
+        await pipeline.turn(*tokens(NEXT))
+        assert len(pipeline.contexts) == turns + 1, "the turn has another's audio in it, or is in pieces"
+        await check_spoken(pipeline.pcm(pipeline.contexts[-1]), NEXT, rate=rate)
+        if tells_words:
+            assert pipeline.words[words:] == NEXT.split()
+        assert not pipeline.errors
+
+
+async def interrupted(pipeline: Running, node: RunningNode) -> None:
+    """A long turn that is cut short: its slot is free, and none of its audio comes any more."""
+    turns = len(pipeline.contexts)
+    await pipeline.begin(*tokens(LONG))
+    await pipeline.end()
+    await until(lambda: len(pipeline.contexts) > turns)
+    await pipeline.interrupt()
+    played = len(pipeline.pcm())
+    await until(lambda: node.node.service.speaking == 0, 2)
+    await asyncio.sleep(SETTLED_S)
+    assert len(pipeline.pcm()) == played

@@ -1,0 +1,446 @@
+"""Cartesia's language without a socket, and its errors on a real one."""
+
+from __future__ import annotations
+
+import base64
+import json
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from agent_tts.client.connection import connect as node_at
+from agent_tts.config.settings import Limits
+from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnsupportedFormat
+from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.serve.dialects.cartesia import MAX_REMEMBERED, CartesiaCodec
+from agent_tts.serve.dialects.sentences import spaced
+from tests.support import running_node, until
+
+OUTPUT = {"encoding": "pcm_s16le", "sample_rate": 24_000, "framing": "binary"}
+OPEN = {
+    "type": "context.open",
+    "context_id": "a",
+    "output": OUTPUT,
+    "language": None,
+    "timestamps": "none",
+    "breaks": True,
+}
+PLAIN = {**OPEN, "voice": None}
+END = {"type": "context.end", "context_id": "a"}
+
+
+def codec(**limits: int) -> CartesiaCodec:
+    return CartesiaCodec(Limits(**limits))
+
+
+def text(said: str) -> Message:
+    return {"type": "text.append", "context_id": "a", "text": said}
+
+
+def into(one: CartesiaCodec, **fields: Any) -> list[Message]:
+    return list(one.decode(json.dumps({"context_id": "a", **fields})))
+
+
+def out(one: CartesiaCodec, type_: str, **fields: Any) -> list[Message]:
+    """What is told of a message about the context."""
+    return [json.loads(each) for each in one.encode(protocol.build(type_, **{"context_id": "a", **fields}))]
+
+
+def sound(one: CartesiaCodec, payload: bytes, first_sample: int = 0) -> list[Message]:
+    return [json.loads(each) for each in one.encode(AudioChunk("a", 1, first_sample, 0, payload))]
+
+
+def begun(**fields: Any) -> CartesiaCodec:
+    one = codec()
+    into(one, transcript="Hello", **{"continue": True}, **fields)
+    return one
+
+
+# ---------------------------------------------------------------- from the client
+
+
+def test_a_whole_text_is_a_context() -> None:
+    assert into(codec(), transcript="Hello.") == [PLAIN, text("Hello."), END]
+
+
+def test_continued_texts_are_one_context() -> None:
+    one = codec()
+    assert into(one, transcript="Hel", **{"continue": True}) == [PLAIN, text("Hel")]
+    assert into(one, transcript="lo", **{"continue": True}) == [text("lo")]
+    flush = {"type": "context.flush", "context_id": "a"}
+    assert into(one, transcript="", flush=True, **{"continue": True}) == [flush]
+    assert into(one, transcript="", **{"continue": False}) == [END]
+    assert into(one, transcript="", **{"continue": False}) == []  # Pipecat ends some contexts twice
+
+
+@pytest.mark.parametrize(
+    ("fields", "opened"),
+    [
+        ({"voice": "nova"}, {"voice": "nova"}),
+        ({"voice": {"mode": "id", "id": "nova"}}, {"voice": "nova"}),
+        ({"voice": {"mode": "id", "id": None}}, {"voice": None}),
+        ({"voice": {"mode": "embedding", "embedding": [0.5, 1]}}, {"speaker_embedding": [0.5, 1.0]}),
+        ({"voice": {"id": "a", "__experimental_controls": {"speed": "fast"}}}, {"voice": "a", "speed": 1.25}),
+        ({"voice": {"id": "a", "__experimental_controls": {"speed": -1.0}}}, {"voice": "a", "speed": 0.6}),
+        ({"voice": {"id": "a", "__experimental_controls": {"speed": 1}}}, {"voice": "a", "speed": 1.5}),
+        ({"language": "de"}, {"voice": None, "language": "de"}),
+        ({"locale": "en-GB"}, {"voice": None, "language": "en-GB"}),
+        ({"add_timestamps": True}, {"voice": None, "timestamps": "word"}),
+        ({"speed": "slow"}, {"voice": None, "speed": 0.8}),
+        ({"generation_config": {"speed": 1.5, "volume": 2, "emotion": "sad"}}, {"voice": None, "speed": 1.5}),
+        ({"generation_config": {"emotion": "neutral"}}, {"voice": None}),
+        ({"normalization": "en-IN"}, {"voice": None, "normalize": True}),
+        (
+            {"model_id": "sonic-3", "normalization": "off", "add_phoneme_timestamps": True},
+            {"voice": None, "normalize": False},
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_asked_for_is_what_the_context_gets(fields: Message, opened: Message) -> None:
+    (message, *_) = into(codec(), transcript="Hello.", **fields)
+    emotion = message.pop("instructions", None)
+    assert message == OPEN | opened
+    assert (emotion == "Emotion: sad.") == ("volume" in str(fields))
+
+
+def test_a_voice_that_a_client_names_unasked_is_the_nodes_own() -> None:
+    (opened, *_) = into(codec(), transcript="x", voice={"id": "f786b574-daa5-4673-aa0c-cbe3e8534c02"})
+    assert "voice" not in opened
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("pcm_s16le", "pcm_s16le"), ("pcm_f32le", "pcm_f32le"), ("pcm_mulaw", "mulaw"), ("pcm_alaw", "alaw")],
+)
+def test_encodings(theirs: str, ours: str) -> None:
+    asked = {"container": "raw", "encoding": theirs, "sample_rate": 44_100}
+    (opened, *_) = into(codec(), transcript="Hello.", output_format=asked)
+    assert opened["output"] == {"encoding": ours, "sample_rate": 44_100, "framing": "binary"}
+
+
+def test_a_cancel_reaches_an_open_context_once() -> None:
+    one = begun()
+    assert into(one, cancel=True) == [{"type": "context.cancel", "context_id": "a"}]
+    assert into(one, cancel=True) == []
+    assert into(one, transcript="late", **{"continue": True}) == []
+    assert [each["type"] for each in out(one, "context.done", reason="cancelled")] == ["done"]
+    assert into(one, cancel=True) == []
+    assert into(one, transcript="Anew.") == [PLAIN, text("Anew."), END]
+
+
+def test_requests_without_an_id_are_contexts_of_their_own() -> None:
+    one = codec()
+    ids = [next(one.decode(json.dumps({"transcript": "Hello."})))["context_id"] for _ in range(2)]
+    assert len(set(ids)) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "is_whole", "given"),
+    [
+        ("It is nice today.", True, "It is nice today. "),
+        ("It costs 3.", True, "It costs 3. "),
+        ('"Yes!"', True, '"Yes!" '),
+        ("and then", True, "and then"),
+        ("It is nice today.", False, "It is nice today. "),
+        ("Is it?", False, "Is it?" + " "),
+        ("Yes.", False, "Yes."),
+        ("3.", False, "3."),
+        ("It costs 3.", False, "It costs 3."),
+        ("in the U.S.", False, "in the U.S."),
+        ("", True, ""),
+    ],
+)
+def test_sentences_are_kept_apart(said: str, is_whole: bool, given: str) -> None:
+    assert spaced(said, is_whole=is_whole) == given
+    one = codec()
+    messages = into(one, transcript=said, max_buffer_delay_ms=0 if is_whole else 3_000)
+    assert [each["text"] for each in messages if each["type"] == "text.append"] == ([given] if given else [])
+
+
+# ---------------------------------------------------------------- to the client
+
+
+def test_sound_comes_with_the_words_that_begin_in_it() -> None:
+    one = begun(add_timestamps=True)
+    words = [
+        {"word": "Hello", "start_ms": 0, "end_ms": 100, "char_start": 0, "char_end": 5},
+        {"word": "you.", "start_ms": 100, "end_ms": 250, "char_start": 6, "char_end": 10},
+        {"word": "Bye.", "start_ms": 400, "end_ms": 500, "char_start": 11, "char_end": 15},
+    ]
+    assert out(one, "words", kind="estimated", words=words) == []
+    first, chunk = sound(one, bytes(2 * 2_400))
+    assert first["word_timestamps"] == {"words": ["Hello"], "start": [0.0], "end": [0.1]}
+    assert base64.b64decode(chunk["data"]) == bytes(2 * 2_400)
+    assert (chunk["type"], chunk["context_id"], chunk["done"], chunk["status_code"]) == ("chunk", "a", False, 206)
+    second, _ = sound(one, bytes(2), 2_400)
+    assert second["word_timestamps"]["words"] == ["you."]
+    rest, done = out(one, "context.done", reason="end")
+    assert rest["word_timestamps"]["words"] == ["Bye."]
+    assert (done["type"], done["done"], done["status_code"]) == ("done", True, 200)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ('One. <break time="1s"/> Two.', ["One.", "Two."]),
+        ('One. <break time="1.5s" /> Two.', ["One.", "Two."]),
+        ("One.<break time = '500ms' />Two.", ["One.", "Two."]),
+        ("One <break time='500ms'>Two", ["One", "Two"]),
+        ("take a <break then go", ["take", "a", "then", "go"]),
+        ("a > b and time flies", ["a", ">", "b", "and", "time", "flies"]),
+    ],
+)
+def test_a_tag_for_a_pause_is_no_word(given: str, told: list[str]) -> None:
+    one = begun(add_timestamps=True)
+    words = [
+        {"word": word, "start_ms": 0, "end_ms": 0, "char_start": at, "char_end": at + 1}
+        for at, word in enumerate(given.split())
+    ]
+    out(one, "words", kind="estimated", words=words)
+    events = sound(one, bytes(2)) + out(one, "context.done", reason="end")
+    assert [word for each in events for word in each.get("word_timestamps", {"words": []})["words"]] == told
+
+
+def test_times_are_those_of_the_encoding() -> None:
+    one = begun(output_format={"encoding": "pcm_f32le", "sample_rate": 44_100})
+    out(
+        one,
+        "words",
+        kind="estimated",
+        words=[{"word": "x", "start_ms": 999, "end_ms": 1_000, "char_start": 0, "char_end": 1}],
+    )
+    assert [each["type"] for each in sound(one, bytes(4 * 44_000))] == ["chunk"]
+    assert [each["type"] for each in sound(one, bytes(4 * 100), 44_000)] == ["timestamps", "chunk"]
+
+
+def test_flushes_are_numbered() -> None:
+    one = begun()
+    assert sound(one, b"ab")[0]["flush_id"] == 1
+    assert [out(one, "context.flushed")[0]["flush_id"] for _ in range(2)] == [1, 2]
+    assert sound(one, b"ab")[0]["flush_id"] == 3
+
+
+def test_what_it_has_no_word_for_is_not_told() -> None:
+    one = begun()
+    for type_ in ("session.created", "session.updated", "context.started", "context.cancelled", "pong"):
+        assert out(one, type_, session_id="s") == []
+    assert out(one, "error", code="unknown_context", message="gone") == []
+
+
+# ---------------------------------------------------------------- errors
+
+
+def test_an_error_ends_its_context() -> None:
+    """Forget the failed id to see the next token open a context in the middle of the text."""
+    one = begun()
+    told, done = out(one, "error", code="at_capacity", message="full")
+    assert (told["type"], told["done"], told["status_code"]) == ("error", False, 503)
+    assert (done["type"], done["done"], done["context_id"]) == ("done", True, "a")
+    assert (told["context_id"], told["error_code"], told["message"]) == ("a", "at_capacity", "full")
+    assert sound(one, b"ab") == []
+    assert out(one, "context.done", reason="error") == []
+    assert into(one, transcript=" and on", **{"continue": True}) == []
+    assert into(one, transcript="", **{"continue": False}) == []
+    assert into(one, transcript="Anew.") == [PLAIN, text("Anew."), END]
+
+
+def test_an_error_of_a_whole_text_keeps_nothing_of_its_id() -> None:
+    one = codec()
+    into(one, transcript="Hello.")
+    out(one, "error", code="unknown_voice", message="no")
+    assert into(one, transcript="Anew.") == [PLAIN, text("Anew."), END]
+
+
+def test_a_context_that_became_too_long_is_not_begun_again() -> None:
+    one = begun()
+    assert [each["type"] for each in out(one, "context.done", reason="length")] == ["done"]
+    assert into(one, transcript=" and on", **{"continue": True}) == []
+
+
+def refusal(one: CartesiaCodec, **fields: Any) -> tuple[list[Message], SpeechError]:
+    """What the session is told, and the error that follows."""
+    messages = one.decode(json.dumps({"context_id": "a", **fields}))
+    told: list[Message] = []
+    with pytest.raises(SpeechError) as caught:
+        told.extend(messages)
+    return told, caught.value
+
+
+def test_an_error_names_its_context() -> None:
+    told, error = refusal(codec(), transcript=5)
+    assert isinstance(error, BadMessage)
+    assert [protocol.context_of(each) for each in told] == ["a"]
+    told, error = refusal(begun(), transcript=5)
+    assert told == [{"type": "context.cancel", "context_id": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "about"),
+    [
+        ({"transcript": 5}, BadMessage, "transcript"),
+        ({"transcript": "x", "output_format": {"encoding": "flac"}}, UnsupportedFormat, "pcm_s16le"),
+        ({"transcript": "x", "output_format": {"sample_rate": 11_025}}, UnsupportedFormat, "22050"),
+        ({"transcript": "x", "output_format": {"container": "mp3"}}, UnsupportedFormat, "raw"),
+        ({"transcript": "x", "speed": "warp"}, BadMessage, "normal"),
+        ({"transcript": "x", "context_id": "*"}, BadMessage, "every context"),
+        ({"cancel": True, "context_id": None}, BadMessage, "context_id"),
+        ({"transcript": "x" * 41}, TextTooLong, "40"),
+    ],
+    ids=str,
+)
+def test_a_refusal_says_what_is_allowed(fields: Message, kind: type[SpeechError], about: str) -> None:
+    _, error = refusal(codec(text_message_chars=40), **fields)
+    assert type(error) is kind
+    assert about in error.message
+
+
+def test_text_beyond_the_limit_cancels_its_context() -> None:
+    one = codec(text_context_chars=10)
+    into(one, transcript="Hello", **{"continue": True})
+    told, error = refusal(one, transcript="Hello, you", **{"continue": True})
+    assert isinstance(error, TextTooLong)
+    assert [each["type"] for each in told] == ["context.cancel"]
+
+
+def test_text_after_the_end_is_refused() -> None:
+    one = codec()
+    into(one, transcript="Hello.")
+    _, error = refusal(one, transcript="More.")
+    assert "another context_id" in error.message
+
+
+def test_failed_ids_are_forgotten_in_the_end() -> None:
+    one = codec()
+    for number in range(2 * MAX_REMEMBERED):
+        list(one.decode(json.dumps({"context_id": f"c{number}", "transcript": "x", "continue": True})))
+        out(one, "error", context_id=f"c{number}", code="at_capacity", message="full")
+    assert len(one._failed) == MAX_REMEMBERED
+
+
+# ---------------------------------------------------------------- anything
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = ["transcript", "voice", "output_format", "continue", "flush", "cancel", "context_id", "speed", "language"]
+REQUESTS = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys((*NAMES, "generation_config", "add_timestamps", "max_buffer_delay_ms"), JSON)
+) | st.fixed_dictionaries(
+    {"context_id": st.sampled_from("ab"), "transcript": st.text(max_size=30), "continue": st.booleans()},
+    optional={"flush": st.booleans(), "cancel": st.booleans(), "voice": st.text(max_size=5)},
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    messages=st.lists(REQUESTS.map(json.dumps) | JSON.map(json.dumps) | st.text(max_size=20) | st.binary(max_size=20))
+)
+def test_of_any_junk_come_only_messages_and_errors(messages: list[str | bytes]) -> None:
+    one = codec(text_context_chars=60)
+    for message in messages:
+        try:
+            for each in one.decode(message):
+                protocol.check(each)
+        except SpeechError as error:
+            told = protocol.build_error(error, context_id="a")
+            assert all(isinstance(json.loads(each), dict) for each in one.encode(told))
+
+
+@settings(max_examples=100, deadline=None)
+@given(whole=st.text(max_size=60), cuts=st.lists(st.integers(0, 60), max_size=6))
+def test_tokens_are_handed_on_as_they_are(whole: str, cuts: list[int]) -> None:
+    """Whatever the cut; but for the space behind what can only be a sentence."""
+    one, given_on = codec(), ""
+    edges = sorted({0, *(min(cut, len(whole)) for cut in cuts), len(whole)})
+    pieces = [whole[start:end] for start, end in pairwise(edges)]
+    for piece in pieces:
+        messages = into(one, transcript=piece, **{"continue": True})
+        given_on += "".join(each["text"] for each in messages if each["type"] == "text.append")
+    assert given_on == "".join(spaced(piece, is_whole=False) for piece in pieces)
+
+
+# ---------------------------------------------------------------- on a node
+
+
+async def test_errors_on_the_wire_are_cartesias() -> None:
+    key = "right"
+    limits = {"contexts_per_session": 2, "text_message_chars": 100}
+    async with running_node(auth={"api_keys": [key]}, limits=limits) as running:
+        url = running.url.replace("http", "ws", 1) + "/tts/websocket"
+        async with connect(f"{url}?api_key=wrong", proxy=None) as socket:
+            refused = json.loads(await socket.recv())
+            assert (refused["type"], refused["status_code"], refused["context_id"]) == ("error", 401, None)
+            with pytest.raises(ConnectionClosed):
+                await socket.recv()
+            assert socket.close_code == 1008
+        async with connect(f"{url}?cartesia_version=2025-04-16&api_key={key}", proxy=None) as socket:
+
+            async def error(**fields: Any) -> tuple[str, str | None]:
+                await socket.send(json.dumps(fields))
+                while (told := json.loads(await socket.recv()))["type"] != "error":
+                    pass
+                return told["error_code"], told["context_id"]
+
+            assert await error(context_id="a", transcript="Hi.", voice="nobody") == ("unknown_voice", "a")
+            assert await error(context_id="b", transcript="word " * 30) == ("text_too_long", "b")
+            assert await error(context_id="c", transcript=["Hi."]) == ("bad_message", "c")
+            assert running.node.service.speaking == 0
+            for context_id in ("d", "e"):
+                await socket.send(json.dumps({"context_id": context_id, "transcript": "Hi", "continue": True}))
+            assert await error(context_id="f", transcript="Hi.") == ("context_limit", "f")
+            for context_id in ("d", "e"):
+                await socket.send(json.dumps({"context_id": context_id, "cancel": True}))
+            await until(lambda: running.node.service.speaking == 0)
+
+
+@pytest.mark.parametrize("path", ["/tts/bytes", "/tts/sse"])
+async def test_a_key_in_an_address_is_for_websockets_only(path: str) -> None:
+    """Where a browser can set headers, a key has no place in what proxies log; the answer says where it has one."""
+    raw = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000}
+    async with (
+        running_node(auth={"api_keys": ["right"]}) as running,
+        httpx.AsyncClient(trust_env=False, base_url=running.url) as client,
+    ):
+        asked = {"transcript": "Hello.", "output_format": raw}
+        answer = await client.post(path, params={"api_key": "right"}, json=asked)
+        assert (answer.status_code, answer.json()["error_code"]) == (401, "unauthorized")
+        assert "X-API-Key" in answer.json()["message"]
+
+
+async def test_errors_over_http_are_cartesias() -> None:
+    """Those of the request, and those that only the engine finds."""
+    raw = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000}
+    asked: dict[str, Any] = {"transcript": "Hello.", "voice": "tone-440", "output_format": raw}
+    cases: list[tuple[dict[str, Any], int, str]] = [
+        ({}, 401, "unauthorized"),
+        ({"output_format": {"container": "ogg"}}, 400, "unsupported_format"),
+        ({"transcript": " "}, 400, "bad_message"),
+        ({"transcript": "x" * 101}, 413, "text_too_long"),
+        ({"voice": "nobody"}, 400, "unknown_voice"),
+        ({"generation_config": {"speed": 9}}, 400, "bad_message"),
+        ({}, 503, "at_capacity"),
+    ]
+    limits = {"text_context_chars": 100}
+    async with (
+        running_node(auth={"api_keys": ["right"]}, limits=limits, slots=1, queue=0) as running,
+        node_at(running.url, api_key="right") as other,
+        httpx.AsyncClient(trust_env=False, base_url=running.url) as client,
+    ):
+        await other.open()
+        for path in ("/tts/bytes", "/tts/sse"):
+            for fields, status, code in cases:
+                headers = {} if status == 401 else {"X-API-Key": "right"}
+                answer = await client.post(path, json=asked | fields, headers=headers)
+                assert (answer.status_code, answer.json()["error_code"]) == (status, code), (path, fields)
+                assert answer.json()["status_code"] == status
+                assert answer.json()["request_id"]

@@ -1,0 +1,410 @@
+"""Every codec over a real session and engine, under any order of messages and time: nothing is left of them."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from agent_tts.config.settings import Settings
+from agent_tts.engine.factory import create_loop
+from agent_tts.errors import SlowConsumer
+from agent_tts.events import Command
+from agent_tts.protocol.adapter import AudioChunk, Codec, QueueingCodec
+from agent_tts.serve.dialects.cartesia import CartesiaCodec
+from agent_tts.serve.dialects.deepgram_aura import AuraCodec
+from agent_tts.serve.dialects.deepgram_flux import FluxCodec
+from agent_tts.serve.dialects.elevenlabs import MultiStreamCodec, StreamCodec
+from agent_tts.serve.dialects.vllm_omni import VllmOmniCodec
+from agent_tts.serve.guard import Guard
+from agent_tts.serve.node import Node
+from agent_tts.serve.session import Session
+from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.speech.service import SpeechService
+
+LIMITS = {"contexts_per_session": 2, "text_context_chars": 60, "text_message_chars": 40, "text_idle_s": 3}
+CONFIG = Settings(engine="tone", slots=1, queue=1, limits=LIMITS, tone={"char_ms": 30}, voice_aliases={"*": "tone-440"})
+
+
+class Clocked:
+    """A link whose engine turns only when it is told to, at a time of its own."""
+
+    alive = True
+
+    def __init__(self, on_events: Any, on_lost: Any) -> None:
+        self.now = 0.0
+        self.loop = create_loop(CONFIG, lambda: self.now)
+        self.on_events = on_events
+
+    def send(self, command: Command) -> None:
+        self.loop.submit(command)
+
+    def turn(self) -> None:
+        self.on_events(self.loop.turn())
+
+
+class Connected:
+    """A connection without a socket."""
+
+    def __init__(self, codec: Codec) -> None:
+        metrics = Metrics()
+        links: list[Clocked] = []
+
+        def make(on_events: Any, on_lost: Any) -> Any:
+            links.append(Clocked(on_events, on_lost))
+            return links[0]
+
+        service = SpeechService([make], aliases=CONFIG.voice_aliases)
+        (self.link,) = links
+        service.engines[0].info = self.link.loop.info
+        self.codec = codec
+        self.session = Session(
+            Node(CONFIG, service, Guard(CONFIG, metrics), metrics), "test", clock=lambda: self.link.now
+        )
+        self.told: list[dict[str, Any] | bytes] = []
+        # What the client says while something is being sent to it, one at each wait of the writer.
+        self.meanwhile: list[dict[str, Any]] = []
+        self.session.receive(codec.begin())
+
+    @property
+    def is_closed(self) -> bool:
+        return (self.codec.closing or self.session.closing) is not None
+
+    def say(self, message: dict[str, Any]) -> None:
+        self.session.receive(self.codec.decode(json.dumps(message)))
+
+    def take(self, count: int) -> None:
+        """What the client is sent, as the writer of a connection takes it."""
+        for _ in range(count):
+            if self.codec.closing is not None or (item := self.session.poll()) is None:
+                return
+            for data in tuple(self.codec.encode(item)):
+                self.told.append(json.loads(data) if isinstance(data, str) else data)
+                if self.meanwhile:
+                    self.say(self.meanwhile.pop(0))
+            if isinstance(self.codec, QueueingCodec):
+                self.session.receive(self.codec.follow())
+            if isinstance(item, AudioChunk):
+                return
+
+    def live(self, steps: int, seconds: float) -> None:
+        for _ in range(steps):
+            self.link.turn()
+        self.link.now += seconds
+
+    def settle(self) -> None:
+        """Until nothing happens any more: whatever was begun has ended, if only for want of text."""
+        for _ in range(100):
+            self.live(3, 0.5)
+            self.take(1_000)
+
+
+TEXTS = st.sampled_from(["One two. ", "three", " ", "", "x" * 39 + " ", "x" * 41, "Four."])
+NAMES = st.sampled_from(["a", "b", "c"])
+FLAG = st.booleans()
+
+CARTESIA = st.fixed_dictionaries(
+    {"transcript": TEXTS, "continue": FLAG, "context_id": NAMES, "add_timestamps": FLAG},
+    optional={
+        "flush": FLAG,
+        "cancel": FLAG,
+        "max_buffer_delay_ms": st.just(0),
+        "output_format": st.just({"container": "?"}),
+    },
+)
+ELEVENLABS = st.fixed_dictionaries(
+    {"text": TEXTS | st.none(), "context_id": NAMES},
+    optional={"flush": FLAG, "close_context": FLAG, "voice_settings": st.just({"speed": 9})},
+)
+DEEPGRAM = st.fixed_dictionaries(
+    {"type": st.sampled_from(["Speak", "Speak", "Flush", "Clear", "Interrupt"]), "text": TEXTS},
+)
+CONFIGURED = st.fixed_dictionaries(
+    {"type": st.just("session.config"), "response_format": st.sampled_from(["pcm", "wav"])},
+    optional={"stream_audio": FLAG, "word_timestamps": FLAG},
+)
+VLLM_OMNI = CONFIGURED | st.fixed_dictionaries(
+    {"type": st.sampled_from(["input.text", "input.text", "input.done", "input.cancel"]), "text": TEXTS}
+)
+TIME = st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.08, 1.0, 4.0]), st.integers(0, 30))
+
+# What ends all that a client may have left open.
+ENDS: dict[str, list[dict[str, Any]]] = {
+    "aura": [{"type": "Flush"}],
+    "flux": [{"type": "Flush"}],
+    "vllm-omni": [{"type": "input.cancel"}],
+}
+
+Left = Callable[[Any], int]
+KINDS: dict[str, tuple[Callable[[], Codec], st.SearchStrategy[Any], Left, dict[str, Any] | None]] = {
+    "cartesia": (lambda: CartesiaCodec(CONFIG.limits), CARTESIA, lambda codec: len(codec._contexts), None),
+    "multi-stream": (
+        lambda: MultiStreamCodec("v", {"output_format": "pcm_24000"}, CONFIG.limits),
+        ELEVENLABS,
+        lambda codec: len(codec._open),
+        {"close_socket": True},
+    ),
+    "stream": (
+        lambda: StreamCodec("v", {"output_format": "pcm_24000"}, CONFIG.limits),
+        ELEVENLABS,
+        lambda codec: len(codec._open),
+        {"text": ""},
+    ),
+    "aura": (lambda: AuraCodec({}, {}), DEEPGRAM, lambda codec: codec._turns.speaking is not None, {"type": "Close"}),
+    "vllm-omni": (
+        lambda: VllmOmniCodec(),
+        VLLM_OMNI,
+        lambda codec: len(codec._held) + len(codec._notes) + (codec._utterance is not None),
+        {"type": "session.close"},
+    ),
+    "flux": (lambda: FluxCodec({}, {}), DEEPGRAM, lambda codec: codec._turns.speaking is not None, {"type": "Close"}),
+}
+
+
+def run(kind: str, steps: list[Any], *, leaves_at_once: bool, stays: bool = False) -> Connected | None:
+    """Take these steps, and settle; None when the connection has been closed."""
+    make, _, left, goodbye = KINDS[kind]
+    peer = Connected(make())
+    peer.take(10)
+    try:
+        for step in steps:
+            if isinstance(step, dict):
+                peer.say(step)
+            elif isinstance(step, list):
+                peer.meanwhile += step
+            else:
+                peer.live(*step[:2])
+                peer.take(step[2])
+        while peer.meanwhile:
+            peer.say(peer.meanwhile.pop(0))
+        if leaves_at_once and goodbye is not None:
+            peer.say(goodbye)
+    except SlowConsumer:
+        return None
+    peer.settle()
+    if not peer.is_closed:
+        for message in ENDS.get(kind, ()):
+            peer.say(message)
+        peer.settle()
+        assert not peer.session.is_speaking
+        assert not left(peer.codec)
+        if stays or goodbye is None:
+            return peer
+        peer.say(goodbye)
+        peer.settle()
+    assert peer.is_closed
+    return None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), leaves_at_once=st.booleans())
+def test_nothing_is_left(kind: str, data: st.DataObject, leaves_at_once: bool) -> None:
+    message = KINDS[kind][1]
+    steps = data.draw(st.lists(message | TIME | message.map(lambda said: [said]), max_size=25))
+    run(kind, steps, leaves_at_once=leaves_at_once)
+
+
+def test_a_connection_is_closed_whose_last_context_was_refused() -> None:
+    run("multi-stream", [{"text": "x" * 41, "context_id": "a"}], leaves_at_once=True)
+
+
+FLUSHED = {"text": "One two. ", "context_id": "a", "flush": True}
+CLOSED = {"close_context": True, "context_id": "a"}
+
+
+def multi_stream() -> Connected:
+    return Connected(MultiStreamCodec("v", {"output_format": "pcm_24000"}, CONFIG.limits))
+
+
+@pytest.mark.parametrize("leaves_at_once", [True, False])
+def test_two_utterances_of_one_name_are_not_mixed(leaves_at_once: bool) -> None:
+    """A client cannot tell their audio apart: it has the same contextId."""
+    peer = multi_stream()
+    for message in (FLUSHED, CLOSED) * 3:
+        peer.say(message)
+        peer.take(10)
+        assert len(peer.session._contexts) == 1
+    if leaves_at_once:
+        peer.say({"close_socket": True})
+    peer.settle()
+    told = [bool(message["isFinal"]) for message in peer.told if isinstance(message, dict)]
+    assert told.count(True) == 3
+    assert heard(peer.told) == 3 * heard(peer.told[: told.index(True)])
+    assert peer.is_closed == leaves_at_once
+
+
+@pytest.mark.parametrize("text", [[], [{"text": "Three. ", "context_id": "a"}], [FLUSHED, CLOSED]])
+def test_an_interruption_ends_all_of_a_name(text: list[dict[str, Any]]) -> None:
+    """Of what is spoken, and of what waits: keep that waiting to see it fail."""
+    peer = multi_stream()
+    for message in (FLUSHED, CLOSED, *text, CLOSED):
+        peer.say(message)
+    peer.settle()
+    assert heard(peer.told) == 0
+    assert [message["isFinal"] for message in peer.told if isinstance(message, dict)] == [True]
+
+
+def test_what_is_not_flushed_is_cut_by_leaving() -> None:
+    peer = multi_stream()
+    for message in (FLUSHED, CLOSED, {"text": "Three. ", "context_id": "a"}, {"close_socket": True}):
+        peer.say(message)
+    peer.settle()
+    alone = multi_stream()
+    alone.say(FLUSHED)
+    alone.say({"close_socket": True})
+    alone.settle()
+    assert heard(peer.told) == heard(alone.told) > 0
+    assert peer.is_closed
+
+
+def test_what_waits_for_a_name_is_bounded() -> None:
+    """Count no cost to see it fail. A client that does so is not one to be talked to."""
+    peer = multi_stream()
+    for message in (FLUSHED, CLOSED):
+        peer.say(message)
+    for _ in range(2_500):
+        peer.say({"text": "x" * 40, "context_id": "a"})
+    assert isinstance(peer.codec, MultiStreamCodec)
+    assert sum(len(waiting.messages) for waiting in peer.codec._waiting.values()) < 2_000
+    peer.settle()
+    assert peer.is_closed
+
+
+def test_a_message_without_a_context_is_none_of_the_clients() -> None:
+    """Whichever comes first: count such contexts to see it fail."""
+    named = {"transcript": "A. ", "continue": True, "context_id": "context-1"}
+    for messages in ([named, {"transcript": "B."}], [{"transcript": "B."}, named]):
+        codec = CartesiaCodec(CONFIG.limits)
+        opened = {next(codec.decode(json.dumps(message)))["context_id"] for message in messages}
+        assert len(opened) == 2
+
+
+@pytest.mark.parametrize("transcript", ["Four.", "x" * 41, 5])
+def test_what_was_complete_is_spoken_whatever_comes_behind_it(transcript: str | int) -> None:
+    """The message too many is told by an error, which is about no context: clients take others for its end."""
+    peer = Connected(CartesiaCodec(CONFIG.limits))
+    peer.say({"transcript": "One two three.", "continue": False, "context_id": "a"})
+    peer.say({"transcript": transcript, "continue": False, "context_id": "a"})
+    peer.settle()
+    told = [message for message in peer.told if isinstance(message, dict)]
+    assert [message["context_id"] for message in told if message["type"] == "error"] == [None]
+    assert sum(message["type"] == "chunk" for message in told) > 1
+    assert [message["status_code"] for message in told if message["type"] == "done"] == [200]
+
+
+def test_vllm_omni_is_told_of_a_cancel_that_came_too_late() -> None:
+    """The session has ended the utterance, of which nothing has been told yet, and refuses to cancel it."""
+    peer = configured()
+    peer.say({"type": "input.text", "text": "One."})
+    peer.say({"type": "input.done"})
+    for _ in range(100):
+        peer.live(3, 0.5)
+        while peer.session.poll() is not None:
+            pass
+    assert not peer.session.is_speaking
+    peer.say({"type": "input.cancel"})
+    peer.settle()
+    assert [message["type"] for message in peer.told if isinstance(message, dict)] == ["audio.cancelled"]
+
+
+def test_vllm_omnis_text_is_bounded_while_the_writer_waits() -> None:
+    """Keep a text before the session has taken it to see it fail."""
+    peer = configured()
+    for _ in range(100):
+        peer.say({"type": "input.text", "text": "x" * 40})
+    assert isinstance(peer.codec, VllmOmniCodec)
+    assert peer.codec._utterance is not None
+    assert len(peer.codec._utterance.text) <= CONFIG.limits.text_context_chars
+
+
+def configured() -> Connected:
+    """A connection of vLLM-Omni's that may speak."""
+    peer = Connected(VllmOmniCodec())
+    peer.say({"type": "session.config", "response_format": "pcm"})
+    peer.take(10)
+    return peer
+
+
+MORE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "cartesia": (
+        {"transcript": "One two. ", "continue": True, "context_id": "a"},
+        {"transcript": "", "continue": False, "context_id": "a"},
+        "done",
+    ),
+    "multi-stream": (
+        {"text": "One two. ", "context_id": "a", "flush": True},
+        {"close_context": True, "context_id": "a"},
+        '"isFinal": true',
+    ),
+    "vllm-omni": ({"type": "input.text", "text": "One two. "}, {"type": "input.done"}, "session.done"),
+}
+
+
+@pytest.mark.parametrize("kind", MORE)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_text_after_a_pause_too_long_is_spoken(kind: str, at_once: bool) -> None:
+    """`at_once`: while the client is told of the pause, and not yet that its context is done."""
+    text, end, over = MORE[kind]
+    peer = configured() if kind == "vllm-omni" else Connected(KINDS[kind][0]())
+    peer.say(text)
+    for _ in range(4):
+        peer.live(3, 0.5)
+        peer.take(1_000)
+    before = len(peer.told)
+    for _ in range(4):
+        peer.live(3, 0.5)
+    if at_once:
+        peer.meanwhile = [text, end]
+    peer.settle()
+    if not at_once:
+        peer.say(text)
+        peer.say(end)
+        peer.settle()
+    first, second = peer.told[:before], peer.told[before:]
+    assert "starved" in str(second)
+    assert heard(second) >= heard(first) > 0
+    assert over in json.dumps(second[-1])
+
+
+def heard(told: list[Any]) -> int:
+    """Bytes of audio in what was told."""
+    payloads = [each if isinstance(each, bytes) else each.get("data") or each.get("audio") or b"" for each in told]
+    return sum(len(each) if isinstance(each, bytes) else len(b64decode(each)) for each in payloads)
+
+
+INTERRUPTED = {"NO_ACTIVE_SPEECH", "INTERRUPT_IN_PROGRESS"}
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=st.lists(DEEPGRAM | TIME | DEEPGRAM.map(lambda said: [said]), max_size=25))
+def test_flux_answers_each_interrupt_and_ends_each_turn_that_it_began(steps: list[Any]) -> None:
+    steps = [step for step in steps if not str(step).count("Clear") and "x" * 41 not in str(step)]
+    steps = [step for step in steps if not str(step).count("Flush")]  # a warning of which is the same
+    peer = run("flux", steps, leaves_at_once=False, stays=True)
+    if peer is None:
+        return
+    told = [message for message in peer.told if not isinstance(message, bytes)]
+    asked = sum(str(step).count("Interrupt") for step in steps)
+    answers = [m for m in told if m["type"] == "SpeechInterrupted" or m.get("code") in INTERRUPTED]
+    assert len(answers) in (asked, asked + 1)  # the last flush, of nothing, has the same warning
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=st.lists(DEEPGRAM | TIME | DEEPGRAM.map(lambda said: [said]), max_size=25))
+def test_aura_answers_each_flush_that_was_not_cleared(steps: list[Any]) -> None:
+    steps = [step for step in steps if not str(step).count("Interrupt") and "x" * 41 not in str(step)]
+    peer = run("aura", steps, leaves_at_once=False, stays=True)
+    if peer is None:
+        return
+    told = [message["type"] for message in peer.told if not isinstance(message, bytes)]
+    assert told.count("Cleared") == sum(str(step).count("Clear") for step in steps)
+    flushes = sum(str(step).count("Flush") for step in steps) + 1
+    assert told.count("Flushed") <= flushes
+    if "Cleared" not in told:
+        assert told.count("Flushed") == flushes

@@ -1,0 +1,537 @@
+"""Deepgram's two streaming protocols as codecs: what a client's messages become, and what it is told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownType, UnsupportedFormat
+from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.adapter import AudioChunk, Message, QueueingCodec
+from agent_tts.serve.dialects import turns
+from agent_tts.serve.dialects.deepgram_aura import AuraCodec
+from agent_tts.serve.dialects.deepgram_flux import FluxCodec
+
+Codec = AuraCodec | FluxCodec
+CODECS = [AuraCodec, FluxCodec]
+
+
+class Talk:
+    """A codec and a session of which only the messages are known: what each is told is kept."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec = codec
+        self.asked: list[Message] = []  # of the session
+        self.told: list[Any] = []  # to the client
+
+    def connect(self) -> None:
+        self.asked += self.codec.begin()
+        self.hear(session())
+
+    def say(self, type_: str, **fields: Any) -> None:
+        """A message of the client; the session answers its pings."""
+        asked = list(self.codec.decode(json.dumps({"type": type_, **fields})))
+        self.asked += [message for message in asked if message["type"] != "ping"]
+        for message in asked:
+            if message["type"] == "ping":
+                self.hear(protocol.build("pong", t=message["t"]))
+
+    def hear(self, item: Message | AudioChunk) -> None:
+        """Something that the session has to say."""
+        for data in self.codec.encode(item):
+            self.told.append(json.loads(data) if isinstance(data, str) else data)
+        self.asked += self.codec.follow()
+
+    def speak(self, context_id: str, audio: bytes = b"ab", reason: str = "end", audio_ms: int = 100) -> None:
+        """A whole context is spoken."""
+        self.hear(started(context_id))
+        self.hear(chunk(context_id, audio))
+        self.hear(done(context_id, reason, audio_ms))
+
+    def types(self) -> list[str]:
+        """What was told since the last call, audio as its bytes."""
+        told, self.told = [m.decode() if isinstance(m, bytes) else m["type"] for m in self.told], []
+        return told
+
+    def commands(self) -> list[tuple[Any, ...]]:
+        """What was asked since the last call: (type, context_id, text)."""
+        asked, self.asked = self.asked, []
+        return [tuple(m[name] for name in ("type", "context_id", "text") if name in m) for m in asked]
+
+
+def talk(make: type[Codec], **query: str) -> Talk:
+    """A connection that has begun."""
+    new = Talk(make(query, {}))
+    new.connect()
+    new.asked.clear()
+    new.told.clear()
+    return new
+
+
+def session(speed: float = 1.0) -> Message:
+    return protocol.build("session.updated", session={"speed": speed})
+
+
+def started(context_id: str) -> Message:
+    return protocol.build("context.started", context_id=context_id, context_no=1, queue_ms=0)
+
+
+def chunk(context_id: str, audio: bytes) -> AudioChunk:
+    return AudioChunk(context_id, 1, 0, 0, audio)
+
+
+def done(context_id: str, reason: str = "end", audio_ms: int = 100) -> Message:
+    return protocol.build("context.done", context_id=context_id, reason=reason, audio_ms=audio_ms)
+
+
+def error(code: str, context_id: str | None = None) -> Message:
+    return protocol.build("error", code=code, message="what was wrong", context_id=context_id, fatal=False)
+
+
+def cancelled(context_id: str, generated_ms: int) -> Message:
+    heard = {"heard_text": "One two", "unheard_text": " three."}
+    return protocol.build("context.cancelled", context_id=context_id, played_ms=1, generated_ms=generated_ms, **heard)
+
+
+# ---------------------------------------------------------------- the query
+
+
+@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize(
+    ("query", "aliases", "wanted"),
+    [
+        ({}, {}, {"voice": None, "output": {"encoding": "pcm_s16le", "sample_rate": 24_000}}),
+        ({"model": "aura-2-thalia-en"}, {}, {"voice": "aura-2-thalia-en"}),
+        ({"encoding": "mulaw"}, {}, {"output": {"encoding": "mulaw", "sample_rate": 8_000}}),
+        ({"encoding": "alaw", "sample_rate": "16000"}, {}, {"output": {"encoding": "alaw", "sample_rate": 16_000}}),
+        ({"speed": "1.25", "mip_opt_out": "true", "tag": "a", "expressivity": "2"}, {}, {"speed": 1.25}),
+        # Nobody has asked for these but Pipecat's and LiveKit's classes themselves.
+        ({"model": "flux-alexis-en"}, {}, {"voice": None}),
+        ({"model": "aura-2-helena-en"}, {"aura-2-helena-en": "ryan"}, {"voice": "aura-2-helena-en"}),
+        ({"model": "aura-2-andromeda-en"}, {"*": "ryan"}, {"voice": "aura-2-andromeda-en"}),
+    ],
+)
+def test_the_query_is_the_sessions(
+    make: type[Codec], query: dict[str, str], aliases: dict[str, str], wanted: dict[str, Any]
+) -> None:
+    (update,) = make(query, aliases).begin()
+    assert update["session"].items() >= wanted.items()
+    protocol.SessionConfig().merged(update["session"], 60_000)
+
+
+@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize(
+    ("query", "kind"),
+    [
+        ({"sample_rate": "secret"}, BadMessage),
+        ({"speed": "nan"}, BadMessage),
+        ({"model": "m" * 257}, BadMessage),
+        ({"encoding": "secret"}, UnsupportedFormat),
+        ({"encoding": "mp3"}, UnsupportedFormat),
+    ],
+)
+def test_a_wrong_query_is_refused_without_its_words(
+    make: type[Codec], query: dict[str, str], kind: type[SpeechError]
+) -> None:
+    with pytest.raises(kind) as caught:
+        list(make(query, {}).begin())
+    assert "secret" not in caught.value.message
+
+
+@pytest.mark.parametrize("make", CODECS)
+def test_a_refusal_is_told_in_deepgrams_shape_and_closes(make: type[Codec]) -> None:
+    for code, close_code in (("at_capacity", 1013), ("unauthorized", 1008), ("internal", 1011), ("bad_message", 1008)):
+        new = Talk(make({}, {}))
+        new.hear(error(code))
+        assert new.types() == ["Error"]
+        assert new.codec.closing is not None
+        assert new.codec.closing[0] == close_code
+
+
+def test_both_are_greeted_by_the_models_name() -> None:
+    for make, greeting in ((AuraCodec, "Metadata"), (FluxCodec, "Connected")):
+        new = Talk(make({"model": "m"}, {}))
+        new.connect()
+        assert (new.told[0]["type"], new.told[0]["model_name"]) == (greeting, "m")
+        assert isinstance(new.codec, QueueingCodec)
+
+
+# ---------------------------------------------------------------- turns
+
+
+@pytest.mark.parametrize("make", CODECS)
+def test_text_of_a_turn_is_one_context_and_the_next_waits_for_it(make: type[Codec]) -> None:
+    """Remove `turn is not self.speaking` from `Turns` to see the second turn speak into the first."""
+    peer = talk(make)
+    peer.say("Speak", text="One ")
+    peer.say("Speak", text="")
+    peer.say("Speak", text="two.")
+    peer.say("Flush")
+    peer.say("Speak", text="Three.")
+    peer.say("Flush")
+    peer.say("Speak", text="Four.")
+    one = [("text.append", "1", "One "), ("text.append", "1", "two."), ("context.end", "1")]
+    assert peer.commands() == one
+    peer.speak("1")
+    assert peer.commands() == [("text.append", "2", "Three."), ("context.end", "2")]
+    peer.say("Speak", text=" Five.")
+    assert peer.commands() == []
+    peer.speak("2")
+    assert peer.commands() == [("text.append", "3", "Four."), ("text.append", "3", " Five.")]
+    peer.say("Speak", text=" Six.")
+    assert peer.commands() == [("text.append", "3", " Six.")]
+
+
+@pytest.mark.parametrize("make", CODECS)
+def test_a_turn_that_got_no_text_for_long_goes_on_with_the_next(make: type[Codec]) -> None:
+    peer = talk(make)
+    peer.say("Speak", text="One ")
+    peer.hear(started("1"))
+    peer.hear(error("starved", "1"))
+    peer.hear(done("1", "error"))
+    peer.say("Speak", text="two.")
+    peer.say("Flush")
+    commands = [("text.append", "1", "One "), ("text.append", "2", "two."), ("context.end", "2")]
+    assert peer.commands() == commands
+    peer.speak("2")
+    assert peer.types()[-1] in ("Flushed", "SpeechMetadata")
+    assert peer.codec.closing is None
+
+
+@pytest.mark.parametrize("make", CODECS)
+def test_a_flush_after_a_turn_got_no_text_for_long_is_answered_at_once(make: type[Codec]) -> None:
+    peer = talk(make)
+    peer.say("Speak", text="One ")
+    peer.hear(started("1"))
+    peer.hear(error("starved", "1"))
+    peer.hear(done("1", "error"))
+    peer.types()
+    peer.say("Flush")
+    assert "Flushed" in peer.types()
+
+
+@pytest.mark.parametrize("make", CODECS)
+def test_what_waits_is_bounded(make: type[Codec]) -> None:
+    """Count no cost in `Turns.write` to see it grow."""
+    peer = talk(make)
+    peer.say("Speak", text="One.")
+    peer.say("Flush")
+    for _ in range(turns.MAX_WAITING // (turns.PIECE + 1)):
+        peer.say("Speak", text="a")
+    with pytest.raises(TextTooLong):
+        peer.say("Speak", text="a")
+    peer.speak("1")
+    assert len(peer.commands()) > 1
+    peer.say("Speak", text="There is room again.")
+
+
+@pytest.mark.parametrize("make", CODECS)
+def test_room_for_waiting_text_comes_back(make: type[Codec]) -> None:
+    peer = talk(make)
+    peer.say("Speak", text="One.")
+    for turn in range(1, 6):
+        peer.say("Flush")
+        peer.say("Speak", text="a" * (turns.MAX_WAITING - turns.PIECE))
+        peer.speak(str(turn))
+
+
+# ---------------------------------------------------------------- Flux
+
+
+def test_flux_tells_each_turn_between_its_start_and_its_figures() -> None:
+    peer = talk(FluxCodec)
+    peer.say("Speak", text="One.")
+    peer.say("Flush")
+    peer.say("Speak", text="Two.")
+    peer.say("Flush")
+    peer.speak("1", b"a", audio_ms=70)
+    first = [message for message in peer.told if isinstance(message, dict)]
+    peer.speak("2", b"b", audio_ms=30)
+    whole = ["SpeechStarted", "a", "Flushed", "SpeechMetadata", "SpeechStarted", "b", "Flushed", "SpeechMetadata"]
+    assert peer.types() == whole
+    assert len({message["speech_id"] for message in first}) == 1
+    assert (first[-1]["audio_duration_ms"], first[-1]["input_character_count"]) == (70, 4)
+
+
+def test_flux_interrupts_with_the_place_in_the_sessions_audio() -> None:
+    """Leave `_position_ms` where it is in `_over` to see the second turn's place be wrong."""
+    peer = talk(FluxCodec)
+    peer.say("Speak", text="Zero.")
+    peer.say("Flush")
+    peer.speak("1", audio_ms=1_000)
+    peer.say("Speak", text="One two three.")
+    peer.say("Flush")
+    peer.say("Speak", text="Four.")
+    peer.hear(started("2"))
+    peer.types(), peer.commands()
+    peer.say("Interrupt", playback_offset={"type": "time_ms", "value": 1_300})
+    assert peer.asked == [{"type": "context.cancel", "context_id": "2", "played_ms": 300.0}]
+    peer.hear(chunk("2", b"late"))
+    peer.hear(cancelled("2", 900))
+    peer.hear(done("2", "cancelled"))
+    (told,) = peer.told
+    spoken = {"audio_played_ms": 1_300, "text_spoken": "One two", "text_remaining": " three.Four."}
+    assert told.items() >= {"type": "SpeechInterrupted", **spoken}.items()
+    assert told["metadata"]["audio_duration_ms"] == 900
+    peer.types(), peer.commands()
+    peer.say("Speak", text="Five.")
+    assert peer.commands() == [("text.append", "3", "Five.")]
+    peer.say("Interrupt", playback_offset={"type": "time_ms", "value": 1_310})
+    assert peer.asked[0]["played_ms"] == 10
+    # Without a place it is all that was made, and no text.
+    peer.hear(cancelled("3", 90))
+    peer.say("Speak", text="Six.")
+    peer.types()
+    peer.say("Interrupt")
+    peer.hear(cancelled("4", 500))
+    assert peer.told[0]["audio_played_ms"] == 1_310 + 500
+    assert "text_spoken" not in peer.told[0]
+
+
+def test_flux_warns_of_an_interrupt_that_has_nothing_to_stop() -> None:
+    peer = talk(FluxCodec)
+    peer.say("Interrupt")
+    assert peer.told[0]["code"] == "NO_ACTIVE_SPEECH"
+    peer.say("Speak", text="One.")
+    peer.say("Interrupt", playback_offset={"type": "time_ms", "value": 50})
+    peer.say("Interrupt")
+    assert peer.told[1]["code"] == "INTERRUPT_IN_PROGRESS"
+    peer.hear(cancelled("1", 100))
+    peer.say("Speak", text="Two.")
+    peer.commands()
+    peer.say("Interrupt", playback_offset={"type": "time_ms", "value": 49})
+    assert peer.told[-1]["code"] == "INVALID_INTERRUPT_OFFSET"
+    assert peer.commands() == []
+
+
+def test_flux_turn_that_ended_before_its_interrupt_is_told_as_spoken() -> None:
+    peer = talk(FluxCodec)
+    peer.say("Speak", text="One.")
+    peer.say("Flush")
+    peer.hear(started("1"))
+    peer.hear(chunk("1", b"a"))
+    peer.say("Interrupt")
+    peer.hear(done("1", audio_ms=80))
+    peer.hear(error("unknown_context", "1"))
+    assert peer.types() == ["SpeechStarted", "a", "Flushed", "SpeechMetadata", "Warning"]
+    assert peer.codec.closing is None
+    peer.say("Speak", text="Two.")
+    peer.say("Interrupt", playback_offset={"type": "time_ms", "value": 90})
+    assert peer.asked[-1]["played_ms"] == 10
+
+
+def test_flux_tells_that_there_was_nothing_to_say() -> None:
+    peer = talk(FluxCodec)
+    peer.say("Flush")
+    assert peer.told[0]["code"] == "NO_ACTIVE_SPEECH"
+    peer.types()
+    peer.say("Speak", text=" ... ")
+    peer.say("Flush")
+    peer.hear(done("1", audio_ms=0))
+    assert peer.types() == ["Warning", "Flushed", "SpeechMetadata"]
+
+
+def test_flux_speed() -> None:
+    peer = talk(FluxCodec)
+    peer.say("Configure", speed=1.5)
+    assert peer.asked == [{"type": "session.update", "session": {"speed": 1.5}}]
+    peer.hear(session(1.5))
+    peer.say("Configure", speed=9)
+    success, failure = peer.told
+    assert success == {"type": "ConfigureSuccess", "applied": {"speed": 1.5}}
+    assert failure.items() >= {"type": "ConfigureFailure", "field": "speed", "value": 9.0}.items()
+    assert "0.25 to 4" in failure["description"]
+    for wrong in ("fast", True, float("inf")):
+        with pytest.raises(BadMessage):
+            list(peer.codec.decode(json.dumps({"type": "Configure", "speed": wrong})))
+
+
+def test_flux_speaks_the_rest_before_it_closes() -> None:
+    peer = talk(FluxCodec)
+    peer.say("Speak", text="One.")
+    peer.say("Close")
+    peer.say("Speak", text="Never.")
+    assert peer.commands() == [("text.append", "1", "One."), ("context.end", "1")]
+    assert peer.codec.closing is None
+    peer.speak("1")
+    assert peer.types() == ["SpeechStarted", "ab", "Flushed", "SpeechMetadata", "SessionMetadata"]
+    assert peer.codec.closing is not None
+    assert peer.codec.closing[0] == 1_000
+
+
+def test_flux_closes_at_once_when_idle() -> None:
+    peer = talk(FluxCodec)
+    peer.say("Close")
+    assert peer.types() == ["SessionMetadata"]
+    assert peer.codec.closing is not None
+
+
+# ---------------------------------------------------------------- Aura
+
+
+def test_aura_answers_each_flush_after_its_audio() -> None:
+    peer = talk(AuraCodec)
+    peer.say("Flush")
+    peer.say("Speak", text="One.")
+    peer.say("Flush")
+    peer.say("Flush")
+    peer.say("Speak", text="Two.")
+    peer.say("Flush")
+    peer.speak("1", b"a")
+    peer.speak("2", b"b")
+    told = [message["sequence_id"] if isinstance(message, dict) else message for message in peer.told]
+    assert told == [0, b"a", 1, 2, b"b", 3]
+
+
+def test_aura_clears_everything_at_once() -> None:
+    """Let `AuraCodec.encode` look at no `Turns.of` to see the late audio."""
+    peer = talk(AuraCodec)
+    peer.say("Speak", text="One.")
+    peer.say("Flush")
+    peer.say("Speak", text="Two.")
+    peer.hear(chunk("1", b"a"))
+    peer.commands()
+    peer.say("Clear")
+    assert peer.commands() == [("context.cancel", "1")]
+    peer.hear(chunk("1", b"late"))
+    peer.say("Speak", text="Three.")
+    assert peer.commands() == [("text.append", "2", "Three.")]
+    peer.hear(cancelled("1", 100))
+    peer.hear(done("1", "cancelled"))
+    peer.say("Flush")
+    peer.speak("2", b"c")
+    assert peer.types() == ["a", "Cleared", "c", "Flushed"]
+
+
+def test_aura_clear_of_a_turn_that_has_just_ended() -> None:
+    peer = talk(AuraCodec)
+    peer.say("Speak", text="One.")
+    peer.say("Clear")
+    peer.hear(error("unknown_context", "1"))
+    assert peer.types() == ["Cleared"]
+    assert peer.codec.closing is None
+
+
+def test_aura_keeps_sentences_apart_that_came_without_the_space_between() -> None:
+    peer = talk(AuraCodec)
+    for text in ("It is 3.", "14.", "Next one!", " Last.", "e", "x."):
+        peer.say("Speak", text=text)
+    assert "".join(text for *_, text in peer.commands()) == "It is 3.14. Next one! Last.ex."
+
+
+def test_aura_closes_at_once() -> None:
+    peer = talk(AuraCodec)
+    peer.say("Speak", text="One.")
+    peer.say("Close")
+    assert peer.commands()[-1] == ("session.close",)
+
+
+# ---------------------------------------------------------------- whatever comes
+
+
+@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ({"type": "Speak"}, BadMessage),
+        ({"type": "Speak", "text": 5}, BadMessage),
+        ({"type": "secret"}, UnknownType),
+        ({}, UnknownType),
+        ({"type": ["secret"]}, UnknownType),
+    ],
+    ids=str,
+)
+def test_a_wrong_message_is_refused_without_its_words(
+    make: type[Codec], message: Message, kind: type[SpeechError]
+) -> None:
+    with pytest.raises(kind) as caught:
+        list(talk(make).codec.decode(json.dumps(message)))
+    assert "secret" not in caught.value.message
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=8) | st.integers(),
+    lambda inner: st.lists(inner, max_size=2),
+)
+CLIENT = st.fixed_dictionaries(
+    {"type": st.sampled_from(["Speak", "Flush", "Clear", "Interrupt", "Configure", "Close", "KeepAlive", "?"])},
+    optional={
+        "text": st.text(max_size=20) | ANYTHING,
+        "speed": st.floats() | ANYTHING,
+        "playback_offset": st.fixed_dictionaries({}, optional={"type": st.just("time_ms"), "value": ANYTHING})
+        | ANYTHING,
+        "other": ANYTHING,
+    },
+)
+
+
+@pytest.mark.parametrize("make", CODECS)
+@settings(max_examples=150, deadline=None)
+@given(data=st.binary(max_size=200) | st.text(max_size=200) | CLIENT.map(json.dumps))
+def test_no_message_does_more_than_be_refused(make: type[Codec], data: str | bytes) -> None:
+    peer = talk(make)
+    try:
+        asked = list(peer.codec.decode(data))
+    except SpeechError:
+        return
+    for message in asked:
+        protocol.check(message)
+        if message["type"] == "ping":
+            peer.hear(protocol.build("pong", t=message["t"]))
+
+
+WISHES = st.lists(st.sampled_from(["Speak", "Speak", "Flush", "Interrupt", "Clear", "spoken", "starved"]), max_size=40)
+
+
+@pytest.mark.parametrize("make", CODECS)
+@settings(max_examples=150, deadline=None)
+@given(wishes=WISHES)
+def test_every_text_is_spoken_once_in_order_or_dropped(make: type[Codec], wishes: list[str]) -> None:
+    """By a session that has one context at most, and ends each."""
+    peer = talk(make)
+    stop = "Clear" if make is AuraCodec else "Interrupt"
+    expected: list[str] = []  # texts that are still to be spoken
+    given = spoken = 0
+    alive: str | None = None  # the context that is open
+    text_of: dict[str, list[str]] = {}
+    ended: set[str] = set()
+    for wish in [*wishes, "Flush", *["spoken"] * 40]:
+        if wish == "Speak":
+            expected.append(f"t{given} ")
+            peer.say("Speak", text=expected[-1])
+            given += 1
+        elif wish == "Flush":
+            peer.say("Flush")
+        elif wish in ("Interrupt", "Clear"):
+            peer.say(stop)
+            expected.clear()
+        for command in peer.asked:
+            if command["type"] == "text.append":
+                assert alive in (None, command["context_id"]), "two contexts at once"
+                alive = command["context_id"]
+                text_of.setdefault(alive, []).append(command["text"])
+            elif command["type"] == "context.end":
+                ended.add(command["context_id"])
+            elif command["type"] == "context.cancel":
+                assert command["context_id"] == alive
+                alive = None
+                peer.hear(cancelled(command["context_id"], 10))
+                peer.hear(done(command["context_id"], "cancelled"))
+        peer.asked.clear()
+        if alive is not None and (wish == "starved" or (wish == "spoken" and alive in ended)):
+            if wish == "starved" and alive in ended:
+                continue
+            texts, context_id, alive = text_of[alive], alive, None
+            assert expected[: len(texts)] == texts
+            del expected[: len(texts)]
+            spoken += len(texts)
+            peer.hear(started(context_id))
+            if wish == "starved":
+                peer.hear(error("starved", context_id))
+            peer.hear(done(context_id, "end" if wish == "spoken" else "error"))
+    assert expected == []
+    assert peer.codec.closing is None

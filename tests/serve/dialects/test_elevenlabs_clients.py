@@ -1,0 +1,189 @@
+"""ElevenLabs' clients on a real node, unmodified; only the URL is ours."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+from elevenlabs import VoiceSettings
+from elevenlabs.client import ElevenLabs
+from elevenlabs.core.api_error import ApiError
+from elevenlabs.realtime_tts import RealtimeTextToSpeechClient
+from livekit.agents import APIStatusError
+from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
+from livekit.plugins import elevenlabs as livekit_elevenlabs
+from pipecat.services.elevenlabs.tts import ElevenLabsHttpTTSService, ElevenLabsTTSService
+from pipecat.services.tts_service import TextAggregationMode
+
+from tests.integrations.pipecat.pipeline import running
+from tests.serve.dialects import livekit_run, pipecat_run
+from tests.serve.dialects.hearing import FIRST, NEXT, SECOND, VOICE, check_spoken, halves
+from tests.support import RunningNode, running_node
+
+FAST = VoiceSettings(speed=1.2)
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[RunningNode]:
+    async with running_node(engine="espeak") as running:
+        yield running
+
+
+@pytest.fixture
+def sdk_client(node: RunningNode) -> Iterator[ElevenLabs]:
+    with httpx.Client(trust_env=False) as client:
+        yield ElevenLabs(api_key="none", base_url=node.url, httpx_client=client)
+
+
+@pytest.fixture
+def sdk(node: RunningNode, sdk_client: ElevenLabs) -> RealtimeTextToSpeechClient:
+    speech = sdk_client.text_to_speech
+    # It insists on TLS, which is ended before a node.
+    speech._ws_base_url = node.url.replace("http", "ws", 1)
+    return speech
+
+
+@pytest.mark.parametrize("mode", [TextAggregationMode.SENTENCE, TextAggregationMode.TOKEN])
+async def test_pipecat(node: RunningNode, mode: TextAggregationMode) -> None:
+    service = ElevenLabsTTSService(
+        api_key="none",
+        url=node.url.replace("http", "ws", 1),
+        settings=ElevenLabsTTSService.Settings(voice=VOICE),
+        text_aggregation_mode=mode,
+    )
+    await pipecat_run.converse(service, node)
+
+
+async def test_livekit(node: RunningNode) -> None:
+    """As mp3, which it asks for by itself."""
+    async with livekit_run.http_session() as session:
+        speaker = livekit_elevenlabs.TTS(
+            api_key="none", base_url=f"{node.url}/v1", voice_id=VOICE, http_session=session
+        )
+        async with speaker:
+            await livekit_run.converse(speaker, node)
+            await check_spoken(await livekit_run.synthesized(speaker, FIRST), FIRST, rate=speaker.sample_rate)
+
+
+async def test_pipecat_takes_words_as_spoken_when_they_are(node: RunningNode) -> None:
+    """Count times from the context's start to see it fail: it adds up the messages'."""
+    service = ElevenLabsTTSService(
+        api_key="none",
+        url=node.url.replace("http", "ws", 1),
+        settings=ElevenLabsTTSService.Settings(voice=VOICE),
+    )
+    told: list[tuple[str, float]] = []
+    add = service.add_word_timestamps
+
+    async def keep(words: list[tuple[str, float]], *args: object, **kwargs: object) -> None:
+        told.extend(words)
+        await add(words, *args, **kwargs)  # type: ignore[arg-type]
+
+    service.add_word_timestamps = keep  # type: ignore[method-assign,assignment]
+    async with running([service]) as pipeline:
+        await pipeline.turn(*pipecat_run.tokens(f"{FIRST} {SECOND}"))
+        await _check_times([at for _, at in told], pipeline.pcm())
+
+
+async def test_livekit_takes_words_as_spoken_when_they_are(node: RunningNode) -> None:
+    """Count times from the message before to see it fail: it takes them as the context's."""
+    async with livekit_run.http_session() as session:
+        speaker = livekit_elevenlabs.TTS(
+            api_key="none", base_url=f"{node.url}/v1", voice_id=VOICE, encoding="pcm_24000", http_session=session
+        )
+        async with speaker:
+            events = await livekit_run.say(speaker, f"{FIRST} {SECOND}")
+    told = [word for event in events for word in event.frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, ())]
+    await _check_times([word.start_time for word in told], livekit_run.pcm(events))
+
+
+async def _check_times(starts_s: list[float], pcm: bytes) -> None:
+    """Of the words of both sentences: the second begins behind the pause."""
+    words = f"{FIRST} {SECOND}".split()
+    assert len(starts_s) == len(words)
+    assert starts_s == sorted(starts_s)
+    first, _ = halves(pcm)
+    pause_s = len(first) / 48_000
+    begin = len(FIRST.split())
+    assert starts_s[begin - 1] < pause_s < starts_s[begin] + 0.25
+    assert starts_s[begin] - pause_s < 0.3
+
+
+async def test_voices_are_listed(node: RunningNode, sdk_client: ElevenLabs) -> None:
+    async with livekit_run.http_session() as session:
+        speaker = livekit_elevenlabs.TTS(api_key="none", base_url=f"{node.url}/v1", http_session=session)
+        voices = await speaker.list_voices()
+        await speaker.aclose()
+    assert VOICE.partition("+")[0] in {voice.id for voice in voices}
+    listed = await asyncio.to_thread(sdk_client.voices.get_all)
+    assert [voice.voice_id for voice in listed.voices] == [voice.id for voice in voices]
+
+
+async def test_livekit_is_told_what_is_wrong() -> None:
+    """Close a connection before it is used to see it wait for ever."""
+    async with (
+        running_node(engine="espeak", auth={"api_keys": ["right"]}) as node,
+        livekit_run.http_session() as session,
+    ):
+        for key, voice, status in (("wrong", VOICE, 401), ("right", "nobody", 1008)):
+            speaker = livekit_elevenlabs.TTS(
+                api_key=key, base_url=f"{node.url}/v1", voice_id=voice, http_session=session
+            )
+            async with speaker:
+                with pytest.raises(APIStatusError) as caught:
+                    await livekit_run.say(speaker, FIRST)
+                assert caught.value.status_code == status
+
+
+async def test_pipecat_over_http(node: RunningNode) -> None:
+    async with livekit_run.http_session() as session:
+        service = ElevenLabsHttpTTSService(
+            api_key="none",
+            base_url=node.url,
+            aiohttp_session=session,
+            settings=ElevenLabsHttpTTSService.Settings(voice=VOICE),
+        )
+        await pipecat_run.converse(service, node)
+
+
+async def test_its_own_sdk(sdk: RealtimeTextToSpeechClient) -> None:
+    pcm = await asyncio.to_thread(lambda: b"".join(sdk.convert(VOICE, text=FIRST, output_format="pcm_16000")))
+    await check_spoken(pcm, FIRST, rate=16_000)
+    assert pcm == await asyncio.to_thread(lambda: b"".join(sdk.stream(VOICE, text=FIRST, output_format="pcm_16000")))
+    whole = await asyncio.to_thread(
+        sdk.convert_with_timestamps, VOICE, text=FIRST, output_format="pcm_24000", voice_settings=FAST
+    )
+    parts = await asyncio.to_thread(
+        lambda: list(sdk.stream_with_timestamps(VOICE, text=FIRST, output_format="pcm_24000", voice_settings=FAST))
+    )
+    assert len(parts) > 3
+    assert b"".join(base64.b64decode(part.audio_base_64) for part in parts) == base64.b64decode(whole.audio_base_64)
+    told = [part.alignment for part in parts if part.alignment is not None]
+    assert whole.alignment is not None
+    assert "".join(whole.alignment.characters) == f"{FIRST} "
+    for times in ("characters", "character_start_times_seconds", "character_end_times_seconds"):
+        assert [each for part in told for each in getattr(part, times)] == getattr(whole.alignment, times)
+    audio_s = len(base64.b64decode(whole.audio_base_64)) / 48_000
+    assert whole.alignment.character_end_times_seconds[-1] == pytest.approx(audio_s, abs=0.2)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own, of `websockets`
+async def test_its_own_sdk_writes_while_it_listens(sdk: RealtimeTextToSpeechClient) -> None:
+    def speak() -> bytes:
+        return b"".join(sdk.convert_realtime(VOICE, text=iter(pipecat_run.tokens(FIRST)), output_format="pcm_24000"))
+
+    await check_spoken(await asyncio.to_thread(speak), FIRST)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_errors_reach_its_own_sdk(sdk: RealtimeTextToSpeechClient) -> None:
+    with pytest.raises(ApiError) as caught:
+        await asyncio.to_thread(lambda: b"".join(sdk.convert("nobody", text=FIRST)))
+    assert caught.value.status_code == 400
+    assert caught.value.body["detail"]["status"] == "unknown_voice"
+    with pytest.raises(ApiError) as caught:
+        await asyncio.to_thread(lambda: b"".join(sdk.convert_realtime("nobody", text=iter([FIRST, NEXT]))))
+    assert caught.value.status_code == 1008

@@ -1,0 +1,219 @@
+"""vLLM-Omni's WebSocket, as its own example client uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from agent_tts.errors import SpeechError
+from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.adapter import AudioChunk
+from agent_tts.serve.dialects.vllm_omni import VllmOmniCodec
+from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
+from tests.serve.dialects.pipecat_run import tokens
+from tests.support import RunningNode, running_node, until
+from tests.test_speech_is_right import decoded
+
+LIMIT_S = 20.0
+
+
+class Client:
+    """What a client of vLLM-Omni does."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+
+    async def send(self, type_: str, **fields: Any) -> None:
+        await self.socket.send(json.dumps({"type": type_, **fields}))
+
+    async def say(self, text: str) -> None:
+        for token in tokens(text):
+            await self.send("input.text", text=token)
+        await self.send("input.done")
+
+    async def until(self, type_: str) -> list[Any]:
+        """Everything up to a message of this type; sound is bytes."""
+        came: list[Any] = []
+        async with asyncio.timeout(LIMIT_S):
+            while not came or isinstance(came[-1], bytes) or came[-1]["type"] != type_:
+                data = await self.socket.recv()
+                came.append(data if isinstance(data, bytes) else json.loads(data))
+        return came
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[RunningNode]:
+    async with running_node(engine="espeak") as running:
+        yield running
+
+
+@asynccontextmanager
+async def connected(node: RunningNode, **config: Any) -> AsyncIterator[Client]:
+    url = node.url.replace("http", "ws", 1) + "/v1/audio/speech/stream"
+    async with connect(url, proxy=None) as socket:
+        client = Client(socket)
+        await client.send("session.config", **({"voice": VOICE} | config))
+        yield client
+
+
+def sound(came: list[Any]) -> bytes:
+    return b"".join(each for each in came if isinstance(each, bytes))
+
+
+def types(came: list[Any]) -> list[str]:
+    return [each["type"] for each in came if not isinstance(each, bytes)]
+
+
+STREAM = {"stream_audio": True, "response_format": "pcm"}
+
+
+async def test_utterances_follow_each_other(node: RunningNode) -> None:
+    """The second is sent while the first is spoken, and waits for it."""
+    async with connected(node, **STREAM) as client:
+        await client.say(f"{FIRST} {SECOND}")
+        await client.say(NEXT)
+        first, second = await client.until("session.done"), await client.until("session.done")
+        for index, came in enumerate((first, second)):
+            assert types(came) == ["audio.start", "audio.done", "session.done"]
+            assert {each["utterance_index"] for each in came if not isinstance(each, bytes)} == {index}
+            assert came[-2]["total_bytes"] == len(sound(came))
+            assert (came[-2]["error"], came[-1]["total_sentences"]) == (False, 1)
+        assert (first[0]["sample_rate"], first[0]["channels"]) == (24_000, 1)
+        await check_spoken(sound(first), FIRST, SECOND)
+        await check_spoken(sound(second), NEXT)
+
+
+async def test_files(node: RunningNode) -> None:
+    for format_ in ("wav", "mp3", "opus"):
+        async with connected(node, response_format=format_) as client:
+            await client.say(FIRST)
+            samples, rate = decoded(sound(await client.until("session.done")))
+            await check_spoken(samples.tobytes(), FIRST, rate=rate)
+
+
+async def test_words_come_with_their_sound(node: RunningNode) -> None:
+    async with connected(node, **STREAM, word_timestamps=True) as client:
+        await client.say(f"{FIRST} {SECOND}")
+        came = await client.until("session.done")
+    assert not sound(came)
+    chunks = [each for each in came if each["type"] == "audio.chunk"]
+    assert [each["chunk_id"] for each in chunks] == list(range(len(chunks)))
+    told = [(word, chunk["chunk_end_ms"]) for chunk in chunks for word in chunk["timestamps"] or ()]
+    assert [word["word"] for word, _ in told] == f"{FIRST} {SECOND}".split()
+    assert all(word["start_ms"] <= end_ms for word, end_ms in told)
+    await check_spoken(b"".join(base64.b64decode(each["audio_b64"]) for each in chunks), FIRST, SECOND)
+
+
+async def test_a_cancel_stops_the_sound_and_the_next_utterance_is_clean(node: RunningNode) -> None:
+    async with connected(node, **STREAM) as client:
+        await client.say(LONG)
+        await client.say("This waits, and is dropped.")
+        await client.until("audio.start")
+        await client.send("input.cancel")
+        cancelled = (await client.until("audio.cancelled"))[-1]
+        assert (cancelled["utterance_index"], cancelled["reason"]) == (0, "client_cancel")
+        await until(lambda: node.node.service.speaking == 0, 2)
+        await client.say(NEXT)
+        came = await client.until("session.done")
+        assert types(came) == ["audio.start", "audio.done", "session.done"]
+        assert came[-1]["utterance_index"] == 1
+        await check_spoken(sound(came), NEXT)
+
+
+async def test_a_cancel_and_an_end_of_nothing_are_answered(node: RunningNode) -> None:
+    async with connected(node) as client:
+        await client.send("input.cancel")
+        await client.send("input.done")
+        assert types(await client.until("session.done")) == ["audio.cancelled", "session.done"]
+        await client.send("session.close")
+        with pytest.raises(ConnectionClosed) as closed:
+            await client.socket.recv()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1000
+
+
+async def test_a_failed_utterance_ends_and_the_next_is_spoken() -> None:
+    """Leave the failed context open to see it fail: it waits for text in its slot."""
+    async with running_node(limits={"text_message_chars": 20}) as node:
+        async with connected(node, **STREAM, voice=None) as client:
+            await client.send("input.text", text="One. ")
+            await client.send("input.text", text="x" * 30)
+            await client.send("input.text", text="dropped")
+            await client.send("input.done")
+            came = await client.until("session.done")
+            assert sorted(types(came)) == ["audio.done", "audio.start", "error", "session.done"]
+            assert types(came)[-2:] == ["audio.done", "session.done"]
+            assert came[-2]["error"]
+            await until(lambda: node.node.service.speaking == 0, 2)
+            await client.send("input.text", text="Two.")
+            await client.send("input.done")
+            assert types(await client.until("session.done")) == ["audio.start", "audio.done", "session.done"]
+
+
+async def test_a_config_that_cannot_be_is_told(node: RunningNode) -> None:
+    for config in (
+        {"voice": "nobody"},
+        {"response_format": "flac"},
+        {"stream_audio": True},
+        {"ref_audio": "x"},
+        {"model": "no"},
+    ):
+        async with connected(node, **config) as client:
+            assert types(await client.until("error")) == ["error"], config
+
+
+# ---------------------------------------------------------------- the codec alone
+
+TYPES = ["session.config", "input.text", "input.done", "input.cancel", "session.close", "context.open"]
+VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.floats(), max_size=2)
+FIELDS = st.sampled_from(["text", "voice", "speed", "response_format", "stream_audio", "word_timestamps", "ref_audio"])
+MESSAGES = st.builds(
+    lambda type_, fields: {**fields, "type": type_}, st.sampled_from(TYPES) | VALUES, st.dictionaries(FIELDS, VALUES)
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(messages=st.lists(MESSAGES.map(json.dumps) | st.text(max_size=20) | st.binary(max_size=20), max_size=8))
+def test_nothing_but_speech_errors_comes_of_junk(messages: list[str | bytes]) -> None:
+    codec = VllmOmniCodec()
+    for message in messages:
+        try:
+            for each in codec.decode(message):
+                protocol.check(each)
+                if each["type"] == "ping":
+                    list(codec.encode(protocol.build("pong", t=None)))
+                if each["type"] == "context.end":
+                    done = {"context_id": each["context_id"], "reason": "end"}
+                    list(codec.encode(protocol.build("context.done", **done)))
+            list(codec.follow())
+        except SpeechError:
+            pass
+
+
+def test_what_waits_is_bounded() -> None:
+    """Count no cost to see it fail."""
+    codec = VllmOmniCodec()
+    for message in ({"type": "session.config"}, {"type": "input.text", "text": "a"}, {"type": "input.done"}):
+        list(codec.decode(json.dumps(message)))
+    waiting = json.dumps({"type": "input.text", "text": "b" * 1_000})
+    taken = [list(codec.decode(waiting)) for _ in range(200)]
+    assert not any(taken)
+    with pytest.raises(SpeechError, match="too much waits"):
+        [list(codec.decode(waiting)) for _ in range(100)]
+
+
+def test_sound_of_another_context_is_not_told() -> None:
+    codec = VllmOmniCodec()
+    silence = np.zeros(4, "<i2").tobytes()
+    assert list(codec.encode(AudioChunk("utterance-0", 1, 0, 0, silence))) == []

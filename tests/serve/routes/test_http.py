@@ -1,0 +1,518 @@
+"""The HTTP routes, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import gzip
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent_tts.speech.audio.files import CONTENT_TYPES
+from tests.speech.audio.test_files import SLACK_MS, decode
+from tests.support import RunningNode, dominant_hz, running_node, until
+
+KEY = "k" * 32
+AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
+LONG = "word " * 3_900  # 936 s of tone, cut at max_frames: 240 s
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[RunningNode]:
+    async with running_node(tone={"scripted_faults": True}) as running:
+        yield running
+
+
+@asynccontextmanager
+async def client(node: RunningNode, **kwargs: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=node.url, timeout=10, **kwargs) as http:
+        yield http
+
+
+async def speak(http: httpx.AsyncClient, text: str = "one two three", **fields: Any) -> httpx.Response:
+    return await http.post("/v1/audio/speech", json={"model": "tts-1", "input": text, **fields})
+
+
+def idle(node: RunningNode) -> bool:
+    """Whether nothing of any request is left."""
+    sessions = node.node.metrics.registry.get_sample_value("agent_tts_sessions")
+    active = node.node.metrics.registry.get_sample_value("agent_tts_contexts_active", {"carrier": "http"})
+    return node.node.service.speaking == 0 and sessions == 0 and not active
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    """The error of a response, which is in OpenAI's shape."""
+    body = response.json()
+    assert body.keys() == {"error"}
+    assert body["error"].keys() == {"message", "type", "param", "code"}
+    error: dict[str, Any] = body["error"]
+    return error
+
+
+# ---------------------------------------------------------------- speech
+
+
+async def test_speech_in_every_format(node: RunningNode) -> None:
+    async with client(node) as http:
+        for format, content_type in CONTENT_TYPES.items():
+            response = await speak(http, "a" * 20, voice="tone-660", response_format=format)
+            assert response.status_code == 200
+            assert response.headers["content-type"] == content_type
+            assert response.headers["x-voice"] == "tone-660"
+            samples, rate = decode(response.content, format)
+            assert abs(dominant_hz(samples.astype(np.int16), rate) - 660) < 5
+            assert 0 <= len(samples) * 1_000 / rate - 1_200 <= SLACK_MS[format]
+    await until(lambda: idle(node))
+
+
+async def test_mp3_is_the_default_and_an_alias_is_told(node: RunningNode) -> None:
+    async with client(node) as http:
+        response = await speak(http, voice={"id": "alloy"})
+    assert response.headers["content-type"] == "audio/mpeg"
+    assert response.headers["x-voice"] == "tone-220"
+
+
+async def test_speed_is_the_engines(node: RunningNode) -> None:
+    async with client(node) as http:
+        normal = await speak(http, "a" * 40, response_format="pcm")
+        fast = await speak(http, "a" * 40, response_format="pcm", speed=2)
+    assert len(fast.content) == pytest.approx(len(normal.content) / 2, rel=0.01)
+
+
+async def test_pauses_and_figures_are_options(node: RunningNode) -> None:
+    async with client(node) as http:
+        said = await speak(http, "five dollars", response_format="pcm")
+        figures = await speak(http, "$5", response_format="pcm", normalize=True)
+        paused = await speak(http, 'five <break time="1s"/> dollars', response_format="pcm", breaks=True)
+    assert figures.content == said.content
+    assert len(paused.content) == len(said.content) + 48_000
+
+
+async def test_same_seed_same_file(node: RunningNode) -> None:
+    async with client(node) as http:
+        files = {(await speak(http, seed=7, response_format="opus")).content for _ in range(2)}
+    assert len(files) == 1
+
+
+async def test_audio_comes_while_it_is_made(node: RunningNode) -> None:
+    """The first bytes are there while the engine still speaks."""
+    async with client(node) as http:
+        for format in CONTENT_TYPES:
+            body = {"input": LONG, "response_format": format}
+            async with http.stream("POST", "/v1/audio/speech", json=body) as response:
+                async for _ in response.aiter_raw():
+                    break
+                assert node.node.service.speaking == 1
+            await until(lambda: idle(node))
+
+
+async def test_events_carry_the_same_file(node: RunningNode) -> None:
+    async with client(node) as http:
+        plain = await speak(http, seed=1, response_format="wav")
+        events = await speak(http, seed=1, response_format="wav", stream_format="sse")
+    assert events.headers["content-type"].startswith("text/event-stream")
+    messages = [json.loads(line.removeprefix("data: ")) for line in events.text.split("\n\n") if line]
+    assert [message["type"] for message in messages[:-1]] == ["speech.audio.delta"] * (len(messages) - 1)
+    assert b"".join(base64.b64decode(message["audio"]) for message in messages[:-1]) == plain.content
+    # 13 bytes of text, and 11 characters of 60 ms.
+    usage = {"input_tokens": 4, "output_tokens": 9, "total_tokens": 13}
+    assert messages[-1] == {"type": "speech.audio.done", "usage": usage}
+
+
+async def test_text_without_sound_is_an_empty_file(node: RunningNode) -> None:
+    async with client(node) as http:
+        response = await speak(http, "x", instructions="fault:done_at@0", response_format="wav")
+    assert response.status_code == 200
+    assert len(response.content) == 44
+
+
+# ---------------------------------------------------------------- refusals
+
+
+REFUSED: list[tuple[dict[str, Any], int, str, str | None, str]] = [
+    ({"input": ""}, 400, "bad_message", "input", "nothing to speak"),
+    ({"input": " \n"}, 400, "bad_message", "input", "nothing to speak"),
+    ({"input": "x" * 20_001}, 413, "text_too_long", "input", "20000"),
+    ({"input": None}, 400, "bad_message", "input", "string"),
+    ({"voice": "nobody"}, 400, "unknown_voice", "voice", "/v1/audio/voices"),
+    ({"voice": 3}, 400, "bad_message", "voice", "string"),
+    ({"model": "whisper-1"}, 404, "model_not_found", "model", "tts-1-hd"),
+    ({"model": "tts-1-klingon"}, 404, "model_not_found", "model", "tts-1"),
+    ({"language": "klingon"}, 400, "unsupported_language", "language", "language"),
+    ({"response_format": "mp4"}, 400, "unsupported_format", "response_format", "flac"),
+    ({"stream_format": "ws"}, 400, "bad_message", "stream_format", "sse"),
+    ({"speed": 4.1}, 400, "bad_message", "speed", "4"),
+    ({"speed": "fast"}, 400, "bad_message", "speed", "number"),
+    ({"respones_format": "mp3"}, 400, "bad_message", None, "did you mean response_format"),
+]
+
+
+async def test_refused_requests(node: RunningNode) -> None:
+    async with client(node) as http:
+        for fields, status, code, param, says in REFUSED:
+            response = await http.post("/v1/audio/speech", json={"model": "tts-1", "input": "Hi"} | fields)
+            error = error_of(response)
+            assert (response.status_code, error["code"], error["param"]) == (status, code, param)
+            assert error["type"] == "invalid_request_error"
+            assert says in error["message"]
+    assert idle(node)
+
+
+async def test_a_body_that_is_no_json_object(node: RunningNode) -> None:
+    async with client(node, headers={"Content-Encoding": "gzip"}) as http:
+        for body in (b"", b"{", b"[]", b'"x"', b"\xff", b'{"input":"\\ud800"}', gzip.compress(b'{"input":"x"}')):
+            response = await http.post("/v1/audio/speech", content=body)
+            assert response.status_code == 400
+            assert "JSON" in error_of(response)["message"]
+
+
+async def test_errors_never_repeat_what_was_sent(node: RunningNode) -> None:
+    secret = "swordfish"
+    async with client(node) as http:
+        for fields in ({"voice": secret}, {secret: 1}, {"speed": secret}, {"model": secret}, {"language": secret}):
+            response = await http.post("/v1/audio/speech", json={"input": secret, **fields})
+            assert response.status_code in (400, 404)
+            assert secret not in response.text
+
+
+async def test_other_errors_have_the_same_shape(node: RunningNode) -> None:
+    async with client(node) as http:
+        for method, path, status, code in (
+            ("GET", "/v1/nothing", 404, "not_found"),
+            ("GET", "/v1/audio/speech", 405, "method_not_allowed"),
+            ("GET", "/v1/models/whisper-1", 404, "model_not_found"),
+            ("POST", "/v1/audio/voices", 400, "unsupported"),
+            ("DELETE", "/v1/audio/voices", 400, "bad_message"),
+            ("DELETE", "/v1/audio/voices/alloy", 400, "bad_message"),
+            ("DELETE", "/v1/audio/voices/nobody", 404, "not_found"),
+        ):
+            response = await http.request(method, path)
+            assert (response.status_code, error_of(response)["code"]) == (status, code)
+
+
+async def test_engine_that_fails_before_the_first_frame_is_an_error_status(node: RunningNode) -> None:
+    async with client(node) as http:
+        response = await speak(http, instructions="fault:raise@0")
+    assert response.status_code == 500
+    assert error_of(response)["type"] == "server_error"
+    await until(lambda: idle(node))
+
+
+async def test_at_capacity_says_when_to_come_back() -> None:
+    async with running_node(slots=1, queue=0, tone={"scripted_faults": True}) as node, client(node) as http:
+        async with http.stream("POST", "/v1/audio/speech", json={"input": LONG}):
+            response = await speak(http)
+            assert response.status_code == 503
+            assert error_of(response)["code"] == "at_capacity"
+            assert int(response.headers["retry-after"]) >= 1
+        await until(lambda: idle(node))
+        assert (await speak(http)).status_code == 200
+
+
+async def test_draining_node_refuses(node: RunningNode) -> None:
+    node.node.service.draining = True
+    async with client(node) as http:
+        response = await speak(http)
+        assert (await http.get("/ready")).status_code == 503
+        assert (await http.get("/health")).status_code == 200
+    assert (response.status_code, error_of(response)["code"]) == (503, "draining")
+    refused = node.node.metrics.registry.get_sample_value("agent_tts_refused_total", {"code": "draining"})
+    assert refused == 1
+
+
+# ---------------------------------------------------------------- failures in the middle
+
+
+async def test_failure_in_the_middle_cuts_the_audio(node: RunningNode) -> None:
+    """The client must be able to tell a part from the whole."""
+    async with client(node) as http:
+        with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+            await speak(http, "a" * 40, instructions="fault:raise@5", response_format="pcm")
+        assert (await speak(http)).status_code == 200
+    await until(lambda: idle(node))
+
+
+async def test_failure_in_the_middle_is_an_event(node: RunningNode) -> None:
+    async with client(node) as http:
+        response = await speak(http, "a" * 40, instructions="fault:raise@5", stream_format="sse")
+    messages = [json.loads(line.removeprefix("data: ")) for line in response.text.split("\n\n") if line]
+    assert messages[0]["type"] == "speech.audio.delta"
+    assert messages[-1]["type"] == "error"
+    assert messages[-1]["error"]["type"] == "server_error"
+    await until(lambda: idle(node))
+
+
+# ---------------------------------------------------------------- clients that leave, or do not read
+
+
+@pytest.mark.parametrize("stream_format", ["audio", "sse"])
+async def test_client_that_leaves_stops_the_work(node: RunningNode, stream_format: str) -> None:
+    async with (
+        client(node) as http,
+        http.stream(
+            "POST", "/v1/audio/speech", json={"input": LONG, "stream_format": stream_format, "response_format": "pcm"}
+        ) as response,
+    ):
+        async for _ in response.aiter_raw():
+            break
+        assert node.node.service.speaking == 1
+    await until(lambda: idle(node), 0.5)
+    cancelled = {"carrier": "http", "reason": "cancelled"}
+    assert node.node.metrics.registry.get_sample_value("agent_tts_contexts_total", cancelled) == 1
+
+
+async def test_client_that_leaves_the_queue_frees_its_place() -> None:
+    async with running_node(slots=1, queue=1) as node, client(node) as http:
+        async with http.stream("POST", "/v1/audio/speech", json={"input": LONG}):
+            waiting = asyncio.create_task(speak(http))
+            await until(lambda: node.node.service.speaking == 2)
+            waiting.cancel()
+            await until(lambda: node.node.service.speaking == 1)
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        await until(lambda: idle(node))
+
+
+async def open_raw(node: RunningNode, head: bytes, receive_buffer: int | None = None) -> socket.socket:
+    """A connection that has sent `head` and reads nothing by itself."""
+    raw = socket.socket()
+    raw.setblocking(False)
+    if receive_buffer is not None:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    host, port = node.url.removeprefix("http://").split(":")
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(raw, (host, int(port)))
+    await loop.sock_sendall(raw, head)
+    return raw
+
+
+def post(body: bytes, *headers: str) -> bytes:
+    """The bytes of a request for speech."""
+    framed = any(header.startswith(("Content-Length", "Transfer-Encoding")) for header in headers)
+    length = () if framed else (f"Content-Length: {len(body)}",)
+    head = ["POST /v1/audio/speech HTTP/1.1", "Host: localhost", *length, *headers, "", ""]
+    return "\r\n".join(head).encode() + body
+
+
+async def read_all(raw: socket.socket, timeout_s: float = 10.0) -> bytes:
+    """Everything until the other side closes."""
+    received = b""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            try:
+                piece = await asyncio.get_running_loop().sock_recv(raw, 65_536)
+            except ConnectionError:
+                return received
+            if not piece:
+                return received
+            received += piece
+
+
+async def test_client_that_never_reads_is_cut() -> None:
+    """Without the write deadline it would hold its stream for ever."""
+    async with running_node(timeouts={"write_s": 0.2}) as node:
+        body = json.dumps({"input": LONG, "response_format": "pcm"}).encode()
+        with closing(await open_raw(node, post(body), receive_buffer=4_096)):
+            await until(lambda: node.node.service.speaking == 1)
+            await until(lambda: idle(node), 5)
+        refused = node.node.metrics.registry.get_sample_value("agent_tts_refused_total", {"code": "slow_consumer"})
+        assert refused == 1
+
+
+async def test_slow_client_gets_every_sample() -> None:
+    """A write may take several deadlines as long as the client takes something in each."""
+    text = "word " * 25  # 6 s: 288 kB, of which about half fits into buffers
+    async with running_node(timeouts={"write_s": 0.15}) as node:
+        async with client(node) as http:
+            whole = (await speak(http, text, response_format="pcm", seed=3)).content
+        body = json.dumps({"input": text, "response_format": "pcm", "seed": 3}).encode()
+        with closing(await open_raw(node, post(body, "Connection: close"), receive_buffer=4_096)) as raw:
+            received = b""
+            loop = asyncio.get_running_loop()
+            start = loop.time()
+            while piece := await loop.sock_recv(raw, 2_048):
+                received += piece
+                await asyncio.sleep(max(0.0, start + len(received) / 90_000 - loop.time()))
+        assert unchunked(received) == whole
+
+
+def unchunked(response: bytes) -> bytes:
+    """The body of a chunked response."""
+    rest = response.partition(b"\r\n\r\n")[2]
+    body = b""
+    while True:
+        size, _, rest = rest.partition(b"\r\n")
+        if int(size, 16) == 0:
+            return body
+        body, rest = body + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+
+
+# ---------------------------------------------------------------- headers and bodies that are not as they should be
+
+
+async def test_body_over_the_limit_is_refused_before_it_is_read(node: RunningNode) -> None:
+    raw = await open_raw(node, post(b"", "Content-Length: 99999999"))
+    with closing(raw):
+        answer = await read_all(raw)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"text_too_long" in answer
+
+
+async def test_chunked_body_over_the_limit_is_refused_while_it_is_read(node: RunningNode) -> None:
+    raw = await open_raw(node, post(b"", "Transfer-Encoding: chunked"))
+    with closing(raw):
+        loop = asyncio.get_running_loop()
+        for _ in range(65_536 // 1_024 + 1):
+            await loop.sock_sendall(raw, b"400\r\n" + b"x" * 1_024 + b"\r\n")
+        answer = await read_all(raw)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+async def test_slow_body_is_refused_in_time() -> None:
+    async with running_node(timeouts={"handshake_s": 0.3}) as node:
+        with closing(await open_raw(node, post(b'{"input":', "Content-Length: 60"))) as raw:
+            answer = await read_all(raw, 3)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"timeout"' in answer
+
+
+async def test_client_that_leaves_in_the_middle_of_its_body(node: RunningNode) -> None:
+    (await open_raw(node, post(b'{"input":', "Content-Length: 60"))).close()
+    async with client(node) as http:
+        assert (await speak(http)).status_code == 200
+    await until(lambda: idle(node))
+
+
+async def test_body_longer_than_declared_is_not_another_request(node: RunningNode) -> None:
+    with closing(await open_raw(node, post(b'{"input":""}garbage', "Content-Length: 12"))) as raw:
+        answer = await read_all(raw)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b" 200 " not in answer
+
+
+async def test_expect_is_answered_before_the_body(node: RunningNode) -> None:
+    body = b'{"input":"x","response_format":"wav"}'
+    head = post(b"", f"Content-Length: {len(body)}", "Expect: 100-continue", "Connection: close")
+    with closing(await open_raw(node, head)) as raw:
+        loop = asyncio.get_running_loop()
+        assert (await loop.sock_recv(raw, 1_000)).startswith(b"HTTP/1.1 100 ")
+        await loop.sock_sendall(raw, body)
+        assert (await read_all(raw)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_range_has_no_meaning_for_speech(node: RunningNode) -> None:
+    async with client(node, headers={"Range": "bytes=0-1,2-3," * 1_000}) as http:
+        assert (await speak(http, response_format="wav")).status_code == 200
+
+
+@pytest.mark.parametrize("headers", [["X-Long: " + "x" * 70_000], [f"X-{i}: y" for i in range(10_000)]])
+async def test_headers_beyond_all_bounds(node: RunningNode, headers: list[str]) -> None:
+    raw = await open_raw(node, b"")
+    with closing(raw):
+        with contextlib.suppress(ConnectionError):
+            await asyncio.get_running_loop().sock_sendall(raw, post(b'{"input":"x"}', *headers))
+        answer = await read_all(raw)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
+    async with client(node) as http:
+        assert (await speak(http)).status_code == 200
+
+
+# ---------------------------------------------------------------- the other routes
+
+
+async def test_models(node: RunningNode) -> None:
+    async with client(node) as http:
+        listed = (await http.get("/v1/models")).json()
+        german = (await http.get("/v1/models/tts-1-hd-de")).json()
+    assert [model["id"] for model in listed["data"]] == ["tone", "gpt-4o-mini-tts", "tts-1", "tts-1-hd"]
+    assert german == {"id": "tts-1-hd-de", "object": "model", "created": 0, "owned_by": "agent_tts"}
+
+
+async def test_voices_are_listed_with_their_other_names(node: RunningNode) -> None:
+    async with client(node) as http:
+        listed = (await http.get("/v1/audio/voices")).json()
+    assert listed["default"] == "tone-440"
+    (voice,) = [voice for voice in listed["voices"] if voice["name"] == "tone-220"]
+    assert voice["languages"] == ["en"]
+    assert "alloy" in voice["aliases"]
+
+
+async def test_metrics_count_what_was_spoken(node: RunningNode) -> None:
+    async with client(node) as http:
+        await speak(http, "a" * 20, response_format="pcm")
+        text = (await http.get("/metrics")).text
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert samples["agent_tts_audio_seconds_total", "http"] == pytest.approx(1.2)
+    assert samples["agent_tts_contexts_total", "http", "end"] == 1
+    assert samples["agent_tts_ttfa_seconds_count", "http"] == 1
+
+
+async def test_health_and_ready_follow_the_engine(node: RunningNode) -> None:
+    async with client(node) as http:
+        assert (await http.get("/health")).json() == {"status": "ok", "engines": ["ready"]}
+        assert (await http.get("/ready")).json() == {"status": "ok"}
+        failed = await speak(http, instructions="fault:exit@0")
+        assert (failed.status_code, error_of(failed)["code"]) == (503, "engine_lost")
+        assert (await http.get("/ready")).status_code == 503
+        await until(lambda: node.node.service.ready, 10)
+        assert (await http.get("/health")).status_code == 200
+        assert (await speak(http)).status_code == 200
+
+
+ROUTES = [
+    ("POST", "/v1/audio/speech", True),
+    ("GET", "/v1/models", True),
+    ("GET", "/v1/models/tts-1", True),
+    ("GET", "/v1/audio/voices", True),
+    ("POST", "/v1/audio/voices", True),
+    ("DELETE", "/v1/audio/voices", True),
+    ("DELETE", "/v1/audio/voices/bob", True),
+    ("POST", "/v1/tokens", True),
+    ("GET", "/metrics", True),
+    ("GET", "/health", False),
+    ("GET", "/ready", False),
+]
+
+
+async def test_routes_that_want_a_key() -> None:
+    async with running_node(auth={"api_keys": [KEY]}) as node, client(node) as http:
+        for method, path, locked in ROUTES:
+            without = await http.request(method, path)
+            wrong = await http.request(method, path, headers={"Authorization": "Bearer wrong"})
+            right = await http.request(method, path, headers=AUTHORIZED)
+            assert (without.status_code == wrong.status_code == 401) is locked, path
+            assert right.status_code != 401, path
+            if locked:
+                assert error_of(without)["type"] == "authentication_error"
+                assert without.headers["www-authenticate"] == "Bearer"
+
+
+async def test_requests_of_one_key_are_counted() -> None:
+    one_at_once = {"auth": {"api_keys": [KEY]}, "limits": {"sessions_per_key": 1}}
+    async with running_node(**one_at_once) as node, client(node, headers=AUTHORIZED) as http:
+        async with http.stream("POST", "/v1/audio/speech", json={"input": LONG}):
+            response = await speak(http)
+            assert (response.status_code, error_of(response)["code"]) == (503, "at_capacity")
+        await until(lambda: idle(node))
+        assert (await speak(http)).status_code == 200
+
+
+async def test_a_token_opens_the_websocket_once() -> None:
+    async with running_node(auth={"api_keys": [KEY]}) as node, client(node, headers=AUTHORIZED) as http:
+        issued = (await http.post("/v1/tokens")).json()
+        assert issued.keys() == {"token", "expires_in"}
+        assert issued["expires_in"] == 60
+        node.node.guard.authorize({"host": "localhost"}, {"token": issued["token"]}, token_ok=True)

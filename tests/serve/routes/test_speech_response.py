@@ -1,0 +1,95 @@
+"""The response that speaks, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from agent_tts.events import FRAME_SAMPLES
+from agent_tts.serve.transports.writer import LINK
+from tests.fault.test_cancellation import TEXT, Link, cancelled_everywhere, local_node
+from tests.support import until
+
+
+class Exchange:
+    """One request over ASGI, from a client that stays until it has its answer."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self._body: bytes | None = json.dumps({"input": TEXT, **fields}).encode()
+        self.scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "method": "POST",
+            "path": "/v1/audio/speech",
+            "headers": [(b"host", b"localhost")],
+            "query_string": b"",
+            "extensions": {LINK: Link()},
+        }
+
+    async def receive(self) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        if self._body is None:
+            await asyncio.get_running_loop().create_future()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        await asyncio.sleep(0)  # an await, as on a real socket
+        self.sent.append(message)
+
+
+async def test_cancelled_at_every_await_it_leaves_nothing() -> None:
+    """Guards the `finally` of `_speak`, the one around it, and the release in `Guard.admit`."""
+    async with local_node() as (node, app):
+
+        async def run() -> None:
+            # Longer than the engine's window: left alone, it would stay open.
+            exchange = Exchange(input=2 * TEXT + "nine ten", stream_format="sse", response_format="wav")
+            await app(exchange.scope, exchange.receive, exchange.send)
+
+        async def check() -> None:
+            await until(lambda: node.service.speaking == 0)
+            assert not node.guard._admitted
+            active = node.metrics.registry.get_sample_value("agent_tts_contexts_active", {"carrier": "http"})
+            assert active in (0, None)
+
+        assert await cancelled_everywhere(run, check) > 50
+
+
+class Dam:
+    """A send that lets nothing through until it is opened, and then everything at once."""
+
+    def __init__(self, sent: list[dict[str, Any]]) -> None:
+        self._sent = sent
+        self.reached = asyncio.Event()
+        self.open = asyncio.Event()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self._sent.append(message)
+        if message["type"] == "http.response.body":
+            self.reached.set()
+            await self.open.wait()
+
+
+async def test_a_client_that_takes_nothing_leaves_the_audio_in_the_window() -> None:
+    """And once it takes all of it, the event loop turns at least once for each frame: others get their turn."""
+    async with local_node() as (node, app):
+        exchange = Exchange(input="word " * 100, response_format="pcm")
+        dam = Dam(exchange.sent)
+        work = asyncio.create_task(app(exchange.scope, exchange.receive, dam.send))
+        await dam.reached.wait()
+        window = node.settings.limits.window_frames
+        (speech,) = node.service.engines[0]._open.values()
+        await until(lambda: speech.samples >= window * FRAME_SAMPLES)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert speech.samples <= (window + 1) * FRAME_SAMPLES
+        dam.open.set()
+        most, seen = 0, len(exchange.sent)
+        while not work.done():
+            await asyncio.sleep(0)
+            most, seen = max(most, len(exchange.sent) - seen), len(exchange.sent)
+        assert seen > window
+        assert most <= 2

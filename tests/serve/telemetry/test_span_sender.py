@@ -1,0 +1,111 @@
+"""Spans on their way to an exporter that is slow, broken or stuck."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from loguru import logger
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from agent_tts.serve.telemetry import span_sender
+from agent_tts.serve.telemetry.span_sender import SpanSender
+
+
+class Exporter(SpanExporter):
+    """Keeps what it gets, after doing as it is told."""
+
+    def __init__(self, act: Callable[[], SpanExportResult] = lambda: SpanExportResult.SUCCESS) -> None:
+        self.act = act
+        self.spans: list[ReadableSpan] = []
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = self.act()
+        self.spans += spans
+        return result
+
+
+def spans(count: int) -> list[ReadableSpan]:
+    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("test")
+    made = [tracer.start_span(str(number)) for number in range(count)]
+    return [span for span in made if isinstance(span, ReadableSpan)]
+
+
+@contextmanager
+def heard() -> Iterator[list[str]]:
+    said: list[str] = []
+    sink = logger.add(said.append, format="{message}")
+    try:
+        yield said
+    finally:
+        logger.remove(sink)
+
+
+def test_the_end_sends_what_waits_in_its_order() -> None:
+    exporter = Exporter()
+    sender = SpanSender(exporter, close_s=5)
+    for span in spans(span_sender.MAX_BATCH + 1):
+        sender.on_end(span)
+    sender.shutdown()
+    assert [span.name for span in exporter.spans] == [str(number) for number in range(span_sender.MAX_BATCH + 1)]
+
+
+def test_what_does_not_fit_is_dropped_and_an_exporter_that_is_stuck_holds_nobody_up() -> None:
+    stuck = threading.Event()
+    exporter = Exporter(lambda: SpanExportResult.SUCCESS if stuck.wait(30) else SpanExportResult.FAILURE)
+    sender = SpanSender(exporter, close_s=0.2)
+    began = time.monotonic()
+    for span in spans(span_sender.MAX_WAITING + 10):
+        sender.on_end(span)
+    sender.shutdown()
+    assert time.monotonic() - began < 10
+    stuck.set()
+    sender._thread.join(5)
+    assert len(exporter.spans) <= span_sender.MAX_WAITING
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_failure_is_logged_once_and_tried_again(monkeypatch: pytest.MonkeyPatch, is_broken: bool) -> None:
+    def fail() -> SpanExportResult:
+        tries.append(1)
+        if is_broken:
+            raise RuntimeError("a broken library")
+        return SpanExportResult.FAILURE
+
+    monkeypatch.setattr(span_sender, "EVERY_S", 0.01)
+    tries: list[int] = []
+    with heard() as said:
+        sender = SpanSender(Exporter(fail), close_s=5)
+        for number, span in enumerate(spans(3), 1):
+            sender.on_end(span)
+            deadline = time.monotonic() + 5
+            while len(tries) < number and time.monotonic() < deadline:
+                time.sleep(0.005)
+        sender.shutdown()
+    assert len(tries) == 3
+    assert len(said) == 1
+    assert ("RuntimeError" if is_broken else "telemetry.endpoint") in said[0]
+
+
+def test_a_fault_of_the_exporter_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> SpanExportResult:
+        exporter.act = lambda: SpanExportResult.SUCCESS
+        raise RuntimeError("a broken library")
+
+    monkeypatch.setattr(span_sender, "EVERY_S", 0.01)
+    exporter = Exporter(fail)
+    with heard() as said:
+        sender = SpanSender(exporter, close_s=5)
+        first, second = spans(2)
+        sender.on_end(first)
+        deadline = time.monotonic() + 5
+        while not said and time.monotonic() < deadline:
+            time.sleep(0.005)
+        sender.on_end(second)
+        sender.shutdown()
+    assert [span.name for span in exporter.spans] == ["1"]
+    assert said == ["telemetry: RuntimeError\n"]

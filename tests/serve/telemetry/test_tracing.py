@@ -1,0 +1,175 @@
+"""Spans, as OpenTelemetry's own exporters see them."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from loguru import logger
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from agent_tts.config.settings import Telemetry
+from agent_tts.errors import SettingsError
+from agent_tts.serve import app
+from agent_tts.serve.telemetry.spans import Spans
+from agent_tts.serve.telemetry.tracing import spans_of
+from tests.collector import collector
+from tests.rtc_peer import connected
+from tests.support import RunningNode, running_node, until
+from tests.wire import wire
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+SAMPLE = {"input": "Hello there.", "response_format": "pcm"}
+
+
+@asynccontextmanager
+async def watched(
+    monkeypatch: pytest.MonkeyPatch, **settings: object
+) -> AsyncIterator[tuple[RunningNode, InMemorySpanExporter]]:
+    """A node whose spans stay in memory."""
+    memory = InMemorySpanExporter()
+    monkeypatch.setattr(app, "spans_of", lambda _: Spans(SimpleSpanProcessor(memory)))
+    async with running_node(**settings) as running:
+        yield running, memory
+
+
+def spans(memory: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    return [span for span in memory.get_finished_spans() if span.name == name]
+
+
+def trace_of(span: ReadableSpan) -> str:
+    assert span.context is not None
+    return f"{span.context.trace_id:032x}"
+
+
+async def test_a_connection_is_a_span_with_its_contexts_in_the_client_s_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched(monkeypatch) as (running, memory):
+        async with wire(running.ws_url, additional_headers=PARENT) as peer:
+            session_id = (await peer.until("session.created"))["session_id"]
+            await peer.say("one", "Hello there.")
+            await peer.until("context.done", "one")
+            await peer.send("text.append", context_id="two", text="never ends")
+            await peer.until("context.started", "two")
+            await peer.send("context.cancel", context_id="two")
+            await peer.until("context.done", "two")
+        await until(lambda: len(memory.get_finished_spans()) == 3)
+        one, two = spans(memory, "context")
+        (session,) = spans(memory, "WEBSOCKET /v1/tts/stream")
+    assert {trace_of(span) for span in (one, two, session)} == {TRACE}
+    assert session.parent is not None
+    assert f"{session.parent.span_id:016x}" == "00f067aa0ba902b7"
+    assert one.parent == two.parent == session.context
+    assert [event.name for event in one.events] == ["text", "started", "first_audio"]
+    assert [event.name for event in two.events][-1] == "cancelled"
+    assert one.attributes is not None
+    told = {name.removeprefix("agent_tts."): value for name, value in one.attributes.items()}
+    assert told.keys() == {
+        *("carrier", "session_id", "context_no", "queue_ms", "reason", "audio_ms", "ttfa_ms", "rtf"),
+    }
+    assert (told["carrier"], told["session_id"], told["context_no"]) == ("websocket", session_id, 1)
+    assert told["reason"] == "end"
+
+
+async def test_a_request_is_a_span_named_by_its_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched(monkeypatch) as (running, memory), httpx.AsyncClient(base_url=running.url) as client:
+        await client.post("/v1/audio/speech", json=SAMPLE, headers=PARENT)
+        await client.get("/v1/models/who-is-this")
+        await client.get("/v1/who-is-this")
+        await client.get("/health")
+        found = {span.name: span for span in memory.get_finished_spans()}
+    assert found.keys() == {"context", "POST /v1/audio/speech", "GET /v1/models/{model:path}", "http"}
+    request, context = found["POST /v1/audio/speech"], found["context"]
+    assert (trace_of(request), trace_of(context), context.parent) == (TRACE, TRACE, request.context)
+    assert request.attributes == {"http.response.status_code": 200, "http.route": "/v1/audio/speech"}
+    assert "started" in [event.name for event in context.events]
+
+
+async def test_a_call_over_webrtc_is_in_the_offer_s_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched(monkeypatch) as (running, memory):
+        async with connected(running.url, PARENT) as peer:
+            peer.say("one", "Hello there.")
+            await peer.message("context.done")
+        await until(lambda: len(spans(memory, "context")) == 1)
+        (context,) = spans(memory, "context")
+        (offer,) = spans(memory, "POST /v1/rtc/offer")
+    assert (trace_of(context), context.parent) == (TRACE, offer.context)
+
+
+async def test_a_context_that_fails_is_an_error_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched(monkeypatch, tone={"scripted_faults": True}) as (running, memory):
+        async with wire(running.ws_url) as peer:
+            await peer.say("one", "Hello there.", instructions="fault:raise@1")
+            await peer.until("context.done")
+        await until(lambda: len(memory.get_finished_spans()) == 2)
+        (context,) = spans(memory, "context")
+    assert not context.status.is_ok
+    assert context.attributes is not None
+    assert context.attributes["agent_tts.code"] == "internal"
+
+
+# ---------------------------------------------------------------- to a collector
+
+
+async def test_a_collector_gets_all_spans_by_the_node_s_end() -> None:
+    with collector() as server:
+        async with running_node(telemetry={"endpoint": f"http://127.0.0.1:{server.server_port}/"}) as running:
+            async with httpx.AsyncClient(base_url=running.url) as client:
+                assert (await client.post("/v1/audio/speech", json=SAMPLE)).status_code == 200
+    assert {path for path, _ in server.received} == {"/v1/traces"}
+    resources = [spans for _, request in server.received for spans in request.resource_spans]
+    names = {span.name for resource in resources for scope in resource.scope_spans for span in scope.spans}
+    assert names == {"context", "POST /v1/audio/speech"}
+    told = {item.key: item.value.string_value for item in resources[0].resource.attributes}
+    assert told["service.name"] == "agent-tts"
+
+
+async def test_a_collector_that_is_not_there_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guard: spans leave in a thread, whose end is waited for `CLOSE_S` at most."""
+    async with asyncio.timeout(10):
+        async with running_node(telemetry={"endpoint": "http://127.0.0.1:9"}) as running:
+            async with httpx.AsyncClient(base_url=running.url) as client:
+                answer = await client.post("/v1/audio/speech", json=SAMPLE)
+                assert answer.status_code == 200
+
+
+# ---------------------------------------------------------------- off
+
+
+def test_off_it_is_neither_made_nor_imported() -> None:
+    assert spans_of(Telemetry(), {}) is None
+    assert spans_of(Telemetry(endpoint="http://c"), {"OTEL_SDK_DISABLED": "true"}) is None
+    program = (
+        "import sys\nfrom agent_tts.serve.app import create_app\nfrom agent_tts.config.settings import Settings\n"
+        "create_app(Settings(engine='tone'))\n"
+        "print([m for m in sys.modules if m.startswith(('opentelemetry.sdk', 'agent_tts.serve.telemetry.spans'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+async def test_the_standard_variables_turn_it_on() -> None:
+    made = spans_of(Telemetry(), {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"})
+    assert made is not None
+    await made.close()
+
+
+def test_without_the_package_the_setting_is_refused_and_the_variable_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A platform that sets the variable for all its containers must not stop the node."""
+    said: list[str] = []
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    sink = logger.add(said.append, format="{message}")
+    try:
+        with pytest.raises(SettingsError, match=r"pip install 'agent-tts\[otel\]'"):
+            spans_of(Telemetry(endpoint="http://c"), {})
+        assert spans_of(Telemetry(), {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c"}) is None
+    finally:
+        logger.remove(sink)
+    assert "agent-tts[otel]" in said[0]

@@ -1,0 +1,427 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+
+import aioice.ice
+import aiortc.rtcsctptransport
+import httpx
+import numpy as np
+import pytest
+
+from agent_tts.serve.routes.rtc import close_all
+from agent_tts.serve.transports import rtc_peer as peers
+from tests.rtc_peer import RATE, RtcPeer, connected, rms
+from tests.support import RunningNode, dominant_hz, running_node, until
+
+LONG = "a long story of many words that goes on and on " * 20
+
+
+def hz(sound: list[tuple[float, np.typing.NDArray[np.int16]]]) -> float:
+    """The loudest frequency of pieces of sound."""
+    return dominant_hz(np.concatenate([samples for _, samples in sound]), RATE)
+
+
+async def post_offer(node: RunningNode, headers: dict[str, str] | None = None, query: str = "") -> httpx.Response:
+    """The answer to a good offer of a peer that never connects."""
+    peer = RtcPeer()
+    try:
+        async with httpx.AsyncClient(base_url=node.url, headers=headers) as client:
+            return await client.post(f"/v1/rtc/offer{query}", json={"sdp": await peer.offer(), "type": "offer"})
+    finally:
+        await peer.close()
+
+
+# ---------------------------------------------------------------- speech
+
+
+async def test_text_on_the_channel_becomes_sound_on_the_track() -> None:
+    async with running_node() as node, connected(node.url) as peer:
+        created = await peer.message("session.created")
+        assert created["session_id"] == peer.session_id
+        peer.say("t1", "hello there, how are you today", voice="tone-440")
+        done = await peer.message("context.done", context_id="t1")
+        await peer.wait(lambda: rms(peer.frames[-1][2]) < 1)
+        assert done["reason"] == "end"
+        assert hz(peer.loud()) == pytest.approx(440, abs=5)
+        assert 20 * len(peer.loud()) == pytest.approx(done["audio_ms"], abs=40)
+        order = [message["type"] for _, message in peer.messages if message.get("context_id") == "t1"]
+        assert list(dict.fromkeys(order)) == ["context.started", "words", "context.done"]
+        assert order[-1] == "context.done"
+
+
+async def test_done_is_told_when_all_has_been_played() -> None:
+    async with running_node() as node, connected(node.url) as peer:
+        peer.say("t1", "hello there, how are you today", voice="tone-440", lead_ms=None)
+        done = await peer.message("context.done", context_id="t1")
+        first, _ = peer.loud()[0]
+        # An aiortc peer hears 80 ms after the fact, its jitter buffer.
+        assert peer.arrival("context.done") - first > done["audio_ms"] / 1_000 - 0.2
+
+
+async def test_contexts_are_heard_in_turn_and_clean() -> None:
+    """The second is sent while the first speaks; it waits, whole, and nothing of the first is in it."""
+    async with running_node() as node, connected(node.url) as peer:
+        peer.say("t1", "the first one speaks", voice="tone-440")
+        peer.say("t2", "and then the second one", voice="tone-880")
+        first = await peer.message("context.done", context_id="t1")
+        second = await peer.message("context.done", context_id="t2")
+        await peer.wait(lambda: rms(peer.frames[-1][2]) < 1)
+        sound = peer.loud()
+        count = first["audio_ms"] // 20
+        assert hz(sound[: count - 3]) == pytest.approx(440, abs=5)
+        assert hz(sound[count + 3 :]) == pytest.approx(880, abs=5)
+        assert 20 * len(sound) == pytest.approx(first["audio_ms"] + second["audio_ms"], abs=60)
+
+
+async def test_a_waiting_context_does_not_stop_the_one_before_it() -> None:
+    """t2 has all its audio long before t1 gets its last words; t1 speaks on all the same, and first."""
+    async with running_node() as node, connected(node.url) as peer:
+        peer.send("context.open", context_id="t1", voice="tone-440")
+        peer.send("text.append", context_id="t1", text="one two three four ")
+        peer.send("context.flush", context_id="t1", flush_id="f1")
+        await peer.wait(peer.loud)
+        peer.say("t2", LONG[:40], voice="tone-880")
+        await peer.message("context.started", context_id="t2")
+        await peer.wait(lambda: rms(peer.frames[-1][2]) < 100)
+        peer.send("text.append", context_id="t1", text="five six seven eight")
+        peer.send("context.end", context_id="t1")
+        await peer.message("context.done", context_id="t1")
+        await peer.message("context.done", context_id="t2")
+        order = [message["context_id"] for _, message in peer.messages if message["type"] == "context.done"]
+        assert order == ["t1", "t2"]
+        assert hz(peer.loud()[-40:]) == pytest.approx(880, abs=5)
+
+
+async def test_cancel_is_silent_within_150_ms() -> None:
+    async with running_node() as node, connected(node.url) as peer:
+        peer.say("t1", LONG, voice="tone-440")
+        await peer.wait(lambda: len(peer.loud()) > 40)
+        cancelled_at = time.monotonic()
+        peer.send("context.cancel", context_id="t1")
+        cancelled = await peer.message("context.cancelled")
+        await peer.message("context.done", reason="cancelled")
+        await asyncio.sleep(0.3)
+        last, _ = peer.loud()[-1]
+        assert last - cancelled_at < 0.15
+        assert cancelled["played_ms"] == pytest.approx(20 * len(peer.loud()), abs=60)
+        # What was played is what was paid for: the rest was credit.
+        assert cancelled["generated_ms"] - cancelled["played_ms"] < 1_500
+        assert cancelled["heard_text"] + cancelled["unheard_text"] == LONG
+        assert node.node.service.speaking == 0
+
+
+async def test_the_last_words_can_be_cancelled_too() -> None:
+    """The engine is done long before the listener has heard all: the context is open until then."""
+    async with running_node() as node, connected(node.url) as peer:
+        peer.say("t1", LONG[:60], voice="tone-440", lead_ms=None)
+        await peer.wait(peer.loud)
+        await until(lambda: node.node.service.speaking == 0)
+        peer.send("context.cancel", context_id="t1")
+        cancelled = await peer.message("context.cancelled")
+        done = await peer.message("context.done")
+        await asyncio.sleep(0.3)
+        assert done["reason"] == "cancelled"
+        assert cancelled["played_ms"] == pytest.approx(20 * len(peer.loud()), abs=60)
+        assert 20 * len(peer.loud()) < cancelled["generated_ms"] - 500
+
+
+async def test_what_is_not_heard_yet_is_not_made_yet() -> None:
+    """Unpaced speech runs ahead by the engine's window of 4 s and the track's lead, not to its end."""
+    async with running_node() as node, connected(node.url) as peer:
+        peer.say("t1", LONG, voice="tone-440", lead_ms=None)
+        await peer.wait(lambda: len(peer.loud()) > 25)
+        peer.send("context.cancel", context_id="t1")
+        cancelled = await peer.message("context.cancelled")
+        assert 3_500 < cancelled["generated_ms"] - cancelled["played_ms"] < 4_500
+
+
+async def test_sound_after_a_cancel_is_clean() -> None:
+    async with running_node() as node, connected(node.url) as peer:
+        peer.say("t1", LONG, voice="tone-440")
+        await peer.wait(lambda: len(peer.loud()) > 10)
+        peer.send("context.cancel", context_id="*")
+        peer.say("t2", "now this", voice="tone-880")
+        await peer.message("context.cancelled")
+        at = time.monotonic() + 0.15
+        await peer.message("context.done", context_id="t2")
+        assert hz([piece for piece in peer.loud() if piece[0] > at]) == pytest.approx(880, abs=10)
+
+
+async def test_a_fifth_of_all_packets_lost_changes_no_duration() -> None:
+    """F7: packets that get through are where they belong in time, and carry what was lost before them (FEC)."""
+    async with running_node() as node, connected(node.url) as peer:
+        heard: list[tuple[int, bytes]] = []
+        receiver = peer.connection.getReceivers()[0]
+        handle, lost = receiver._handle_rtp_packet, [False, False, True, False, False]
+
+        async def lossy(packet: object, arrival_time_ms: int) -> None:
+            lost.append(lost.pop(0))
+            if not lost[-1]:
+                heard.append((packet.timestamp, packet.payload))  # type: ignore[attr-defined]
+                await handle(packet, arrival_time_ms=arrival_time_ms)  # type: ignore[arg-type]
+
+        receiver._handle_rtp_packet = lossy  # type: ignore[method-assign]
+        peer.say("t1", LONG[:80], voice="tone-440")
+        done = await peer.message("context.done")
+        speech = [(timestamp, payload) for timestamp, payload in heard if len(payload) > 20]
+        duration_ms = (speech[-1][0] - speech[0][0]) / 48 + 20
+        assert duration_ms == pytest.approx(done["audio_ms"], rel=0.01, abs=40)
+        has_fec = [payload[1] >> 6 & 1 for _, payload in speech[5:-2]]  # as libopus' opus_packet_has_lbrr
+        assert sum(has_fec) > 0.3 * len(has_fec), "the encoder has no FEC"
+
+
+async def test_lateness_of_packets_is_measured() -> None:
+    async with running_node() as node, connected(node.url) as peer:
+        await peer.wait(lambda: len(peer.frames) > 20)
+        registry = node.node.metrics.registry
+        assert (registry.get_sample_value("agent_tts_rtc_lateness_seconds_count") or 0) >= 20
+
+
+async def test_a_cancel_too_long_for_the_channel_comes_without_its_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 000 characters outside the BMP are 240 kB of JSON; some peers take 64 KiB."""
+    monkeypatch.setattr(aiortc.rtcsctptransport, "LOCAL_MAX_MESSAGE_SIZE", 65_536)
+    async with running_node() as node, connected(node.url) as peer:
+        for _ in range(5):
+            peer.send("text.append", context_id="t1", text="𝄞" * 3_900)
+        peer.send("context.flush", context_id="t1")
+        peer.send("context.cancel", context_id="t1")
+        cancelled = await peer.message("context.cancelled")
+        assert cancelled["heard_text"] is None
+        assert cancelled["unheard_text"] is None
+
+
+# ---------------------------------------------------------------- opening and closing
+
+
+async def test_every_offer_is_a_session_of_its_own() -> None:
+    async with running_node() as node, connected(node.url) as one, connected(node.url) as other:
+        assert one.session_id != other.session_id
+        assert node.node.peers.keys() == {one.session_id, other.session_id}
+        one.say("t1", "hello", voice="tone-440")
+        other.say("t1", "hello", voice="tone-880")
+        await asyncio.gather(one.message("context.done"), other.message("context.done"))
+        assert hz(one.loud()) == pytest.approx(440, abs=10)
+        assert hz(other.loud()) == pytest.approx(880, abs=10)
+
+
+async def test_delete_closes_the_peer_and_frees_its_slot() -> None:
+    async with running_node() as node, connected(node.url) as peer:
+        peer.say("t1", LONG)
+        await peer.wait(peer.loud)
+        async with httpx.AsyncClient(base_url=node.url) as client:
+            assert (await client.delete(f"/v1/rtc/{peer.session_id}")).status_code == 204
+            assert not node.node.peers
+            assert not node.node.sessions
+            await until(lambda: node.node.service.speaking == 0, 0.1)
+            assert (await client.delete(f"/v1/rtc/{peer.session_id}")).status_code == 404
+        await peer.wait(lambda: peer.connection.connectionState == "closed")
+
+
+async def test_a_client_that_closes_is_forgotten_at_once() -> None:
+    async with running_node() as node, connected(node.url) as peer:
+        peer.say("t1", LONG)
+        await peer.wait(peer.loud)
+        await peer.close()
+        await until(lambda: not node.node.peers and node.node.service.speaking == 0, 0.5)
+
+
+async def test_session_close_closes_the_peer_after_its_last_words() -> None:
+    """Sixteen contexts have more to say than fits into one flight of SCTP."""
+    async with running_node() as node, connected(node.url) as peer:
+        for index in range(16):
+            peer.say(f"t{index}", LONG * 4)
+        await peer.message("context.started", context_id="t15")
+        peer.send("session.close")
+        await peer.wait(lambda: [message["type"] for _, message in peer.messages].count("context.done") == 16)
+        await until(lambda: not node.node.peers, 2.0)
+
+
+async def test_one_peer_more_than_allowed_is_told_when_to_come_back() -> None:
+    async with running_node(limits={"rtc_peers": 1}) as node, connected(node.url):
+        reply = await post_offer(node)
+        assert reply.status_code == 503
+        assert reply.json()["error"]["code"] == "at_capacity"
+        assert int(reply.headers["retry-after"]) >= 1
+
+
+async def test_webrtc_can_be_turned_off() -> None:
+    async with running_node(limits={"rtc_peers": 0}) as node:
+        assert (await post_offer(node)).status_code == 404
+
+
+async def test_sessions_per_key_count_and_are_given_back() -> None:
+    keys = {"auth": {"api_keys": ["one", "two"]}, "limits": {"sessions_per_key": 1}}
+    one, two = {"Authorization": "Bearer one"}, {"X-API-Key": "two"}
+    async with running_node(**keys) as node:
+        async with connected(node.url, one) as peer:
+            assert (await post_offer(node, one)).status_code == 503
+            async with httpx.AsyncClient(base_url=node.url) as client:
+                path = f"/v1/rtc/{peer.session_id}"
+                assert (await client.delete(path)).status_code == 401
+                assert (await client.delete(path, headers=two)).status_code == 404
+                assert (await client.delete(path, headers=one)).status_code == 204
+        async with connected(node.url, one):
+            pass
+
+
+async def test_a_one_time_token_opens_one_peer() -> None:
+    async with running_node(auth={"api_keys": ["one"]}) as node:
+        assert (await post_offer(node)).status_code == 401
+        async with httpx.AsyncClient(base_url=node.url, headers={"X-API-Key": "one"}) as client:
+            token = (await client.post("/v1/tokens")).json()["token"]
+        assert (await post_offer(node, query=f"?token={token}")).status_code == 200
+        assert (await post_offer(node, query=f"?token={token}")).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"type": "offer"}',
+        b'{"type": "offer", "sdp": 1}',
+        b'{"type": "answer", "sdp": "v=0"}',
+        b'{"type": "offer", "sdp": "v=0"}',
+        b'{"type": "offer", "sdp": "\\ud800"}',
+        b"\xff" * 10,
+    ],
+)
+async def test_a_body_that_is_no_offer_is_400(body: bytes) -> None:
+    async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
+        reply = await client.post("/v1/rtc/offer", content=body, headers={"Content-Type": "application/json"})
+        assert reply.status_code == 400
+        assert reply.json()["error"]["code"] == "bad_message"
+        assert not node.node.peers
+
+
+async def test_a_body_too_long_is_413_before_it_is_read() -> None:
+    async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
+        body = json.dumps({"type": "offer", "sdp": "v=0\r\n" + "a=x\r\n" * 200_000})
+        reply = await client.post("/v1/rtc/offer", content=body)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (413, "text_too_long")
+
+
+async def test_an_offer_that_does_not_arrive_is_408() -> None:
+    async with running_node(timeouts={"handshake_s": 0.2}) as node:
+        reader, writer = await asyncio.open_connection(*node.url.removeprefix("http://").split(":"))
+        writer.write(b"POST /v1/rtc/offer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60\r\n\r\n{")
+        async with asyncio.timeout(5):
+            answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"timeout"' in answer
+
+
+async def test_a_stun_server_that_does_not_answer_delays_nobody_for_long() -> None:
+    with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as mute:
+        mute.bind(("127.0.0.1", 0))
+        servers = [{"urls": [f"stun:127.0.0.1:{mute.getsockname()[1]}"]}]
+        async with running_node(ice_servers=servers) as node:
+            start = time.monotonic()
+            async with connected(node.url) as peer:
+                assert time.monotonic() - start < 2.5
+                peer.say("t1", "hello")
+                await peer.message("context.done")
+
+
+async def test_ice_servers_are_told_to_clients_with_a_key() -> None:
+    servers = [
+        {"urls": ["stun:stun.example.org"]},
+        {"urls": ["turn:turn.example.org"], "username": "me", "credential": "secret"},
+    ]
+    async with running_node(auth={"api_keys": ["one"]}, ice_servers=servers) as node:
+        async with httpx.AsyncClient(base_url=node.url) as client:
+            assert (await client.get("/v1/rtc/ice")).status_code == 401
+            reply = await client.get("/v1/rtc/ice", headers={"X-API-Key": "one"})
+        assert reply.json() == {"iceServers": servers}
+
+
+async def test_without_any_network_it_speaks_over_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_node() as node:
+        peer = RtcPeer()
+        try:
+            offer = await peer.offer()
+            monkeypatch.setattr(aioice.ice, "get_host_addresses", lambda **_: [])
+            async with httpx.AsyncClient(base_url=node.url) as client:
+                reply = (await client.post("/v1/rtc/offer", json={"sdp": offer, "type": "offer"})).json()
+            assert " 127.0.0.1 " in reply["sdp"]
+            await peer.accept(reply)
+            await peer.message("session.created")
+        finally:
+            await peer.close()
+
+
+# ---------------------------------------------------------------- life and death
+
+
+async def test_a_peer_that_never_connects_is_given_up() -> None:
+    async with running_node(timeouts={"handshake_s": 0.3}) as node:
+        assert (await post_offer(node)).status_code == 200
+        assert len(node.node.peers) == 1
+        await until(lambda: not node.node.peers, 3.0)
+
+
+async def test_data_channels_that_are_not_ours_are_closed_and_too_many_end_the_peer() -> None:
+    async with running_node() as node, connected(node.url) as peer:
+        stray = peer.connection.createDataChannel("agent_tts.v0")
+        await until(lambda: stray.readyState == "closed")
+        assert node.node.peers
+        for index in range(peers.MAX_STRAY_CHANNELS):
+            peer.connection.createDataChannel(f"stray {index}")
+        await until(lambda: not node.node.peers)
+
+
+async def test_a_message_too_long_ends_the_peer() -> None:
+    async with running_node(limits={"message_bytes": 8_192}) as node, connected(node.url) as peer:
+        peer.channel.send("x" * 8_193)
+        await until(lambda: not node.node.peers)
+
+
+async def test_a_flood_ends_the_peer_and_leaves_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "MAX_BYTES_PER_S", 100_000)
+    async with running_node() as node, connected(node.url) as hostile, connected(node.url) as other:
+        other.say("t1", LONG[:40], voice="tone-440")
+        for _ in range(100):
+            hostile.channel.send("x" * 10_000)
+        await until(lambda: len(node.node.peers) == 1)
+        done = await other.message("context.done")
+        assert done["reason"] == "end"
+
+
+async def test_bad_messages_are_answered() -> None:
+    async with running_node() as node, connected(node.url) as peer:
+        for message in ("{", b"\x00binary", "[]", '{"type":"nothing"}'):
+            peer.channel.send(message)
+        await peer.wait(lambda: [m["type"] for _, m in peer.messages].count("error") == 4)
+        assert node.node.peers
+
+
+async def test_the_end_of_the_node_closes_every_peer() -> None:
+    async with running_node() as node, connected(node.url) as one, connected(node.url) as other:
+        one.say("t1", LONG)
+        await one.wait(one.loud)
+        await close_all(node.node)
+        assert not node.node.peers
+        await other.wait(lambda: other.connection.connectionState == "closed")
+
+
+async def test_a_draining_node_plays_to_the_end() -> None:
+    """The engine has long made all of it; the listener hears it to the last word, and nobody new comes in."""
+    async with running_node() as node, connected(node.url) as peer:
+        peer.say("t1", LONG[:60], voice="tone-440", lead_ms=None)
+        await peer.wait(peer.loud)
+        node.node.service.draining = True
+        for session in list(node.node.sessions):
+            session.drain()
+        assert (await post_offer(node)).status_code == 503
+        await close_all(node.node)
+        await peer.message("session.draining")
+        done = await peer.message("context.done")
+        assert done["reason"] == "end"
+        assert 20 * len(peer.loud()) == pytest.approx(done["audio_ms"], abs=140)

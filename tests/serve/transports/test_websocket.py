@@ -1,0 +1,260 @@
+"""The WebSocket itself: handshake, sizes, closing, strangers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from starlette.routing import WebSocketRoute
+from websockets.exceptions import ConnectionClosed
+
+from agent_tts.events import FRAME_BYTES
+from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.serve.app import create_app
+from agent_tts.serve.server import MAX_STRANGERS, WebSocketProtocol
+from agent_tts.serve.transports.websocket import Dialect, StreamEndpoint
+from agent_tts.serve.transports.writer import WRITE_BYTES
+from tests.support import RunningNode, dominant_hz, running_app, running_node, settings_of, until
+from tests.wire import speak, wire
+
+
+async def closed_with(running: RunningNode, message: str | bytes) -> int | None:
+    """The close code that a message is answered with."""
+    async with wire(running.ws_url) as peer:
+        await peer.until("session.created")
+        await peer.socket.send(message)
+        with pytest.raises(ConnectionClosed) as closed:
+            await peer.until("nothing that ever comes")
+        return closed.value.rcvd.code if closed.value.rcvd else None
+
+
+async def test_speech_over_the_socket() -> None:
+    async with running_node() as running:
+        pcm = await speak(running.ws_url, "Hello there, this is a tone.", voice="tone-880", lead_ms=None)
+        assert abs(dominant_hz(pcm) - 880) < 5
+
+
+async def test_the_subprotocol_is_agreed_on_and_deflate_is_off() -> None:
+    async with running_node() as running:
+        async with wire(running.ws_url, compression="deflate") as peer:
+            assert peer.socket.subprotocol == "agent_tts.v1"
+            assert peer.socket.protocol.extensions == []
+        async with wire(running.ws_url, subprotocols=None) as peer:
+            await peer.until("session.created")
+
+
+async def test_a_message_over_64_kib_closes_with_1009() -> None:
+    async with running_node() as running:
+        assert await closed_with(running, "x" * 65_537) == 1009
+        assert await closed_with(running, b"x" * 200_000) == 1009
+
+
+async def test_nonsense_is_answered_and_the_session_goes_on() -> None:
+    async with running_node() as running, wire(running.ws_url) as peer:
+        await peer.socket.send(b"\x00binary")
+        assert (await peer.until("error"))["code"] == "bad_message"
+        await peer.socket.send(["frag", "ments"])
+        assert (await peer.until("error"))["code"] == "bad_message"
+        await peer.socket.send(json.dumps({"type": "nope"}))
+        assert (await peer.until("error"))["code"] == "unknown_type"
+        await peer.say("t", "still here")
+        assert (await peer.until("context.done"))["reason"] == "end"
+
+
+async def test_session_close_closes_with_1000() -> None:
+    async with running_node() as running:
+        assert await closed_with(running, '{"type":"session.close"}') == 1000
+
+
+async def test_an_idle_session_is_closed_with_1000() -> None:
+    """Guards `Connection._look`."""
+    async with running_node(limits={"session_idle_s": 0.2}) as running, wire(running.ws_url) as peer:
+        await peer.say("t", "word " * 20, lead_ms=200)  # speech is no idling
+        assert (await peer.until("context.done"))["reason"] == "end"
+        with pytest.raises(ConnectionClosed) as closed:
+            await peer.until("nothing that ever comes")
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1000
+
+
+async def test_one_connection_too_many_is_told_so_with_1013() -> None:
+    async with running_node(limits={"connections": 1}) as running, wire(running.ws_url) as first:
+        await first.until("session.created")
+        async with wire(running.ws_url) as second:
+            error = await second.until("error")
+            assert (error["code"], error["fatal"]) == ("at_capacity", True)
+            assert error["retry_after_ms"] > 0
+            with pytest.raises(ConnectionClosed) as closed:
+                await second.receive()
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1013
+
+
+async def test_a_full_node_refuses_within_the_promised_time() -> None:
+    """50 ms promised, three times that allowed here; without a free slot and a queue there is nothing to wait for."""
+    async with running_node(slots=1, queue=0) as running, wire(running.ws_url) as peer:
+        await peer.send("text.append", context_id="t", text="word ")
+        await peer.until("context.started")
+        begun = asyncio.get_running_loop().time()
+        await peer.send("text.append", context_id="t2", text="word ")
+        assert (await peer.until("error", "t2"))["code"] == "at_capacity"
+        assert asyncio.get_running_loop().time() - begun < 0.15
+
+
+async def test_a_flood_of_messages_ends_the_session_that_sends_it() -> None:
+    """Guards MAX_REPLIES: the answers are not read, so they must not pile up."""
+    async with running_node() as running, wire(running.ws_url, rcvbuf=4_096) as peer:
+        await peer.until("session.created")
+        peer.socket.transport.pause_reading()
+
+        with contextlib.suppress(ConnectionClosed):
+            for _ in range(30_000):
+                await peer.socket.send(b"x")
+                await asyncio.sleep(0)
+                if not running.node.sessions:
+                    break
+        assert not running.node.sessions
+        await until(lambda: not running.server.server_state.connections)
+
+
+class Counting:
+    """A language that tells, in three messages, how often its client has spoken."""
+
+    closing: tuple[int, str] | None = None
+
+    def __init__(self) -> None:
+        self.heard = 0
+
+    def begin(self) -> Iterator[Message]:
+        yield from ()
+
+    def decode(self, data: str | bytes) -> Iterator[Message]:
+        self.heard += 1
+        yield from ()
+
+    def encode(self, item: Message | AudioChunk) -> Iterator[str]:
+        yield "x" * 16_000_000  # more than the client, who does not read, has buffers for
+        yield "waits"
+        yield str(self.heard)
+
+
+async def test_what_is_told_of_one_thing_knows_nothing_of_what_comes_meanwhile() -> None:
+    """Write one message at a time, each when there is room, to see it fail."""
+    codec = Counting()
+    app = create_app(settings_of())
+    endpoint = StreamEndpoint(app.state.node, Dialect("counting", lambda _: codec))
+    app.router.routes.append(WebSocketRoute("/counting", endpoint))
+    async with running_app(app) as running:
+        url = running.ws_url.replace("/v1/tts/stream", "/counting")
+        async with wire(url, rcvbuf=4_096, max_size=None) as peer:
+            peer.socket.transport.pause_reading()
+            await peer.socket.send("meanwhile")
+            await until(lambda: codec.heard == 1)
+            peer.socket.transport.resume_reading()
+            async with asyncio.timeout(10):
+                told = [await peer.socket.recv() for _ in range(3)]
+        assert told[1:] == ["waits", "0"]
+
+
+class Sizes:
+    """A language that has messages of all sizes for whatever is said first, and no words for the rest."""
+
+    closing: tuple[int, str] | None = None
+
+    def __init__(self) -> None:
+        # Around the limits of what the length of a WebSocket frame is written in.
+        self.sizes = [0, 1, 125, 126, 127, 65_535, 65_536]
+
+    def begin(self) -> Iterator[Message]:
+        yield from ()
+
+    def decode(self, data: str | bytes) -> Iterator[Message]:
+        yield from ()
+
+    def encode(self, item: Message | AudioChunk) -> Iterator[str | bytes]:
+        while self.sizes:
+            size = self.sizes.pop(0)
+            yield bytes([size % 256]) * size
+            yield "ü" * (size // 2) + "u" * (size % 2)
+
+
+async def test_messages_of_every_size_come_whole_and_in_order() -> None:
+    """Guards `_framed`."""
+    sizes = Sizes().sizes
+    app = create_app(settings_of())
+    app.router.routes.append(
+        WebSocketRoute("/sizes", StreamEndpoint(app.state.node, Dialect("sizes", lambda _: Sizes())))
+    )
+    async with running_app(app) as running:
+        async with wire(running.ws_url.replace("/v1/tts/stream", "/sizes"), max_size=None) as peer:
+            async with asyncio.timeout(10):
+                told = [await peer.socket.recv() for _ in range(2 * len(sizes))]
+    assert told[::2] == [bytes([size % 256]) * size for size in sizes]
+    assert [len(text.encode()) for text in told[1::2] if isinstance(text, str)] == sizes
+
+
+async def test_this_process_holds_a_third_of_a_second_back_for_a_client_that_reads_nothing() -> None:
+    """Guards the marks of the buffer in `Writer` and the bound in `Connection._say`."""
+    async with running_node() as running, wire(running.ws_url, rcvbuf=4_096) as peer:
+        await peer.until("session.created")
+        peer.socket.transport.pause_reading()
+        await peer.send("context.open", context_id="t", lead_ms=None, timestamps="none")
+        await peer.send("text.append", context_id="t", text="word " * 700)
+        (connection,) = running.server.server_state.connections
+        assert isinstance(connection, WebSocketProtocol)
+        await until(lambda: connection.is_full)
+        await asyncio.sleep(0.2)
+        assert 0 < connection.transport.get_write_buffer_size() <= WRITE_BYTES + FRAME_BYTES + 100
+
+
+async def test_strangers_who_never_speak_are_gone_and_disturb_nobody() -> None:
+    """L5 in small. Guards `_set_deadline` in `HttpProtocol.connection_made`."""
+    async with running_node(timeouts={"handshake_s": 0.5}) as running:
+        host, port = running.url.removeprefix("http://").split(":")
+        writers = [(await asyncio.open_connection(host, int(port)))[1] for _ in range(200)]
+        writers[0].write(b"GET /health HTTP/1.1\r\nHost: slow")
+        try:
+            assert await speak(running.ws_url, "Hello", lead_ms=None) != b""
+            await until(lambda: not running.server.server_state.connections, 3.0)
+        finally:
+            for writer in writers:
+                writer.close()
+            await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
+
+
+async def test_hundreds_of_strangers_keep_nobody_out() -> None:
+    """Guards MAX_STRANGERS: the oldest strangers make room, long before their deadline; who has asked stays."""
+    strangers, talkers = 700, 20
+    async with running_node(timeouts={"handshake_s": 60}, limits={"connections": 50}) as running:
+        host, port = running.url.removeprefix("http://").split(":")
+        async with httpx.AsyncClient(base_url=running.url) as http:
+            assert (await http.get("/health")).status_code == 200
+            opened = [await asyncio.open_connection(host, int(port)) for _ in range(strangers)]
+            try:
+                for _ in range(talkers):
+                    assert (await http.get("/health")).status_code == 200
+                assert await speak(running.ws_url, "Hello", lead_ms=None) != b""
+                assert len(running.server.server_state.connections) <= MAX_STRANGERS + 1
+                async with asyncio.timeout(5):
+                    assert await opened[0][0].read() == b""
+                assert not opened[-1][0].at_eof()
+            finally:
+                for _, writer in opened:
+                    writer.close()
+                await asyncio.gather(*(writer.wait_closed() for _, writer in opened), return_exceptions=True)
+
+
+async def test_text_that_is_no_utf8_is_closed_with_1007_and_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    """Guards `WebSocketProtocol.send_receive_event_to_app`: whoever likes could fill the log with tracebacks."""
+    async with running_node() as running, wire(running.ws_url) as peer:
+        await peer.until("session.created")
+        await peer.socket.send(b"\xff\xfe", text=True)
+        with pytest.raises(ConnectionClosed) as closed:
+            await peer.until("pong")
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1007
+    assert not caplog.records

@@ -1,0 +1,81 @@
+"""Opus packets."""
+
+from __future__ import annotations
+
+import av
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from agent_tts.speech.audio.opus import OpusEncoder
+from tests.speech.audio.test_pcm import NOISE, tone
+from tests.support import dominant_hz
+
+
+def decode(packets: list[bytes]) -> NDArray[np.int16]:
+    """48 kHz pcm of packets, by a decoder that knows nothing but them."""
+    codec = av.CodecContext.create("libopus", "r")
+    assert isinstance(codec, av.AudioCodecContext)
+    codec.sample_rate, codec.layout = 48_000, "mono"
+    return np.concatenate(
+        [frame.to_ndarray().reshape(-1) for packet in packets for frame in codec.decode(av.Packet(packet))]
+    )
+
+
+def encode(pcm: bytes, encoder: OpusEncoder, piece: int = 3_840) -> list[bytes]:
+    packets = [packet for start in range(0, len(pcm), piece) for packet in encoder.encode(pcm[start : start + piece])]
+    return packets + encoder.flush()
+
+
+@pytest.mark.parametrize("packet_ms", [20, 80])
+@pytest.mark.parametrize("rate", [8_000, 16_000, 24_000, 48_000])
+def test_tone_keeps_frequency_and_length(rate: int, packet_ms: int) -> None:
+    encoder = OpusEncoder(rate, packet_ms)
+    packets = encode(tone(440, 1.6), encoder)
+    assert len(packets) == 1_600 // packet_ms
+    assert encoder.packet_samples == rate * packet_ms // 1_000
+    pcm = decode(packets)
+    assert len(pcm) == 1.6 * 48_000
+    assert abs(dominant_hz(pcm, 48_000) - 440) <= 1
+    assert np.std(pcm.astype(float)) == pytest.approx(12_000 / 2**0.5, rel=0.1)
+
+
+@pytest.mark.parametrize(("packet_ms", "lag_ms"), [(20, 6.5), (80, 2.5)])
+def test_output_lags_no_more_than_the_look_ahead(packet_ms: int, lag_ms: float) -> None:
+    """The document's figures for the delay, measured on noise that starts at a known time."""
+    quiet = bytes(2 * 4_800)
+    pcm = decode(encode(quiet + NOISE, OpusEncoder(24_000, packet_ms))).astype(float)
+    source = np.repeat(np.frombuffer(NOISE, "<i2").astype(float), 2)[:9_600]
+    start = int(np.argmax(np.correlate(pcm[: 9_600 + 19_200], source, "valid")))
+    assert start / 48 - 200 == pytest.approx(lag_ms, abs=0.2)
+
+
+@pytest.mark.parametrize("packet_ms", [20, 80])
+@settings(max_examples=10, deadline=None)
+@given(piece=st.integers(1, 6_000))
+def test_cuts_do_not_change_the_packets(packet_ms: int, piece: int) -> None:
+    assert encode(NOISE, OpusEncoder(24_000, packet_ms), 2 * piece) == encode(NOISE, OpusEncoder(24_000, packet_ms))
+
+
+def test_every_packet_says_how_long_it_is() -> None:
+    """20 ms is one frame in a packet (code 0), 80 ms four of 20 ms (code 3)."""
+    assert {packet[0] & 3 for packet in encode(NOISE, OpusEncoder(24_000, 20))} == {0}
+    assert {(packet[0] & 3, packet[1] & 63) for packet in encode(NOISE, OpusEncoder(24_000, 80))} == {(3, 4)}
+
+
+def test_last_packet_is_filled_up_with_silence() -> None:
+    encoder = OpusEncoder(24_000, 20)
+    assert encoder.encode(bytes(2 * 481))  # one packet, and a sample left over
+    assert len(encoder.flush()) == 1
+    assert encoder.flush() == []
+
+
+def test_a_lost_packet_is_heard_from_the_next() -> None:
+    """20 ms packets carry the one before them: FEC frames are there, which a SILK header's LBRR flag says."""
+    speech_like = tone(200, 1.0)
+    with_fec = encode(speech_like, OpusEncoder(24_000, 20))
+    # SILK or hybrid mode, which alone have FEC, and the LBRR bit behind one voice-activity bit (RFC 6716, 4.2.3).
+    assert all(packet[0] >> 3 < 16 for packet in with_fec)
+    assert sum(bool(packet[1] & 0x40) for packet in with_fec) > len(with_fec) / 2

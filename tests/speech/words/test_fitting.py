@@ -1,0 +1,152 @@
+"""Marks find their place in audio that pauses where the text does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent_tts.speech.words.fitting import Fit
+from tests.speech.words.test_silences import audio
+
+CLAUSES = ((900, 150), (1_500, 300), (700, 150), (1_100, 300), (1_300, 150), (600, 300))  # ms of speech and of pause
+LOUD = 9_000
+
+
+def fit_of(clauses: tuple[tuple[int, int], ...] = CLAUSES, marks: int = 4) -> Fit:
+    """So many marks of one length in each clause."""
+    fit = Fit()
+    for speech, pause in clauses:
+        for number in range(marks):
+            fit.add(speech / marks, pause if number == marks - 1 else 0)
+    return fit
+
+
+def spoken(pace: float = 1.0, rest: float = 1.0) -> list[tuple[int, int]]:
+    return [span for speech, pause in CLAUSES for span in ((round(speech * pace), LOUD), (round(pause * rest), 0))]
+
+
+def starts(pace: float = 1.0, rest: float = 1.0) -> list[float]:
+    """Of the clauses."""
+    at, found = 0.0, []
+    for speech, pause in CLAUSES:
+        found.append(at)
+        at += round(speech * pace) + round(pause * rest)
+    return found
+
+
+def hear(fit: Fit, pcm: bytes) -> None:
+    for start in range(0, len(pcm), 3_840):
+        fit.hear(pcm[start : start + 3_840])
+
+
+@pytest.mark.parametrize("pace", [0.7, 1.0, 1.4])
+@pytest.mark.parametrize("rest", [0.8, 2.0])
+def test_each_clause_starts_where_its_gap_ends(pace: float, rest: float) -> None:
+    fit = fit_of()
+    hear(fit, audio(*spoken(pace, rest)))
+    for clause, start in enumerate(starts(pace, rest)):
+        assert fit.span(4 * clause)[0] == pytest.approx(start, abs=11)
+
+
+def test_the_pace_is_learned() -> None:
+    fit = fit_of()
+    hear(fit, audio(*spoken(1.4)[:4]))
+    before = starts(1.4)[2]
+    assert fit.span(8)[0] == pytest.approx(starts()[2], abs=700)  # the gap has not ended
+    hear(fit, audio((100, LOUD)))
+    assert fit.span(8)[0] == pytest.approx(before, abs=11)
+    assert fit.span(11)[1] - before == pytest.approx(700 * 1.4, rel=0.2)
+
+
+def test_a_gap_that_the_text_does_not_have_is_passed_over() -> None:
+    fit = fit_of()
+    spans = spoken()
+    spans[2:3] = [(500, LOUD), (120, 0), (880, LOUD)]  # in the middle of the second clause
+    hear(fit, audio(*spans))
+    assert fit.span(4)[0] == pytest.approx(1_050, abs=11)
+    assert fit.span(8)[0] == pytest.approx(starts()[2], abs=11)
+
+
+def test_a_pause_that_is_not_made_is_passed_over() -> None:
+    fit = fit_of()
+    spans = spoken()
+    del spans[5]  # the comma after the third clause
+    hear(fit, audio(*spans))
+    assert fit.span(16)[0] == pytest.approx(starts()[4] - 150, abs=11)
+
+
+def test_a_sentence_hardly_ever_ends_without_a_gap() -> None:
+    fit = fit_of(((600, 300), (600, 150), (600, 300)))
+    hear(fit, audio((900, LOUD), (250, 0), (100, LOUD)))  # of its length and place it might rather be the comma
+    assert fit.span(4)[0] == pytest.approx(1_150, abs=11)
+
+
+def test_a_mark_does_not_start_in_silence() -> None:
+    fit = fit_of(((1_600, 300),))
+    hear(fit, audio((480, LOUD)))
+    assert fit.may_start(1)
+    hear(fit, audio((160, 0)))
+    assert not fit.may_start(1)
+
+
+def test_a_wrong_guess_is_taken_back() -> None:
+    fit = fit_of(((500, 150), (500, 150), (2_000, 300), (900, 300)))
+    # The first comma is not heard, and the second clause is slow: its end looks like that of the first at first.
+    hear(fit, audio((1_150, LOUD), (150, 0), (2_050, LOUD), (300, 0), (950, LOUD)))
+    assert fit.span(8)[0] == pytest.approx(1_300, abs=11)
+    assert fit.span(12)[0] == pytest.approx(3_650, abs=11)
+
+
+def test_the_end_is_where_the_sound_ends() -> None:
+    fit = fit_of(((800, 300),))
+    hear(fit, audio((60, 0), (1_000, LOUD), (260, 0)))
+    fit.reach(4, 1_320)
+    assert fit.span(0)[0] == 60
+    assert fit.span(3)[1] == 1_060
+
+
+def test_text_that_comes_late_starts_late() -> None:
+    fit = Fit()
+    fit.add(500, 0)
+    hear(fit, audio((1_200, LOUD)))
+    fit.add(500, 0)
+    assert fit.span(0)[1] == fit.span(1)[0] == 1_200
+
+
+def test_a_mark_after_a_pause_waits_for_it() -> None:
+    fit = fit_of(((400, 300), (400, 300)))
+    hear(fit, audio((480, LOUD)))
+    assert fit.may_start(3)
+    assert not fit.may_start(4)
+    hear(fit, audio((160, 0)))
+    assert not fit.may_start(4)
+    hear(fit, audio((160, 0), (80, LOUD)))
+    assert fit.may_start(4)
+    assert fit.span(4)[0] == 800
+
+
+def test_a_mark_does_not_wait_for_a_pause_that_is_far_too_late() -> None:
+    fit = fit_of(((400, 300), (400, 300)))
+    hear(fit, audio((1_440, LOUD)))
+    assert fit.may_start(4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    clauses=st.lists(st.tuples(st.integers(0, 900), st.sampled_from([0, 150, 300])), min_size=1, max_size=12),
+    spans=st.lists(st.tuples(st.integers(1, 60), st.sampled_from([0, LOUD])), min_size=1, max_size=12),
+    late=st.integers(0, 12),
+)
+def test_times_never_go_back(clauses: list[tuple[int, int]], spans: list[tuple[int, int]], late: int) -> None:
+    """Whatever the audio is, and however late the text."""
+    fit = Fit()
+    for speech, pause in clauses[:late]:
+        fit.add(speech, pause)
+    hear(fit, audio(*((20 * ms, loud) for ms, loud in spans)))
+    for speech, pause in clauses[late:]:
+        fit.add(speech, pause)
+    fit.reach(len(fit), 20 * sum(ms for ms, _ in spans))
+    times = [at for mark in range(len(fit)) for at in fit.span(mark)]
+    assert times == sorted(times)
+    assert times[-1] <= 20 * sum(ms for ms, _ in spans) + 1e-6

@@ -1,0 +1,85 @@
+"""Nominal lengths: by sounds, not by letters."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_tts.speech.words.lengths import CLAUSE_PAUSE_MS, SENTENCE_PAUSE_MS, length
+
+
+def ms(token: str, language: str = "en") -> float:
+    return sum(ms for _, ms in length(token, language).pieces)
+
+
+@pytest.mark.parametrize(
+    ("shorter", "longer"),
+    [
+        ("through", "radio"),  # seven letters and one syllable, five letters and three
+        ("made", "Maddy"),
+        ("7", "77"),
+        ("90", "97"),
+        ("fbi", "FBI"),
+        ("ночь", "молоко"),
+        ("안녕", "안녕하세요"),
+        ("क्या", "कमला"),  # the virama takes a vowel away
+        ("word", "word,"),  # the last before a pause is longer
+    ],
+)
+def test_more_sounds_take_longer(shorter: str, longer: str) -> None:
+    assert ms(shorter) < ms(longer)
+
+
+def test_letters_that_nobody_says_count_in_their_own_language() -> None:
+    assert ms("parlent", "fr") < ms("parlent", "es")
+    assert ms("bone", "en-gb") < ms("bone", "it")
+
+
+def test_a_number_takes_as_long_as_its_words() -> None:
+    assert ms("1234567") == pytest.approx(
+        ms("one")
+        + ms("million")
+        + ms("two")
+        + 2 * (ms("hundred") + ms("and"))
+        + ms("thirty")
+        + ms("four")
+        + ms("thousand")
+        + ms("five")
+        + ms("sixty")
+        + ms("seven")
+    )
+    assert ms("21", "de") == pytest.approx(ms("einundzwanzig", "de"))
+    assert ms("007") == pytest.approx(2 * ms("zero") + ms("seven"))
+    assert ms("1" * 4_000) == pytest.approx(4_000 * ms("one"))
+
+
+@pytest.mark.parametrize(
+    ("token", "pause_ms"),
+    [
+        ("word", 0),
+        ("word,", CLAUSE_PAUSE_MS),
+        ("word;”", CLAUSE_PAUSE_MS),
+        ("word.", SENTENCE_PAUSE_MS),
+        ("(word!)", SENTENCE_PAUSE_MS),
+        ("你好。", SENTENCE_PAUSE_MS),
+        ("करो।", SENTENCE_PAUSE_MS),
+        ("Dr.", 0),
+        ("e.g.", 0),
+        ("3.14", 0),
+    ],
+)
+def test_pauses_follow_punctuation(token: str, pause_ms: float) -> None:
+    assert length(token).pause_ms == pause_ms
+
+
+def test_scripts_without_spaces_have_a_piece_for_each_character() -> None:
+    assert [chars for chars, _ in length("你好，世界。").pieces] == [1, 2, 1, 2]
+    assert [chars for chars, _ in length("カナOK字").pieces] == [1, 1, 2, 1]
+
+
+@given(st.text(min_size=1).filter(lambda text: not any(map(str.isspace, text))))
+def test_pieces_cover_the_token(token: str) -> None:
+    pieces = length(token).pieces
+    assert sum(chars for chars, _ in pieces) == len(token)
+    assert all(chars > 0 and ms >= 0 for chars, ms in pieces)

@@ -1,0 +1,42 @@
+"""What was learned of a voice's pace serves its next stream."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent_tts.speech.words.paces import MAX_VOICES, Paces
+from agent_tts.speech.words.timeline import WordTimeline
+from tests.speech.words.test_silences import audio
+
+TEXT = "one two three four five six seven eight"
+
+
+def test_a_voice_that_was_not_heard_has_the_normal_pace() -> None:
+    assert Paces().of("bob") == Paces().of(None) == 1.0
+
+
+@pytest.mark.parametrize("speed", [1.0, 2.0])
+def test_the_next_estimate_is_as_fast_as_the_last_speech(speed: float) -> None:
+    paces = Paces()
+    first = WordTimeline(aligned=False, speed=speed)
+    first.append(TEXT)
+    nominal_ms = first.complete()[-1].end_ms
+    first.hear(audio((2 * nominal_ms // 80 * 80, 9_000)))
+    first.finish(2 * nominal_ms // 80 * 80)
+    paces.learn("bob", first.pace)
+    second = WordTimeline(aligned=False, speed=speed, pace=paces.of("bob"))
+    second.append(TEXT)
+    assert 1.4 * nominal_ms < second.complete()[-1].end_ms <= 2 * nominal_ms
+    assert second.pace == pytest.approx(first.pace)
+
+
+def test_the_voice_heard_longest_ago_is_forgotten_and_no_pace_is_absurd() -> None:
+    paces = Paces()
+    for number in range(MAX_VOICES):
+        paces.learn(f"v{number}", 2.0)
+    paces.learn("v0", 100.0)
+    paces.learn("new", 0.0)
+    assert paces.of("v1") == 1.0
+    assert paces.of("v0") == 3.0
+    assert paces.of("v2") == 2.0
+    assert paces.of("new") == 0.33

@@ -1,0 +1,61 @@
+"""Gaps in a stream, however it is cut into pieces."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_tts.speech.words.silences import GAP_MS, Gap, Silences
+
+
+def audio(*spans: tuple[int, int]) -> bytes:
+    """Sine of so many ms and of such an amplitude, one after the other."""
+    waves = [loud * np.sin(np.arange(24 * ms) * 0.1) for ms, loud in spans]
+    return np.concatenate(waves).astype("<i2").tobytes()
+
+
+def gaps(pcm: bytes, piece: int = 3_840) -> list[Gap]:
+    silences = Silences()
+    return [gap for start in range(0, len(pcm), piece) for gap in silences.hear(pcm[start : start + piece])]
+
+
+def test_silence_between_sounds_is_a_gap() -> None:
+    pcm = audio((50, 0), (400, 9_000), (150, 0), (400, 9_000), (300, 0))
+    assert gaps(pcm) == [Gap(0, 50), Gap(450, 600)]
+
+
+def test_a_stop_is_none() -> None:
+    assert gaps(audio((400, 9_000), (GAP_MS - 10, 0), (400, 9_000))) == [Gap(0, 0)]
+
+
+def test_what_is_much_softer_than_the_loudest_sound_is_silence() -> None:
+    assert gaps(audio((400, 20_000), (200, 400), (400, 20_000))) == [Gap(0, 0), Gap(400, 600)]
+    assert gaps(audio((400, 4_000), (200, 400), (400, 4_000))) == [Gap(0, 0)]
+
+
+def test_it_tells_how_far_the_sound_reached() -> None:
+    silences = Silences()
+    assert silences.silent
+    assert silences.sounded_until_ms is None
+    silences.hear(audio((160, 9_000)))
+    assert not silences.silent
+    silences.hear(audio((80, 0)))
+    assert not silences.silent
+    silences.hear(audio((80, 0)))
+    assert silences.silent
+    assert (silences.sounded_until_ms, silences.heard_ms) == (160, 320)
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([0, 9_000])), min_size=1), st.integers(1, 20))
+def test_the_pieces_do_not_matter(tens: list[tuple[int, int]], blocks: int) -> None:
+    pcm = audio(*((10 * ten, loud) for ten, loud in tens))
+    assert gaps(pcm, 480 * blocks) == gaps(pcm, len(pcm))
+
+
+def test_the_last_piece_may_be_of_any_length() -> None:
+    silences = Silences()
+    assert silences.hear(audio((80, 9_000))) == [Gap(0, 0)]
+    assert silences.hear(b"\0\0" * 7) == []
+    assert silences.hear(b"") == []
+    assert silences.heard_ms == 80 + 7 / 24

@@ -1,0 +1,375 @@
+"""Word times, estimated and aligned, and what was heard."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from agent_tts.events import WordTime
+from agent_tts.speech.words.fitting import Fit
+from agent_tts.speech.words.lengths import SENTENCE_PAUSE_MS
+from agent_tts.speech.words.timeline import Word, WordTimeline
+from tests.speech.words.test_silences import audio
+
+
+def told(timeline: WordTimeline, *pieces: str) -> list[Word]:
+    words = [word for piece in pieces for word in timeline.append(piece)]
+    return words + timeline.complete()
+
+
+def test_words_are_whitespace_tokens_with_their_punctuation_and_offsets() -> None:
+    words = told(WordTimeline(aligned=False), "  Hello, wor", "ld!  (Yes)\n")
+    offsets = [(w.word, w.char_start, w.char_end) for w in words]
+    assert offsets == [("Hello,", 2, 8), ("world!", 9, 15), ("(Yes)", 17, 22)]
+
+
+def test_a_word_is_told_once_white_space_has_ended_it() -> None:
+    timeline = WordTimeline(aligned=False)
+    assert timeline.append("Hel") == []
+    assert [w.word for w in timeline.append("lo wo")] == ["Hello"]
+    assert [w.word for w in timeline.complete()] == ["wo"]
+    assert timeline.complete() == []
+
+
+def test_estimates_go_on_without_gaps_and_pause_after_a_sentence() -> None:
+    one, two, three = told(WordTimeline(aligned=False), "abcd efgh. ijkl")
+    assert one.start_ms == 0
+    assert one.end_ms == two.start_ms
+    assert two.end_ms - two.start_ms > one.end_ms - one.start_ms
+    assert three.start_ms == two.end_ms + SENTENCE_PAUSE_MS
+
+
+def test_speed_shortens_the_estimates() -> None:
+    (slow,) = told(WordTimeline(aligned=False), "word")
+    (fast,) = told(WordTimeline(aligned=False, speed=2.0), "word")
+    assert fast.end_ms == pytest.approx(slow.end_ms / 2, abs=1)
+
+
+@given(st.text(alphabet="ab .,你好\n\u2003", max_size=40), st.data())
+def test_the_split_of_the_text_does_not_change_the_words(text: str, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    whole = told(WordTimeline(aligned=False), text)
+    assert told(WordTimeline(aligned=False), *pieces) == whole
+    assert [w.word for w in whole] == text.split()
+    assert all(text[w.char_start : w.char_end] == w.word for w in whole)
+
+
+@given(st.text(max_size=60), st.floats(0, 60_000))
+def test_heard_and_unheard_are_the_whole_text(text: str, played_ms: float) -> None:
+    timeline = WordTimeline(aligned=False)
+    told(timeline, text)
+    heard, unheard = timeline.split(played_ms)
+    assert heard + unheard == text
+
+
+def test_a_word_counts_as_heard_from_its_middle_on() -> None:
+    timeline = WordTimeline(aligned=False)
+    first, second = told(timeline, "Hello, world! ")
+    middle = (second.start_ms + second.end_ms) / 2
+    assert timeline.split(0) == ("", "Hello, world! ")
+    assert timeline.split(first.end_ms) == ("Hello,", " world! ")
+    assert timeline.split(middle - 1) == ("Hello,", " world! ")
+    assert timeline.split(middle) == ("Hello, world!", " ")
+
+
+def test_text_without_spaces_is_heard_character_by_character() -> None:
+    timeline = WordTimeline(aligned=False)
+    (word,) = told(timeline, "你好，世界。")
+    heard, _ = timeline.split(word.end_ms * 0.4)
+    assert heard == "你好，"
+
+
+def test_the_end_stretches_estimates_to_the_real_audio() -> None:
+    timeline = WordTimeline(aligned=False)
+    words = told(timeline, "one two three four")
+    assert timeline.split(words[-1].end_ms)[1] == ""
+    timeline.finish(10 * words[-1].end_ms)
+    assert timeline.split(words[-1].end_ms)[1] != ""
+    assert timeline.split(10 * words[-1].end_ms) == ("one two three four", "")
+
+
+def test_aligned_times_are_told_as_whole_tokens_of_the_text() -> None:
+    timeline = WordTimeline(aligned=True)
+    assert told(timeline, "Pay 3.14 — now!") == []
+    pieces = [WordTime(0, 3, 50, 300), WordTime(4, 5, 300, 500), WordTime(6, 8, 500, 900)]
+    assert timeline.align(pieces) == [Word("Pay", 50, 300, 0, 3), Word("3.14", 300, 900, 4, 8)]
+    dash, now = timeline.align([WordTime(11, 14, 900, 1_200)])
+    assert (dash, now) == (Word("—", 900, 900, 9, 10), Word("now!", 900, 1_200, 11, 15))
+
+
+def test_words_that_are_never_spoken_come_with_the_end() -> None:
+    timeline = WordTimeline(aligned=True)
+    told(timeline, "Great! 😀")
+    timeline.align([WordTime(0, 5, 0, 400)])
+    assert timeline.finish(500) == [Word("😀", 400, 400, 7, 8)]
+
+
+def test_an_unfinished_token_is_told_when_it_is_whole() -> None:
+    timeline = WordTimeline(aligned=True)
+    timeline.append("你好，世")
+    assert timeline.align([WordTime(0, 2, 0, 400)]) == []
+    timeline.append("界 ")
+    assert timeline.align([WordTime(3, 5, 400, 900)]) == [Word("你好，世界", 0, 900, 0, 5)]
+    assert timeline.split(400)[0] == "你好，"
+
+
+# ---------------------------------------------------------------- estimates settle with the audio
+
+TEXT = "One two three, four five. Six seven eight nine."
+
+
+def settled(timeline: WordTimeline, pcm: bytes) -> list[tuple[float, Word]]:
+    """The words that settle in each 80 ms of audio, with the end of these."""
+    found = []
+    for start in range(0, len(pcm), 3_840):
+        timeline.hear(pcm[start : start + 3_840])
+        until_ms = min(len(pcm), start + 3_840) / 48
+        found += [(until_ms, word) for word in timeline.settle(until_ms)]
+    return found
+
+
+def test_words_settle_once_with_the_audio_that_they_start_in() -> None:
+    timeline = WordTimeline(aligned=False)
+    words = told(timeline, TEXT)
+    found = settled(timeline, audio((900, 9_000), (160, 0), (800, 9_000), (320, 0), (1_200, 9_000)))
+    timeline.finish(3_380)
+    found += [(3_380, word) for word in timeline.settle()]
+    assert [word.word for _, word in found] == [word.word for word in words] == TEXT.split()
+    assert all(until_ms - 80 <= word.start_ms < until_ms for until_ms, word in found[:4])
+    assert {word.word: word.start_ms for _, word in found}["four"] == pytest.approx(1_060, abs=11)
+    assert {word.word: word.start_ms for _, word in found}["Six"] == pytest.approx(2_180, abs=11)
+    assert timeline.settle() == []
+
+
+def test_a_word_that_was_told_is_not_moved_and_the_next_is_after_it() -> None:
+    timeline = WordTimeline(aligned=False, pace=2.0)
+    first = told(timeline, "one two six ten one two six ten one two, four five.")
+    pcm = audio((first[9].end_ms * 7 // 100 * 10, 9_000), (150, 0), (400, 9_000))  # shorter than expected
+    found = [word for _, word in settled(timeline, pcm)]
+    known = timeline.words()
+    assert [word.start_ms for word in found[:6]] == [word.start_ms for word in first[:6]]
+    assert known[7].start_ms < found[6].start_ms  # the eighth word was spoken before the seventh was told
+    starts = [word.start_ms for word in found]
+    assert starts == sorted(set(starts))
+
+
+def test_what_was_heard_is_known_better_with_the_audio() -> None:
+    timeline = WordTimeline(aligned=False)
+    told(timeline, TEXT)
+    assert timeline.split(1_150)[0] == "One two three, four"
+    settled(timeline, audio((1_000, 9_000), (160, 0), (750, 9_000), (320, 0), (100, 9_000)))
+    assert timeline.split(1_150)[0] == "One two three,"
+    assert timeline.split(2_220)[0] == "One two three, four five."
+
+
+def test_audio_is_listened_to_in_few_goes_and_by_who_asks_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    goes: list[int] = []
+    fit = Fit.hear
+
+    def hear(self: Fit, pcm: bytes) -> None:
+        goes.append(len(pcm))
+        fit(self, pcm)
+
+    monkeypatch.setattr(Fit, "hear", hear)
+    timeline = WordTimeline(aligned=False)
+    told(timeline, TEXT)
+    pcm = audio((1_000, 9_000), (160, 0), (750, 9_000), (320, 0), (100, 9_000))
+    for at in range(0, len(pcm), 3_840):
+        timeline.hear(pcm[at : at + 3_840])
+    assert len(goes) <= 3
+    assert timeline.split(1_150)[0] == "One two three,"
+    assert timeline.split(2_220)[0] == "One two three, four five."
+    assert sum(goes) == len(pcm)
+
+
+def test_a_flush_says_where_its_text_ends() -> None:
+    timeline = WordTimeline(aligned=False)
+    timeline.append("a rather long beginning")
+    timeline.flush()
+    timeline.append(" and more.")
+    timeline.hear(audio((700, 9_000), (100, 0)))
+    timeline.flushed(800)
+    timeline.hear(audio((400, 9_000)))
+    first, *_, last, and_, more = timeline.words() + timeline.complete()
+    assert (first.start_ms, last.end_ms, and_.start_ms, more.word) == (0, 700, 800, "more.")
+
+
+def test_an_end_that_cuts_the_text_off_leaves_words_unheard() -> None:
+    timeline = WordTimeline(aligned=False)
+    told(timeline, TEXT * 20)
+    timeline.hear(audio((2_000, 9_000)))
+    timeline.finish(2_000, cut=True)
+    assert len(timeline.split(2_000)[0]) < len(TEXT * 2)
+    assert all(word.start_ms <= word.end_ms <= 2_000 for word in timeline.settle())
+
+
+def test_the_engines_own_times_do_not_settle() -> None:
+    timeline = WordTimeline(aligned=True)
+    told(timeline, "Hello there")
+    timeline.hear(audio((800, 9_000)))
+    timeline.align([WordTime(0, 5, 0, 400), WordTime(6, 11, 400, 800)])
+    timeline.finish(800)
+    assert timeline.settle() == []
+
+
+@given(
+    st.text(alphabet="ab .,你好7\n", max_size=60),
+    st.lists(st.tuples(st.integers(1, 50), st.sampled_from([0, 9_000])), max_size=8),
+    st.booleans(),
+)
+def test_settled_words_are_all_words_in_order_within_the_audio(
+    text: str, spans: list[tuple[int, int]], cut: bool
+) -> None:
+    timeline = WordTimeline(aligned=False)
+    told(timeline, text)
+    pcm = b"".join(audio((20 * ms, loud)) for ms, loud in spans)
+    words = [word for _, word in settled(timeline, pcm)]
+    timeline.finish(len(pcm) // 48, cut=cut)
+    words += timeline.settle()
+    assert [word.word for word in words] == text.split()
+    starts = [word.start_ms for word in words]
+    assert starts == sorted(starts)
+    assert all(word.start_ms <= word.end_ms for word in words)
+    assert all(word.start_ms <= len(pcm) // 48 for word in timeline.words())
+    heard, unheard = timeline.split(10**9)
+    assert heard + unheard == text
+
+
+TAG = '<break time="800ms"/>'
+
+
+def test_a_tag_for_a_pause_takes_its_time_and_no_other() -> None:
+    text = f"One two{TAG}three {TAG} four"
+    timeline = WordTimeline(aligned=False, breaks=True)
+    words = {word.word: word for word in told(timeline, *text)}
+    assert list(words) == text.split()
+    plain = {word.word: word for word in told(WordTimeline(aligned=False), "One two three four")}
+    assert words["two<break"].end_ms == plain["two"].end_ms
+    assert words['time="800ms"/>three'].end_ms == plain["three"].end_ms + 800
+    assert words["<break"].end_ms == words["<break"].start_ms
+    assert words["four"].start_ms == plain["four"].start_ms + 1_600
+
+
+def test_a_tag_is_a_word_like_any_other_where_pauses_are_not_obeyed() -> None:
+    word = told(WordTimeline(aligned=False), f"a {TAG}")[-1]
+    assert word.end_ms - word.start_ms > 500
+
+
+def test_what_only_begins_like_a_tag_is_said() -> None:
+    timeline = WordTimeline(aligned=False, breaks=True)
+    words = told(timeline, "<break the ice and go on with what you were going to say before")
+    assert words[-1].end_ms - words[-1].start_ms > 100
+    assert timeline.split(10**6)[1] == ""
+
+
+def test_a_number_that_is_spoken_in_parts_is_told_when_all_of_it_is_known() -> None:
+    timeline = WordTimeline(aligned=True)
+    told(timeline, "is $5.50. Yes")
+    assert [word.word for word in timeline.align([WordTime(0, 2, 0, 100), WordTime(3, 5, 100, 300)])] == ["is"]
+    assert timeline.align([WordTime(5, 8, 300, 900)]) == [Word("$5.50.", 100, 900, 3, 9)]
+
+
+def test_words_that_are_known_are_no_business_of_the_collectors() -> None:
+    """It looks at all that it knows while everybody waits, and a busy node knows a hundred thousand words."""
+
+    def known() -> int:
+        gc.collect()
+        return len(gc.get_objects())
+
+    timelines = [WordTimeline(aligned=False) for _ in range(2)]
+    before = known()
+    for timeline in timelines:
+        told(timeline, "speech " * 1_000)
+    assert known() - before < 200
+
+
+def test_where_no_words_are_told_a_long_text_is_read_as_its_audio_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[float] = []
+    add = Fit.add
+
+    def counted(self: Fit, ms: float, pause_ms: float) -> None:
+        read.append(ms)
+        add(self, ms, pause_ms)
+
+    monkeypatch.setattr(Fit, "add", counted)
+    timeline = WordTimeline(aligned=False, tells=False)
+    text = "One two three, four five. " * 100
+    assert told(timeline, text) == []
+    assert timeline.flush() == []
+    at_once = len(read)
+    assert 15 < at_once < 80
+    for _ in range(50):
+        timeline.hear(audio((80, 9_000)))
+    assert at_once < len(read) < at_once + 40
+    assert "".join(timeline.split(4_000)) == text
+    assert timeline.split(60_000)[0].count("One") > 20
+    timeline.finish(4_000, cut=True)
+    assert len(read) < 500
+    timeline.finish(4_000)
+    assert len(read) == 500
+    assert timeline.split(4_000) == (text.rstrip(), " ")
+
+
+def test_where_no_words_are_told_a_flush_reads_its_text_when_it_is_answered() -> None:
+    timelines = [WordTimeline(aligned=False, tells=tells) for tells in (True, False)]
+    for timeline in timelines:
+        timeline.append("A word or two, and so on. " * 20)
+        timeline.flush()
+        timeline.append("Nothing of this has been heard. " * 20)
+        timeline.hear(audio((2_000, 9_000)))
+        timeline.flushed(2_000)
+    told, untold = (timeline.split(2_000)[0] for timeline in timelines)
+    assert told == untold
+    assert told.count("word") == 20
+
+
+@given(
+    st.lists(st.sampled_from(["word", "longer", "phrase,", "end.", "Ну,", "好。"]), min_size=1, max_size=120),
+    st.lists(st.tuples(st.integers(1, 60), st.sampled_from([0, 9_000])), min_size=1, max_size=12),
+    st.integers(1, 4),
+    st.sampled_from([0.25, 1.0, 4.0]),
+)
+@settings(max_examples=60, deadline=None)
+def test_what_was_heard_is_the_same_whether_words_are_told_or_not(
+    words: list[str], spans: list[tuple[int, int]], pieces: int, speed: float
+) -> None:
+    """The text comes in pieces, with audio in between."""
+    timelines = [WordTimeline(aligned=False, tells=tells, speed=speed) for tells in (True, False)]
+    size = -(-len(words) // pieces)
+    heard_ms = 0
+    for at in range(0, len(words), size):
+        for timeline in timelines:
+            timeline.append(" ".join(words[at : at + size]) + " ")
+        for ms, loud in spans:
+            heard_ms += 20 * ms
+            for timeline in timelines:
+                timeline.hear(audio((20 * ms, loud)))
+    told, untold = timelines
+    for played_ms in range(0, heard_ms, 100):
+        assert told.split(played_ms) == untold.split(played_ms)
+
+
+def test_pauses_that_are_shorter_than_expected_do_not_put_off_what_is_read() -> None:
+    """A tag's pause is exact, and its estimate is not where the speech is slow."""
+    draw = random.Random(2)
+    pause = TAG.replace("800ms", "9s")
+    tokens = [draw.choice(["word", "phrase,", pause, "end.", "longer"]) for _ in range(80)]
+    timelines = [WordTimeline(aligned=False, tells=tells, speed=0.25, breaks=True) for tells in (True, False)]
+    for timeline in timelines:
+        timeline.append(" ".join(tokens))
+    heard_ms = 0
+    for token in tokens[:30]:
+        said = ((9_000, 0),) if token == pause else ((1_280, 9_000), (1_200 if token[-1] in ",." else 0, 0))
+        for ms, loud in said:
+            heard_ms += ms
+            for timeline in timelines:
+                for start in range(0, ms, 1_000):
+                    timeline.hear(audio((min(1_000, ms - start), loud)))
+    told, untold = timelines
+    for played_ms in range(0, heard_ms, 500):
+        assert told.split(played_ms) == untold.split(played_ms)
