@@ -87,7 +87,7 @@ class EngineInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class OpenRequest:
     """A new stream. It gets a slot at once, or waits in the queue."""
 
     stream: int
@@ -95,7 +95,7 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class AppendText:
     """More text of a stream, verbatim."""
 
     stream: int
@@ -103,7 +103,7 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
-class Flush:
+class FlushText:
     """All text so far is complete words: speak it without waiting for more."""
 
     stream: int
@@ -111,21 +111,21 @@ class Flush:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndText:
     """No more text will come."""
 
     stream: int
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
-    """Stop now. Of this stream only `Finished` follows, unless that was sent before."""
+class CancelRequest:
+    """Stop now. Of this stream only `RequestFinished` follows, unless that was sent before."""
 
     stream: int
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class GrantCredit:
     """The listener's side took `frames` more frames: credit for as many new ones."""
 
     stream: int
@@ -133,33 +133,33 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Ping:
+class EnginePing:
     """Heartbeat; the engine loop itself answers, between two steps."""
 
     nonce: int
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopEngine:
     """Close the engine and leave."""
 
 
-Command = Open | Append | Flush | End | Cancel | Taken | Ping | Stop
+EngineCommand = OpenRequest | AppendText | FlushText | EndText | CancelRequest | GrantCredit | EnginePing | StopEngine
 
 # ---------------------------------------------------------------- engine -> front
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class EngineReady:
     """The engine is loaded and takes streams."""
 
     info: EngineInfo
     queue: int  # how many streams may wait for a slot
-    window: int  # frames of a stream that are made and not yet `Taken`, at most
+    window: int  # frames of a stream that are made and not yet `GrantCredit`, at most
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class RequestStarted:
     """The stream has a slot."""
 
     stream: int
@@ -167,7 +167,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Audio:
+class RequestAudio:
     """The next piece of a stream: pcm_s16le, 24 kHz, mono; 80 ms, and only the last piece may be shorter."""
 
     stream: int
@@ -185,7 +185,7 @@ class WordTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class RequestWords:
     """Times of words, known to the engine; sent before the audio they speak of."""
 
     stream: int
@@ -193,22 +193,22 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
-class Flushed:
-    """All audio of the text before that `Flush` has been sent."""
+class RequestFlushed:
+    """All audio of the text before that `FlushText` has been sent."""
 
     stream: int
     flush_id: str
 
 
-Reason = Literal["end", "cancelled", "length", "error"]
+FinishReason = Literal["end", "cancelled", "length", "error"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class RequestFinished:
     """The last event of a stream, sent exactly once; its slot is free."""
 
     stream: int
-    reason: Reason
+    reason: FinishReason
     busy_ms: float = 0.0  # time of the engine steps that this stream took part in
     code: str | None = None  # with reason "error": a code of the wire protocol
     message: str = ""
@@ -216,8 +216,8 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Pong:
-    """Answer to `Ping`."""
+class EnginePong:
+    """Answer to `EnginePing`."""
 
     nonce: int
     speaking: int  # slots in use
@@ -225,4 +225,4 @@ class Pong:
     step_ms: float  # longest step since the last pong
 
 
-Event = Hello | Started | Audio | Words | Flushed | Finished | Pong
+EngineEvent = EngineReady | RequestStarted | RequestAudio | RequestWords | RequestFlushed | RequestFinished | EnginePong

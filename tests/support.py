@@ -17,7 +17,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.tone import ToneEngine
-from agent_tts.events import Event, Model
+from agent_tts.events import EngineEvent, Model
 from agent_tts.ipc.in_process import LocalEngine
 from agent_tts.serve.app import create_app
 from agent_tts.serve.node import Node
@@ -56,7 +56,7 @@ def settings_of(**values: Any) -> Settings:
 def with_models(*models: Model) -> LinkFactory:
     """The way to a tone engine in this event loop that has models: it speaks with none, but routing asks for them."""
 
-    def make(on_events: Callable[[list[Event]], None], on_lost: Callable[[str], None]) -> Link:
+    def make(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> Link:
         settings = settings_of()
         engine = ToneEngine(settings, slots=4)
         engine.info = dataclasses.replace(engine.info, models=(Model("named", "named", "nowhere"), *models))

@@ -10,8 +10,8 @@ from typing import Any
 
 from agent_tts.bench.statistics import percentiles
 from agent_tts.errors import SpeechError, from_code
-from agent_tts.events import SAMPLE_RATE, Audio, Finished, Flushed, SpeechOptions
-from agent_tts.events import Words as Aligned
+from agent_tts.events import SAMPLE_RATE, RequestAudio, RequestFinished, RequestFlushed, SpeechOptions
+from agent_tts.events import RequestWords as Aligned
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.words.timeline import Word, WordTimeline
 
@@ -119,16 +119,16 @@ async def _compare(
         match event:
             case Aligned(words=times):
                 spoken += truth.align(times)
-            case Audio(pcm=pcm):
+            case RequestAudio(pcm=pcm):
                 before_ms, audio_ms = audio_ms, audio_ms + len(pcm) * 500 / SAMPLE_RATE
                 guess.hear(pcm)
                 settled += guess.settle(audio_ms)
                 if chance.random() < CUT_SHARE:
                     played_ms = max(0.0, chance.uniform(before_ms, audio_ms) - LEAD_MS)
                     heard.append((played_ms, len(guess.split(played_ms)[0].split())))
-            case Flushed():
+            case RequestFlushed():
                 guess.flushed(round(audio_ms))
-            case Finished(code=str(code), message=message):
+            case RequestFinished(code=str(code), message=message):
                 raise from_code(code, message)
     spoken += truth.finish(round(audio_ms))
     guess.finish(round(audio_ms))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agent_tts.errors import SlowConsumer, SpeechError
-from agent_tts.events import Reason
+from agent_tts.events import FinishReason
 
 CANCEL_S = 5.0  # for a cancelled context to be confirmed
 
@@ -69,7 +69,7 @@ class Cancelled:
 class Done:
     """The end of a context, and its figures as the node has them."""
 
-    reason: Reason
+    reason: FinishReason
     audio_ms: int
     ttfa_ms: float | None  # first text to first audio; None without audio
     rtf: float | None  # engine time over audio time; None without audio

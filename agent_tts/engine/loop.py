@@ -9,7 +9,7 @@ from agent_tts import events
 from agent_tts.config.settings import Settings
 from agent_tts.engine.base import Engine, Output
 from agent_tts.engine.scheduler import Policy, Scheduler, Step
-from agent_tts.events import Command, EngineInfo, Event, Hello
+from agent_tts.events import EngineCommand, EngineEvent, EngineInfo, EngineReady
 
 
 def policy(settings: Settings, slots: int, sizes: tuple[int, ...] = ()) -> Policy:
@@ -41,7 +41,7 @@ class EngineLoop:
         self._under_way: list[Step] = []
         # When outputs came last.
         self._heard_at = 0.0
-        # Whether a `Stop` has come.
+        # Whether a `StopEngine` has come.
         self.stopped = False
 
     @property
@@ -49,37 +49,37 @@ class EngineLoop:
         """What the engine says of itself."""
         return self._engine.info
 
-    def hello(self) -> Hello:
+    def hello(self) -> EngineReady:
         """The greeting, once everything is ready to turn."""
         policy = self._scheduler.policy
-        return Hello(self.info, policy.queue, policy.window_frames)
+        return EngineReady(self.info, policy.queue, policy.window_frames)
 
-    def submit(self, command: Command) -> None:
+    def submit(self, command: EngineCommand) -> None:
         """Take a command; it has its effect in the next `turn`."""
         match command:
-            case events.Taken(stream=stream, frames=frames):
+            case events.GrantCredit(stream=stream, frames=frames):
                 self._scheduler.taken(stream, frames)
-            case events.Append(stream=stream, text=text):
+            case events.AppendText(stream=stream, text=text):
                 self._scheduler.append(stream, text)
-            case events.Open(stream=stream, options=options):
+            case events.OpenRequest(stream=stream, options=options):
                 self._scheduler.open(stream, options, self._clock())
-            case events.End(stream=stream):
+            case events.EndText(stream=stream):
                 self._scheduler.end(stream)
-            case events.Flush(stream=stream, flush_id=flush_id):
+            case events.FlushText(stream=stream, flush_id=flush_id):
                 self._scheduler.flush(stream, flush_id)
-            case events.Cancel(stream=stream):
+            case events.CancelRequest(stream=stream):
                 self._scheduler.cancel(stream)
-            case events.Ping(nonce=nonce):
+            case events.EnginePing(nonce=nonce):
                 self._pings.append(nonce)
-            case events.Stop():
+            case events.StopEngine():
                 self.stopped = True
 
-    def turn(self) -> list[Event]:
+    def turn(self) -> list[EngineEvent]:
         """At most one step. An exception means that the engine is lost."""
         new = self._step() if self._due_s() == 0 else []
         for nonce in self._pings:
             speaking, queued = self._scheduler.speaking, self._scheduler.queued
-            new.append(events.Pong(nonce, speaking, queued, round(self._longest_s * 1_000, 3)))
+            new.append(events.EnginePong(nonce, speaking, queued, round(self._longest_s * 1_000, 3)))
             self._longest_s = 0.0
         self._pings.clear()
         return new
@@ -96,7 +96,7 @@ class EngineLoop:
         wake_at = self._scheduler.wake_at(now)
         return None if wake_at is None else max(0.0, wake_at - now)
 
-    def _step(self) -> list[Event]:
+    def _step(self) -> list[EngineEvent]:
         now = self._clock()
         begun = self._heard_at if self._under_way else now
         step = self._scheduler.plan(now)

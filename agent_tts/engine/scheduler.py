@@ -1,9 +1,8 @@
 """Who speaks next: FIFO admission to slots, credit, pacing, deadlines and frame caps. Pure: `now` is an argument.
 
-The scheduler stands between streams (the front's word) and slots (the engine's word). A stream waits in a queue until
-a slot is free; in its slot it runs whenever it has text, credit and a listener who is near enough; it leaves the slot
-with exactly one `Finished`. A slot's owner is known by its stream id, which is the epoch that the engine echoes: an
-output of an earlier owner is dropped.
+A request waits in a queue until a slot is free. In its slot it runs when it has text and credit and its listener's
+lead allows it. It leaves the slot with exactly one `RequestFinished`. The engine echoes the request's id as the epoch:
+an output of an earlier request in the slot is dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from agent_tts import events
 from agent_tts.engine import base
 from agent_tts.errors import RETRY_MS
-from agent_tts.events import FRAME_MS, Event, Finished, Reason, SpeechOptions
+from agent_tts.events import FRAME_MS, EngineEvent, FinishReason, RequestFinished, SpeechOptions
 
 FRAME_S = FRAME_MS / 1_000
 
@@ -128,7 +127,7 @@ class Scheduler:
         # What the engine must be told in the next step, in order.
         self._inputs: list[base.Input] = []
         # Events that did not come from a step.
-        self._events: list[Event] = []
+        self._events: list[EngineEvent] = []
         # Steps so far, and when the last began in which all could run.
         self._steps = 0
         self._all_at = -math.inf
@@ -162,7 +161,7 @@ class Scheduler:
         self._text(stream_id, text)
 
     def flush(self, stream_id: int, flush_id: str) -> None:
-        """Speak all text so far; answered by `Flushed`."""
+        """Speak all text so far; answered by `RequestFlushed`."""
         if stream := self._streams.get(stream_id):
             stream.flushes.append(flush_id)
             self._text(stream_id, "", flush=True)
@@ -213,7 +212,9 @@ class Scheduler:
             stream.ran_in = self._steps
         return Step(inputs, streams)
 
-    def apply(self, outputs: Iterable[base.Output], steps: Iterable[Step], now: float, step_s: float) -> list[Event]:
+    def apply(
+        self, outputs: Iterable[base.Output], steps: Iterable[Step], now: float, step_s: float
+    ) -> list[EngineEvent]:
         """What has happened until `now`, when these steps have given all their outputs.
 
         Args:
@@ -282,7 +283,7 @@ class Scheduler:
         self._inputs.append(base.Open(slot, stream.id, stream.options))
         self._inputs += [base.Text(slot, held.text, held.flush, held.last) for held in stream.text]
         stream.text.clear()
-        self._events.append(events.Started(stream.id, round((now - stream.opened_at) * 1_000)))
+        self._events.append(events.RequestStarted(stream.id, round((now - stream.opened_at) * 1_000)))
 
     def _expire(self, now: float) -> None:
         while self._waiting and now >= self._waiting[0].opened_at + self.policy.queue_s and not self._free:
@@ -304,13 +305,13 @@ class Scheduler:
             case base.Frame(pcm=pcm):
                 stream.made(now)
                 stream.is_new = False
-                self._events.append(events.Audio(stream.id, pcm))
+                self._events.append(events.RequestAudio(stream.id, pcm))
                 if stream.frames >= stream.cap(self.policy):
                     self._finish(stream, "length")
             case base.Aligned(words=words):
-                self._events.append(events.Words(stream.id, words))
+                self._events.append(events.RequestWords(stream.id, words))
             case base.Flushed():
-                self._events.append(events.Flushed(stream.id, stream.flushes.popleft()))
+                self._events.append(events.RequestFlushed(stream.id, stream.flushes.popleft()))
             case base.Starved():
                 stream.has_text, stream.dry_since = False, now
                 self._deadline = min(self._deadline, self._deadline_of(stream))
@@ -325,7 +326,7 @@ class Scheduler:
     def _finish(
         self,
         stream: Stream,
-        reason: Reason,
+        reason: FinishReason,
         code: str | None = None,
         message: str = "",
         retry_after_ms: int | None = None,
@@ -339,7 +340,7 @@ class Scheduler:
         elif stream in self._waiting:
             self._waiting.remove(stream)
         busy_ms = round(stream.busy_s * 1_000, 3)
-        self._events.append(Finished(stream.id, reason, busy_ms, code, message, retry_after_ms))
+        self._events.append(RequestFinished(stream.id, reason, busy_ms, code, message, retry_after_ms))
 
 
 def _most_urgent(streams: Sequence[Stream], count: int) -> list[Stream]:

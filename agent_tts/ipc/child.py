@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from agent_tts.errors import SettingsError
-from agent_tts.events import Command, Event
+from agent_tts.events import EngineCommand, EngineEvent
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, WireError, encode
 from agent_tts.processes import die_with, settle
 
@@ -88,15 +88,15 @@ class Inbox:
         # Bytes taken out of `_chunks`; written by the engine's thread alone.
         self._taken = 0
         # Messages out of chunks; used by the engine's thread alone.
-        self._decoder: Decoder[Setup | Command] = Decoder(TO_ENGINE)
+        self._decoder: Decoder[Setup | EngineCommand] = Decoder(TO_ENGINE)
 
     def start(self) -> None:
         """Start the reader; it lives as long as the process."""
         threading.Thread(target=self._run, name="inbox", daemon=True).start()
 
-    def receive(self, timeout_s: float | None) -> list[Setup | Command]:
+    def receive(self, timeout_s: float | None) -> list[Setup | EngineCommand]:
         """All that is there; waits up to `timeout_s` (None: without end) for the first byte."""
-        messages: list[Setup | Command] = []
+        messages: list[Setup | EngineCommand] = []
         with contextlib.suppress(queue.Empty):
             chunk = self._chunks.get(timeout=timeout_s)
             while True:
@@ -134,7 +134,7 @@ class Outbox:
             with contextlib.suppress(OSError):
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
-    def send(self, new: Sequence[Event]) -> None:
+    def send(self, new: Sequence[EngineEvent]) -> None:
         """All events of a turn in one write. Ends the process when the front is gone."""
         data = memoryview(b"".join([encode(event) for event in new]))
         try:
@@ -175,7 +175,7 @@ def main() -> None:
 
     inbox = Inbox(commands)
     inbox.start()
-    first: list[Setup | Command] = []
+    first: list[Setup | EngineCommand] = []
     while not first:
         first = inbox.receive(None)
     setup = first[0]

@@ -16,7 +16,7 @@ from loguru import logger
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.events import Command, Event, Hello, Ping, Pong, Stop
+from agent_tts.events import EngineCommand, EngineEvent, EnginePing, EnginePong, EngineReady, StopEngine
 from agent_tts.ipc.wire import TO_FRONT, Decoder, Setup, WireError, encode
 
 # What the engine process is told. API keys and TURN credentials are none of its business.
@@ -41,14 +41,14 @@ LAST_WORDS_S = 0.2  # for its pipes to run empty after its end
 class ChildProcess(asyncio.SubprocessProtocol):
     """One life of the engine process.
 
-    `on_events` gets what it sends, `Hello` first. After `Hello`, `on_lost` is called once, the moment it is known
-    that no more will come and nobody asked for that; nothing follows it.
+    `on_events` gets what it sends, `EngineReady` first. `on_lost` is called at most once and last: after `EngineReady`,
+    when the process is lost without having been stopped.
     """
 
     def __init__(
         self,
         settings: Settings,
-        on_events: Callable[[list[Event]], None],
+        on_events: Callable[[list[EngineEvent]], None],
         on_lost: Callable[[str], None],
         name: str = "engine",
     ) -> None:
@@ -65,13 +65,13 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._stdin: asyncio.WriteTransport | None = None
         # Frames of this tick of the event loop, written together at its end.
         self._outbox: list[bytes] = []
-        # Whether its `Hello` has come.
+        # Whether its `EngineReady` has come.
         self._greeted = False
         # Whether it is to be ended: its events do not count, and its death is no loss.
         self._stopping = False
         # Whether it was given up while it still ran.
         self._hung = False
-        # Completed by `Hello` or by a death before it.
+        # Completed by `EngineReady` or by a death before it.
         self._started: asyncio.Future[None] = self._loop.create_future()
         # Why no more events will come; completed the moment that is known.
         self.gone: asyncio.Future[str] = self._loop.create_future()
@@ -90,7 +90,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     @property
     def alive(self) -> bool:
-        """Whether it has said `Hello` and is not known to be gone."""
+        """Whether it has said `EngineReady` and is not known to be gone."""
         return self._greeted and not self.gone.done()
 
     @property
@@ -101,7 +101,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
     # ------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Spawn it and wait for its `Hello`. On failure, and when this is cancelled, nothing is left of it.
+        """Spawn it and wait for its `EngineReady`. On failure, and when this is cancelled, nothing is left of it.
 
         Raises:
             SettingsError: the engine cannot be set up like that.
@@ -142,7 +142,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         self._write(encode(Setup(self._settings.model_dump_json(include=ENGINE_SETTINGS))))
 
-    def send(self, command: Command) -> None:
+    def send(self, command: EngineCommand) -> None:
         """Never blocks; dropped unless it is alive. All commands of a tick of the event loop leave in one write.
 
         Raises:
@@ -165,7 +165,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self.silence()
         try:
             if self.alive:
-                self.send(Stop())
+                self.send(StopEngine())
                 await asyncio.wait([self._exited], timeout=STOP_S)
             elif self._hung and sys.platform != "win32":
                 self._signal(signal.SIGUSR1)
@@ -240,7 +240,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
             self._give_up(f"no answer for {self._settings.timeouts.engine_heartbeat_s:g} s")
             return
         self._unanswered += 1
-        self.send(Ping(self._unanswered))
+        self.send(EnginePing(self._unanswered))
         self._timer = self._loop.call_later(self._settings.timeouts.engine_heartbeat_s / BEATS, self._beat)
 
     # ------------------------------------------------------------ from the process
@@ -260,16 +260,16 @@ class ChildProcess(asyncio.SubprocessProtocol):
             if new:
                 self._take(new)
 
-    def _take(self, new: list[Event]) -> None:
+    def _take(self, new: list[EngineEvent]) -> None:
         if not self._greeted:
-            if not isinstance(new[0], Hello):
+            if not isinstance(new[0], EngineReady):
                 self._give_up("it broke the protocol: no hello")
                 return
             self._greeted = True
             self._started.set_result(None)
             self._beat()
         for event in new:
-            if isinstance(event, Pong):
+            if isinstance(event, EnginePong):
                 self._unanswered = 0
         self._on_events(new)
 

@@ -11,7 +11,7 @@ from loguru import logger
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.events import Command, Event
+from agent_tts.events import EngineCommand, EngineEvent
 from agent_tts.ipc.child_process import ChildProcess
 
 BACKOFF_S = (0.0, 0.1, 0.2, 0.5, 1.0)  # before the restart after the 1st, 2nd, ... death within `DEATHS_WITHIN_S`
@@ -28,7 +28,7 @@ class EngineProcess:
     def __init__(
         self,
         settings: Settings,
-        on_events: Callable[[list[Event]], None],
+        on_events: Callable[[list[EngineEvent]], None],
         on_lost: Callable[[str], None],
         name: str = "engine",
     ) -> None:
@@ -65,7 +65,7 @@ class EngineProcess:
         await child.start()
         self._supervisor = asyncio.create_task(self._supervise(child), name="engine supervisor")
 
-    def send(self, command: Command) -> None:
+    def send(self, command: EngineCommand) -> None:
         """Never blocks; a command to a lost engine is dropped.
 
         Raises:

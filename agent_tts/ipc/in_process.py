@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from agent_tts.engine.loop import EngineLoop
-from agent_tts.events import Command, Event
+from agent_tts.events import EngineCommand, EngineEvent
 
 
 class LocalEngine:
@@ -16,7 +16,7 @@ class LocalEngine:
     """
 
     def __init__(
-        self, loop: EngineLoop, on_events: Callable[[list[Event]], None], on_lost: Callable[[str], None]
+        self, loop: EngineLoop, on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]
     ) -> None:
         self._loop = loop
         self._on_events = on_events
@@ -33,7 +33,7 @@ class LocalEngine:
         self.alive = True
         self._on_events([self._loop.hello()])
 
-    def send(self, command: Command) -> None:
+    def send(self, command: EngineCommand) -> None:
         """Takes effect in the next turn; dropped unless alive."""
         if self.alive:
             self._loop.submit(command)

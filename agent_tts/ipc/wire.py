@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from agent_tts import events
-from agent_tts.events import Append, Audio, Command, Event, Taken
+from agent_tts.events import AppendText, EngineCommand, EngineEvent, GrantCredit, RequestAudio
 
-MAX_LENGTH = 1 << 20  # bytes of tag and body; the largest message is `Hello` with all voices, some 50 KiB
+MAX_LENGTH = 1 << 20  # bytes of tag and body; the largest message is `EngineReady` with all voices, some 50 KiB
 
 _HEAD = struct.Struct("<IB")  # length, tag
 _STREAM_HEAD = struct.Struct("<IBI")  # length, tag, stream: Audio and Append, whose body goes on with bytes
@@ -128,31 +128,31 @@ def _field(hint: Any) -> Callable[[object], Any]:
 _TAG_AUDIO, _TAG_TAKEN, _TAG_APPEND = 1, 2, 3
 _JSON_TAGS: dict[type, int] = {
     Setup: 16,
-    events.Open: 17,
-    events.Flush: 18,
-    events.End: 19,
-    events.Cancel: 20,
-    events.Ping: 21,
-    events.Stop: 22,
-    events.Hello: 32,
-    events.Started: 33,
-    events.Words: 34,
-    events.Flushed: 35,
-    events.Finished: 36,
-    events.Pong: 37,
+    events.OpenRequest: 17,
+    events.FlushText: 18,
+    events.EndText: 19,
+    events.CancelRequest: 20,
+    events.EnginePing: 21,
+    events.StopEngine: 22,
+    events.EngineReady: 32,
+    events.RequestStarted: 33,
+    events.RequestWords: 34,
+    events.RequestFlushed: 35,
+    events.RequestFinished: 36,
+    events.EnginePong: 37,
 }
 
 
-def _audio(body: bytes) -> Audio:
-    return Audio(_U32.unpack_from(body)[0], body[_U32.size :])
+def _audio(body: bytes) -> RequestAudio:
+    return RequestAudio(_U32.unpack_from(body)[0], body[_U32.size :])
 
 
-def _append(body: bytes) -> Append:
-    return Append(_U32.unpack_from(body)[0], str(body[_U32.size :], "utf-8", "surrogatepass"))
+def _append(body: bytes) -> AppendText:
+    return AppendText(_U32.unpack_from(body)[0], str(body[_U32.size :], "utf-8", "surrogatepass"))
 
 
-def _taken(body: bytes) -> Taken:
-    return Taken(*_U32_U32.unpack(body))
+def _taken(body: bytes) -> GrantCredit:
+    return GrantCredit(*_U32_U32.unpack(body))
 
 
 def _json(kind: type[T]) -> Callable[[bytes], T]:
@@ -165,12 +165,12 @@ def _table(kinds: tuple[type, ...]) -> dict[int, Callable[[bytes], Any]]:
 
 
 # What may arrive at either end: body readers by tag, for a `Decoder`.
-TO_ENGINE: Mapping[int, Callable[[bytes], Setup | Command]] = {
+TO_ENGINE: Mapping[int, Callable[[bytes], Setup | EngineCommand]] = {
     _TAG_TAKEN: _taken,
     _TAG_APPEND: _append,
-    **_table((Setup, *get_args(Command))),
+    **_table((Setup, *get_args(EngineCommand))),
 }
-TO_FRONT: Mapping[int, Callable[[bytes], Event]] = {_TAG_AUDIO: _audio, **_table(get_args(Event))}
+TO_FRONT: Mapping[int, Callable[[bytes], EngineEvent]] = {_TAG_AUDIO: _audio, **_table(get_args(EngineEvent))}
 
 
 def _fields(message: Any) -> dict[str, object]:
@@ -185,18 +185,18 @@ def _body(message: object) -> bytes:
 # ---------------------------------------------------------------- the two directions
 
 
-def encode(message: Setup | Command | Event) -> bytes:
+def encode(message: Setup | EngineCommand | EngineEvent) -> bytes:
     """One message as a frame.
 
     Raises:
         WireError: it cannot be sent: longer than `MAX_LENGTH`, or a number outside its range.
     """
     try:
-        if isinstance(message, Audio):
+        if isinstance(message, RequestAudio):
             frame = _STREAM_HEAD.pack(5 + len(message.pcm), _TAG_AUDIO, message.stream) + message.pcm
-        elif isinstance(message, Taken):
+        elif isinstance(message, GrantCredit):
             frame = _TAKEN.pack(9, _TAG_TAKEN, message.stream, message.frames)
-        elif isinstance(message, Append):
+        elif isinstance(message, AppendText):
             text = message.text.encode("utf-8", "surrogatepass")
             frame = _STREAM_HEAD.pack(5 + len(text), _TAG_APPEND, message.stream) + text
         else:

@@ -25,7 +25,15 @@ from agent_tts.errors import (
     UnknownContext,
     from_code,
 )
-from agent_tts.events import FRAME_MS, SAMPLE_RATE, Audio, Finished, Flushed, Started, Words
+from agent_tts.events import (
+    FRAME_MS,
+    SAMPLE_RATE,
+    RequestAudio,
+    RequestFinished,
+    RequestFlushed,
+    RequestStarted,
+    RequestWords,
+)
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import AudioChunk, Message
 from agent_tts.serve.node import Node
@@ -210,7 +218,7 @@ class Session:
         for context in self._contexts.values():
             context.speech.waker = None
             context.speech.stop()
-            context.meter.finished(Finished(context.speech.stream, "cancelled"))
+            context.meter.finished(RequestFinished(context.speech.stream, "cancelled"))
         self._contexts.clear()
         self._replies.clear()
         self._outbox.clear()
@@ -424,29 +432,29 @@ class Session:
         So a cancel finds a context open for as long as it plays.
         """
         event = next(context.speech.ahead(), None)
-        if isinstance(event, Finished):
+        if isinstance(event, RequestFinished):
             return event.reason in ("end", "length") and playout.is_playing(context.no)
         return not playout.wants(context.no)
 
     def _tell(self, context: Context, event: SpeechEvent) -> None:
         match event:
-            case Audio(pcm=pcm):
+            case RequestAudio(pcm=pcm):
                 self._tell_audio(context, pcm)
-            case Words(words=times):
+            case RequestWords(words=times):
                 self._tell_words(context, context.timeline.align(times), "aligned")
-            case Started(queue_ms=queue_ms):
+            case RequestStarted(queue_ms=queue_ms):
                 context.started = True
                 context.meter.started(queue_ms)
                 started = {"context_id": context.id, "context_no": context.no, "queue_ms": queue_ms}
                 self._reply(protocol.build("context.started", **started))
                 held, context.words = context.words, []
                 self._tell_words(context, held, "estimated")
-            case Flushed(flush_id=flush_id):
+            case RequestFlushed(flush_id=flush_id):
                 context.flushes -= 1
                 context.timeline.flushed(context.audio_ms)
                 flushed = {"context_id": context.id, "flush_id": flush_id, "audio_ms": context.audio_ms}
                 self._outbox.append(protocol.build("context.flushed", **flushed))
-            case Finished():
+            case RequestFinished():
                 self._tell_finished(context, event)
 
     def _tell_audio(self, context: Context, pcm: bytes) -> None:
@@ -459,9 +467,9 @@ class Session:
         chunks = [(pcm, samples)] if context.encoder is None else context.encoder.encode(pcm)
         flags = 0
         for later in context.speech.ahead():
-            if isinstance(later, Flushed):
+            if isinstance(later, RequestFlushed):
                 flags |= protocol.FLAG_FLUSH
-            elif isinstance(later, Finished) and later.reason in ("end", "length"):
+            elif isinstance(later, RequestFinished) and later.reason in ("end", "length"):
                 flags |= protocol.FLAG_LAST
                 context.closed = True
                 chunks += [] if context.encoder is None else context.encoder.flush()
@@ -500,7 +508,7 @@ class Session:
             # Final times keep their place before the audio that they speak of.
             (self._outbox.append if kind == "aligned" else self._reply)(message)
 
-    def _tell_last_words(self, context: Context, event: Finished) -> None:
+    def _tell_last_words(self, context: Context, event: RequestFinished) -> None:
         if context.config.timestamps == "none":
             return
         left = context.timeline.finish(context.audio_ms, cut=event.reason == "length")
@@ -508,7 +516,7 @@ class Session:
         self._tell_words(context, context.timeline.settle(), "aligned")
         self._paces.learn(context.config.voice, context.timeline.pace)
 
-    def _tell_finished(self, context: Context, event: Finished) -> None:
+    def _tell_finished(self, context: Context, event: RequestFinished) -> None:
         del self._contexts[context.id]
         self._ready.pop(context.id, None)
         self._mark(self._done, context.id)

@@ -9,7 +9,16 @@ from typing import Literal, Protocol
 from loguru import logger
 
 from agent_tts.errors import RETRY_MS
-from agent_tts.events import Command, EngineInfo, Event, Finished, Hello, Open, Pong, SpeechOptions
+from agent_tts.events import (
+    EngineCommand,
+    EngineEvent,
+    EngineInfo,
+    EnginePong,
+    EngineReady,
+    OpenRequest,
+    RequestFinished,
+    SpeechOptions,
+)
 from agent_tts.speech.placement import Load
 from agent_tts.speech.routing import Routing
 from agent_tts.speech.utterance import Speech
@@ -22,10 +31,10 @@ class Link(Protocol):
     """The way to an engine loop, in another process or in this one."""
 
     async def start(self) -> None:
-        """Bring the engine up; its `Hello` has been handed out when this returns."""
+        """Bring the engine up; its `EngineReady` has been handed out when this returns."""
         ...
 
-    def send(self, command: Command) -> None:
+    def send(self, command: EngineCommand) -> None:
         """Never blocks; a command to a lost engine is dropped."""
         ...
 
@@ -44,7 +53,7 @@ class Link(Protocol):
         ...
 
 
-LinkFactory = Callable[[Callable[[list[Event]], None], Callable[[str], None]], Link]
+LinkFactory = Callable[[Callable[[list[EngineEvent]], None], Callable[[str], None]], Link]
 
 
 class Watcher(Protocol):
@@ -54,7 +63,7 @@ class Watcher(Protocol):
         """It has come up."""
         ...
 
-    def pulse(self, engine: int, pong: Pong) -> None:
+    def pulse(self, engine: int, pong: EnginePong) -> None:
         """It has answered a heartbeat."""
         ...
 
@@ -135,7 +144,7 @@ class SpeechEngine:
         self._next_id += 1
         self._open[speech.stream] = speech
         self.idle.clear()
-        self._link.send(Open(speech.stream, options))
+        self._link.send(OpenRequest(speech.stream, options))
         return speech
 
     def fail_all(self, code: str, message: str) -> None:
@@ -144,25 +153,25 @@ class SpeechEngine:
         for stream in list(self._open):
             speech = self._open[stream]
             self._forget(stream)
-            speech.deliver(Finished(stream, "error", code=code, message=message, retry_after_ms=RETRY_MS))
+            speech.deliver(RequestFinished(stream, "error", code=code, message=message, retry_after_ms=RETRY_MS))
 
     # ------------------------------------------------------------ the link's side
 
-    def _on_events(self, new: list[Event]) -> None:
+    def _on_events(self, new: list[EngineEvent]) -> None:
         for event in new:
-            if isinstance(event, Hello):
+            if isinstance(event, EngineReady):
                 self._on_hello(event)
-            elif isinstance(event, Pong):
+            elif isinstance(event, EnginePong):
                 if self._watcher is not None:
                     self._watcher.pulse(self.number, event)
             elif (speech := self._open.get(event.stream)) is not None:
-                if isinstance(event, Finished):
+                if isinstance(event, RequestFinished):
                     self._forget(event.stream)
                     if event.code == "internal":  # why is in the engine's own log
                         logger.error("stream {} failed: {}", speech.name, event.message)
                 speech.deliver(event)
 
-    def _on_hello(self, hello: Hello) -> None:
+    def _on_hello(self, hello: EngineReady) -> None:
         self.info, self._queue, self._window = hello.info, hello.queue, hello.window
         if self._watcher is not None:
             self._watcher.started(self.number, hello.info)

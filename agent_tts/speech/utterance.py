@@ -9,22 +9,34 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import takewhile
 
 from agent_tts.errors import from_code
-from agent_tts.events import Append, Audio, Cancel, Command, End, Finished, Flush, Flushed, Started, Taken, Words
+from agent_tts.events import (
+    AppendText,
+    CancelRequest,
+    EndText,
+    EngineCommand,
+    FlushText,
+    GrantCredit,
+    RequestAudio,
+    RequestFinished,
+    RequestFlushed,
+    RequestStarted,
+    RequestWords,
+)
 
 # Credit is granted in so many parts of the window: less often than each frame, and long before the engine runs out.
 GRANTS = 8
 
-SpeechEvent = Started | Audio | Words | Flushed | Finished
+SpeechEvent = RequestStarted | RequestAudio | RequestWords | RequestFlushed | RequestFinished
 
 
 class Speech:
     """Text goes in as it is written, events come out as it is spoken.
 
-    Made by `SpeechService.open`. Every stream ends in exactly one `Finished`, after which nothing follows. There is
-    one reader; it either calls `poll` when woken, or awaits `next`, or iterates over the audio.
+    Made by `SpeechService.open`. Its last event is exactly one `RequestFinished`. There is one reader; it
+    either calls `poll` when woken, or awaits `next`, or iterates over the audio.
     """
 
-    def __init__(self, stream: int, send: Callable[[Command], None], window: int, engine: int = 0) -> None:
+    def __init__(self, stream: int, send: Callable[[EngineCommand], None], window: int, engine: int = 0) -> None:
         # Number of this stream between front and engine, and of the engine among those of the node.
         self.stream = stream
         self.engine = engine
@@ -33,15 +45,15 @@ class Speech:
         # Frames that the reader has taken since it granted credit last, and how many it takes to grant it.
         self._taken = 0
         self._grant = max(1, window // GRANTS)
-        # Events not yet taken by the reader. Bounded: the engine makes no more than `window` frames ahead of `Taken`.
+        # Events not yet taken by the reader. Bounded: the engine makes at most `window` frames ahead of the credit.
         self._events: deque[SpeechEvent] = deque()
         # The last event, once it has arrived.
-        self.finished: Finished | None = None
+        self.finished: RequestFinished | None = None
         # Whether `end` was called.
         self.ended = False
-        # Whether `stop` was called: of what the engine still sends, only `Finished` counts.
+        # Whether `stop` was called: of what the engine still sends, only `RequestFinished` counts.
         self.stopped = False
-        # Whether the reader has taken `Finished`.
+        # Whether the reader has taken `RequestFinished`.
         self._over = False
         # Samples at 24 kHz that the engine has made, the dropped ones included.
         self.samples = 0
@@ -49,7 +61,7 @@ class Speech:
         self.waker: Callable[[], None] | None = None
         # The `next` that is waiting, if any.
         self._waiting: asyncio.Future[None] | None = None
-        # Set by `Finished`; awaited by `cancel`.
+        # Set by `RequestFinished`; awaited by `cancel`.
         self._closed = asyncio.Event()
 
     @property
@@ -62,30 +74,30 @@ class Speech:
     def write(self, text: str) -> None:
         """Append text, verbatim and in any split. Never blocks; ignored once the stream has finished."""
         if text and self.finished is None and not self.ended:
-            self._send(Append(self.stream, text))
+            self._send(AppendText(self.stream, text))
 
     def flush(self, flush_id: str) -> None:
-        """Speak all text so far as complete words; answered by `Flushed` after its audio."""
+        """Speak all text so far as complete words; answered by `RequestFlushed` after its audio."""
         if self.finished is None and not self.ended:
-            self._send(Flush(self.stream, flush_id))
+            self._send(FlushText(self.stream, flush_id))
 
     def end(self) -> None:
         """No more text. Idempotent."""
         if self.finished is None and not self.ended:
             self.ended = True
-            self._send(End(self.stream))
+            self._send(EndText(self.stream))
 
     def stop(self) -> None:
         """Drop all that was not yet taken and ask the engine to stop, without waiting. Idempotent.
 
-        What follows is `Finished` alone; when the reader had not taken it yet, it now says "cancelled".
+        What follows is `RequestFinished` alone; when the reader had not taken it yet, it now says "cancelled".
         """
         if self.stopped or self._over:
             return
         self.stopped = True
         self._events.clear()
         if self.finished is None:
-            self._send(Cancel(self.stream))
+            self._send(CancelRequest(self.stream))
         else:
             self.finished = dataclasses.replace(self.finished, reason="cancelled", code=None)
             self._events.append(self.finished)
@@ -101,16 +113,16 @@ class Speech:
     # ------------------------------------------------------------ the reader's side
 
     def poll(self) -> SpeechEvent | None:
-        """The next event, or None when there is none now (or ever, after `Finished`). Grants credit for audio."""
+        """The next event; None when there is none now, and after `RequestFinished`. Grants credit for audio."""
         if not self._events:
             return None
         event = self._events.popleft()
-        if type(event) is Audio:
+        if type(event) is RequestAudio:
             self._taken += 1
             if self._taken == self._grant:
-                self._send(Taken(self.stream, self._taken))
+                self._send(GrantCredit(self.stream, self._taken))
                 self._taken = 0
-        elif type(event) is Finished:
+        elif type(event) is RequestFinished:
             self._over = True
         return event
 
@@ -124,7 +136,7 @@ class Speech:
         return takewhile(_is_not_audio, self._events)
 
     async def next(self) -> SpeechEvent | None:
-        """The next event; None after `Finished`. Cancelling it loses nothing."""
+        """The next event; None after `RequestFinished`. Cancelling it loses nothing."""
         while (event := self.poll()) is None:
             if self.finished is not None:
                 return None
@@ -142,18 +154,18 @@ class Speech:
             SpeechError: the stream failed.
         """
         while (event := await self.next()) is not None:
-            if isinstance(event, Audio):
+            if isinstance(event, RequestAudio):
                 yield event.pcm
-            elif isinstance(event, Finished) and event.code is not None:
+            elif isinstance(event, RequestFinished) and event.code is not None:
                 raise from_code(event.code, event.message, event.retry_after_ms)
 
     # ------------------------------------------------------------ the service's side
 
     def deliver(self, event: SpeechEvent) -> None:
         """Take an event of this stream from the engine. Called by the service alone."""
-        if isinstance(event, Audio):
+        if isinstance(event, RequestAudio):
             self.samples += len(event.pcm) // 2
-        elif isinstance(event, Finished):
+        elif isinstance(event, RequestFinished):
             if self.stopped:  # whatever became of the engine meanwhile
                 event = dataclasses.replace(event, reason="cancelled", code=None)
             self.finished = event
@@ -168,4 +180,4 @@ class Speech:
 
 
 def _is_not_audio(event: SpeechEvent) -> bool:
-    return type(event) is not Audio
+    return type(event) is not RequestAudio

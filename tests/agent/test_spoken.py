@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from typing import Any
 
-from agent_tts.events import SpeechOptions, Words, WordTime
+from agent_tts.events import RequestWords, SpeechOptions, WordTime
 from agent_tts.speech.utterance import Speech, SpeechEvent
 from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
@@ -88,7 +88,7 @@ def times_of_words(agent: RunningAgent) -> defaultdict[int, list[WordTime]]:
         deliver, number = speech.deliver, next(count)
 
         def delivered(event: SpeechEvent) -> None:
-            if isinstance(event, Words):
+            if isinstance(event, RequestWords):
                 found[number] += event.words
             deliver(event)
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent_tts.agent.metrics import AgentMetrics
-from agent_tts.events import EngineInfo, Finished, Pong
+from agent_tts.events import EngineInfo, EnginePong, RequestFinished
 from agent_tts.serve.telemetry.metrics import Metrics
 
 MONITORING = Path(__file__).parents[2] / "configs" / "monitoring"
@@ -31,13 +31,13 @@ def exposed() -> Labels:
     metrics = Metrics()
     agent = AgentMetrics(metrics.registry)
     metrics.started(0, EngineInfo("tone", "tone", 4, (), "a", {}))
-    metrics.pulse(0, Pong(1, 1, 0, 2.0))
+    metrics.pulse(0, EnginePong(1, 1, 0, 2.0))
     for carrier in ("websocket", "http", "rtc"):
         meter = metrics.context(carrier)
         meter.text()
         meter.audio(80)
         meter.cancelled()
-        meter.finished(Finished(1, "error", code="at_capacity"))
+        meter.finished(RequestFinished(1, "error", code="at_capacity"))
     for labelled in (agent.calls.labels("rtc"), agent.turns.labels("answered")):
         labelled.inc()
     agent.turn.labels("audio_first").observe(0.1)

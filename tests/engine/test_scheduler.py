@@ -27,9 +27,9 @@ class Bench:
         self.now = 0.0
         self.inputs: list[base.Input] = []
         self.run: list[int] = []
-        self.events: list[events.Event] = []  # of `frames`
+        self.events: list[events.EngineEvent] = []  # of `frames`
 
-    def step(self, *outputs: base.Output, step_s: float = 0.0) -> list[events.Event]:
+    def step(self, *outputs: base.Output, step_s: float = 0.0) -> list[events.EngineEvent]:
         return self.scheduler.apply(outputs, [self.plan()], self.now, step_s)
 
     def plan(self) -> Step:
@@ -64,8 +64,8 @@ class Bench:
         return steps
 
 
-def finished(happened: list[events.Event]) -> list[tuple[int, str, str | None]]:
-    return [(e.stream, e.reason, e.code) for e in happened if isinstance(e, events.Finished)]
+def finished(happened: list[events.EngineEvent]) -> list[tuple[int, str, str | None]]:
+    return [(e.stream, e.reason, e.code) for e in happened if isinstance(e, events.RequestFinished)]
 
 
 def test_a_stream_gets_a_free_slot_with_the_text_that_came_first() -> None:
@@ -73,7 +73,7 @@ def test_a_stream_gets_a_free_slot_with_the_text_that_came_first() -> None:
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "Hello")
     bench.scheduler.end(1)
-    assert bench.step() == [events.Started(1, 0)]
+    assert bench.step() == [events.RequestStarted(1, 0)]
     assert bench.inputs == [base.Open(0, 1, UNPACED), base.Text(0, "Hello"), base.Text(0, "", last=True)]
     assert bench.run == [0]
 
@@ -82,10 +82,10 @@ def test_admission_is_first_in_first_out() -> None:
     bench = Bench(slots=1, queue=3)
     for stream in (1, 2, 3):
         bench.scheduler.open(stream, UNPACED, 0.0)
-    assert bench.step() == [events.Started(1, 0)]
+    assert bench.step() == [events.RequestStarted(1, 0)]
     bench.scheduler.cancel(1)
     bench.now = 0.5
-    assert bench.step() == [events.Finished(1, "cancelled"), events.Started(2, 500)]
+    assert bench.step() == [events.RequestFinished(1, "cancelled"), events.RequestStarted(2, 500)]
     assert bench.inputs[0] == base.Close(0)
     assert bench.inputs[1] == base.Open(0, 2, UNPACED)
 
@@ -127,7 +127,7 @@ def test_frames_of_an_earlier_owner_are_dropped() -> None:
     bench.scheduler.open(2, UNPACED, 0.0)
     bench.scheduler.append(2, "two")
     happened = bench.step(base.Frame(0, 1, PCM), base.Done(0, 1), base.Frame(0, 2, PCM))
-    assert [e for e in happened if isinstance(e, events.Audio)] == [events.Audio(2, PCM)]
+    assert [e for e in happened if isinstance(e, events.RequestAudio)] == [events.RequestAudio(2, PCM)]
     assert finished(happened) == [(1, "cancelled", None)]
 
 
@@ -375,7 +375,7 @@ def test_flush_ids_come_back_in_order() -> None:
     bench.scheduler.flush(1, "first")
     bench.scheduler.flush(1, "second")
     happened = bench.step(base.Flushed(0, 1), base.Flushed(0, 1))
-    assert [e.flush_id for e in happened if isinstance(e, events.Flushed)] == ["first", "second"]
+    assert [e.flush_id for e in happened if isinstance(e, events.RequestFlushed)] == ["first", "second"]
     assert [i.flush for i in bench.inputs if isinstance(i, base.Text)] == [False, True, True]
 
 
@@ -407,7 +407,7 @@ def test_busy_time_is_that_of_the_steps_a_stream_ran_in() -> None:
     bench.step(base.Starved(0, 1), step_s=0.003)
     bench.step(step_s=0.5)
     bench.scheduler.cancel(1)
-    (done,) = [e for e in bench.step() if isinstance(e, events.Finished)]
+    (done,) = [e for e in bench.step() if isinstance(e, events.RequestFinished)]
     assert done.busy_ms == pytest.approx(5.0)
 
 
@@ -439,7 +439,7 @@ class TestStepsUnderWay:
         bench.scheduler.apply([], [], 0.0, 0.5)
         bench.scheduler.apply([], steps[:1], 0.0, 0.006)
         happened = bench.scheduler.apply([base.Done(0, 1)], steps[1:], 0.0, 0.004)
-        assert [event.busy_ms for event in happened if isinstance(event, events.Finished)] == [10]
+        assert [event.busy_ms for event in happened if isinstance(event, events.RequestFinished)] == [10]
 
 
 def test_a_step_that_cannot_take_all_takes_newcomers_and_who_runs_dry_first() -> None:
@@ -574,16 +574,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         for event in self.scheduler.apply(outputs, done, self.now, 0.001):
             self.see(event)
 
-    def see(self, event: events.Event) -> None:
-        assert not isinstance(event, events.Hello | events.Pong)
+    def see(self, event: events.EngineEvent) -> None:
+        assert not isinstance(event, events.EngineReady | events.EnginePong)
         assert event.stream not in self.over, "an event after the end"
-        if isinstance(event, events.Started):
+        if isinstance(event, events.RequestStarted):
             assert all(event.stream > other for other in self.started), "not first in, first out"
             self.started.append(event.stream)
-        elif isinstance(event, events.Audio):
+        elif isinstance(event, events.RequestAudio):
             assert event.stream in self.started
             self.open[event.stream] += 1
-        elif isinstance(event, events.Finished):
+        elif isinstance(event, events.RequestFinished):
             self.over.add(event.stream)
             del self.open[event.stream]
 

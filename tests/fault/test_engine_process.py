@@ -16,7 +16,7 @@ import pytest
 from loguru import logger
 
 from agent_tts.config.settings import Settings
-from agent_tts.events import Audio, Finished, SpeechOptions
+from agent_tts.events import RequestAudio, RequestFinished, SpeechOptions
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.utterance import Speech
@@ -58,12 +58,12 @@ def begin(service: SpeechService, *, text: str = TEXT, **options: Any) -> Speech
     return speech
 
 
-async def hear(speech: Speech) -> tuple[bytes, Finished]:
+async def hear(speech: Speech) -> tuple[bytes, RequestFinished]:
     """All audio of a stream, and its end."""
     pcm = b""
     async with asyncio.timeout(20):
         while (event := await speech.next()) is not None:
-            if isinstance(event, Audio):
+            if isinstance(event, RequestAudio):
                 pcm += event.pcm
     assert speech.finished is not None
     return pcm, speech.finished

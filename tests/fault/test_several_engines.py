@@ -17,7 +17,7 @@ from loguru import logger
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.events import Audio, Finished, SpeechOptions
+from agent_tts.events import RequestAudio, RequestFinished, SpeechOptions
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
 from agent_tts.ipc.engines import engine_processes
 from agent_tts.speech.service import SpeechService
@@ -68,8 +68,8 @@ class Hearing:
         # The engine that speaks it.
         self.engine = next(engine for engine in service.engines if speech in engine._open.values())
         self.pcm = b""
-        # Every `Finished` that came.
-        self.ends: list[Finished] = []
+        # Every `RequestFinished` that came.
+        self.ends: list[RequestFinished] = []
         # Silence between two frames for a listener who plays from the first one on.
         self.gaps_s = 0.0
         self.task = asyncio.create_task(self._hear(speech), name="listener")
@@ -78,9 +78,9 @@ class Hearing:
         clock, heard_until = asyncio.get_running_loop().time, None
         async with asyncio.timeout(30):
             while (event := await speech.next()) is not None:
-                if isinstance(event, Finished):
+                if isinstance(event, RequestFinished):
                     self.ends.append(event)
-                elif isinstance(event, Audio):
+                elif isinstance(event, RequestAudio):
                     now = clock()
                     heard_until = now if heard_until is None else heard_until
                     self.gaps_s += max(0.0, now - heard_until)

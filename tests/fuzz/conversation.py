@@ -9,7 +9,7 @@ from starlette.websockets import WebSocket
 
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
-from agent_tts.events import Command, Event
+from agent_tts.events import EngineCommand, EngineEvent
 from agent_tts.protocol.adapter import Codec
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.node import Node
@@ -30,14 +30,14 @@ class Clocked:
     alive = True
 
     def __init__(
-        self, settings: Settings, on_events: Callable[[list[Event]], None], on_lost: Callable[[str], None]
+        self, settings: Settings, on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]
     ) -> None:
         self.now = 0.0
         self.loop = create_loop(settings, lambda: self.now)
         self.on_events = on_events
         self.lost = on_lost
 
-    def send(self, command: Command) -> None:
+    def send(self, command: EngineCommand) -> None:
         self.loop.submit(command)
 
     def turn(self) -> None:

@@ -5,7 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agent_tts.events import Append, Audio, Command, Event, Finished, Open, Ping, Pong, SpeechOptions, Taken, Words
+from agent_tts.events import (
+    AppendText,
+    EngineCommand,
+    EngineEvent,
+    EnginePing,
+    EnginePong,
+    GrantCredit,
+    OpenRequest,
+    RequestAudio,
+    RequestFinished,
+    RequestWords,
+    SpeechOptions,
+)
 from agent_tts.ipc.wire import encode
 from tests.serve.routes.test_multipart import GOOD, TYPE
 from tests.serve.transports.test_sdp import CHROMIUM
@@ -17,7 +29,7 @@ def _lines(*messages: str | dict[str, Any]) -> str:
     return "\n".join(message if isinstance(message, str) else json.dumps(message) for message in messages)
 
 
-def _frames(*messages: Command | Event) -> bytes:
+def _frames(*messages: EngineCommand | EngineEvent) -> bytes:
     return b"".join(encode(message) for message in messages)
 
 
@@ -111,7 +123,7 @@ TALK = {
     ],
 }
 
-_OPEN = Open(1, SpeechOptions(voice="tone-660", speaker_embedding=(0.5, 1.0)))
+_OPEN = OpenRequest(1, SpeechOptions(voice="tone-660", speaker_embedding=(0.5, 1.0)))
 SEEDS: dict[str, list[bytes]] = {
     "protocol": [line.encode() for talk in TALK["/v1/tts/stream"] for line in talk.split("\n") if line[0] == "{"],
     "speech_request": [
@@ -121,8 +133,11 @@ SEEDS: dict[str, list[bytes]] = {
     "multipart": [TYPE.encode() + b"\n" + GOOD],
     "sdp": [CHROMIUM.encode()],
     "wire": [
-        b"\x00" + _frames(_OPEN, Append(1, "Hello \ud83d"), Taken(1, 2), Ping(3)),
-        b"\x09" + _frames(Audio(1, b"\x01\x02"), Words(1, ()), Finished(1, "end"), Pong(1, 2, 3, 0.5)),
+        b"\x00" + _frames(_OPEN, AppendText(1, "Hello \ud83d"), GrantCredit(1, 2), EnginePing(3)),
+        b"\x09"
+        + _frames(
+            RequestAudio(1, b"\x01\x02"), RequestWords(1, ()), RequestFinished(1, "end"), EnginePong(1, 2, 3, 0.5)
+        ),
     ],
     "text": [
         b"**Hello**, \x1e[you](http://a.b/c)\x1e <b>Dr. Smith</b> paid 3.14\x1e\xe2\x82\xac. `code` \x1e```py\nx\n```",

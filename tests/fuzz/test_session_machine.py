@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent_tts import events
-from agent_tts.events import Hello
+from agent_tts.events import EngineReady
 from agent_tts.protocol.adapter import AudioChunk, Message
 from agent_tts.protocol.v1 import NativeCodec
 from agent_tts.speech import utterance as speech_session
@@ -138,9 +138,15 @@ class SessionMachine(RuleBasedStateMachine):
 
 def test_the_machine_s_events_are_all_of_the_engine_s() -> None:
     """The model above knows every kind of event that a stream can have."""
-    kinds = {events.Started, events.Audio, events.Words, events.Flushed, events.Finished}
+    kinds = {
+        events.RequestStarted,
+        events.RequestAudio,
+        events.RequestWords,
+        events.RequestFlushed,
+        events.RequestFinished,
+    }
     assert set(get_args(speech_session.SpeechEvent)) == kinds
-    assert Hello not in kinds
+    assert EngineReady not in kinds
 
 
 TestSessionMachine = SessionMachine.TestCase

@@ -10,10 +10,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agent_tts.config.settings import Settings
-from agent_tts.events import Append, Audio, End, Event, Finished, Hello, Open, SpeechOptions
+from agent_tts.events import (
+    AppendText,
+    EndText,
+    EngineEvent,
+    EngineReady,
+    OpenRequest,
+    RequestAudio,
+    RequestFinished,
+    SpeechOptions,
+)
 from agent_tts.ipc.engine_process import EngineProcess
 
-E = TypeVar("E", bound=Event)
+E = TypeVar("E", bound=EngineEvent)
 WAIT_S = 20.0
 
 
@@ -33,11 +42,11 @@ class Listener:
 
     def __init__(self) -> None:
         # Everything that came, in order; a loss is its reason.
-        self.seen: list[Event | str] = []
+        self.seen: list[EngineEvent | str] = []
         # Set when something has come.
         self._news = asyncio.Event()
 
-    def on_events(self, new: list[Event]) -> None:
+    def on_events(self, new: list[EngineEvent]) -> None:
         self.seen += new
         self._news.set()
 
@@ -54,13 +63,13 @@ class Listener:
         """All events of a kind."""
         return [event for event in self.seen if isinstance(event, kind)]
 
-    def finished(self, stream: int) -> Finished | None:
+    def finished(self, stream: int) -> RequestFinished | None:
         """The last event of a stream, once it has come."""
-        return next((event for event in self.all(Finished) if event.stream == stream), None)
+        return next((event for event in self.all(RequestFinished) if event.stream == stream), None)
 
     def pcm(self, stream: int) -> bytes:
         """All audio of a stream so far."""
-        return b"".join(event.pcm for event in self.all(Audio) if event.stream == stream)
+        return b"".join(event.pcm for event in self.all(RequestAudio) if event.stream == stream)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something that has come makes `condition` true.
@@ -75,7 +84,7 @@ class Listener:
 
     async def hellos(self, count: int) -> None:
         """Wait for the `count`-th life of the engine."""
-        await self.until(lambda: len(self.all(Hello)) >= count)
+        await self.until(lambda: len(self.all(EngineReady)) >= count)
 
 
 @asynccontextmanager
@@ -92,6 +101,6 @@ async def engine_process(settings: Settings) -> AsyncIterator[tuple[EngineProces
 
 def speak(link: EngineProcess, stream: int, text: str = "a sentence for the tone engine", **options: Any) -> None:
     """Open a stream with all of its text, unpaced unless `lead_ms` is given."""
-    link.send(Open(stream, SpeechOptions(**{"lead_ms": None, **options})))
-    link.send(Append(stream, text))
-    link.send(End(stream))
+    link.send(OpenRequest(stream, SpeechOptions(**{"lead_ms": None, **options})))
+    link.send(AppendText(stream, text))
+    link.send(EndText(stream))

@@ -13,7 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from agent_tts.events import Append, Audio, Command, End, Event, Hello, Open, Ping, Pong, SpeechOptions, Stop
+from agent_tts.events import (
+    AppendText,
+    EndText,
+    EngineCommand,
+    EngineEvent,
+    EnginePing,
+    EnginePong,
+    EngineReady,
+    OpenRequest,
+    RequestAudio,
+    SpeechOptions,
+    StopEngine,
+)
 from agent_tts.ipc.child import EXIT_ENGINE_LOST, MAX_INBOX_BYTES
 from agent_tts.ipc.wire import TO_FRONT, Decoder, Setup, encode
 from tests.ipc.listener import WAIT_S, shadow_numpy, tone_settings
@@ -32,12 +44,12 @@ class Child:
         self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
         self._decoder = Decoder(TO_FRONT)
         # Events read and not asked for yet.
-        self._events: list[Event] = []
+        self._events: list[EngineEvent] = []
 
-    def send(self, *messages: Setup | Command) -> None:
+    def send(self, *messages: Setup | EngineCommand) -> None:
         self.stdin.write(b"".join(map(encode, messages)))
 
-    async def next(self, kind: type[Event]) -> Event:
+    async def next(self, kind: type[EngineEvent]) -> EngineEvent:
         """The next event of a kind; those before it are dropped."""
         async with asyncio.timeout(WAIT_S):
             while True:
@@ -83,32 +95,32 @@ async def child(*, parent: int | None = None, setup: bool = True, **environ: str
         await process.communicate()
 
 
-def hang(stream: int = 1) -> tuple[Command, ...]:
+def hang(stream: int = 1) -> tuple[EngineCommand, ...]:
     """Commands after whose first audio a step sleeps for a minute."""
     options = SpeechOptions(instructions="fault:hang@1", lead_ms=None)
-    return (Open(stream, options), Append(stream, "enough text for some frames"), End(stream))
+    return (OpenRequest(stream, options), AppendText(stream, "enough text for some frames"), EndText(stream))
 
 
 async def test_it_says_hello_answers_and_leaves_when_told() -> None:
     """The whole life of a healthy engine: exit code 0, nothing on stderr."""
     async with child() as it:
-        hello = await it.next(Hello)
-        assert isinstance(hello, Hello)
+        hello = await it.next(EngineReady)
+        assert isinstance(hello, EngineReady)
         assert hello.info.engine == "tone"
-        it.send(Ping(5))
-        pong = await it.next(Pong)
-        assert isinstance(pong, Pong)
+        it.send(EnginePing(5))
+        pong = await it.next(EnginePong)
+        assert isinstance(pong, EnginePong)
         assert pong.nonce == 5
-        it.send(Stop())
+        it.send(StopEngine())
         assert await it.end() == (0, "")
 
 
 async def test_the_end_of_stdin_ends_it_even_in_a_step_that_hangs() -> None:
     """Mutation: without the reader thread it would sleep on for a minute."""
     async with child() as it:
-        await it.next(Hello)
+        await it.next(EngineReady)
         it.send(*hang())
-        await it.next(Audio)
+        await it.next(RequestAudio)
         it.stdin.close()
         assert (await it.end())[0] == 0
 
@@ -116,10 +128,10 @@ async def test_the_end_of_stdin_ends_it_even_in_a_step_that_hangs() -> None:
 async def test_the_end_of_stdout_ends_it() -> None:
     """There is nobody to speak to."""
     async with child() as it:
-        await it.next(Hello)
+        await it.next(EngineReady)
         it.process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
         await asyncio.sleep(0)  # asyncio closes it in the next tick
-        it.send(Ping(1))
+        it.send(EnginePing(1))
         assert (await it.end())[0] == 0
 
 
@@ -135,19 +147,19 @@ async def test_a_parent_that_died_before_the_first_line_is_noticed() -> None:
 async def test_ctrl_c_and_sigterm_are_for_the_front() -> None:
     """Both may reach the whole group, and running speech has to go on. Mutation: without SIG_IGN it is dead."""
     async with child() as it:
-        await it.next(Hello)
+        await it.next(EngineReady)
         for signum in (signal.SIGINT, signal.SIGTERM):
             os.kill(it.process.pid, signum)
-        it.send(Ping(1))
-        await it.next(Pong)
+        it.send(EnginePing(1))
+        await it.next(EnginePong)
 
 
 async def test_sigusr1_shows_the_stacks_of_a_step_that_hangs() -> None:
     """What the front asks for before it kills a hung engine."""
     async with child() as it:
-        await it.next(Hello)
+        await it.next(EngineReady)
         it.send(*hang())
-        await it.next(Audio)
+        await it.next(RequestAudio)
         os.kill(it.process.pid, signal.SIGUSR1)
         await it.until_it_said(b"child.py")
 
@@ -167,8 +179,8 @@ sys.modules["numpy"] = importlib.import_module("numpy")
 async def test_noise_of_libraries_goes_to_stderr(tmp_path: Path) -> None:
     """A print during the import of numpy must not reach the pipe. Mutation: without `take_pipes` there is no hello."""
     async with child(PYTHONPATH=shadow_numpy(tmp_path, NOISE)) as it:
-        await it.next(Hello)
-        it.send(Stop())
+        await it.next(EngineReady)
+        it.send(StopEngine())
         code, said = await it.end()
         assert code == 0
         for words in ("printed by a library", "written by a library", "said by a library's child"):
@@ -176,7 +188,7 @@ async def test_noise_of_libraries_goes_to_stderr(tmp_path: Path) -> None:
 
 
 BAD_STARTS: dict[str, tuple[bytes, str]] = {
-    "a command first": (encode(Ping(1)), "the setup has to come first"),
+    "a command first": (encode(EnginePing(1)), "the setup has to come first"),
     "junk": (b"GET / HTTP/1.1\r\n\r\n", "WireError: a frame of"),
     "settings that it cannot use": (encode(Setup('{"engine": "none"}')), "ValidationError"),
 }
@@ -195,7 +207,7 @@ async def test_a_bad_start_ends_it_with_the_reason(data: bytes, reason: str) -> 
 async def test_a_second_setup_ends_it() -> None:
     """Settings do not change while an engine lives."""
     async with child() as it:
-        await it.next(Hello)
+        await it.next(EngineReady)
         it.send(Setup("{}"))
         assert (await it.end())[0] == EXIT_ENGINE_LOST
 
@@ -203,8 +215,8 @@ async def test_a_second_setup_ends_it() -> None:
 async def test_a_lost_engine_is_reported_with_its_traceback() -> None:
     """An exception out of a step: exit code 70, the place and the reason on stderr."""
     async with child() as it:
-        await it.next(Hello)
-        it.send(Open(1, SpeechOptions(instructions="fault:crash@0")), Append(1, "a secret word"), End(1))
+        await it.next(EngineReady)
+        it.send(OpenRequest(1, SpeechOptions(instructions="fault:crash@0")), AppendText(1, "a secret word"), EndText(1))
         code, said = await it.end()
         assert code == EXIT_ENGINE_LOST
         assert "in step" in said
@@ -228,10 +240,10 @@ async def test_messages_that_may_quote_the_text_are_withheld(error: str, shown: 
 async def test_commands_that_pile_up_end_it() -> None:
     """A hung engine's inbox is bounded. Mutation: without the bound it takes all of this."""
     async with child() as it:
-        await it.next(Hello)
+        await it.next(EngineReady)
         it.send(*hang())
-        await it.next(Audio)
-        append = Append(1, "x" * 100_000)
+        await it.next(RequestAudio)
+        append = AppendText(1, "x" * 100_000)
         for _ in range(MAX_INBOX_BYTES // 100_000 + 2):
             it.send(append)
         code, said = await it.end()
@@ -242,7 +254,7 @@ async def test_commands_that_pile_up_end_it() -> None:
 async def test_commands_that_are_taken_do_not_pile_up() -> None:
     """The bound counts what waits, not what has ever come."""
     async with child() as it:
-        await it.next(Hello)
+        await it.next(EngineReady)
         for nonce in range(2 * MAX_INBOX_BYTES // 500_000):
-            it.send(Append(1, "x" * 500_000), Ping(nonce))
-            await it.next(Pong)
+            it.send(AppendText(1, "x" * 500_000), EnginePing(nonce))
+            await it.next(EnginePong)

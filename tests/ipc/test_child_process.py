@@ -16,7 +16,7 @@ from loguru import logger
 
 from agent_tts.config.settings import ENV_PREFIX, Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.events import Append, Audio, Hello, Ping, Pong
+from agent_tts.events import AppendText, EnginePing, EnginePong, EngineReady, RequestAudio
 from agent_tts.ipc.child_process import MAX_UNREAD_BYTES, ChildProcess
 from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, encode
@@ -83,9 +83,9 @@ def record_writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 async def test_start_hands_out_hello_and_close_ends_it_cleanly() -> None:
-    """`Hello` is there when `start` returns; the engine closes by itself, and that is no loss."""
+    """`EngineReady` is there when `start` returns; the engine closes by itself, and that is no loss."""
     async with engine_process(tone_settings()) as (link, listener):
-        assert isinstance(listener.seen[0], Hello)
+        assert isinstance(listener.seen[0], EngineReady)
         assert link.alive
     assert not link.alive
     assert str(link._child).endswith("(exit code 0)")
@@ -199,7 +199,7 @@ async def test_close_ends_a_start(log: Log) -> None:
         await task
 
 
-@pytest.mark.parametrize("first", [b"junk, whatever it is", encode(Pong(1, 0, 0, 0.0))], ids=["junk", "no hello"])
+@pytest.mark.parametrize("first", [b"junk, whatever it is", encode(EnginePong(1, 0, 0, 0.0))], ids=["junk", "no hello"])
 async def test_something_else_than_an_engine_is_refused(
     first: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,7 +218,7 @@ async def test_heartbeats_are_answered() -> None:
     """Five within the time in which an engine must answer."""
     async with engine_process(tone_settings(timeouts={"engine_heartbeat_s": 1.0})) as (_, listener):
         start = asyncio.get_running_loop().time()
-        await listener.until(lambda: len(listener.all(Pong)) == 6)
+        await listener.until(lambda: len(listener.all(EnginePong)) == 6)
         assert 0.9 < asyncio.get_running_loop().time() - start < 3.0
 
 
@@ -227,7 +227,7 @@ async def test_an_engine_that_does_not_read_is_killed() -> None:
     async with engine_process(tone_settings(timeouts={"engine_heartbeat_s": 60.0})) as (link, listener):
         assert link.pid is not None
         os.kill(link.pid, signal.SIGSTOP)
-        append = Append(1, "x" * 500_000)
+        append = AppendText(1, "x" * 500_000)
         for _ in range(MAX_UNREAD_BYTES // 500_000 + 2):
             link.send(append)
             await asyncio.sleep(0)
@@ -260,7 +260,7 @@ async def test_what_it_said_before_its_death_is_delivered_before_the_loss() -> N
         speak(link, 1, instructions="fault:exit@3")
         await listener.until(lambda: bool(listener.losses))
         before = listener.seen[: listener.seen.index(listener.losses[0])]
-        assert sum(isinstance(event, Audio) for event in before) == 3
+        assert sum(isinstance(event, RequestAudio) for event in before) == 3
 
 
 async def test_its_stderr_is_logged_line_by_line_and_its_last_words_on_death(log: Log) -> None:
@@ -280,26 +280,26 @@ async def test_its_stderr_is_logged_line_by_line_and_its_last_words_on_death(log
 async def test_commands_of_one_tick_leave_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of credits and words a second are not as many system calls."""
     async with engine_process(tone_settings()) as (link, listener):
-        await listener.until(lambda: bool(listener.all(Pong)))
+        await listener.until(lambda: bool(listener.all(EnginePong)))
         writes = record_writes(monkeypatch)
         for nonce in range(100, 150):
-            link.send(Ping(nonce))
+            link.send(EnginePing(nonce))
         assert writes == []
-        await listener.until(lambda: any(pong.nonce == 149 for pong in listener.all(Pong)))
-        assert writes[0] == b"".join(encode(Ping(nonce)) for nonce in range(100, 150))
+        await listener.until(lambda: any(pong.nonce == 149 for pong in listener.all(EnginePong)))
+        assert writes[0] == b"".join(encode(EnginePing(nonce)) for nonce in range(100, 150))
 
 
 async def test_commands_to_an_engine_that_is_not_there_are_dropped() -> None:
     """Before the start, after a loss, after the close."""
     listener = Listener()
     link = EngineProcess(tone_settings(), listener.on_events, listener.on_lost)
-    link.send(Ping(7_000))
+    link.send(EnginePing(7_000))
     await link.start()
     assert link.pid is not None
     os.kill(link.pid, signal.SIGKILL)
     await listener.until(lambda: bool(listener.losses))
-    link.send(Ping(7_001))
+    link.send(EnginePing(7_001))
     await listener.hellos(2)
     await link.close()
-    link.send(Ping(7_002))
-    assert not [pong for pong in listener.all(Pong) if pong.nonce >= 7_000]
+    link.send(EnginePing(7_002))
+    assert not [pong for pong in listener.all(EnginePong) if pong.nonce >= 7_000]

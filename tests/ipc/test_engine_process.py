@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_tts.events import Audio, Hello, Pong
+from agent_tts.events import EnginePong, EngineReady, RequestAudio
 from agent_tts.ipc import engine_process as client
 from agent_tts.ipc.child_process import STOP_S
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
@@ -49,7 +49,7 @@ async def hangs_and_is_closed() -> None:
     """Is closed while a step hangs."""
     async with engine_process(tone_settings()) as (link, listener):
         speak(link, 1, instructions="fault:hang_gil@1")
-        await listener.until(lambda: bool(listener.all(Audio)))
+        await listener.until(lambda: bool(listener.all(RequestAudio)))
     assert str(link._child).endswith("(signal 9)")
     assert listener.losses == []
 
@@ -61,9 +61,9 @@ async def stands_still() -> None:
     """
     async with engine_process(tone_settings(timeouts={"engine_heartbeat_s": 0.5})) as (_, listener):
         for _ in range(2):
-            seen = len(listener.all(Pong))
+            seen = len(listener.all(EnginePong))
             time.sleep(1.0)  # noqa: ASYNC251 - the event loop is to stand still
-            await listener.until(lambda seen=seen: len(listener.all(Pong)) > seen + 2)  # type: ignore[misc]
+            await listener.until(lambda seen=seen: len(listener.all(EnginePong)) > seen + 2)  # type: ignore[misc]
         assert listener.losses == []
 
 
@@ -88,7 +88,7 @@ def test_on_both_event_loops(
 
 
 async def test_a_loss_is_told_once_for_each_life_and_too_many_are_final() -> None:
-    """Five deaths within a minute are forgiven. Each life is one `Hello`, then one loss."""
+    """Five deaths within a minute are forgiven. Each life is one `EngineReady`, then one loss."""
     async with engine_process(tone_settings()) as (link, listener):
         for life in range(1, len(BACKOFF_S) + 2):
             await listener.hellos(life)
@@ -97,8 +97,8 @@ async def test_a_loss_is_told_once_for_each_life_and_too_many_are_final() -> Non
         async with asyncio.timeout(5):
             await link.failed.wait()
         assert not link.alive
-        lives = [entry for entry in listener.seen if isinstance(entry, Hello | str)]
-        assert [type(entry) for entry in lives] == [Hello, str] * (len(BACKOFF_S) + 1)
+        lives = [entry for entry in listener.seen if isinstance(entry, EngineReady | str)]
+        assert [type(entry) for entry in lives] == [EngineReady, str] * (len(BACKOFF_S) + 1)
 
 
 async def test_deaths_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ async def test_an_engine_that_does_not_come_back_is_final(tmp_path: Path, monkey
         async with asyncio.timeout(20):
             await link.failed.wait()
         assert listener.losses == ["it closed its pipe"]
-        assert len(listener.all(Hello)) == 1
+        assert len(listener.all(EngineReady)) == 1
 
 
 async def test_close_during_a_restart_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ async def test_close_during_a_restart_leaves_nothing(tmp_path: Path, monkeypatch
         async with asyncio.timeout(5):
             while link.pid in (None, first):
                 await asyncio.sleep(0.005)  # a spawn has no event of its own
-    assert len(listener.all(Hello)) == 1
+    assert len(listener.all(EngineReady)) == 1
 
 
 async def test_close_is_idempotent_and_works_before_the_start() -> None:
@@ -152,7 +152,7 @@ async def test_cancelling_close_kills_at_once() -> None:
     link = EngineProcess(tone_settings(), listener.on_events, listener.on_lost)
     await link.start()
     speak(link, 1, instructions="fault:hang@1")
-    await listener.until(lambda: bool(listener.all(Audio)))
+    await listener.until(lambda: bool(listener.all(RequestAudio)))
     clock = asyncio.get_running_loop().time
     start = clock()
     with pytest.raises(TimeoutError):
@@ -168,7 +168,7 @@ async def test_nothing_is_handed_out_once_close_was_called() -> None:
     link = EngineProcess(tone_settings(), listener.on_events, listener.on_lost)
     await link.start()
     speak(link, 1, "long enough to fill the pipe " * 20)
-    await listener.until(lambda: bool(listener.all(Audio)))
+    await listener.until(lambda: bool(listener.all(RequestAudio)))
     time.sleep(0.2)  # noqa: ASYNC251 - the pipe fills while nobody reads
     seen = len(listener.seen)
     await link.close()

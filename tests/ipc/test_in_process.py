@@ -8,7 +8,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from agent_tts.engine.factory import create_loop
-from agent_tts.events import Append, Audio, End, Finished, Hello, Open, Ping, Pong, SpeechOptions
+from agent_tts.events import (
+    AppendText,
+    EndText,
+    EnginePing,
+    EnginePong,
+    EngineReady,
+    OpenRequest,
+    RequestAudio,
+    RequestFinished,
+    SpeechOptions,
+)
 from agent_tts.ipc.in_process import LocalEngine
 from tests.ipc.listener import Listener, tone_settings
 
@@ -29,9 +39,9 @@ async def local_engine() -> AsyncIterator[tuple[LocalEngine, Listener]]:
 async def spoken(**options: Any) -> Listener:
     """All that comes of one stream."""
     async with local_engine() as (link, listener):
-        link.send(Open(1, SpeechOptions(**options)))
-        link.send(Append(1, "some words"))
-        link.send(End(1))
+        link.send(OpenRequest(1, SpeechOptions(**options)))
+        link.send(AppendText(1, "some words"))
+        link.send(EndText(1))
         await listener.until(lambda: listener.finished(1) is not None)
     return listener
 
@@ -39,8 +49,8 @@ async def spoken(**options: Any) -> Listener:
 async def test_it_says_hello_and_speaks() -> None:
     """The link's promises, in one process."""
     listener = await spoken(lead_ms=None)
-    assert isinstance(listener.seen[0], Hello)
-    assert isinstance(listener.seen[-1], Finished)
+    assert isinstance(listener.seen[0], EngineReady)
+    assert isinstance(listener.seen[-1], RequestFinished)
     assert listener.seen[-1].reason == "end"
     assert listener.losses == []
 
@@ -48,7 +58,7 @@ async def test_it_says_hello_and_speaks() -> None:
 async def test_it_is_deterministic() -> None:
     """The same commands give the same events."""
     one, other = [await spoken(lead_ms=None, seed=3) for _ in range(2)]
-    assert one.all(Audio) == other.all(Audio) != []
+    assert one.all(RequestAudio) == other.all(RequestAudio) != []
 
 
 async def test_a_paced_stream_is_turned_when_it_is_due() -> None:
@@ -56,7 +66,7 @@ async def test_a_paced_stream_is_turned_when_it_is_due() -> None:
     clock = asyncio.get_running_loop().time
     start = clock()
     listener = await spoken(lead_ms=80)
-    frames = len(listener.all(Audio))
+    frames = len(listener.all(RequestAudio))
     assert frames > 3
     assert clock() - start > (frames - 3) * 0.080
 
@@ -65,22 +75,22 @@ async def test_it_answers_pings_and_drops_commands_while_not_alive() -> None:
     """Before the start and after the close nothing happens, as with a process."""
     async with local_engine() as (link, listener):
         assert link.alive
-        link.send(Ping(4))
-        await listener.until(lambda: bool(listener.all(Pong)))
-    link.send(Ping(5))
+        link.send(EnginePing(4))
+        await listener.until(lambda: bool(listener.all(EnginePong)))
+    link.send(EnginePing(5))
     await asyncio.sleep(0)
-    assert [pong.nonce for pong in listener.all(Pong)] == [4]
+    assert [pong.nonce for pong in listener.all(EnginePong)] == [4]
     assert not link.alive
 
 
 async def test_a_turn_that_is_due_does_not_follow_the_close() -> None:
     """No event after it. Mutation: without cancelling the turn, the closed engine is stepped."""
     async with local_engine() as (link, listener):
-        link.send(Ping(4))
+        link.send(EnginePing(4))
         await link.close()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert listener.all(Pong) == []
+        assert listener.all(EnginePong) == []
 
 
 async def test_an_exception_is_a_loss() -> None:
@@ -88,9 +98,9 @@ async def test_an_exception_is_a_loss() -> None:
     errors: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     async with local_engine() as (link, listener):
-        link.send(Open(1, SpeechOptions(instructions="fault:crash@0")))
-        link.send(Append(1, "word "))
-        link.send(End(1))
+        link.send(OpenRequest(1, SpeechOptions(instructions="fault:crash@0")))
+        link.send(AppendText(1, "word "))
+        link.send(EndText(1))
         await listener.until(lambda: bool(listener.losses))
         assert listener.losses == ["RuntimeError"]
         assert not link.alive

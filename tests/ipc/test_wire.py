@@ -16,12 +16,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts import events
-from agent_tts.events import Append, Audio, Cancel, Command, Event, Finished, Ping, Pong, SpeechOptions, Stop, Taken
+from agent_tts.events import (
+    AppendText,
+    CancelRequest,
+    EngineCommand,
+    EngineEvent,
+    EnginePing,
+    EnginePong,
+    GrantCredit,
+    RequestAudio,
+    RequestFinished,
+    SpeechOptions,
+    StopEngine,
+)
 from agent_tts.ipc import wire
 from agent_tts.ipc.wire import MAX_LENGTH, TO_ENGINE, TO_FRONT, Decoder, Setup, WireError, encode
 
-COMMANDS: tuple[type, ...] = (Setup, *get_args(Command))
-EVENTS: tuple[type, ...] = get_args(Event)
+COMMANDS: tuple[type, ...] = (Setup, *get_args(EngineCommand))
+EVENTS: tuple[type, ...] = get_args(EngineEvent)
 MESSAGES = COMMANDS + EVENTS
 
 # Any code point, lone surrogates and NUL included.
@@ -71,16 +83,16 @@ def test_every_message_survives_the_way(kind: type, data: st.DataObject) -> None
     assert repr(decoded) == repr(message)  # 1 and 1.0 are equal, and so are True and 1
 
 
-SAMPLE: list[Command] = [
-    events.Open(7, SpeechOptions(voice="tone-440", language="de", seed=3)),
-    Append(7, "Grüße \ud800 \U0001f600\0"),
-    events.Flush(7, "f1"),
-    Taken(7, 3),
-    Append(8, ""),
-    events.End(7),
-    Cancel(8),
-    Ping(1),
-    Stop(),
+SAMPLE: list[EngineCommand] = [
+    events.OpenRequest(7, SpeechOptions(voice="tone-440", language="de", seed=3)),
+    AppendText(7, "Grüße \ud800 \U0001f600\0"),
+    events.FlushText(7, "f1"),
+    GrantCredit(7, 3),
+    AppendText(8, ""),
+    events.EndText(7),
+    CancelRequest(8),
+    EnginePing(1),
+    StopEngine(),
 ]
 
 
@@ -105,8 +117,8 @@ def test_any_split_gives_the_same_messages(cuts: list[int]) -> None:
 def test_adjacent_surrogates_stay_two_characters() -> None:
     """A surrogate pair written as two code points is not merged into one, neither packed nor in JSON."""
     pair = "\ud83d\ude00"
-    assert Decoder(TO_ENGINE).feed(encode(Append(1, pair))) == [Append(1, pair)]
-    assert Decoder(TO_ENGINE).feed(encode(events.Flush(1, pair))) == [events.Flush(1, pair)]
+    assert Decoder(TO_ENGINE).feed(encode(AppendText(1, pair))) == [AppendText(1, pair)]
+    assert Decoder(TO_ENGINE).feed(encode(events.FlushText(1, pair))) == [events.FlushText(1, pair)]
 
 
 @pytest.mark.parametrize("length", [0, MAX_LENGTH + 1, 2**31, 2**32 - 1])
@@ -119,17 +131,17 @@ def test_a_length_outside_its_range_is_refused_at_once(length: int) -> None:
 def test_the_longest_frame_passes() -> None:
     """The limit is the last length that works, in both directions."""
     pcm = bytes(MAX_LENGTH - 5)
-    assert Decoder(TO_FRONT).feed(encode(Audio(1, pcm))) == [Audio(1, pcm)]
+    assert Decoder(TO_FRONT).feed(encode(RequestAudio(1, pcm))) == [RequestAudio(1, pcm)]
     with pytest.raises(WireError, match="Audio of"):
-        encode(Audio(1, pcm + b"\0"))
+        encode(RequestAudio(1, pcm + b"\0"))
 
 
 def test_a_truncated_frame_yields_nothing() -> None:
     """A message is there when its last byte is."""
-    data = encode(Append(1, "hello"))
+    data = encode(AppendText(1, "hello"))
     decoder = Decoder(TO_ENGINE)
     assert decoder.feed(data[:-1]) == []
-    assert decoder.feed(data[-1:]) == [Append(1, "hello")]
+    assert decoder.feed(data[-1:]) == [AppendText(1, "hello")]
 
 
 @pytest.mark.parametrize("tag", [0, 4, 15, 23, 255])
@@ -182,7 +194,7 @@ MALFORMED = {
     "null in a tuple": (TO_FRONT, _json_frame(34, stream=1, words=[None])),
     "a value outside its set": (
         TO_FRONT,
-        frame(36, wire._body(Finished(1, "end"))).replace(b'"end"', b'"bye"'),
+        frame(36, wire._body(RequestFinished(1, "end"))).replace(b'"end"', b'"bye"'),
     ),
 }
 
@@ -197,14 +209,14 @@ def test_malformed_bodies_are_refused(readers: Any, data: bytes) -> None:
 def test_null_in_place_of_an_optional_field_is_none() -> None:
     """The table above refuses null only where it must."""
     data = _json_frame(17, stream=1, options=OPTIONS | {"seed": None, "speed": 2})
-    assert repr(Decoder(TO_ENGINE).feed(data)) == repr([events.Open(1, SpeechOptions(speed=2.0))])
+    assert repr(Decoder(TO_ENGINE).feed(data)) == repr([events.OpenRequest(1, SpeechOptions(speed=2.0))])
 
 
 def test_a_dict_keeps_its_value_types() -> None:
-    """`Hello` carries tables of names."""
+    """`EngineReady` carries tables of names."""
     info = events.EngineInfo("tone", "tone", 1, (events.Voice("a", ("en",)),), "a", {"german": "de"})
-    data = encode(events.Hello(info, 128, 50))
-    assert Decoder(TO_FRONT).feed(data) == [events.Hello(info, 128, 50)]
+    data = encode(events.EngineReady(info, 128, 50))
+    assert Decoder(TO_FRONT).feed(data) == [events.EngineReady(info, 128, 50)]
     body = data[5:].replace(b'{"german":"de"}', b'{"german":7}')
     with pytest.raises(WireError):
         Decoder(TO_FRONT).feed(frame(32, body))
@@ -241,7 +253,7 @@ def test_a_broken_stream_stays_broken() -> None:
     with pytest.raises(WireError):
         decoder.feed(frame(255, b""))
     with pytest.raises(WireError):
-        decoder.feed(encode(Stop()))
+        decoder.feed(encode(StopEngine()))
 
 
 def test_errors_do_not_quote_the_text() -> None:
@@ -255,10 +267,16 @@ def test_errors_do_not_quote_the_text() -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [Taken(1, -1), Taken(2**32, 1), Append(-1, ""), Audio(2**32, b""), Pong(1, 0, 0, float("nan"))],
+    [
+        GrantCredit(1, -1),
+        GrantCredit(2**32, 1),
+        AppendText(-1, ""),
+        RequestAudio(2**32, b""),
+        EnginePong(1, 0, 0, float("nan")),
+    ],
     ids=repr,
 )
-def test_numbers_outside_their_range_are_not_sent(message: Command | Event) -> None:
+def test_numbers_outside_their_range_are_not_sent(message: EngineCommand | EngineEvent) -> None:
     """The sender is told, not the other end."""
     with pytest.raises(WireError, match="range"):
         encode(message)
@@ -281,12 +299,12 @@ def _seconds(pieces: list[bytes]) -> float:
 
 def test_tiny_pieces_cost_linear_time() -> None:
     """Four times the bytes, one at a time, take about four times as long; quadratic work would take sixteen."""
-    data = encode(Audio(1, bytes(240_000)))
+    data = encode(RequestAudio(1, bytes(240_000)))
     short, long = ([data[i : i + 1] for i in range(size)] for size in (60_000, 240_000))
     assert _seconds(long) < 9 * _seconds(short)
 
 
 def test_many_frames_in_one_piece_cost_linear_time() -> None:
     """The buffer is cut once for a piece, not once for a frame."""
-    tick = encode(Audio(1, b""))
+    tick = encode(RequestAudio(1, b""))
     assert _seconds([tick * 80_000]) < 9 * _seconds([tick * 20_000])

@@ -15,7 +15,15 @@ from loguru import logger
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.errors import Draining, EngineLost, UnknownVoice, UnsupportedLanguage
-from agent_tts.events import Audio, Event, Finished, Flushed, Model, SpeechOptions, Started
+from agent_tts.events import (
+    EngineEvent,
+    Model,
+    RequestAudio,
+    RequestFinished,
+    RequestFlushed,
+    RequestStarted,
+    SpeechOptions,
+)
 from agent_tts.ipc.in_process import LocalEngine
 from agent_tts.speech.engine_handle import Link, LinkFactory
 from agent_tts.speech.service import SpeechService
@@ -55,9 +63,9 @@ async def test_a_first_synthesis_that_is_cut_is_one() -> None:
 
 
 async def test_a_first_synthesis_without_audio_is_none() -> None:
-    def mute(on_events: Callable[[list[Event]], None], on_lost: Callable[[str], None]) -> Link:
-        def heard(new: list[Event]) -> None:
-            on_events([event for event in new if not isinstance(event, Audio)])
+    def mute(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> Link:
+        def heard(new: list[EngineEvent]) -> None:
+            on_events([event for event in new if not isinstance(event, RequestAudio)])
 
         return LocalEngine(create_loop(Settings(engine="tone")), heard, on_lost)
 
@@ -77,7 +85,7 @@ async def test_a_stream_gives_its_events_in_order() -> None:
         kinds = []
         while (event := await speech.next()) is not None:
             kinds.append(type(event))
-        assert kinds == [Started, *[Audio] * (len(kinds) - 3), Flushed, Finished]
+        assert kinds == [RequestStarted, *[RequestAudio] * (len(kinds) - 3), RequestFlushed, RequestFinished]
         assert await speech.next() is None
 
 
@@ -86,12 +94,12 @@ async def test_cancel_returns_when_the_slot_is_free_and_can_be_repeated() -> Non
         for _ in range(3):
             speech = service.open(UNPACED)
             speech.write("word " * 100)
-            assert isinstance(await speech.next(), Started)
+            assert isinstance(await speech.next(), RequestStarted)
             await speech.cancel()
             await speech.cancel()
             assert service.speaking == 0
             event = await speech.next()
-            assert isinstance(event, Finished)
+            assert isinstance(event, RequestFinished)
             assert event.reason == "cancelled"
             assert await speech.next() is None
 
@@ -209,9 +217,9 @@ async def several(*each: dict[str, Any], mute: int | None = None) -> AsyncIterat
     def factory(place: int, values: dict[str, Any]) -> LinkFactory:
         settings = Settings.model_validate({"engine": "tone", "tone": {"scripted_faults": True}, **values})
 
-        def make(on_events: Callable[[list[Event]], None], on_lost: Callable[[str], None]) -> Link:
-            def heard(new: list[Event]) -> None:
-                on_events([event for event in new if place != mute or not isinstance(event, Audio)])
+        def make(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> Link:
+            def heard(new: list[EngineEvent]) -> None:
+                on_events([event for event in new if place != mute or not isinstance(event, RequestAudio)])
 
             return LocalEngine(create_loop(settings), heard, on_lost)
 
@@ -229,7 +237,7 @@ def counts(service: SpeechService) -> list[int]:
     return [engine.speaking for engine in service.engines]
 
 
-async def finished(speech: Speech) -> Finished:
+async def finished(speech: Speech) -> RequestFinished:
     """The end of a stream."""
     await until(lambda: speech.finished is not None)
     assert speech.finished is not None

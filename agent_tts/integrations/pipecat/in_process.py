@@ -9,8 +9,8 @@ from agent_tts.client.utterance import Audio as AudioPiece
 from agent_tts.client.utterance import ContextEvent, Done, Word, Words
 from agent_tts.config.settings import Limits
 from agent_tts.errors import RETRY_MS, Draining, EngineLost, from_code
-from agent_tts.events import SAMPLE_RATE, Audio, EngineInfo, Finished
-from agent_tts.events import Words as Aligned
+from agent_tts.events import SAMPLE_RATE, EngineInfo, RequestAudio, RequestFinished
+from agent_tts.events import RequestWords as Aligned
 from agent_tts.integrations.pipecat.node_client import Session, Utterance
 from agent_tts.protocol.v1 import SessionConfig
 from agent_tts.serve.telemetry.metrics import ContextMeter, Metrics
@@ -111,12 +111,12 @@ class LocalUtterance:
         while (event := await self._speech.next()) is not None:
             if isinstance(event, Aligned):
                 self._untold += self._timeline.align(event.words)
-            elif isinstance(event, Audio):
+            elif isinstance(event, RequestAudio):
                 if self._meter is not None:
                     self._meter.audio(len(event.pcm) // 2 * 1_000 / SAMPLE_RATE)
                 for told in self._tell(event.pcm):
                     yield told
-            elif isinstance(event, Finished):
+            elif isinstance(event, RequestFinished):
                 self._end_meter(event)
                 if event.code is not None:
                     raise from_code(event.code, event.message, event.retry_after_ms)
@@ -131,7 +131,7 @@ class LocalUtterance:
         if self._speech.stopped and self._speech.finished is not None:
             self._end_meter(self._speech.finished)
 
-    def _end_meter(self, event: Finished) -> None:
+    def _end_meter(self, event: RequestFinished) -> None:
         meter, self._meter = self._meter, None
         if meter is not None:
             meter.finished(event)
@@ -157,7 +157,7 @@ class LocalUtterance:
             self._first_sample += samples
         return pieces
 
-    def _done(self, finished: Finished) -> Done:
+    def _done(self, finished: RequestFinished) -> Done:
         audio_ms = self._audio_ms
         return Done(finished.reason, audio_ms, None, finished.busy_ms / audio_ms if audio_ms else None)
 

@@ -12,7 +12,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agent_tts.errors import SlowConsumer, SpeechError, from_code
-from agent_tts.events import SAMPLE_RATE, Audio, Finished, SpeechOptions, Started, Words, WordTime
+from agent_tts.events import (
+    SAMPLE_RATE,
+    RequestAudio,
+    RequestFinished,
+    RequestStarted,
+    RequestWords,
+    SpeechOptions,
+    WordTime,
+)
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.telemetry.metrics import ContextMeter
@@ -95,7 +103,7 @@ class SpeechResponse(Response):
                 logger.warning("http: slow_consumer, connection cut")
                 writer.cut()
             finally:
-                meter.finished(speech.finished or Finished(speech.stream, "cancelled"))
+                meter.finished(speech.finished or RequestFinished(speech.stream, "cancelled"))
 
     async def _speak(self, speech: Speech, meter: ContextMeter, writer: Writer, receive: Receive) -> None:
         watch = asyncio.create_task(_stop_when_gone(receive, speech, meter), name=f"client of stream {speech.stream}")
@@ -114,22 +122,22 @@ class SpeechResponse(Response):
         started = False
         held = b""  # of the body, until the next audio
         while (event := await speech.next()) is not None:
-            if isinstance(event, Started):
+            if isinstance(event, RequestStarted):
                 meter.started(event.queue_ms)
-            if isinstance(event, Words):
+            if isinstance(event, RequestWords):
                 held += body.words(event.words)
-            if not isinstance(event, Audio | Finished):
+            if not isinstance(event, RequestAudio | RequestFinished):
                 continue
             failure = _failure(event)
             if not started and failure is not None:
                 raise failure
-            if isinstance(event, Finished) and event.reason == "cancelled":
+            if isinstance(event, RequestFinished) and event.reason == "cancelled":
                 return  # the client has left
             if not started:
                 started = True
                 headers = self.raw_headers
                 await writer.write({"type": "http.response.start", "status": self.status_code, "headers": headers})
-            if isinstance(event, Audio):
+            if isinstance(event, RequestAudio):
                 meter.audio(len(event.pcm) * 500 / SAMPLE_RATE)
                 data, held = held + body.audio(event.pcm), b""
                 if data:
@@ -142,8 +150,8 @@ class SpeechResponse(Response):
                 await writer.write({"type": "http.response.body", "body": held + last})
 
 
-def _failure(event: Audio | Finished) -> SpeechError | None:
-    if isinstance(event, Finished) and event.code is not None:
+def _failure(event: RequestAudio | RequestFinished) -> SpeechError | None:
+    if isinstance(event, RequestFinished) and event.code is not None:
         return from_code(event.code, event.message, event.retry_after_ms)
     return None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from agent_tts.events import EngineInfo, Finished, Pong
+from agent_tts.events import EngineInfo, EnginePong, RequestFinished
 
 if TYPE_CHECKING:
     from agent_tts.serve.telemetry.spans import ContextSpan, Spans
@@ -81,7 +81,7 @@ class Metrics:
         self.engine_starts.labels(engine).inc()
         self._tell(engine, _Engine(info.slots))
 
-    def pulse(self, engine: int, pong: Pong) -> None:
+    def pulse(self, engine: int, pong: EnginePong) -> None:
         """Take an engine's heartbeat."""
         self.engine_step.labels(engine).observe(pong.step_ms / 1_000)
         self._tell(engine, _Engine(self._engines[engine].slots, pong.speaking, pong.queued))
@@ -208,14 +208,14 @@ class ContextMeter:
             return 0.0
         return max(0.0, self.audio_ms - max(0.0, self._heard_until - self._clock()) * 1_000)
 
-    def finished(self, event: Finished) -> Summary:
+    def finished(self, event: RequestFinished) -> Summary:
         """The context has ended."""
         summary = self._count(event)
         if self._span is not None:
             self._span.end(event, summary.audio_ms, summary.ttfa_ms, summary.rtf)
         return summary
 
-    def _count(self, event: Finished) -> Summary:
+    def _count(self, event: RequestFinished) -> Summary:
         metrics = self._metrics
         metrics.active.labels(self._carrier).dec()
         metrics.finished.labels(self._carrier, event.reason).inc()

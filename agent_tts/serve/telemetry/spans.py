@@ -16,7 +16,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_tts.events import Finished
+from agent_tts.events import RequestFinished
 
 CLOSE_S = 5.0  # for the last spans to be sent
 TRACED = "/v1/"  # paths that get spans; probes, metrics and the page do not
@@ -72,7 +72,7 @@ class ContextSpan:
         self._span.set_attribute("agent_tts.queue_ms", ms)
         self.mark("started")
 
-    def end(self, event: Finished, audio_ms: int, ttfa_ms: float | None, rtf: float | None) -> None:
+    def end(self, event: RequestFinished, audio_ms: int, ttfa_ms: float | None, rtf: float | None) -> None:
         """It is over."""
         self._span.set_attributes({"agent_tts.reason": event.reason, "agent_tts.audio_ms": audio_ms})
         for name, value in (("code", event.code), ("ttfa_ms", ttfa_ms), ("rtf", rtf)):

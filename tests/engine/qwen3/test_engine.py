@@ -236,7 +236,7 @@ def test_a_voice_that_comes_back_has_what_was_computed_for_it(checkpoint: Checkp
 def test_prompts_are_computed_ahead_of_their_text_when_nobody_speaks(checkpoint: Checkpoints) -> None:
     with engine(checkpoint("custom_voice"), slots=2) as made:
         loop = EngineLoop(made, Scheduler(Policy(slots=2, queue=2)))
-        loop.submit(events.Open(1, STYLED))
+        loop.submit(events.OpenRequest(1, STYLED))
         turns = 0
         while loop.wait_s() == 0:
             loop.turn()
@@ -624,9 +624,13 @@ class TestSharedCache:
         with engine(ending("custom_voice"), positions=64) as shared:
             loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, sizes=(2,), window_frames=1_000)))
             for stream in range(1, 5):
-                for command in (events.Open(stream, RYAN), events.Append(stream, "Hi."), events.End(stream)):
+                for command in (
+                    events.OpenRequest(stream, RYAN),
+                    events.AppendText(stream, "Hi."),
+                    events.EndText(stream),
+                ):
                     loop.submit(command)
-            over = [one.stream for _ in range(400) for one in loop.turn() if isinstance(one, events.Finished)]
+            over = [one.stream for _ in range(400) for one in loop.turn() if isinstance(one, events.RequestFinished)]
         assert sorted(over) == [1, 2, 3, 4]
 
     def test_a_stream_waits_for_room_and_gets_what_others_give_back(

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.errors import SlowConsumer
-from agent_tts.events import Command
+from agent_tts.events import EngineCommand
 from agent_tts.protocol.adapter import AudioChunk, Codec, QueueingCodec
 from agent_tts.serve.dialects.cartesia import CartesiaCodec
 from agent_tts.serve.dialects.deepgram_aura import AuraCodec
@@ -41,7 +41,7 @@ class Clocked:
         self.loop = create_loop(CONFIG, lambda: self.now)
         self.on_events = on_events
 
-    def send(self, command: Command) -> None:
+    def send(self, command: EngineCommand) -> None:
         self.loop.submit(command)
 
     def turn(self) -> None:

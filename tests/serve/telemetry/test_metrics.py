@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent_tts.events import EngineInfo, Pong
+from agent_tts.events import EngineInfo, EnginePong
 from agent_tts.serve.telemetry.metrics import Metrics
 
 
@@ -23,8 +23,8 @@ def test_each_engine_is_shown_and_their_sum() -> None:
     for engine in (0, 1):
         metrics.started(engine, info(4))
     for _ in range(2):
-        metrics.pulse(0, Pong(1, 3, 0, 1.0))
-        metrics.pulse(1, Pong(1, 4, 2, 1.0))
+        metrics.pulse(0, EnginePong(1, 3, 0, 1.0))
+        metrics.pulse(1, EnginePong(1, 4, 2, 1.0))
     assert shown(metrics, "agent_tts_slots") == [8, 4, 4]
     assert shown(metrics, "agent_tts_slots_used") == [7, 3, 4]
     assert shown(metrics, "agent_tts_contexts_queued") == [2, 0, 2]
