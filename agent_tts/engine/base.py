@@ -15,7 +15,7 @@ from agent_tts.events import EngineInfo, SpeechOptions, WordTime
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class StartRequest:
     """Give a free slot to a new owner. `epoch` is the owner's number, echoed in every output."""
 
     slot: int
@@ -24,7 +24,7 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class AddText:
     """More text for a slot. `flush`: all of it so far is complete words. `last`: no more will come."""
 
     slot: int
@@ -34,19 +34,19 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class ReleaseSlot:
     """Take the slot back, at once; nothing of its owner may follow."""
 
     slot: int
 
 
-Input = Open | Text | Close
+StepInput = StartRequest | AddText | ReleaseSlot
 
 # ---------------------------------------------------------------- outputs of a step
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class FrameOutput:
     """80 ms of pcm_s16le; only the last frame of an owner may be shorter."""
 
     slot: int
@@ -55,7 +55,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Aligned:
+class AlignedOutput:
     """Times of words in the owner's text, known exactly; given out before the frame in which the word starts."""
 
     slot: int
@@ -64,15 +64,15 @@ class Aligned:
 
 
 @dataclass(frozen=True, slots=True)
-class Flushed:
-    """All audio of the text up to one `Text(flush=True)` has been given out; one for each, in their order."""
+class FlushedOutput:
+    """All audio of the text up to one `AddText(flush=True)` has been given out; one for each, in their order."""
 
     slot: int
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
-class Starved:
+class StarvedOutput:
     """The slot has nothing to speak until more text comes: leave it out of `run` until then."""
 
     slot: int
@@ -80,8 +80,8 @@ class Starved:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """All is spoken (`length`: cut by a limit of the engine). The scheduler answers with `Close`."""
+class DoneOutput:
+    """All is spoken (`length`: cut by a limit of the engine). The scheduler answers with `ReleaseSlot`."""
 
     slot: int
     epoch: int
@@ -89,8 +89,8 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """This slot alone failed; the others go on. The scheduler answers with `Close`."""
+class FailedOutput:
+    """This slot alone failed; the others go on. The scheduler answers with `ReleaseSlot`."""
 
     slot: int
     epoch: int
@@ -98,7 +98,7 @@ class Failed:
     message: str  # safe to show to a client
 
 
-Output = Frame | Aligned | Flushed | Starved | Done | Failed
+StepOutput = FrameOutput | AlignedOutput | FlushedOutput | StarvedOutput | DoneOutput | FailedOutput
 
 
 class Engine(Protocol):
@@ -109,10 +109,10 @@ class Engine(Protocol):
     # may have. With none, each slot costs its own.
     sizes: tuple[int, ...]
 
-    def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
+    def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """Apply `inputs` in their order, then speak one frame in every slot of `run`.
 
-        A slot of `run` yields a `Frame`, or says why not (`Starved`, `Done`, `Failed`), now or where a step stays
+        A slot of `run` yields a `FrameOutput`, or says why not (`StarvedOutput`, `DoneOutput`, `FailedOutput`), now or where a step stays
         under way, in the next call; the epoch says whose it is. The time of a step bounds everybody's latency: no step
         may take longer than a frame lasts.
         """

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from agent_tts import events
 from agent_tts.config.settings import Settings
-from agent_tts.engine.base import Engine, Output
+from agent_tts.engine.base import Engine, StepOutput
 from agent_tts.engine.scheduler import Policy, Scheduler, Step
 from agent_tts.events import EngineCommand, EngineEvent, EngineInfo, EngineReady
 
@@ -100,7 +100,7 @@ class EngineLoop:
         now = self._clock()
         begun = self._heard_at if self._under_way else now
         step = self._scheduler.plan(now)
-        outputs: list[Output] = []
+        outputs: list[StepOutput] = []
         done = [*self._under_way, step]
         if step.inputs or step.streams or self._under_way:
             outputs = self._engine.step(step.inputs, step.run)

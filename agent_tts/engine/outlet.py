@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from agent_tts.engine.base import Flushed, Frame, Output
+from agent_tts.engine.base import FlushedOutput, FrameOutput, StepOutput
 from agent_tts.events import FRAME_BYTES, SAMPLE_RATE
 from agent_tts.text.breaks import Break
 
@@ -61,14 +61,14 @@ class Outlet:
         """There is no more audio; its last frame may be shorter."""
         self._ended = True
 
-    def hand_out(self) -> list[Output]:
+    def hand_out(self) -> list[StepOutput]:
         """The next frame, if there is one, and the flushes that are answered by then."""
-        outputs: list[Output] = []
+        outputs: list[StepOutput] = []
         if self.ready or (self._ended and self._pcm):
-            outputs.append(Frame(self._slot, self._epoch, bytes(self._pcm[:FRAME_BYTES])))
+            outputs.append(FrameOutput(self._slot, self._epoch, bytes(self._pcm[:FRAME_BYTES])))
             del self._pcm[:FRAME_BYTES]
             self.frames += 1
         while self._flushes and self._flushes[0] <= self.frames:
             self._flushes.popleft()
-            outputs.append(Flushed(self._slot, self._epoch))
+            outputs.append(FlushedOutput(self._slot, self._epoch))
         return outputs

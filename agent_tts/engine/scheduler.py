@@ -62,7 +62,7 @@ class Stream:
     credit: int  # frames that may still be made before the listener's side takes some
     slot: int | None = None  # None while it waits
     admitted_at: float = 0.0  # when it got its slot
-    text: list[base.Text] = field(default_factory=list)  # arrived while it waited; `slot` is filled in on admission
+    text: list[base.AddText] = field(default_factory=list)  # arrived while it waited; `slot` is filled in on admission
     chars: int = 0  # characters so far
     ended: bool = False  # no more text will come
     has_text: bool = False  # the engine may have something to speak
@@ -102,7 +102,7 @@ class Stream:
 class Step:
     """One step of the engine."""
 
-    inputs: list[base.Input]
+    inputs: list[base.StepInput]
     streams: list[Stream]  # who speaks in it
 
     @property
@@ -125,7 +125,7 @@ class Scheduler:
         # Slots without an owner, a heap: the lowest is next, so that few streams are a small batch.
         self._free: list[int] = list(range(policy.slots))
         # What the engine must be told in the next step, in order.
-        self._inputs: list[base.Input] = []
+        self._inputs: list[base.StepInput] = []
         # Events that did not come from a step.
         self._events: list[EngineEvent] = []
         # Steps so far, and when the last began in which all could run.
@@ -187,7 +187,7 @@ class Scheduler:
         stream.chars += len(text)
         stream.ended = last
         stream.has_text = True
-        message = base.Text(-1 if stream.slot is None else stream.slot, text, flush, last)
+        message = base.AddText(-1 if stream.slot is None else stream.slot, text, flush, last)
         (stream.text if stream.slot is None else self._inputs).append(message)
 
     # ------------------------------------------------------------ one step
@@ -213,7 +213,7 @@ class Scheduler:
         return Step(inputs, streams)
 
     def apply(
-        self, outputs: Iterable[base.Output], steps: Iterable[Step], now: float, step_s: float
+        self, outputs: Iterable[base.StepOutput], steps: Iterable[Step], now: float, step_s: float
     ) -> list[EngineEvent]:
         """What has happened until `now`, when these steps have given all their outputs.
 
@@ -280,8 +280,8 @@ class Scheduler:
         stream.slot, stream.admitted_at, stream.dry_since = slot, now, now
         self._owners[slot] = stream
         self._deadline = min(self._deadline, self._deadline_of(stream))
-        self._inputs.append(base.Open(slot, stream.id, stream.options))
-        self._inputs += [base.Text(slot, held.text, held.flush, held.last) for held in stream.text]
+        self._inputs.append(base.StartRequest(slot, stream.id, stream.options))
+        self._inputs += [base.AddText(slot, held.text, held.flush, held.last) for held in stream.text]
         stream.text.clear()
         self._events.append(events.RequestStarted(stream.id, round((now - stream.opened_at) * 1_000)))
 
@@ -300,24 +300,24 @@ class Scheduler:
         in_all = stream.admitted_at + self.policy.stream_s
         return in_all if stream.has_text else min(in_all, stream.dry_since + self.policy.text_idle_s)
 
-    def _take(self, stream: Stream, output: base.Output, now: float) -> None:
+    def _take(self, stream: Stream, output: base.StepOutput, now: float) -> None:
         match output:
-            case base.Frame(pcm=pcm):
+            case base.FrameOutput(pcm=pcm):
                 stream.made(now)
                 stream.is_new = False
                 self._events.append(events.RequestAudio(stream.id, pcm))
                 if stream.frames >= stream.cap(self.policy):
                     self._finish(stream, "length")
-            case base.Aligned(words=words):
+            case base.AlignedOutput(words=words):
                 self._events.append(events.RequestWords(stream.id, words))
-            case base.Flushed():
+            case base.FlushedOutput():
                 self._events.append(events.RequestFlushed(stream.id, stream.flushes.popleft()))
-            case base.Starved():
+            case base.StarvedOutput():
                 stream.has_text, stream.dry_since = False, now
                 self._deadline = min(self._deadline, self._deadline_of(stream))
-            case base.Done(length=length):
+            case base.DoneOutput(length=length):
                 self._finish(stream, "length" if length else "end")
-            case base.Failed(code=code, message=message):
+            case base.FailedOutput(code=code, message=message):
                 self._finish(stream, "error", code, message)
 
     def _refuse(self, stream: Stream, why: str) -> None:
@@ -334,7 +334,7 @@ class Scheduler:
         del self._streams[stream.id]
         if stream.slot is not None:
             # The engine hears of it before it hears of the slot's next owner.
-            self._inputs.append(base.Close(stream.slot))
+            self._inputs.append(base.ReleaseSlot(stream.slot))
             del self._owners[stream.slot]
             heapq.heappush(self._free, stream.slot)
         elif stream in self._waiting:

@@ -12,7 +12,17 @@ from typing import Generic, Protocol, TypeVar
 
 from loguru import logger
 
-from agent_tts.engine.base import Close, Done, Failed, Frame, Input, Open, Output, Starved, Text
+from agent_tts.engine.base import (
+    AddText,
+    DoneOutput,
+    FailedOutput,
+    FrameOutput,
+    ReleaseSlot,
+    StartRequest,
+    StarvedOutput,
+    StepInput,
+    StepOutput,
+)
 from agent_tts.engine.outlet import Outlet
 from agent_tts.errors import SpeechError
 from agent_tts.text.feed import Break, Reading, TextFeed, Unit
@@ -20,11 +30,11 @@ from agent_tts.text.feed import Break, Reading, TextFeed, Unit
 READ_CHARS = 500  # of text in one go: half a millisecond
 
 
-def in_chunks(text: Text) -> Iterator[Text]:
+def in_chunks(text: AddText) -> Iterator[AddText]:
     """The same in chunks of `READ_CHARS`, so that no step has to read a long text at once."""
     *before, last = range(0, len(text.text), READ_CHARS) or (0,)
     for start in before:
-        yield Text(text.slot, text.text[start : start + READ_CHARS])
+        yield AddText(text.slot, text.text[start : start + READ_CHARS])
     yield replace(text, text=text.text[last:])
 
 
@@ -38,13 +48,13 @@ class Mark(Enum):
 class Track:
     """One owner's text and audio: units out to the engine, which writes their samples; frames out to the listener."""
 
-    def __init__(self, opened: Open, language: str, first_words: int = 2) -> None:
+    def __init__(self, opened: StartRequest, language: str, first_words: int = 2) -> None:
         """`language` is the code of the one that is spoken."""
         self.slot = opened.slot
         self.epoch = opened.epoch
         # Text to be cut into units, in pieces. Bounded by what the front lets in: characters of a context, and flushes
         # that are not answered yet.
-        self._unread: deque[Text] = deque()
+        self._unread: deque[AddText] = deque()
         # What the engine has to speak next, in order, as far as the text is read.
         self._pending: deque[Unit | Break | Mark] = deque()
         # Cuts the text into units that later text cannot change.
@@ -83,11 +93,11 @@ class Track:
         """Whether there is nothing to speak, and no text that is not read yet."""
         return not (self._pending or self._unread)
 
-    def take_text(self, text: Text) -> None:
+    def take_text(self, text: AddText) -> None:
         """More text, with its flush and its end."""
         self._unread.extend(in_chunks(text))
 
-    def _read(self, text: Text) -> None:
+    def _read(self, text: AddText) -> None:
         self._pending += self._feed.append(text.text)
         if text.flush:
             self._pending += [*self._feed.flush(), Mark.FLUSH]
@@ -109,13 +119,13 @@ class Track:
         else:
             self._outlet.flush()
 
-    def hand_out(self) -> list[Output]:
+    def hand_out(self) -> list[StepOutput]:
         """The next frame and what is due after it, or why there is none; nothing while the engine owes audio."""
         outputs = self._outlet.hand_out()
         if self._outlet.finished:
-            outputs.append(Done(self.slot, self.epoch))
-        elif self.dry and not any(isinstance(output, Frame) for output in outputs):
-            outputs.append(Starved(self.slot, self.epoch))
+            outputs.append(DoneOutput(self.slot, self.epoch))
+        elif self.dry and not any(isinstance(output, FrameOutput) for output in outputs):
+            outputs.append(StarvedOutput(self.slot, self.epoch))
         return outputs
 
 
@@ -126,7 +136,7 @@ class TextTrack(Protocol):
     def slot(self) -> int: ...
     @property
     def epoch(self) -> int: ...
-    def take_text(self, text: Text) -> None: ...
+    def take_text(self, text: AddText) -> None: ...
 
 
 class HasTrack(Protocol):
@@ -142,27 +152,27 @@ OwnerT = TypeVar("OwnerT", bound=HasTrack)
 class Slots(Generic[OwnerT]):
     """Who owns which slot. What goes wrong for one owner ends that owner alone."""
 
-    def __init__(self, count: int, make: Callable[[Open], OwnerT]) -> None:
+    def __init__(self, count: int, make: Callable[[StartRequest], OwnerT]) -> None:
         # Makes the owner of a slot; an error of it is the owner's.
         self._make = make
         # The owner of each slot; None when it is free, failed or done.
         self._owners: list[OwnerT | None] = [None] * count
 
-    def apply(self, inputs: Sequence[Input]) -> list[Output]:
+    def apply(self, inputs: Sequence[StepInput]) -> list[StepOutput]:
         """Open and close slots, and hand them their text."""
-        outputs: list[Output] = []
+        outputs: list[StepOutput] = []
         for one in inputs:
             match one:
-                case Open(slot=slot, epoch=epoch):
+                case StartRequest(slot=slot, epoch=epoch):
                     self._owners[slot] = None
                     try:
                         self._owners[slot] = self._make(one)
                     except Exception as error:  # noqa: BLE001
                         outputs.append(_failed(slot, epoch, error))
-                case Text(slot=slot):
+                case AddText(slot=slot):
                     if owner := self._owners[slot]:
                         outputs += self.guard(owner, partial(owner.track.take_text, one))
-                case Close(slot=slot):
+                case ReleaseSlot(slot=slot):
                     self._owners[slot] = None
         return outputs
 
@@ -175,14 +185,14 @@ class Slots(Generic[OwnerT]):
         """Whether it still has its slot."""
         return self._owners[owner.track.slot] is owner
 
-    def guard(self, owner: OwnerT, act: Callable[[], list[Output] | None]) -> list[Output]:
+    def guard(self, owner: OwnerT, act: Callable[[], list[StepOutput] | None]) -> list[StepOutput]:
         """What `act` says for `owner`, or its failure; after the owner's last output the slot is nobody's."""
         track = owner.track
         try:
             outputs = act() or []
         except Exception as error:  # noqa: BLE001
             outputs = [_failed(track.slot, track.epoch, error)]
-        if outputs and isinstance(outputs[-1], Done | Failed):
+        if outputs and isinstance(outputs[-1], DoneOutput | FailedOutput):
             self._owners[track.slot] = None
         return outputs
 
@@ -191,10 +201,10 @@ class Slots(Generic[OwnerT]):
         self._owners = [None] * len(self._owners)
 
 
-def _failed(slot: int, epoch: int, error: Exception) -> Failed:
+def _failed(slot: int, epoch: int, error: Exception) -> FailedOutput:
     """The end of one owner. An error that is ours is logged, without a word of what was to be spoken."""
     if isinstance(error, SpeechError):
-        return Failed(slot, epoch, error.code, error.message)
+        return FailedOutput(slot, epoch, error.code, error.message)
     where = "".join(traceback.format_tb(error.__traceback__))
     logger.error("slot {} failed: {}\n{}", slot, type(error).__name__, where)
-    return Failed(slot, epoch, "internal", "the engine failed on this context")
+    return FailedOutput(slot, epoch, "internal", "the engine failed on this context")

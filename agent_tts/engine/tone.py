@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings, Tone
 from agent_tts.engine import faults
-from agent_tts.engine.base import Done, Input, Open, Output, to_pcm16
+from agent_tts.engine.base import DoneOutput, StartRequest, StepInput, StepOutput, to_pcm16
 from agent_tts.engine.faults import Fault
 from agent_tts.engine.slots import Mark, Slots, Track
 from agent_tts.errors import UnknownVoice
@@ -52,7 +52,7 @@ class ToneEngine:
         self._slots = Slots(slots, lambda opened: _Owner(opened, settings.tone))
         self.sizes: tuple[int, ...] = ()
 
-    def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
+    def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. Raises what a scripted fault of the engine raises, and nothing else."""
         outputs = self._slots.apply(inputs)
         for owner in self._slots.owners(run):
@@ -71,7 +71,7 @@ class ToneEngine:
 class _Owner:
     """Who has a slot: the words that still have to sound, and how."""
 
-    def __init__(self, opened: Open, settings: Tone) -> None:
+    def __init__(self, opened: StartRequest, settings: Tone) -> None:
         options = opened.options
         self.track = Track(opened, "en" if options.language == "auto" else options.language)
         # The scripted fault; None when there is none, or when none is allowed.
@@ -97,14 +97,14 @@ class _Owner:
         elif fault.at == self.track.frames:
             fault.strike(faults.OF_ENGINE)
 
-    def speak(self) -> list[Output]:
+    def speak(self) -> list[StepOutput]:
         """The next frame, or why there is none."""
         track, fault = self.track, self._fault
         endless = False
         if fault is not None and fault.at <= track.frames:
             fault.strike(faults.OF_SLOT)
             if fault.kind == faults.DONE_AT:
-                return [Done(track.slot, track.epoch)]
+                return [DoneOutput(track.slot, track.epoch)]
             endless = fault.kind == faults.NEVER_END
         while not track.ready and (self._words or track.pending or endless):
             if self._words:

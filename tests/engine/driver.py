@@ -8,7 +8,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_tts.engine.base import Aligned, Close, Done, Engine, Failed, Frame, Input, Open, Output, Starved, Text
+from agent_tts.engine.base import (
+    AddText,
+    AlignedOutput,
+    DoneOutput,
+    Engine,
+    FailedOutput,
+    FrameOutput,
+    ReleaseSlot,
+    StartRequest,
+    StarvedOutput,
+    StepInput,
+    StepOutput,
+)
 from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, SpeechOptions, WordTime
 
 MAX_STEPS = 20_000
@@ -27,11 +39,11 @@ class Script:
 class Spoken:
     """What one slot said."""
 
-    outputs: list[Output] = field(default_factory=list)
+    outputs: list[StepOutput] = field(default_factory=list)
 
     @property
     def frames(self) -> list[bytes]:
-        return [output.pcm for output in self.outputs if isinstance(output, Frame)]
+        return [output.pcm for output in self.outputs if isinstance(output, FrameOutput)]
 
     @property
     def pcm(self) -> NDArray[np.int16]:
@@ -43,19 +55,19 @@ class Spoken:
 
     @property
     def words(self) -> list[WordTime]:
-        return [word for output in self.outputs if isinstance(output, Aligned) for word in output.words]
+        return [word for output in self.outputs if isinstance(output, AlignedOutput) for word in output.words]
 
     @property
     def kinds(self) -> list[str]:
-        """Names of the outputs without `Starved`, whose number depends on when the text came."""
-        return [type(output).__name__ for output in self.outputs if not isinstance(output, Starved)]
+        """Names of the outputs without `StarvedOutput`, whose number depends on when the text came."""
+        return [type(output).__name__ for output in self.outputs if not isinstance(output, StarvedOutput)]
 
 
 def speak_all(engine: Engine, scripts: Mapping[int, Script]) -> dict[int, Spoken]:
-    """Let slots speak their scripts at the same time, from `Open` to `Close`; their epochs are 100 + slot."""
+    """Let slots speak their scripts at the same time, from `StartRequest` to `ReleaseSlot`; their epochs are 100 + slot."""
     spoken = {slot: Spoken() for slot in scripts}
     left = {slot: list(script.pieces) for slot, script in scripts.items()}
-    inputs: list[Input] = [Open(slot, 100 + slot, script.options) for slot, script in scripts.items()]
+    inputs: list[StepInput] = [StartRequest(slot, 100 + slot, script.options) for slot, script in scripts.items()]
     running = set(scripts)
     for _ in range(MAX_STEPS):
         for slot in running & left.keys():
@@ -68,7 +80,7 @@ def speak_all(engine: Engine, scripts: Mapping[int, Script]) -> dict[int, Spoken
             spoken[output.slot].outputs.append(output)
         over = {slot for slot in running if is_over(spoken[slot])}
         running -= over
-        inputs = [Close(slot) for slot in over]
+        inputs = [ReleaseSlot(slot) for slot in over]
         if not running:
             engine.step(inputs, ())
             return spoken
@@ -81,7 +93,7 @@ def speak(engine: Engine, *pieces: str | None, options: SpeechOptions | None = N
 
 
 def is_over(spoken: Spoken) -> bool:
-    return bool(spoken.outputs) and isinstance(spoken.outputs[-1], Done | Failed)
+    return bool(spoken.outputs) and isinstance(spoken.outputs[-1], DoneOutput | FailedOutput)
 
 
 def assert_well_formed(spoken: Spoken) -> None:
@@ -90,5 +102,5 @@ def assert_well_formed(spoken: Spoken) -> None:
     assert all(0 < len(frame) <= FRAME_BYTES for frame in spoken.frames[-1:])
 
 
-def _text(slot: int, piece: str | None, *, last: bool) -> Text:
-    return Text(slot, piece or "", flush=piece is FLUSH, last=last)
+def _text(slot: int, piece: str | None, *, last: bool) -> AddText:
+    return AddText(slot, piece or "", flush=piece is FLUSH, last=last)

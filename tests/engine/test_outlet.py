@@ -5,17 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.engine.base import Flushed, Frame
+from agent_tts.engine.base import FlushedOutput, FrameOutput
 from agent_tts.engine.outlet import Outlet
 from agent_tts.events import FRAME_BYTES
 from agent_tts.text.breaks import Break
 
 
-def drained(outlet: Outlet) -> list[Frame | Flushed]:
-    found: list[Frame | Flushed] = []
+def drained(outlet: Outlet) -> list[FrameOutput | FlushedOutput]:
+    found: list[FrameOutput | FlushedOutput] = []
     while outputs := outlet.hand_out():
-        assert sum(isinstance(one, Frame) for one in outputs) <= 1
-        found += [one for one in outputs if isinstance(one, Frame | Flushed)]
+        assert sum(isinstance(one, FrameOutput) for one in outputs) <= 1
+        found += [one for one in outputs if isinstance(one, FrameOutput | FlushedOutput)]
     return found
 
 
@@ -26,7 +26,7 @@ def test_frames_are_the_audio(pieces: list[bytes]) -> None:
         outlet.write(pcm)
     assert outlet.samples == len(b"".join(pieces)) // 2
     outlet.end()
-    frames = [one.pcm for one in drained(outlet) if isinstance(one, Frame)]
+    frames = [one.pcm for one in drained(outlet) if isinstance(one, FrameOutput)]
     assert b"".join(frames) == b"".join(pieces)
     assert {len(pcm) for pcm in frames[:-1]} <= {FRAME_BYTES}
     assert outlet.finished
@@ -38,7 +38,7 @@ def test_a_part_of_a_frame_waits_for_the_rest() -> None:
     assert outlet.hand_out() == []
     outlet.write(b"\2\0" * 1_000)
     assert outlet.ready == 1
-    assert outlet.hand_out() == [Frame(1, 2, b"\1\0" * 1_000 + b"\2\0" * 920)]
+    assert outlet.hand_out() == [FrameOutput(1, 2, b"\1\0" * 1_000 + b"\2\0" * 920)]
     assert outlet.frames == 1
 
 

@@ -25,11 +25,11 @@ class Bench:
     def __init__(self, **policy: Any) -> None:
         self.scheduler = Scheduler(Policy(**{"slots": 1, "queue": 1, **policy}))
         self.now = 0.0
-        self.inputs: list[base.Input] = []
+        self.inputs: list[base.StepInput] = []
         self.run: list[int] = []
         self.events: list[events.EngineEvent] = []  # of `frames`
 
-    def step(self, *outputs: base.Output, step_s: float = 0.0) -> list[events.EngineEvent]:
+    def step(self, *outputs: base.StepOutput, step_s: float = 0.0) -> list[events.EngineEvent]:
         return self.scheduler.apply(outputs, [self.plan()], self.now, step_s)
 
     def plan(self) -> Step:
@@ -42,7 +42,7 @@ class Bench:
         made = 0
         for _ in range(count):
             step = self.plan()
-            outputs = [base.Frame(slot, epoch, PCM)] if slot in self.run else []
+            outputs = [base.FrameOutput(slot, epoch, PCM)] if slot in self.run else []
             self.events += self.scheduler.apply(outputs, [step], self.now, 0.0)
             if not outputs:
                 break
@@ -56,7 +56,7 @@ class Bench:
             self.now = max(self.now, wake_at)
             step = self.plan()
             steps += [step.run] if step.run else []
-            frames = [base.Frame(slot, self.scheduler._owners[slot].id, PCM) for slot in step.run]
+            frames = [base.FrameOutput(slot, self.scheduler._owners[slot].id, PCM) for slot in step.run]
             self.scheduler.apply(frames, [step], self.now, 0.0)
             for stream in step.streams:
                 self.scheduler.taken(stream.id, 1)
@@ -74,7 +74,7 @@ def test_a_stream_gets_a_free_slot_with_the_text_that_came_first() -> None:
     bench.scheduler.append(1, "Hello")
     bench.scheduler.end(1)
     assert bench.step() == [events.RequestStarted(1, 0)]
-    assert bench.inputs == [base.Open(0, 1, UNPACED), base.Text(0, "Hello"), base.Text(0, "", last=True)]
+    assert bench.inputs == [base.StartRequest(0, 1, UNPACED), base.AddText(0, "Hello"), base.AddText(0, "", last=True)]
     assert bench.run == [0]
 
 
@@ -86,8 +86,8 @@ def test_admission_is_first_in_first_out() -> None:
     bench.scheduler.cancel(1)
     bench.now = 0.5
     assert bench.step() == [events.RequestFinished(1, "cancelled"), events.RequestStarted(2, 500)]
-    assert bench.inputs[0] == base.Close(0)
-    assert bench.inputs[1] == base.Open(0, 2, UNPACED)
+    assert bench.inputs[0] == base.ReleaseSlot(0)
+    assert bench.inputs[1] == base.StartRequest(0, 2, UNPACED)
 
 
 def test_a_full_queue_refuses_at_once() -> None:
@@ -126,7 +126,7 @@ def test_frames_of_an_earlier_owner_are_dropped() -> None:
     bench.scheduler.cancel(1)
     bench.scheduler.open(2, UNPACED, 0.0)
     bench.scheduler.append(2, "two")
-    happened = bench.step(base.Frame(0, 1, PCM), base.Done(0, 1), base.Frame(0, 2, PCM))
+    happened = bench.step(base.FrameOutput(0, 1, PCM), base.DoneOutput(0, 1), base.FrameOutput(0, 2, PCM))
     assert [e for e in happened if isinstance(e, events.RequestAudio)] == [events.RequestAudio(2, PCM)]
     assert finished(happened) == [(1, "cancelled", None)]
 
@@ -271,7 +271,7 @@ class TestNewcomers:
             step = bench.plan()
             assert 2 in step.run
             spoke |= {*step.run}
-            frames = [base.Frame(slot, slot + 1, PCM) for slot in step.run if slot != 2]
+            frames = [base.FrameOutput(slot, slot + 1, PCM) for slot in step.run if slot != 2]
             bench.scheduler.apply(frames, [step], bench.now, 0.0)
             bench.now += 0.005
         assert spoke == {0, 1, 2}
@@ -281,7 +281,7 @@ class TestNewcomers:
         for stream in (1, 2):
             bench.scheduler.open(stream, UNPACED, 0.0)
             bench.scheduler.append(stream, "text")
-        bench.step(base.Frame(0, 1, PCM), base.Frame(1, 2, PCM))
+        bench.step(base.FrameOutput(0, 1, PCM), base.FrameOutput(1, 2, PCM))
         self.comes(bench, 3)
         assert bench.plan().run == [2, 0, 1]
 
@@ -315,7 +315,7 @@ def test_a_dry_slot_is_left_out_until_text_comes() -> None:
     bench = Bench()
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
-    bench.step(base.Starved(0, 1))
+    bench.step(base.StarvedOutput(0, 1))
     bench.step()
     assert bench.run == []
     bench.scheduler.append(1, "more")
@@ -328,7 +328,7 @@ def test_a_dry_slot_without_text_starves() -> None:
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
     bench.now = 3.0
-    bench.step(base.Starved(0, 1))
+    bench.step(base.StarvedOutput(0, 1))
     assert bench.scheduler.wake_at(4.0) == 18.0
     bench.now = 18.0
     assert finished(bench.step()) == [(1, "error", "starved")]
@@ -374,9 +374,9 @@ def test_flush_ids_come_back_in_order() -> None:
     bench.scheduler.append(1, "a")
     bench.scheduler.flush(1, "first")
     bench.scheduler.flush(1, "second")
-    happened = bench.step(base.Flushed(0, 1), base.Flushed(0, 1))
+    happened = bench.step(base.FlushedOutput(0, 1), base.FlushedOutput(0, 1))
     assert [e.flush_id for e in happened if isinstance(e, events.RequestFlushed)] == ["first", "second"]
-    assert [i.flush for i in bench.inputs if isinstance(i, base.Text)] == [False, True, True]
+    assert [i.flush for i in bench.inputs if isinstance(i, base.AddText)] == [False, True, True]
 
 
 def test_one_slot_fails_alone() -> None:
@@ -384,7 +384,7 @@ def test_one_slot_fails_alone() -> None:
     for stream in (1, 2):
         bench.scheduler.open(stream, UNPACED, 0.0)
         bench.scheduler.append(stream, "text")
-    happened = bench.step(base.Failed(0, 1, "internal", "not finite"), base.Frame(1, 2, PCM))
+    happened = bench.step(base.FailedOutput(0, 1, "internal", "not finite"), base.FrameOutput(1, 2, PCM))
     assert finished(happened) == [(1, "error", "internal")]
     assert bench.scheduler.speaking == 1
 
@@ -395,16 +395,16 @@ def test_text_after_the_end_is_ignored() -> None:
     bench.scheduler.end(1)
     bench.scheduler.append(1, "late")
     bench.step()
-    assert [i.text for i in bench.inputs if isinstance(i, base.Text)] == [""]
+    assert [i.text for i in bench.inputs if isinstance(i, base.AddText)] == [""]
 
 
 def test_busy_time_is_that_of_the_steps_a_stream_ran_in() -> None:
     bench = Bench(slots=2)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
-    bench.step(base.Frame(0, 1, PCM), step_s=0.002)
+    bench.step(base.FrameOutput(0, 1, PCM), step_s=0.002)
     bench.scheduler.open(2, UNPACED, 0.0)
-    bench.step(base.Starved(0, 1), step_s=0.003)
+    bench.step(base.StarvedOutput(0, 1), step_s=0.003)
     bench.step(step_s=0.5)
     bench.scheduler.cancel(1)
     (done,) = [e for e in bench.step() if isinstance(e, events.RequestFinished)]
@@ -438,7 +438,7 @@ class TestStepsUnderWay:
         steps = [bench.plan(), bench.plan()]
         bench.scheduler.apply([], [], 0.0, 0.5)
         bench.scheduler.apply([], steps[:1], 0.0, 0.006)
-        happened = bench.scheduler.apply([base.Done(0, 1)], steps[1:], 0.0, 0.004)
+        happened = bench.scheduler.apply([base.DoneOutput(0, 1)], steps[1:], 0.0, 0.004)
         assert [event.busy_ms for event in happened if isinstance(event, events.RequestFinished)] == [10]
 
 
@@ -451,7 +451,7 @@ def test_a_step_that_cannot_take_all_takes_newcomers_and_who_runs_dry_first() ->
     for _ in range(3):
         step = bench.plan()
         runs.append(sorted(bench.run))
-        frames = [base.Frame(slot, slot + 1, PCM) for slot in bench.run]
+        frames = [base.FrameOutput(slot, slot + 1, PCM) for slot in bench.run]
         bench.scheduler.apply(frames, [step], bench.now, 0.0)
     assert runs == [[0, 1], [0, 2], [1, 2]]
 
@@ -466,7 +466,7 @@ def test_who_cannot_speak_yet_does_not_silence_who_speaks(options: SpeechOptions
     for _ in range(50):
         step = bench.plan()
         able = [(stream.slot or 0, stream.id) for stream in step.streams if stream.id < 3]
-        bench.scheduler.apply([base.Frame(*each, PCM) for each in able], [step], bench.now, 0.0)
+        bench.scheduler.apply([base.FrameOutput(*each, PCM) for each in able], [step], bench.now, 0.0)
         for _, stream_id in able:
             spoke.append(stream_id)
             bench.scheduler.taken(stream_id, 1)
@@ -545,10 +545,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         free = self.policy.slots - self.scheduler.speaking
         assert not (free and self.scheduler.queued), "a slot is free and somebody waits"
         for message in step.inputs:
-            if isinstance(message, base.Open):
+            if isinstance(message, base.StartRequest):
                 assert message.slot not in self.owners, "a slot was handed over without a close"
                 self.owners[message.slot] = message.epoch
-            elif isinstance(message, base.Close):
+            elif isinstance(message, base.ReleaseSlot):
                 del self.owners[message.slot]
             else:
                 assert message.slot in self.owners, "text for nobody"
@@ -559,18 +559,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         done, self.under_way = [*self.under_way, step], []
         if data.draw(st.booleans(), label="late"):
             self.under_way = [done.pop()]
-        outputs: list[base.Output] = []
+        outputs: list[base.StepOutput] = []
         for slot, epoch in ((stream.slot or 0, stream.id) for step in done for stream in step.streams):
             kind = data.draw(st.sampled_from(["frame"] * 4 + ["starved", "done", "failed", "nothing"]), label="kind")
             if kind == "frame":
-                outputs.append(base.Frame(slot, epoch, PCM))
+                outputs.append(base.FrameOutput(slot, epoch, PCM))
             elif kind == "starved":
-                outputs.append(base.Starved(slot, epoch))
+                outputs.append(base.StarvedOutput(slot, epoch))
             elif kind == "done":
-                outputs.append(base.Done(slot, epoch))
+                outputs.append(base.DoneOutput(slot, epoch))
             elif kind == "failed":
-                outputs.append(base.Failed(slot, epoch, "internal", "x"))
-            outputs.append(base.Frame(slot, 0, PCM))  # of an earlier owner
+                outputs.append(base.FailedOutput(slot, epoch, "internal", "x"))
+            outputs.append(base.FrameOutput(slot, 0, PCM))  # of an earlier owner
         for event in self.scheduler.apply(outputs, done, self.now, 0.001):
             self.see(event)
 

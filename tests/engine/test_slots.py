@@ -3,17 +3,26 @@ from __future__ import annotations
 import pytest
 from loguru import logger
 
-from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Open, Starved, Text
+from agent_tts.engine.base import (
+    AddText,
+    DoneOutput,
+    FailedOutput,
+    FlushedOutput,
+    FrameOutput,
+    ReleaseSlot,
+    StartRequest,
+    StarvedOutput,
+)
 from agent_tts.engine.slots import READ_CHARS, Mark, Slots, Track
 from agent_tts.errors import UnknownVoice
 from agent_tts.events import FRAME_BYTES, SpeechOptions
 from agent_tts.text.feed import Break, Unit
 
-OPEN = Open(0, 9, SpeechOptions())
+OPEN = StartRequest(0, 9, SpeechOptions())
 
 
 class Owner:
-    def __init__(self, opened: Open) -> None:
+    def __init__(self, opened: StartRequest) -> None:
         if opened.options.voice:
             raise UnknownVoice("no such voice")
         self.track = Track(opened, "en")
@@ -34,15 +43,15 @@ def taken(track: Track) -> list[Unit | Break | Mark]:
 
 
 def test_text_becomes_units_with_its_flush_and_its_end(track: Track) -> None:
-    track.take_text(Text(0, "one two three", flush=True))
-    track.take_text(Text(0, "four", last=True))
+    track.take_text(AddText(0, "one two three", flush=True))
+    track.take_text(AddText(0, "four", last=True))
     marks = [item.text.strip() if isinstance(item, Unit) else item for item in taken(track)]
     assert marks == ["one two", "three", Mark.FLUSH, "four", Mark.END]
 
 
 def test_a_long_text_is_read_in_pieces_and_is_the_same_text(track: Track) -> None:
     text = "one two three, " * 1_000
-    track.take_text(Text(0, text, last=True))
+    track.take_text(AddText(0, text, last=True))
     assert 0 < sum(len(unit.text) for unit in track.pending if isinstance(unit, Unit)) <= READ_CHARS
     items = taken(track)
     assert "".join(item.text for item in items if isinstance(item, Unit)) == text
@@ -51,24 +60,24 @@ def test_a_long_text_is_read_in_pieces_and_is_the_same_text(track: Track) -> Non
 
 
 def test_a_slot_with_unread_text_is_not_starved(track: Track) -> None:
-    track.take_text(Text(0, "\0" * 2 * READ_CHARS))
+    track.take_text(AddText(0, "\0" * 2 * READ_CHARS))
     assert not track.pending
     assert track.hand_out() == []
     assert not track.pending
-    assert track.hand_out() == [Starved(0, 9)]
+    assert track.hand_out() == [StarvedOutput(0, 9)]
 
 
 def test_a_piece_of_a_frame_waits_for_the_rest(track: Track) -> None:
     track.write(b"ab" * 100)
     assert (track.ready, track.samples) == (0, 100)
-    assert track.hand_out() == [Starved(0, 9)]
+    assert track.hand_out() == [StarvedOutput(0, 9)]
     track.write(b"ab" * (FRAME_BYTES // 2))
-    assert track.hand_out() == [Frame(0, 9, b"ab" * (FRAME_BYTES // 2))]
+    assert track.hand_out() == [FrameOutput(0, 9, b"ab" * (FRAME_BYTES // 2))]
     assert track.samples == 100 + FRAME_BYTES // 2
 
 
 def test_nothing_is_said_while_text_is_pending(track: Track) -> None:
-    track.take_text(Text(0, "one two ", flush=True))
+    track.take_text(AddText(0, "one two ", flush=True))
     assert track.hand_out() == []
 
 
@@ -80,8 +89,16 @@ def test_flushes_are_answered_right_after_the_frame_before_them(track: Track) ->
     track.mark(Mark.FLUSH)
     track.mark(Mark.END)
     said = [output for _ in range(3) for output in track.hand_out()]
-    assert [type(output) for output in said] == [Frame, Frame, Flushed, Frame, Flushed, Flushed, Done]
-    assert [output.pcm for output in said if isinstance(output, Frame)] == [
+    assert [type(output) for output in said] == [
+        FrameOutput,
+        FrameOutput,
+        FlushedOutput,
+        FrameOutput,
+        FlushedOutput,
+        FlushedOutput,
+        DoneOutput,
+    ]
+    assert [output.pcm for output in said if isinstance(output, FrameOutput)] == [
         b"a" * FRAME_BYTES,
         b"aa".ljust(FRAME_BYTES, b"\0"),
         b"bb".ljust(FRAME_BYTES, b"\0"),
@@ -91,12 +108,12 @@ def test_flushes_are_answered_right_after_the_frame_before_them(track: Track) ->
 def test_an_end_right_after_a_whole_frame_makes_no_empty_one(track: Track) -> None:
     track.write(bytes(FRAME_BYTES))
     track.mark(Mark.END)
-    assert [type(output) for output in track.hand_out()] == [Frame, Done]
+    assert [type(output) for output in track.hand_out()] == [FrameOutput, DoneOutput]
 
 
 def test_an_error_of_one_owner_is_that_owner_s_and_logged_without_its_text() -> None:
     slots = Slots(2, Owner)
-    assert slots.apply([OPEN, Open(1, 10, SpeechOptions())]) == []
+    assert slots.apply([OPEN, StartRequest(1, 10, SpeechOptions())]) == []
     first, second = slots.owners()
 
     def fail() -> None:
@@ -106,27 +123,27 @@ def test_an_error_of_one_owner_is_that_owner_s_and_logged_without_its_text() -> 
     lines: list[str] = []
     sink = logger.add(lines.append, diagnose=True)
     try:
-        assert slots.guard(first, fail) == [Failed(0, 9, "internal", "the engine failed on this context")]
+        assert slots.guard(first, fail) == [FailedOutput(0, 9, "internal", "the engine failed on this context")]
     finally:
         logger.remove(sink)
     assert "ValueError" in lines[0]
     assert "in fail" in lines[0]
     assert "the text" not in "".join(lines).replace('secret = "the text"', "")
     assert slots.owners() == [second]
-    assert slots.apply([Text(0, "too late"), Close(0)]) == []
+    assert slots.apply([AddText(0, "too late"), ReleaseSlot(0)]) == []
 
 
 def test_an_error_that_is_the_client_s_has_its_code() -> None:
     slots = Slots(1, Owner)
-    opened = Open(0, 3, SpeechOptions(voice="nobody"))
-    assert slots.apply([opened, Text(0, "a")]) == [Failed(0, 3, "unknown_voice", "no such voice")]
+    opened = StartRequest(0, 3, SpeechOptions(voice="nobody"))
+    assert slots.apply([opened, AddText(0, "a")]) == [FailedOutput(0, 3, "unknown_voice", "no such voice")]
     assert slots.owners({0}) == []
 
 
 def test_a_slot_is_nobody_s_after_its_last_output() -> None:
     slots = Slots(1, Owner)
-    slots.apply([OPEN, Text(0, "", last=True)])
+    slots.apply([OPEN, AddText(0, "", last=True)])
     (owner,) = slots.owners({0})
     owner.track.mark(Mark.END)
-    assert slots.guard(owner, owner.track.hand_out) == [Done(0, 9)]
+    assert slots.guard(owner, owner.track.hand_out) == [DoneOutput(0, 9)]
     assert slots.owners() == []

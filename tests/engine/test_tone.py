@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings, Tone
-from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Open, Starved, Text
+from agent_tts.engine.base import (
+    AddText,
+    DoneOutput,
+    FailedOutput,
+    FlushedOutput,
+    FrameOutput,
+    ReleaseSlot,
+    StartRequest,
+    StarvedOutput,
+)
 from agent_tts.engine.tone import ALIASES, ToneEngine
 from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, SpeechOptions
 from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
@@ -121,11 +130,11 @@ def test_each_flush_is_answered_even_without_text(engine: ToneEngine) -> None:
 
 def test_a_dry_slot_keeps_a_partial_frame_until_more_text_comes(engine: ToneEngine) -> None:
     options = SpeechOptions(clean=False)
-    assert engine.step([Open(0, 7, options), Text(0, "a ")], {0}) == [Starved(0, 7)]
-    (frame, done) = engine.step([Text(0, "", last=True)], {0})
-    assert isinstance(frame, Frame)
+    assert engine.step([StartRequest(0, 7, options), AddText(0, "a ")], {0}) == [StarvedOutput(0, 7)]
+    (frame, done) = engine.step([AddText(0, "", last=True)], {0})
+    assert isinstance(frame, FrameOutput)
     assert len(frame.pcm) == 2 * 60 * 24
-    assert done == Done(0, 7)
+    assert done == DoneOutput(0, 7)
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\n", "\u200b", "**", "```\ncode\n```"])
@@ -134,13 +143,13 @@ def test_a_text_without_anything_to_speak_is_done_without_a_frame(engine: ToneEn
 
 
 def test_a_slot_out_of_run_says_nothing(engine: ToneEngine) -> None:
-    assert engine.step([Open(0, 1, SpeechOptions()), Text(0, TEXT, last=True)], ()) == []
+    assert engine.step([StartRequest(0, 1, SpeechOptions()), AddText(0, TEXT, last=True)], ()) == []
 
 
 def test_a_closed_slot_is_silent_and_its_next_owner_starts_anew(engine: ToneEngine) -> None:
     fresh = speak(engine, "next owner", slot=2).frames
-    engine.step([Open(2, 1, SpeechOptions()), Text(2, TEXT, flush=True)], {2})
-    assert engine.step([Close(2), Text(2, "too late")], {2}) == []
+    engine.step([StartRequest(2, 1, SpeechOptions()), AddText(2, TEXT, flush=True)], {2})
+    assert engine.step([ReleaseSlot(2), AddText(2, "too late")], {2}) == []
     assert speak(engine, "next owner", slot=2).frames == fresh
 
 
@@ -155,7 +164,7 @@ def test_an_unknown_voice_fails_its_slot_alone(engine: ToneEngine, voice: str) -
     together = speak_all(engine, scripts)
     assert together[1].frames == speak(engine, TEXT).frames
     (output,) = together[0].outputs
-    assert isinstance(output, Failed)
+    assert isinstance(output, FailedOutput)
     assert output.code == "unknown_voice"
 
 
@@ -166,22 +175,22 @@ def test_an_unknown_voice_fails_its_slot_alone(engine: ToneEngine, voice: str) -
 def test_a_fault_of_a_slot_fails_it_before_its_frame_and_no_other_slot(faulty: ToneEngine, kind: str) -> None:
     together = speak_all(faulty, {0: Script([TEXT], fault(kind)), 1: Script([TEXT])})
     assert together[0].kinds == ["Frame"] * 3 + ["Failed"]
-    assert together[0].outputs[-1] == Failed(0, 100, "internal", "the engine failed on this context")
+    assert together[0].outputs[-1] == FailedOutput(0, 100, "internal", "the engine failed on this context")
     assert together[0].frames == together[1].frames[:3]
     assert together[1].frames == speak(faulty, TEXT).frames
 
 
 @pytest.mark.parametrize("kind", ["oom", "nonsense", "raise@x"])
 def test_an_owner_that_cannot_be_made_fails(faulty: ToneEngine, kind: str) -> None:
-    (output,) = faulty.step([Open(1, 5, fault(kind)), Text(1, TEXT)], {1})
-    assert isinstance(output, Failed)
+    (output,) = faulty.step([StartRequest(1, 5, fault(kind)), AddText(1, TEXT)], {1})
+    assert isinstance(output, FailedOutput)
     assert (output.slot, output.epoch, output.code) == (1, 5, "internal")
 
 
 @pytest.mark.parametrize(("kind", "error"), [("crash@2", RuntimeError), ("oom_step@2", MemoryError)])
 def test_a_fault_of_the_engine_comes_out_of_the_step(faulty: ToneEngine, kind: str, error: type[Exception]) -> None:
-    faulty.step([Open(0, 1, fault(kind)), Text(0, TEXT, last=True)], ())
-    assert [type(output) for _ in range(2) for output in faulty.step([], {0})] == [Frame, Frame]
+    faulty.step([StartRequest(0, 1, fault(kind)), AddText(0, TEXT, last=True)], ())
+    assert [type(output) for _ in range(2) for output in faulty.step([], {0})] == [FrameOutput, FrameOutput]
     with pytest.raises(error):
         faulty.step([], {0})
 
@@ -192,17 +201,17 @@ def test_done_at_ends_the_owner_before_its_frame(faulty: ToneEngine, at: int) ->
 
 
 def test_never_end_answers_flushes_and_goes_on_without_text(faulty: ToneEngine) -> None:
-    faulty.step([Open(0, 1, fault("never_end")), Text(0, "a", flush=True), Text(0, "b", last=True)], ())
+    faulty.step([StartRequest(0, 1, fault("never_end")), AddText(0, "a", flush=True), AddText(0, "b", last=True)], ())
     outputs = [output for _ in range(300) for output in faulty.step([], {0})]
-    assert sum(isinstance(output, Frame) for output in outputs) == 300
-    assert [output for output in outputs if not isinstance(output, Frame)] == [Flushed(0, 1)]
+    assert sum(isinstance(output, FrameOutput) for output in outputs) == 300
+    assert [output for output in outputs if not isinstance(output, FrameOutput)] == [FlushedOutput(0, 1)]
 
 
 def test_slow_makes_its_steps_take_longer(faulty: ToneEngine) -> None:
-    faulty.step([Open(0, 1, fault("slow@60")), Text(0, TEXT)], ())
+    faulty.step([StartRequest(0, 1, fault("slow@60")), AddText(0, TEXT)], ())
     start = time.monotonic()
     (frame,) = faulty.step([], {0})
-    assert isinstance(frame, Frame)
+    assert isinstance(frame, FrameOutput)
     assert time.monotonic() - start >= 0.060
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from agent_tts.bench.checkpoint import write
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
-from agent_tts.engine.base import Close, Frame, Open, Text
+from agent_tts.engine.base import AddText, FrameOutput, ReleaseSlot, StartRequest
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.events import Sampling, SpeechOptions
 
@@ -44,14 +44,14 @@ def engine(folder: Path, slots: int = 4, **settings: Any) -> Iterator[Qwen3Engin
 
 def sound(made: Qwen3Engine, *slots: int, options: SpeechOptions = RYAN) -> NDArray[np.int64]:
     """The first frames of the first of some slots that speak the same together."""
-    inputs = [one for slot in slots for one in (Open(slot, slot, options), Text(slot, TEXT, last=True))]
+    inputs = [one for slot in slots for one in (StartRequest(slot, slot, options), AddText(slot, TEXT, last=True))]
     pcm = b""
     while len(pcm) < FRAMES * 3_840:
         for output in made.step(inputs, slots):
-            if isinstance(output, Frame) and output.slot == slots[0]:
+            if isinstance(output, FrameOutput) and output.slot == slots[0]:
                 pcm += output.pcm
         inputs = []
-    made.step([Close(slot) for slot in slots], [])
+    made.step([ReleaseSlot(slot) for slot in slots], [])
     return np.frombuffer(pcm, "<i2").astype(np.int64)
 
 

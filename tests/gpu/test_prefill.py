@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agent_tts.engine.base import Close, Frame, Input, Open, Text
+from agent_tts.engine.base import AddText, FrameOutput, ReleaseSlot, StartRequest, StepInput
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import FrameGraphs
 from agent_tts.engine.qwen3.prefill import Part
@@ -180,16 +180,16 @@ def test_a_prompt_does_not_depend_on_those_beside_it(model: SpeechModel) -> None
                 assert torch.equal(*pair)
 
 
-def heard(made: Qwen3Engine, others: dict[int, list[Input]]) -> NDArray[np.int16]:
+def heard(made: Qwen3Engine, others: dict[int, list[StepInput]]) -> NDArray[np.int16]:
     """The first frames of slot 0, while others come at some of its frames."""
-    inputs: list[Input] = [Open(0, 1, RYAN), Text(0, TEXT, last=True)]
+    inputs: list[StepInput] = [StartRequest(0, 1, RYAN), AddText(0, TEXT, last=True)]
     run, pcm = {0}, b""
     for frame in range(FRAMES):
         inputs += others.get(frame, [])
         run |= {one.slot for one in inputs}
-        pcm += b"".join(one.pcm for one in made.step(inputs, run) if isinstance(one, Frame) and one.slot == 0)
+        pcm += b"".join(one.pcm for one in made.step(inputs, run) if isinstance(one, FrameOutput) and one.slot == 0)
         inputs = []
-    made.step([Close(slot) for slot in run], [])
+    made.step([ReleaseSlot(slot) for slot in run], [])
     return np.frombuffer(pcm, "<i2")
 
 
@@ -197,8 +197,8 @@ def test_prompts_of_others_change_nothing_for_those_that_speak(folder: Path) -> 
     def styled(words: int) -> SpeechOptions:
         return SpeechOptions("ryan", "en", "slowly " * words, 0, clean=False, sampling=Sampling(temperature=0))
 
-    others: dict[int, list[Input]] = {
-        frame: [Open(slot, slot, styled(words)), Text(slot, TEXT, last=True)]
+    others: dict[int, list[StepInput]] = {
+        frame: [StartRequest(slot, slot, styled(words)), AddText(slot, TEXT, last=True)]
         for frame, slot, words in ((2, 1, 4), (5, 2, 30), (9, 3, 120))
     }
     with engine(folder, device="cuda", reproducible=True) as made:

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from agent_tts.config.settings import Settings
-from agent_tts.engine.base import Aligned, Input, Open, Output
+from agent_tts.engine.base import AlignedOutput, StartRequest, StepInput, StepOutput
 from agent_tts.engine.espeak.library import (
     PITCH_MAX,
     PITCH_NORMAL,
@@ -65,7 +65,7 @@ class EspeakEngine:
         self._slots = Slots(slots, self._make)
         self.sizes: tuple[int, ...] = ()
 
-    def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
+    def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. A slot whose clause did not fit into the step's budget yields nothing this time.
 
         The step takes about the budget and one clause more at the longest. Paced streams come first: what they may
@@ -87,7 +87,7 @@ class EspeakEngine:
         self._slots.clear()
         self._espeak.close()
 
-    def _make(self, opened: Open) -> _Owner:
+    def _make(self, opened: StartRequest) -> _Owner:
         language, variant = self._voices.resolve(opened.options.voice, opened.options.language)
         delivery = Delivery.of(language, variant, opened.options)
         return _Owner(
@@ -148,16 +148,16 @@ class _Owner:
         """Sorts: paced streams first; then who has no frame left before who has, and among these new streams first."""
         return self._unpaced, self.track.ready, self.track.frames > 0
 
-    def prepare(self, deadline: float) -> list[Output]:
+    def prepare(self, deadline: float) -> list[StepOutput]:
         """Speak what the next frame needs, and the one after it while there is time."""
-        outputs: list[Output] = []
+        outputs: list[StepOutput] = []
         while self.track.ready < 2 and not self.track.dry and time.perf_counter() < deadline:
             if self.track.pending:
                 item = self.track.pending.popleft()
                 outputs += self._speak(item) if isinstance(item, Unit) else self._pass(item)
         return outputs
 
-    def _pass(self, item: Mark | Break) -> list[Output]:
+    def _pass(self, item: Mark | Break) -> list[StepOutput]:
         self.track.write(self._resampler.finish())
         if isinstance(item, Break):
             self.track.rest(item)
@@ -166,7 +166,7 @@ class _Owner:
         self._resampler, self._origin, self._fed = self._new_resampler(), self.track.samples, 0
         return []
 
-    def _speak(self, unit: Unit) -> list[Output]:
+    def _speak(self, unit: Unit) -> list[StepOutput]:
         d = self._delivery
         text = unit.text.rstrip(CLOSERS)  # after the punctuation they would be a clause and a pause of their own
         ends = text.endswith(CLAUSE_ENDS)
@@ -207,7 +207,7 @@ class _Owner:
         )
         self._fed += len(samples) - lead
         self.track.write(self._resampler.push(samples[lead:]))
-        return [Aligned(self.track.slot, self.track.epoch, words)] if words else []
+        return [AlignedOutput(self.track.slot, self.track.epoch, words)] if words else []
 
     def _new_resampler(self) -> Resampler:
         return Resampler(self._espeak.sample_rate, SAMPLE_RATE)

@@ -16,7 +16,7 @@ from typing import Any
 from loguru import logger
 
 from agent_tts.config.settings import Settings
-from agent_tts.engine.base import Close, Frame, Input, Open, Output
+from agent_tts.engine.base import FrameOutput, ReleaseSlot, StartRequest, StepInput, StepOutput
 from agent_tts.engine.qwen3.admission import Speaker
 from agent_tts.engine.qwen3.graphs import Launched
 from agent_tts.engine.qwen3.loading import create_models, use
@@ -82,12 +82,12 @@ class Qwen3Engine:
         self._pace = Pace()
         self.sizes = self._models[0].sizes
 
-    def step(self, inputs: Sequence[Input], run: Collection[int]) -> list[Output]:
+    def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. A slot that waits for its model, or for its turn to join, yields nothing this time."""
         began = time.perf_counter()
         outputs = self._slots.apply(inputs)
         for one in inputs:
-            if isinstance(one, Close):
+            if isinstance(one, ReleaseSlot):
                 for model in self._models:
                     model.release(one.slot)
         self._forget_loading()
@@ -96,7 +96,7 @@ class Qwen3Engine:
         for row in rows:
             if not row.goes_on():
                 outputs += self._slots.guard(row, partial(self._prepare, row))
-        for row in self._slots.owners([one.slot for one in inputs if isinstance(one, Open)]):
+        for row in self._slots.owners([one.slot for one in inputs if isinstance(one, StartRequest)]):
             outputs += self._slots.guard(row, partial(self._join, row))  # ahead of its text
         computes = [model.update() for model in self._models]
         before, self._under_way = self._under_way, []
@@ -136,12 +136,12 @@ class Qwen3Engine:
         self._under_way = []
         self._loader.shutdown(wait=True, cancel_futures=True)
 
-    def _make(self, opened: Open) -> Row:
+    def _make(self, opened: StartRequest) -> Row:
         if opened.options.pitch != 1:
             raise Unsupported("this engine has no pitch: leave it at 1, or ask for it in instructions")
         return Row(opened, self._voices.cast(opened.options))
 
-    def _prepare(self, row: Row) -> list[Output]:
+    def _prepare(self, row: Row) -> list[StepOutput]:
         row.runs = False
         outputs = row.read()
         self._join(row)
@@ -194,9 +194,9 @@ class Qwen3Engine:
                 if loading not in awaited and (loading.cancel() or loading.done()):
                     del self._loading[key]
 
-    def _hear(self, step: Sequence[_Frames]) -> list[Output]:
+    def _hear(self, step: Sequence[_Frames]) -> list[StepOutput]:
         """What the rows of a step have said; waits until it is done."""
-        outputs: list[Output] = []
+        outputs: list[StepOutput] = []
         waited = not all(frames.launched.ready() for frames in step)
         for frames in step:
             spoken = frames.launched.result()
@@ -212,7 +212,7 @@ class Qwen3Engine:
             ordinary = spoken.finite[index] & ~spoken.ended[index] & ~away
             for (at, row), is_ordinary, run_away in zip(heard, ordinary.tolist(), away.tolist(), strict=True):
                 if is_ordinary and row.heard and row.outlet is None:
-                    outputs.append(Frame(row.track.slot, row.track.epoch, spoken.pcm[at].tobytes()))
+                    outputs.append(FrameOutput(row.track.slot, row.track.epoch, spoken.pcm[at].tobytes()))
                 else:
                     outputs += self._slots.guard(row, partial(row.hear, spoken, at, run_away=run_away))
         if step and self._overlaps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from agent_tts.engine.base import Open, Text
+from agent_tts.engine.base import AddText, StartRequest
 from agent_tts.engine.slots import in_chunks
 from agent_tts.text.breaks import Break
 from agent_tts.text.reader import Reader, Reading
@@ -40,12 +40,12 @@ class PieceFeed:
     they are the last.
     """
 
-    def __init__(self, opened: Open, tokens: TokenFeed, language: str = "en") -> None:
+    def __init__(self, opened: StartRequest, tokens: TokenFeed, language: str = "en") -> None:
         """`language` is the code of the one that is spoken, as far as it is known."""
         self.slot = opened.slot
         self.epoch = opened.epoch
         # Text that is not read yet, in chunks. Bounded by what the front lets in.
-        self._unread: deque[Text] = deque()
+        self._unread: deque[AddText] = deque()
         # Characters read so far, and those of the chunk that are to be spoken.
         self._offset = 0
         self._chars: list[str] = []
@@ -57,7 +57,7 @@ class PieceFeed:
         # Whether the last of `pieces` is the last of the stream.
         self.ended = False
 
-    def take_text(self, text: Text) -> None:
+    def take_text(self, text: AddText) -> None:
         """More text, with its flush and its end."""
         self._unread.extend(in_chunks(text))
 
@@ -71,7 +71,7 @@ class PieceFeed:
         """Whether all text that came is in the pieces."""
         return not self._unread
 
-    def _read(self, text: Text) -> None:
+    def _read(self, text: AddText) -> None:
         for char in text.text:
             self._reader.push(char, self._offset)
             self._offset += 1

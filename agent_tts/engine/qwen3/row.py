@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agent_tts.engine.base import Done, Flushed, Frame, NotFinite, Open, Output, Starved
+from agent_tts.engine.base import (
+    DoneOutput,
+    FlushedOutput,
+    FrameOutput,
+    NotFinite,
+    StartRequest,
+    StarvedOutput,
+    StepOutput,
+)
 from agent_tts.engine.outlet import Outlet
 from agent_tts.engine.qwen3.admission import Speaker
 from agent_tts.engine.qwen3.graphs import Spoken
@@ -50,7 +58,7 @@ class Row:
         UnsupportedLanguage: the model does not speak it.
     """
 
-    def __init__(self, opened: Open, cast: Cast) -> None:
+    def __init__(self, opened: StartRequest, cast: Cast) -> None:
         self.track = PieceFeed(opened, cast.model.tokenizer.feed(), _code(opened.options))
         speed = opened.options.speed
         # Its audio, where that is not the model's frames as they are. None where it is.
@@ -109,20 +117,20 @@ class Row:
         )
         return self.runs
 
-    def hand_out(self) -> list[Output]:
+    def hand_out(self) -> list[StepOutput]:
         """Once a step, of a row with an outlet: what of its audio comes next, or why there is none."""
         assert self.outlet is not None
         slot, epoch = self.track.slot, self.track.epoch
         outputs = self.outlet.hand_out()
         if self.outlet.finished:
-            outputs.append(Done(slot, epoch, length=self._cut))
+            outputs.append(DoneOutput(slot, epoch, length=self._cut))
         elif self._dry and not outputs and not self._under_way:
-            outputs.append(Starved(slot, epoch))
+            outputs.append(StarvedOutput(slot, epoch))
         return outputs
 
-    def read(self) -> list[Output]:
+    def read(self) -> list[StepOutput]:
         """Read the text, and pass pieces in which there is nothing to speak, unless enough pauses wait."""
-        outputs: list[Output] = []
+        outputs: list[StepOutput] = []
         self._dry = False
         if self.outlet and self.outlet.ended:
             return outputs
@@ -181,7 +189,7 @@ class Row:
             raise Unsupported("the voice's reference and the instructions leave no room for speech: shorten them")
         return Joining(prompt, len(start))
 
-    def settle(self) -> list[Output]:
+    def settle(self) -> list[StepOutput]:
         """Hand the row its text; whether it can run, or why it cannot."""
         slot, epoch = self.track.slot, self.track.epoch
         if self.outlet and (self.outlet.ready or self.outlet.ended):
@@ -200,7 +208,7 @@ class Row:
                 return self._end(cut=True)
         elif self.track.dry and not piece.complete and (self.joined or not self._can_join(piece)):
             self._dry = True
-            return [] if self.outlet else [Starved(slot, epoch)]
+            return [] if self.outlet else [StarvedOutput(slot, epoch)]
         return []
 
     def _can_join(self, piece: Piece) -> bool:
@@ -231,7 +239,7 @@ class Row:
         self._under_way -= 1
         return bool(self.track.pieces) and self.track.pieces[0] is piece
 
-    def hear(self, spoken: Spoken, index: int, *, run_away: bool) -> list[Output]:
+    def hear(self, spoken: Spoken, index: int, *, run_away: bool) -> list[StepOutput]:
         """What the row did in a step: entry `index` of `spoken`."""
         if self.outlet and self.outlet.ended:
             return []
@@ -249,7 +257,7 @@ class Row:
             outputs += self._frame(pcm.astype("<i2").tobytes())
         return [*outputs, *self._end(cut=True)] if run_away else outputs
 
-    def _end_piece(self) -> list[Output]:
+    def _end_piece(self) -> list[StepOutput]:
         """The present piece has been spoken."""
         piece = self.track.pieces.popleft()
         if self._joining is not None:
@@ -258,7 +266,7 @@ class Row:
         self._used = self._read = self._given = self.tokens = 0
         self._complete = False
         if self.outlet is None:
-            return [Flushed(self.track.slot, self.track.epoch)] * piece.flushes
+            return [FlushedOutput(self.track.slot, self.track.epoch)] * piece.flushes
         if self._stretch is not None:
             self.outlet.write(self._stretch.finish())
         self.outlet.rest(Break(piece.rest_ms))
@@ -266,17 +274,17 @@ class Row:
             self.outlet.flush()
         return []
 
-    def _frame(self, pcm: bytes) -> list[Output]:
+    def _frame(self, pcm: bytes) -> list[StepOutput]:
         """What a frame of the model gives."""
         if self.outlet is None:
-            return [Frame(self.track.slot, self.track.epoch, pcm)]
+            return [FrameOutput(self.track.slot, self.track.epoch, pcm)]
         self.outlet.write(pcm if self._stretch is None else self._stretch.push(pcm))
         return []
 
-    def _end(self, *, cut: bool = False) -> list[Output]:
+    def _end(self, *, cut: bool = False) -> list[StepOutput]:
         """All pieces have been spoken, or no more of them will be."""
         if self.outlet is None:
-            return [Done(self.track.slot, self.track.epoch, length=cut)]
+            return [DoneOutput(self.track.slot, self.track.epoch, length=cut)]
         if self._stretch is not None:
             self.outlet.write(self._stretch.finish())
         self.outlet.end()

@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agent_tts.config.settings import Espeak, Settings
-from agent_tts.engine.base import Aligned, Close, Done, Failed, Frame, Input, Open, Output, Starved, Text
+from agent_tts.engine.base import (
+    AddText,
+    AlignedOutput,
+    DoneOutput,
+    FailedOutput,
+    FrameOutput,
+    ReleaseSlot,
+    StartRequest,
+    StarvedOutput,
+    StepInput,
+    StepOutput,
+)
 from agent_tts.engine.espeak.engine import MAX_UNIT_S, EspeakEngine
 from agent_tts.errors import SettingsError
 from agent_tts.events import FRAME_BYTES, FRAME_MS, SAMPLE_RATE, SpeechOptions
@@ -150,9 +161,9 @@ def test_words_are_in_order_inside_the_audio_and_told_before_it(
     assert spoken.words[-1].end_ms <= spoken.seconds * 1_000
     told = 0
     for output in spoken.outputs:
-        if isinstance(output, Frame):
+        if isinstance(output, FrameOutput):
             told += FRAME_MS
-        elif isinstance(output, Aligned):
+        elif isinstance(output, AlignedOutput):
             assert told <= output.words[0].start_ms
 
 
@@ -200,14 +211,14 @@ def test_a_flush_gives_out_all_audio_before_it(engine: EspeakEngine) -> None:
 
 
 def test_a_dry_slot_is_starved_and_goes_on_with_more_text(engine: EspeakEngine) -> None:
-    engine.step([Open(0, 7, SpeechOptions()), Text(0, "Hello there my ")], ())
+    engine.step([StartRequest(0, 7, SpeechOptions()), AddText(0, "Hello there my ")], ())
     said = [output for _ in range(100) for output in engine.step([], {0})]
-    assert said[-1] == Starved(0, 7)
-    assert said.count(Starved(0, 7)) > 50
-    said = engine.step([Text(0, "friend", last=True)], {0})
+    assert said[-1] == StarvedOutput(0, 7)
+    assert said.count(StarvedOutput(0, 7)) > 50
+    said = engine.step([AddText(0, "friend", last=True)], {0})
     said += [output for _ in range(100) for output in engine.step([], {0})]
-    assert {type(output) for output in said[:-1]} == {Aligned, Frame}
-    assert said[-1] == Done(0, 7)
+    assert {type(output) for output in said[:-1]} == {AlignedOutput, FrameOutput}
+    assert said[-1] == DoneOutput(0, 7)
 
 
 @pytest.mark.parametrize("text", ["", " ", "...", "\u200b", "\x00", "😀", "```\ncode\n```", "—"])
@@ -237,14 +248,14 @@ def test_no_text_makes_a_step_long(engine: EspeakEngine, name: str, speed: float
     """What a step adds to a stream is one unit at the most, after less than two frames; nothing of it is left out."""
     text, voice = LENGTHY[name]
     options = SpeechOptions(voice=voice, speed=speed)
-    engine.step([Open(0, 1, options), Text(0, text, last=True)], ())
+    engine.step([StartRequest(0, 1, options), AddText(0, text, last=True)], ())
     (owner,) = engine._slots.owners({0})
-    samples, said = 0, list[Output]()
-    while not said or not isinstance(said[-1], Done):
+    samples, said = 0, list[StepOutput]()
+    while not said or not isinstance(said[-1], DoneOutput):
         said += engine.step([], {0})
         assert owner.track.samples - samples <= (MAX_UNIT_S + 0.3) * SAMPLE_RATE
         samples = owner.track.samples
-    told = [word for output in said if isinstance(output, Aligned) for word in output.words]
+    told = [word for output in said if isinstance(output, AlignedOutput) for word in output.words]
     assert told[0].char_start == 0
     assert told[-1].char_end >= len(text.rstrip()) - 1
     assert all(earlier.char_end <= later.char_start for earlier, later in pairwise(told))
@@ -262,8 +273,8 @@ def test_audio_of_a_lengthy_text_does_not_depend_on_the_split_or_on_the_others(e
 
 def test_a_slot_closed_in_mid_clause_starts_anew_for_its_next_owner(engine: EspeakEngine) -> None:
     fresh = speak(engine, "next owner")
-    engine.step([Open(0, 1, SpeechOptions(voice="onyx")), Text(0, LONG, flush=True)], {0})
-    assert engine.step([Close(0)], ()) == []
+    engine.step([StartRequest(0, 1, SpeechOptions(voice="onyx")), AddText(0, LONG, flush=True)], {0})
+    assert engine.step([ReleaseSlot(0)], ()) == []
     assert speak(engine, "next owner").frames == fresh.frames
 
 
@@ -274,33 +285,37 @@ def test_a_slot_closed_in_mid_clause_starts_anew_for_its_next_owner(engine: Espe
 def test_what_cannot_be_spoken_fails_its_slot_alone(engine: EspeakEngine, options: SpeechOptions, code: str) -> None:
     together = speak_all(engine, {0: Script([TEXT], options), 1: Script([LONG])})
     (output,) = together[0].outputs
-    assert isinstance(output, Failed)
+    assert isinstance(output, FailedOutput)
     assert output.code == code
     assert together[1].frames == speak(engine, LONG).frames
 
 
 def test_a_library_that_refuses_a_clause_fails_its_slot_alone(engine: EspeakEngine) -> None:
     """Here: its voice file is gone."""
-    expected = Failed(3, 103, "internal", "the engine failed on this context")
-    engine.step([Open(3, 103, SpeechOptions()), Text(3, LONG, flush=True), Open(4, 104, SpeechOptions())], ())
+    expected = FailedOutput(3, 103, "internal", "the engine failed on this context")
+    engine.step(
+        [StartRequest(3, 103, SpeechOptions()), AddText(3, LONG, flush=True), StartRequest(4, 104, SpeechOptions())], ()
+    )
     engine._espeak.close()
-    assert engine.step([], {3, 4}) == [expected, Starved(4, 104)]
+    assert engine.step([], {3, 4}) == [expected, StarvedOutput(4, 104)]
     assert engine.step([], {3}) == []
 
 
 def test_many_new_streams_share_the_steps(engine: EspeakEngine) -> None:
     """A step does not wait for all 64 clauses, new streams come before old ones, and everybody gets on."""
     slots = range(64)
-    opened = [each for slot in slots for each in (Open(slot, slot, SpeechOptions()), Text(slot, LONG, last=True))]
+    opened = [
+        each for slot in slots for each in (StartRequest(slot, slot, SpeechOptions()), AddText(slot, LONG, last=True))
+    ]
     first = engine.step(opened, set(slots))
     assert {output.slot for output in first} < set(slots)
     spoke_at: dict[int, int] = {}
     over: set[int] = set()
     for step in range(3_000):
         for output in engine.step([], set(slots) - over):
-            if isinstance(output, Frame):
+            if isinstance(output, FrameOutput):
                 spoke_at.setdefault(output.slot, step)
-            elif isinstance(output, Done):
+            elif isinstance(output, DoneOutput):
                 over.add(output.slot)
         if len(over) == len(slots):
             break
@@ -310,13 +325,15 @@ def test_many_new_streams_share_the_steps(engine: EspeakEngine) -> None:
 
 def test_a_new_stream_comes_before_those_who_have_begun(engine: EspeakEngine) -> None:
     old = range(63)
-    speak_once = [each for slot in old for each in (Open(slot, slot, SpeechOptions()), Text(slot, "Hi there "))]
+    speak_once = [
+        each for slot in old for each in (StartRequest(slot, slot, SpeechOptions()), AddText(slot, "Hi there "))
+    ]
     engine.step(speak_once, ())
     dry: set[int] = set()
     while dry != set(old):
-        dry |= {output.slot for output in engine.step([], set(old) - dry) if isinstance(output, Starved)}
-    inputs: list[Input] = [Text(slot, LONG, last=True) for slot in old]
-    inputs += [Open(63, 63, SpeechOptions()), Text(63, "Hello there ")]
+        dry |= {output.slot for output in engine.step([], set(old) - dry) if isinstance(output, StarvedOutput)}
+    inputs: list[StepInput] = [AddText(slot, LONG, last=True) for slot in old]
+    inputs += [StartRequest(63, 63, SpeechOptions()), AddText(63, "Hello there ")]
     said = engine.step(inputs, {*old, 63})
     assert {output.slot for output in said} >= {63}
     assert len({output.slot for output in said}) < 64
@@ -324,18 +341,20 @@ def test_a_new_stream_comes_before_those_who_have_begun(engine: EspeakEngine) ->
 
 def test_a_paced_stream_comes_before_all_that_are_not(engine: EspeakEngine) -> None:
     """Even when it has begun and they have not; and it does not starve them."""
-    engine.step([Open(63, 63, SpeechOptions()), Text(63, "Hi there ")], ())
-    while Starved(63, 63) not in engine.step([], {63}):
+    engine.step([StartRequest(63, 63, SpeechOptions()), AddText(63, "Hi there ")], ())
+    while StarvedOutput(63, 63) not in engine.step([], {63}):
         pass
     others = range(63)
     fast = SpeechOptions(lead_ms=None, speed=0.25)
-    inputs: list[Input] = [each for s in others for each in (Open(s, s, fast), Text(s, "999999999999 " * 9, last=True))]
-    said = engine.step([*inputs, Text(63, LONG, last=True)], {*others, 63})
-    assert any(isinstance(output, Frame) and output.slot == 63 for output in said)
+    inputs: list[StepInput] = [
+        each for s in others for each in (StartRequest(s, s, fast), AddText(s, "999999999999 " * 9, last=True))
+    ]
+    said = engine.step([*inputs, AddText(63, LONG, last=True)], {*others, 63})
+    assert any(isinstance(output, FrameOutput) and output.slot == 63 for output in said)
     assert len({output.slot for output in said}) < 64
-    spoke = {output.slot for output in said if isinstance(output, Frame)}
+    spoke = {output.slot for output in said if isinstance(output, FrameOutput)}
     for _ in range(500):
-        spoke |= {output.slot for output in engine.step([], set(others)) if isinstance(output, Frame)}
+        spoke |= {output.slot for output in engine.step([], set(others)) if isinstance(output, FrameOutput)}
     assert spoke == {*others, 63}
 
 
@@ -352,7 +371,7 @@ def test_a_default_voice_that_is_not_there_is_a_settings_error() -> None:
 def test_two_engines_take_turns(engine: EspeakEngine) -> None:
     alone = speak(engine, LONG)
     other = EspeakEngine(Settings(), 1)
-    other.step([Open(0, 1, SpeechOptions(voice="de")), Text(0, LONG, last=True)], {0})
+    other.step([StartRequest(0, 1, SpeechOptions(voice="de")), AddText(0, LONG, last=True)], {0})
     assert speak(engine, LONG).frames == alone.frames
     other.close()
     other.close()

@@ -18,7 +18,17 @@ from numpy.typing import NDArray
 
 from agent_tts import events
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
-from agent_tts.engine.base import Close, Done, Failed, Flushed, Frame, Open, Output, Starved, Text
+from agent_tts.engine.base import (
+    AddText,
+    DoneOutput,
+    FailedOutput,
+    FlushedOutput,
+    FrameOutput,
+    ReleaseSlot,
+    StartRequest,
+    StarvedOutput,
+    StepOutput,
+)
 from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.qwen3 import loading as qwen3_loading
 from agent_tts.engine.qwen3.engine import Qwen3Engine
@@ -84,15 +94,15 @@ def theirs(model: Any, method: str, **request: Any) -> NDArray[np.float32]:
 
 def ours(made: Qwen3Engine, options: SpeechOptions, text: str = TEXT) -> NDArray[np.float32]:
     """The first `FRAMES` frames of an engine."""
-    return frames_of(made, made.step([Open(0, 1, options), Text(0, text), Text(0, "", last=True)], [0]))
+    return frames_of(made, made.step([StartRequest(0, 1, options), AddText(0, text), AddText(0, "", last=True)], [0]))
 
 
-def frames_of(made: Qwen3Engine, outputs: list[Output]) -> NDArray[np.float32]:
+def frames_of(made: Qwen3Engine, outputs: list[StepOutput]) -> NDArray[np.float32]:
     """The first `FRAMES` frames of an engine, of which `outputs` are the first, if any."""
     while len(outputs) < FRAMES:
         outputs += made.step([], [0])
-    made.step([Close(0)], [])
-    pcm = b"".join(one.pcm for one in outputs if isinstance(one, Frame))
+    made.step([ReleaseSlot(0)], [])
+    pcm = b"".join(one.pcm for one in outputs if isinstance(one, FrameOutput))
     return np.frombuffer(pcm, "<i2").astype(np.float32) / np.float32(32_767)
 
 
@@ -151,7 +161,7 @@ class TestSaysWhatUpstreamSays:
             )
             assert np.array_equal(ours(base, given), first) == (transcript is None)
             library.delete("bob")
-            assert isinstance(base.step([Open(0, 1, options)], [0])[-1], Failed)
+            assert isinstance(base.step([StartRequest(0, 1, options)], [0])[-1], FailedOutput)
 
     def test_however_the_text_is_split(self, ryan: Qwen3Engine) -> None:
         whole = speak(ryan, TEXT, options=RYAN)
@@ -169,11 +179,11 @@ def test_a_text_shorter_than_its_voices_reference_may_end_late(checkpoint: Check
         library.add(voice, {f"vector_{size}": np.ones(size, np.float32), "codes": codes})
         options = SpeechOptions("bob", seed=0, clean=False, sampling=GREEDY)
         at_once = ours(base, options, "Hi.")
-        outputs = base.step([Open(0, 1, options), Text(0, "H")], [0])
-        while outputs != [Starved(0, 1)]:
+        outputs = base.step([StartRequest(0, 1, options), AddText(0, "H")], [0])
+        while outputs != [StarvedOutput(0, 1)]:
             outputs = base.step([], [0])
-        assert base.step([Text(0, "i.")], [0]) == [Starved(0, 1)]
-        assert np.array_equal(frames_of(base, base.step([Text(0, "", last=True)], [0])), at_once)
+        assert base.step([AddText(0, "i.")], [0]) == [StarvedOutput(0, 1)]
+        assert np.array_equal(frames_of(base, base.step([AddText(0, "", last=True)], [0])), at_once)
 
 
 def with_clone(folder: Path, size: int, transcript: str, frames: int, *, name: str = "bob", value: float = 1.0) -> None:
@@ -254,7 +264,7 @@ def base(checkpoint: Checkpoints, tmp_path: Path) -> Iterator[tuple[Qwen3Engine,
         yield made, voices
 
 
-def to_the_end(made: Qwen3Engine, options: SpeechOptions) -> Output:
+def to_the_end(made: Qwen3Engine, options: SpeechOptions) -> StepOutput:
     """The last output of a request."""
     return speak(made, "Hello.", options=options).outputs[-1]
 
@@ -267,7 +277,7 @@ def test_a_vector_that_the_model_cannot_hold_reaches_nobody(base: tuple[Qwen3Eng
     good = SpeechOptions(seed=0, sampling=GREEDY, speaker_embedding=(0.1,) * size)
     alone = ours(made, good)
     failed = to_the_end(made, SpeechOptions(seed=0, speaker_embedding=(value,) * size))
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, FailedOutput)
     assert failed.code == "bad_message"
     assert np.array_equal(ours(made, good), alone)
 
@@ -279,7 +289,7 @@ def test_a_row_that_computed_what_is_not_finite_is_whole_again_for_the_next(endi
         state.codec.values[:, 0, 5] = math.nan
         state.frame.cache.values[:, 0, 200] = math.nan
         failed = speak(made, "Hello.", options=RYAN).outputs[-1]
-        assert isinstance(failed, Failed)
+        assert isinstance(failed, FailedOutput)
         assert np.array_equal(speak(made, "Hello.", options=RYAN).pcm, alone.pcm)
 
 
@@ -287,7 +297,7 @@ def test_a_transcript_that_leaves_no_room_for_speech_is_refused(base: tuple[Qwen
     made, voices = base
     with_clone(voices, made.info.models[0].vector_size or 0, "\N{NAZAR AMULET}" * 1_000, 20)
     failed = to_the_end(made, SpeechOptions("bob", seed=0))
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, FailedOutput)
     assert failed.code == "unsupported"
 
 
@@ -297,14 +307,14 @@ def test_a_transcript_longer_than_its_reference_says_nothing_before_there_is_tex
     made, voices = base
     with_clone(voices, made.info.models[0].vector_size or 0, "A transcript that is longer than that.", 3)
     ours(made, SpeechOptions("bob", seed=0))  # makes the voice ready
-    assert made.step([Open(0, 1, SpeechOptions("bob", seed=0))], []) == []
-    assert made.step([Text(0, " ")], [0]) == [Starved(0, 1)]
-    assert made.step([Text(0, "", last=True)], [0]) == [Done(0, 1)]
+    assert made.step([StartRequest(0, 1, SpeechOptions("bob", seed=0))], []) == []
+    assert made.step([AddText(0, " ")], [0]) == [StarvedOutput(0, 1)]
+    assert made.step([AddText(0, "", last=True)], [0]) == [DoneOutput(0, 1)]
 
 
 def test_a_language_that_another_model_speaks_is_refused(base: tuple[Qwen3Engine, Path]) -> None:
     failed = to_the_end(base[0], SpeechOptions(language="sichuan_dialect", seed=0))
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, FailedOutput)
     assert failed.code == "unsupported_language"
 
 
@@ -315,8 +325,8 @@ def test_clones_of_requests_that_have_left_are_not_made(base: tuple[Qwen3Engine,
     load, begun = made._voices.load, []
     made._voices.load = lambda cast: begun.append(cast) or load(cast)  # type: ignore[method-assign,func-returns-value]
     for epoch in range(100):
-        made.step([Open(0, epoch, SpeechOptions("bob", seed=0))], [])
-        made.step([Close(0)], [])
+        made.step([StartRequest(0, epoch, SpeechOptions("bob", seed=0))], [])
+        made.step([ReleaseSlot(0)], [])
     assert len(ours(made, SpeechOptions("bob", seed=0))) > 0
     assert len(begun) < 50
 
@@ -362,10 +372,10 @@ def test_others_that_join_pause_and_leave_change_nothing(ryan: Qwen3Engine) -> N
 
 def test_a_slot_that_is_given_to_another_starts_clean(ryan: Qwen3Engine) -> None:
     before = speak(ryan, TEXT, options=RYAN)
-    ryan.step([Open(0, 1, SpeechOptions("sohee", seed=1)), Text(0, "Something else entirely.")], [0])
+    ryan.step([StartRequest(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0])
     for _ in range(5):
         ryan.step([], [0])
-    ryan.step([Close(0)], [])
+    ryan.step([ReleaseSlot(0)], [])
     assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, before.pcm)
 
 
@@ -378,28 +388,28 @@ def test_the_same_seed_says_the_same_and_another_does_not(ryan: Qwen3Engine) -> 
 
 
 def test_a_row_without_text_waits_and_says_so(ryan: Qwen3Engine) -> None:
-    outputs = ryan.step([Open(0, 9, RYAN)], [])
+    outputs = ryan.step([StartRequest(0, 9, RYAN)], [])
     outputs += ryan.step([], [0])
-    assert outputs == [Starved(0, 9)]
-    said: list[Output] = []
+    assert outputs == [StarvedOutput(0, 9)]
+    said: list[StepOutput] = []
     for word in ("Hello", " world", " and"):
-        new = ryan.step([Text(0, word)], [0])
-        while new != [Starved(0, 9)]:
+        new = ryan.step([AddText(0, word)], [0])
+        while new != [StarvedOutput(0, 9)]:
             said += new
             new = ryan.step([], [0])
     assert said  # it spoke, and was never told to end
-    assert all(isinstance(one, Frame) for one in said)
-    ryan.step([Close(0)], [])
+    assert all(isinstance(one, FrameOutput) for one in said)
+    ryan.step([ReleaseSlot(0)], [])
 
 
 def test_all_of_a_text_is_spoken_before_its_flush_is_answered(ryan: Qwen3Engine) -> None:
     alone = speak(ryan, "Hello world.", options=RYAN)
     spoken = speak(ryan, "Hello world.", FLUSH, FLUSH, " And you?", FLUSH, options=RYAN)
-    flushed = [index for index, one in enumerate(spoken.outputs) if isinstance(one, Flushed)]
-    before = [one for one in spoken.outputs[: flushed[0]] if isinstance(one, Frame)]
+    flushed = [index for index, one in enumerate(spoken.outputs) if isinstance(one, FlushedOutput)]
+    before = [one for one in spoken.outputs[: flushed[0]] if isinstance(one, FrameOutput)]
     assert len(flushed) == 3
     assert b"".join(one.pcm for one in before) == alone.pcm.tobytes()
-    assert isinstance(spoken.outputs[-1], Done)
+    assert isinstance(spoken.outputs[-1], DoneOutput)
 
 
 PAUSED = replace(RYAN, breaks=True)
@@ -412,7 +422,7 @@ def test_a_pause_is_exact_silence_between_two_prompts(ryan: Qwen3Engine) -> None
     expected = [both.pcm[: len(alone.pcm)], np.zeros(12_000, np.int16), both.pcm[len(alone.pcm) :]]
     assert np.array_equal(paused.pcm, np.concatenate(expected))
     assert {len(frame) for frame in paused.frames[:-1]} == {3_840}
-    assert isinstance(paused.outputs[-1], Done)
+    assert isinstance(paused.outputs[-1], DoneOutput)
     assert not paused.outputs[-1].length
 
 
@@ -432,15 +442,15 @@ def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[str
 @pytest.mark.parametrize("between", ["", "Hi."])
 def test_pauses_are_made_as_they_are_played(ryan: Qwen3Engine, between: str) -> None:
     text = ('<break time="9s"/>' + between) * 200
-    outputs = ryan.step([Open(0, 1, PAUSED), Text(0, text, last=True)], [0])
+    outputs = ryan.step([StartRequest(0, 1, PAUSED), AddText(0, text, last=True)], [0])
     (row,) = ryan._slots.owners()
     most = 0
     for _ in range(400):
         outputs += ryan.step([], [0])
         assert row.outlet is not None
         most = max(most, row.outlet.ready)
-    ryan.step([Close(0)], [])
-    assert {type(output) for output in outputs} == {Frame}
+    ryan.step([ReleaseSlot(0)], [])
+    assert {type(output) for output in outputs} == {FrameOutput}
     assert most < 40 * 9_000 / 80  # what is read in one go
 
 
@@ -456,17 +466,17 @@ def test_another_speed_is_the_same_speech_in_its_share_of_the_time(ryan: Qwen3En
 
 def test_a_row_at_another_speed_that_has_no_text_gives_all_it_has_and_says_so(ryan: Qwen3Engine) -> None:
     options = replace(RYAN, speed=0.5)
-    plain = ryan.step([Open(0, 1, RYAN), Text(0, "Hello world and ")], [0])
-    while not isinstance(plain[-1], Starved):
+    plain = ryan.step([StartRequest(0, 1, RYAN), AddText(0, "Hello world and ")], [0])
+    while not isinstance(plain[-1], StarvedOutput):
         plain += ryan.step([], [0])
-    slow = ryan.step([Close(0), Open(0, 2, options), Text(0, "Hello world and ")], [0])
-    while not any(isinstance(one, Starved) for one in slow):
+    slow = ryan.step([ReleaseSlot(0), StartRequest(0, 2, options), AddText(0, "Hello world and ")], [0])
+    while not any(isinstance(one, StarvedOutput) for one in slow):
         slow += ryan.step([], [0])
-    assert isinstance(slow[-1], Starved)
-    assert ryan.step([], [0]) == [Starved(0, 2)]
-    frames = [sum(isinstance(one, Frame) for one in outputs) for outputs in (plain, slow)]
+    assert isinstance(slow[-1], StarvedOutput)
+    assert ryan.step([], [0]) == [StarvedOutput(0, 2)]
+    frames = [sum(isinstance(one, FrameOutput) for one in outputs) for outputs in (plain, slow)]
     assert frames[1] >= 2 * frames[0] - 2
-    ryan.step([Close(0)], [])
+    ryan.step([ReleaseSlot(0)], [])
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n \n", "\x07"])
@@ -497,15 +507,15 @@ def test_a_first_frame_that_is_silent_is_not_waited_for_and_the_next_is_as_it_wa
 def test_a_text_that_comes_whole_is_read_as_it_is_spoken(ryan: Qwen3Engine) -> None:
     sentence = "This is one of many sentences. "
     whole = speak(ryan, sentence * 4, options=RYAN)
-    outputs = ryan.step([Open(0, 1, RYAN), *(Text(0, sentence) for _ in range(3))], [0])
+    outputs = ryan.step([StartRequest(0, 1, RYAN), *(AddText(0, sentence) for _ in range(3))], [0])
     for _ in range(3):
         outputs += ryan.step([], [0])
     (row,) = ryan._slots.owners()
     assert not row.track.dry
-    outputs += ryan.step([Text(0, sentence, last=True)], [0])
-    while not isinstance(outputs[-1], Done):
+    outputs += ryan.step([AddText(0, sentence, last=True)], [0])
+    while not isinstance(outputs[-1], DoneOutput):
         outputs += ryan.step([], [0])
-    assert b"".join(output.pcm for output in outputs if isinstance(output, Frame)) == whole.pcm.tobytes()
+    assert b"".join(output.pcm for output in outputs if isinstance(output, FrameOutput)) == whole.pcm.tobytes()
 
 
 @contextmanager
@@ -542,28 +552,30 @@ class TestAStepIsUnderWayWhileTheNextBegins:
         expected = speak(ryan, TEXT, options=RYAN)
         with overlapped(ryan):
             for _ in range(2):
-                ryan.step([Open(0, 1, SpeechOptions("sohee", seed=1)), Text(0, "Something else entirely.")], [0])
+                ryan.step(
+                    [StartRequest(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0]
+                )
                 ryan.step([], [0])
                 assert ryan.under_way_s() is not None
-                ryan.step([Close(0)], [])
+                ryan.step([ReleaseSlot(0)], [])
                 assert ryan.under_way_s() is None
-            ryan.step([Open(0, 1, SpeechOptions("sohee", seed=1)), Text(0, "Something else entirely.")], [0])
+            ryan.step([StartRequest(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0])
             ryan.step([], [0])
-            outputs = ryan.step([Close(0), Open(0, 100, RYAN), Text(0, TEXT, last=True)], [0])
-            while not outputs or not isinstance(outputs[-1], Done):
+            outputs = ryan.step([ReleaseSlot(0), StartRequest(0, 100, RYAN), AddText(0, TEXT, last=True)], [0])
+            while not outputs or not isinstance(outputs[-1], DoneOutput):
                 outputs += ryan.step([], [0])
         assert {output.epoch for output in outputs} == {100}
-        assert b"".join(output.pcm for output in outputs if isinstance(output, Frame)) == expected.pcm.tobytes()
+        assert b"".join(output.pcm for output in outputs if isinstance(output, FrameOutput)) == expected.pcm.tobytes()
 
     def test_a_step_that_is_done_is_not_waited_for(self, ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         """However long it was expected to take."""
         monkeypatch.setattr(ryan._pace, "wait_s", lambda now: 60.0)
         with overlapped(ryan):
-            ryan.step([Open(0, 1, RYAN), Text(0, TEXT)], [0])
+            ryan.step([StartRequest(0, 1, RYAN), AddText(0, TEXT)], [0])
             assert ryan.under_way_s() == 0
             monkeypatch.setattr(Launched, "ready", lambda launched: False)
             assert 0 < (ryan.under_way_s() or 0) < 0.01
-            ryan.step([Close(0)], [])
+            ryan.step([ReleaseSlot(0)], [])
 
     def test_a_full_cache_ends_the_stream_behind_its_last_frame(self, checkpoint: Checkpoints) -> None:
         with engine(checkpoint("custom_voice"), slots=1, positions=64) as small:
@@ -571,7 +583,7 @@ class TestAStepIsUnderWayWhileTheNextBegins:
             with overlapped(small):
                 spoken = speak(small, "word " * 60, options=RYAN)
         assert spoken.kinds == plain.kinds
-        assert isinstance(plain.outputs[-1], Done)
+        assert isinstance(plain.outputs[-1], DoneOutput)
         assert plain.outputs[-1].length
         assert np.array_equal(spoken.pcm, plain.pcm)
 
@@ -579,14 +591,14 @@ class TestAStepIsUnderWayWhileTheNextBegins:
 def test_speech_that_runs_away_is_cut(checkpoint: Checkpoints) -> None:
     with engine(checkpoint("custom_voice"), slots=1) as endless:  # random weights hardly ever say their end
         spoken = speak(endless, "a", options=RYAN)
-    assert isinstance(spoken.outputs[-1], Done)
+    assert isinstance(spoken.outputs[-1], DoneOutput)
     assert spoken.outputs[-1].length
 
 
 def test_a_full_cache_ends_the_stream(checkpoint: Checkpoints) -> None:
     with engine(checkpoint("custom_voice"), positions=64) as small:
         spoken = speak(small, "Hello world, how are you? " * 20, options=RYAN)
-        assert isinstance(spoken.outputs[-1], Done)
+        assert isinstance(spoken.outputs[-1], DoneOutput)
         assert spoken.outputs[-1].length
         assert len(spoken.frames) == 64 - 9
 
@@ -638,12 +650,12 @@ class TestSharedCache:
     ) -> None:
         pages(16)
         with engine(ending("custom_voice")) as shared:
-            shared.step([Open(0, 1, RYAN), Text(0, TEXT)], [0])
-            assert any(isinstance(one, Frame) for one in shared.step([], [0]))
+            shared.step([StartRequest(0, 1, RYAN), AddText(0, TEXT)], [0])
+            assert any(isinstance(one, FrameOutput) for one in shared.step([], [0]))
             for _ in range(3):
-                assert not shared.step([Open(1, 2, RYAN), Text(1, TEXT, last=True)], [1])
-            later = shared.step([Close(0)], [1])
-            assert any(isinstance(one, Frame) for one in later)
+                assert not shared.step([StartRequest(1, 2, RYAN), AddText(1, TEXT, last=True)], [1])
+            later = shared.step([ReleaseSlot(0)], [1])
+            assert any(isinstance(one, FrameOutput) for one in later)
 
 
 @pytest.mark.parametrize(
@@ -659,7 +671,7 @@ class TestSharedCache:
 def test_what_cannot_be_spoken_fails_alone(ryan: Qwen3Engine, options: SpeechOptions, code: str) -> None:
     spoken = speak_all(ryan, {0: Script([TEXT], RYAN), 1: Script([TEXT], options)})
     failed = spoken[1].outputs[-1]
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, FailedOutput)
     assert failed.code == code
     assert np.array_equal(spoken[0].pcm, speak(ryan, TEXT, options=RYAN).pcm)
 
@@ -672,23 +684,23 @@ def test_a_long_prompt_is_computed_in_parts_while_others_speak(
         expected = ours(whole, styled)
     monkeypatch.setattr("agent_tts.engine.qwen3.graphs.CPU_ENTRIES", 16)
     with engine(checkpoint("custom_voice"), slots=2) as sliced:
-        sliced.step([Open(1, 2, RYAN), Text(1, TEXT)], [1])
-        outputs = sliced.step([Open(0, 1, styled), Text(0, TEXT, last=True)], [0, 1])
+        sliced.step([StartRequest(1, 2, RYAN), AddText(1, TEXT)], [1])
+        outputs = sliced.step([StartRequest(0, 1, styled), AddText(0, TEXT, last=True)], [0, 1])
         while not any(one.slot == 0 for one in outputs):
-            assert [type(one) for one in outputs if one.slot == 1] == [Frame]
+            assert [type(one) for one in outputs if one.slot == 1] == [FrameOutput]
             outputs = sliced.step([], [0, 1])
-        sliced.step([Close(1)], [])
+        sliced.step([ReleaseSlot(1)], [])
         assert_same(frames_of(sliced, [one for one in outputs if one.slot == 0]), expected)
 
 
 def speaking(made: Qwen3Engine, count: int) -> list[int]:
     """How many of some slots that open together speak in the first steps, until all do."""
-    inputs = [one for slot in range(count) for one in (Open(slot, slot, RYAN), Text(slot, TEXT, last=True))]
+    inputs = [one for slot in range(count) for one in (StartRequest(slot, slot, RYAN), AddText(slot, TEXT, last=True))]
     spoke: list[int] = []
     while not spoke or spoke[-1] < count:
-        spoke.append(sum(isinstance(one, Frame) for one in made.step(inputs, range(count))))
+        spoke.append(sum(isinstance(one, FrameOutput) for one in made.step(inputs, range(count))))
         inputs = []
-    made.step([Close(slot) for slot in range(count)], [])
+    made.step([ReleaseSlot(slot) for slot in range(count)], [])
     return spoke
 
 
@@ -711,11 +723,11 @@ def test_who_leaves_before_its_prompt_is_computed_leaves_nothing_behind(checkpoi
         alone = ours(made, RYAN)
         queue = made._models[0]._loaded.admission._queue
         for steps in range(3):
-            made.step([Open(0, 1, STYLED), Text(0, TEXT, last=True)], [0])
+            made.step([StartRequest(0, 1, STYLED), AddText(0, TEXT, last=True)], [0])
             for _ in range(steps):
                 assert made.step([], [0]) == []
             assert bool(queue) == (steps < 2)
-            made.step([Close(0)], [])
+            made.step([ReleaseSlot(0)], [])
             assert not queue
             assert np.array_equal(ours(made, RYAN), alone)
 
@@ -726,15 +738,15 @@ def test_who_has_begun_takes_nobodys_turn_and_waits_for_none(
     monkeypatch.setattr("agent_tts.engine.qwen3.engine.JOINS_PER_STEP", 1)
 
     def come(slot: int, options: SpeechOptions, run: list[int]) -> list[int]:
-        outputs = made.step([Open(slot, slot, options), Text(slot, TEXT, last=True)], run)
-        return sorted(one.slot for one in outputs if isinstance(one, Frame))
+        outputs = made.step([StartRequest(slot, slot, options), AddText(slot, TEXT, last=True)], run)
+        return sorted(one.slot for one in outputs if isinstance(one, FrameOutput))
 
     with engine(checkpoint("custom_voice"), slots=3) as made:
         ours(made, RYAN)
         assert come(0, STYLED, [0]) == []
         assert come(1, RYAN, [0, 1]) == [1]
         assert come(2, RYAN, [2, 0, 1]) == [1, 2]
-        assert sorted(one.slot for one in made.step([], [0, 1, 2]) if isinstance(one, Frame)) == [0, 1, 2]
+        assert sorted(one.slot for one in made.step([], [0, 1, 2]) if isinstance(one, FrameOutput)) == [0, 1, 2]
 
 
 class TestSeveralModels:

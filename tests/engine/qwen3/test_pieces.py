@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.bench.checkpoint_tokenizer import write_tokenizer
-from agent_tts.engine.base import Open, Text
+from agent_tts.engine.base import AddText, StartRequest
 from agent_tts.engine.qwen3.pieces import PIECE_CHARS, PieceFeed
 from agent_tts.events import SpeechOptions
 from agent_tts.text.tokens import Tokenizer
@@ -27,7 +27,7 @@ Spoken = list[tuple[list[int], int]]  # of each piece: its tokens, and the flush
 
 def pieces(tokenizer: Tokenizer, parts: Sequence[str | None], *, clean: bool = False) -> Spoken:
     """The pieces of a text that comes in parts; None is a flush. Tokens are taken as soon as there are any."""
-    track = PieceFeed(Open(0, 1, SpeechOptions(clean=clean)), tokenizer.feed())
+    track = PieceFeed(StartRequest(0, 1, SpeechOptions(clean=clean)), tokenizer.feed())
     taken: list[int] = []
     spoken: Spoken = []
 
@@ -47,9 +47,9 @@ def pieces(tokenizer: Tokenizer, parts: Sequence[str | None], *, clean: bool = F
                 return
 
     for part in parts:
-        track.take_text(Text(0, part or "", flush=part is None))
+        track.take_text(AddText(0, part or "", flush=part is None))
         take()
-    track.take_text(Text(0, "", last=True))
+    track.take_text(AddText(0, "", last=True))
     take()
     assert track.ended
     return spoken
@@ -93,8 +93,8 @@ def test_a_text_is_one_piece_as_long_as_a_model_can_speak_it_in_one_go(tokenizer
 
 
 def test_a_long_text_is_read_a_chunk_at_a_time(tokenizer: Tokenizer) -> None:
-    track = PieceFeed(Open(0, 1, SpeechOptions()), tokenizer.feed())
-    track.take_text(Text(0, "word " * 4_000, last=True))
+    track = PieceFeed(StartRequest(0, 1, SpeechOptions()), tokenizer.feed())
+    track.take_text(AddText(0, "word " * 4_000, last=True))
     track.read()
     assert 0 < len(track.pieces[0].tokens) < 1_000
     assert not track.dry
@@ -124,7 +124,7 @@ def test_pauses_and_flushes_keep_their_order(
     tokenizer: Tokenizer, parts: list[str | None], expected: list[object], at_once: bool
 ) -> None:
     """However late what is read is spoken."""
-    track = PieceFeed(Open(0, 1, SpeechOptions(breaks=True)), tokenizer.feed())
+    track = PieceFeed(StartRequest(0, 1, SpeechOptions(breaks=True)), tokenizer.feed())
     found: list[object] = []
 
     def speak() -> None:
@@ -133,9 +133,9 @@ def test_pauses_and_flushes_keep_their_order(
             found.extend([*[1_000] * (piece.rest_ms // 1_000), *["flush"] * piece.flushes])
 
     for part in parts:
-        track._read(Text(0, part or "", flush=part is None))
+        track._read(AddText(0, part or "", flush=part is None))
         if not at_once:
             speak()
-    track._read(Text(0, "", last=True))
+    track._read(AddText(0, "", last=True))
     speak()
     assert found == expected
