@@ -20,7 +20,7 @@ class AudioChunk(NamedTuple):
     base64: bool = False  # framing
 
 
-class Codec(Protocol):
+class ProtocolAdapter(Protocol):
     """The language of one connection. Pure: it keeps what its language needs to remember, and does no I/O."""
 
     # Set when the connection is to be closed after what was encoded last: (WebSocket close code, reason).
@@ -48,8 +48,8 @@ class Codec(Protocol):
 
 
 @runtime_checkable
-class QueueingCodec(Codec, Protocol):
-    """A codec that holds messages of the client back until the session has told something."""
+class QueueingAdapter(ProtocolAdapter, Protocol):
+    """A adapter that holds messages of the client back until the session has told something."""
 
     def follow(self) -> Iterable[Message]:
         """What the session is to be told now. Asked for after whatever was encoded.

@@ -323,21 +323,21 @@ def header(context_no: int, first_sample: int, flags: int) -> bytes:
     return HEADER.pack(VERSION, KIND_AUDIO, flags, context_no, first_sample)
 
 
-class NativeCodec:
+class NativeAdapter:
     """This protocol itself."""
 
     closing: tuple[int, str] | None = None
 
     def begin(self) -> Iterator[Message]:
-        """See `Codec.begin`."""
+        """See `ProtocolAdapter.begin`."""
         yield from ()
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
-        """See `Codec.decode`."""
+        """See `ProtocolAdapter.decode`."""
         yield load(data)
 
     def encode(self, item: Message | AudioChunk) -> tuple[str | bytes]:
-        """See `Codec.encode`."""
+        """See `ProtocolAdapter.encode`."""
         if not isinstance(item, AudioChunk):
             return (dump(item),)
         if not item.base64:

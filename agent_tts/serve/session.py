@@ -152,7 +152,7 @@ class Session:
     # ------------------------------------------------------------ the carrier's side
 
     def receive(self, messages: Iterable[Message]) -> None:
-        """Take what the client has sent, as a codec has decoded it; a mistake is answered, and ends this taking.
+        """Take what the client has sent, as a adapter has decoded it; a mistake is answered, and ends this taking.
 
         Raises:
             SlowConsumer: the client asks and asks and does not read the answers.

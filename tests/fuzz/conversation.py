@@ -10,7 +10,7 @@ from starlette.websockets import WebSocket
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.events import EngineCommand, EngineEvent
-from agent_tts.protocol.adapter import Codec
+from agent_tts.protocol.adapter import ProtocolAdapter
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
@@ -67,11 +67,11 @@ class Conversation:
             self.link.turn()
         self.link.now += seconds
 
-    def told(self, codec: Codec) -> Iterator[str | bytes]:
+    def told(self, adapter: ProtocolAdapter) -> Iterator[str | bytes]:
         """All that the client is told now, in its language."""
-        while codec.closing is None and (item := self.session.poll()) is not None:
-            yield from codec.encode(item)
-            if (follow := getattr(codec, "follow", None)) is not None:  # of a codec that holds messages back
+        while adapter.closing is None and (item := self.session.poll()) is not None:
+            yield from adapter.encode(item)
+            if (follow := getattr(adapter, "follow", None)) is not None:  # of a adapter that holds messages back
                 self.session.receive(follow())
 
     def lose_engine(self) -> None:
@@ -80,8 +80,8 @@ class Conversation:
         self.link.loop = create_loop(SETTINGS, lambda: self.link.now)
 
 
-def codec_of(conversation: Conversation, dialect: Dialect, path: str, query: str = "") -> Codec:
-    """A codec for a connection to a path with a query."""
+def codec_of(conversation: Conversation, dialect: Dialect, path: str, query: str = "") -> ProtocolAdapter:
+    """A adapter for a connection to a path with a query."""
 
     class App:
         class state:
@@ -97,6 +97,6 @@ def codec_of(conversation: Conversation, dialect: Dialect, path: str, query: str
     }
 
     async def unused(*_: object) -> Any:
-        raise AssertionError("a codec does no I/O")
+        raise AssertionError("a adapter does no I/O")
 
-    return dialect.make_codec(WebSocket(scope, unused, unused))
+    return dialect.make_adapter(WebSocket(scope, unused, unused))

@@ -58,18 +58,18 @@ def converse(path: str, lines: list[bytes]) -> list[str | bytes]:
     query = ""
     if lines and lines[0].startswith(QUERY):
         query = text_of(lines.pop(0)[1:])
-    codec = codec_of(conversation, LANGUAGES[path], path, query)
+    adapter = codec_of(conversation, LANGUAGES[path], path, query)
     told: list[str | bytes] = []
     with contextlib.suppress(SlowConsumer):
-        conversation.session.receive(codec.begin())
+        conversation.session.receive(adapter.begin())
         for line in lines:
             if line.startswith(TURN):
                 conversation.turn(*STEPS[len(line) % len(STEPS)])
-                told += conversation.told(codec)
+                told += conversation.told(adapter)
             else:
                 spoken = line[1:] if line.startswith(BINARY) else text_of(line)
-                conversation.session.receive(codec.decode(spoken))
-        told += conversation.told(codec)
+                conversation.session.receive(adapter.decode(spoken))
+        told += conversation.told(adapter)
     conversation.session.close()
     conversation.turn(3, 0.0)
     assert conversation.service.speaking == 0, "a context outlives its connection"

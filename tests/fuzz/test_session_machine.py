@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from agent_tts import events
 from agent_tts.events import EngineReady
 from agent_tts.protocol.adapter import AudioChunk, Message
-from agent_tts.protocol.v1 import NativeCodec
+from agent_tts.protocol.v1 import NativeAdapter
 from agent_tts.speech import utterance as speech_session
 from tests.fuzz.conversation import Conversation
 
@@ -69,7 +69,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(junk=st.text(max_size=20) | st.binary(max_size=20))
     def junk(self, junk: str | bytes) -> None:
-        self.session.receive(NativeCodec().decode(junk))
+        self.session.receive(NativeAdapter().decode(junk))
 
     @rule(steps=st.integers(1, 5), seconds=st.sampled_from([0.0, 0.08, 1.0, 4.0]))
     def engine(self, steps: int, seconds: float) -> None:

@@ -16,7 +16,7 @@ from agent_tts.engine.factory import create_loop
 from agent_tts.events import FRAME_SAMPLES
 from agent_tts.ipc.in_process import LocalEngine
 from agent_tts.protocol.adapter import AudioChunk
-from agent_tts.protocol.v1 import NativeCodec
+from agent_tts.protocol.v1 import NativeAdapter
 from agent_tts.serve import session as session_module
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.node import Node
@@ -538,11 +538,11 @@ async def test_other_encodings_are_whole_and_in_order(encoding: str, rate: int, 
 async def test_framing_is_a_header_or_base64() -> None:
     async with running() as peer:
         await say(peer, "t1", "Hello")
-        (message,) = NativeCodec().encode(peer.audio["t1"][0])
+        (message,) = NativeAdapter().encode(peer.audio["t1"][0])
         assert isinstance(message, bytes)
         assert struct.unpack("<BBHIQ", message[:16]) == (1, 1, 0, 1, 0)
         await say(peer, "t2", "Hello", output={"framing": "base64"})
-        (text,) = NativeCodec().encode(peer.audio["t2"][0])
+        (text,) = NativeAdapter().encode(peer.audio["t2"][0])
         assert isinstance(text, str)
         assert json.loads(text)["context_id"] == "t2"
 
@@ -621,7 +621,7 @@ async def test_ping_and_nonsense_are_answered() -> None:
     async with running() as peer:
         peer.send("ping", t=5)
         assert (await peer.until("pong"))["t"] == 5
-        peer.session.receive(NativeCodec().decode("nonsense"))
+        peer.session.receive(NativeAdapter().decode("nonsense"))
         assert (await peer.until("error"))["code"] == "bad_message"
 
 

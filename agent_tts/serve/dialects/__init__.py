@@ -1,1 +1,1 @@
-"""Other vendors' protocols, so that their clients work with only the URL changed: a codec each over one session."""
+"""Other vendors' protocols, so that their clients work with only the URL changed: a adapter each over one session."""

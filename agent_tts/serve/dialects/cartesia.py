@@ -42,8 +42,8 @@ class _Context:
     is_cancelled: bool = False
 
 
-class CartesiaCodec:
-    """See `Codec`.
+class CartesiaAdapter:
+    """See `ProtocolAdapter`.
 
     An error ends its context: later text for it is dropped, up to what would have ended it. After a pause that was too
     long for an open context, all has been spoken: later text goes on in a new one.
@@ -61,13 +61,13 @@ class CartesiaCodec:
         self._request_id = ""
 
     def begin(self) -> Iterator[Message]:
-        """See `Codec.begin`."""
+        """See `ProtocolAdapter.begin`."""
         yield from ()
 
     # ------------------------------------------------------------ from the client
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
-        """See `Codec.decode`."""
+        """See `ProtocolAdapter.decode`."""
         fields = protocol.load(data)
         try:
             message = Generation.model_validate(fields)
@@ -149,7 +149,7 @@ class CartesiaCodec:
     # ------------------------------------------------------------ to the client
 
     def encode(self, item: Message | AudioChunk) -> Iterable[str]:
-        """See `Codec.encode`."""
+        """See `ProtocolAdapter.encode`."""
         if isinstance(item, AudioChunk):
             context = self._contexts.get(item.context_id)
             return () if context is None else context.events.audio(item.payload, item.first_sample)

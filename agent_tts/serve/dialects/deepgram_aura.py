@@ -22,12 +22,12 @@ from agent_tts.serve.dialects.turns import Turns
 
 TYPES = ("Speak", "Flush", "Clear", "Close")
 
-# What the session echoes to the codec, so that answers that need no work keep their place among the others.
+# What the session echoes to the adapter, so that answers that need no work keep their place among the others.
 CLEARED, FLUSHED, PROCEED = "Cleared", "Flushed", "proceed"
 
 
-class AuraCodec:
-    """See `codec.QueueingCodec`."""
+class AuraAdapter:
+    """See `adapter.QueueingAdapter`."""
 
     def __init__(self, query: Mapping[str, str], aliases: Mapping[str, str]) -> None:
         self.closing: tuple[int, str] | None = None
@@ -38,11 +38,11 @@ class AuraCodec:
         self._answers = 0
 
     def begin(self) -> Iterator[Message]:
-        """See `Codec.begin`."""
+        """See `Adapter.begin`."""
         yield protocol.build("session.update", session=session_of(check(Query, self._query), self._aliases))
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
-        """See `Codec.decode`."""
+        """See `Adapter.decode`."""
         message = protocol.load(data)
         match message.get("type"):
             case "Speak":
@@ -64,11 +64,11 @@ class AuraCodec:
                 raise UnknownType(f"type is one of {', '.join(TYPES)}")
 
     def follow(self) -> Iterable[Message]:
-        """See `QueueingCodec.follow`."""
+        """See `QueueingAdapter.follow`."""
         return self._turns.follow()
 
     def encode(self, item: Message | AudioChunk) -> list[str | bytes]:
-        """See `Codec.encode`."""
+        """See `Adapter.encode`."""
         if isinstance(item, AudioChunk):
             return [item.payload] if item.payload and self._turns.of(item.context_id) is not None else []
         told: list[Message] = []

@@ -42,7 +42,7 @@ WARNINGS = {
     "INVALID_INTERRUPT_OFFSET": "playback_offset lies before that of an earlier Interrupt",
 }
 
-# What the session echoes to the codec, so that answers that need no work keep their place among the others.
+# What the session echoes to the adapter, so that answers that need no work keep their place among the others.
 WARNING, SPEED_REFUSED, PROCEED = "warning ", "speed ", "proceed"
 
 
@@ -71,8 +71,8 @@ class Interrupt(BaseModel):
     playback_offset: PlaybackOffset | None = None
 
 
-class FluxCodec:
-    """See `codec.QueueingCodec`.
+class FluxAdapter:
+    """See `adapter.QueueingAdapter`.
 
     Positions are milliseconds of the session's audio: what was spoken of all turns before, and of an interrupted one
     what was heard.
@@ -101,11 +101,11 @@ class FluxCodec:
     # ------------------------------------------------------------ from the client
 
     def begin(self) -> Iterator[Message]:
-        """See `Codec.begin`."""
+        """See `Adapter.begin`."""
         yield protocol.build("session.update", session=session_of(check(Query, self._query), self._aliases))
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
-        """See `Codec.decode`."""
+        """See `Adapter.decode`."""
         message = protocol.load(data)
         if self._is_leaving:
             return
@@ -133,7 +133,7 @@ class FluxCodec:
                 raise UnknownType(f"type is one of {', '.join(TYPES)}")
 
     def follow(self) -> Iterable[Message]:
-        """See `QueueingCodec.follow`."""
+        """See `QueueingAdapter.follow`."""
         return self._turns.follow()
 
     def _interrupt(self, offset: PlaybackOffset | None) -> Iterator[Message]:
@@ -160,7 +160,7 @@ class FluxCodec:
     # ------------------------------------------------------------ to the client
 
     def encode(self, item: Message | AudioChunk) -> list[str | bytes]:
-        """See `Codec.encode`."""
+        """See `Adapter.encode`."""
         if isinstance(item, AudioChunk):
             return [item.payload] if item.payload and self._turns.of(item.context_id) is not None else []
         told: list[Message] = []

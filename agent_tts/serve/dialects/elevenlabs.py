@@ -71,8 +71,8 @@ class _Waiting:
         return message
 
 
-class MultiStreamCodec:
-    """`multi-stream-input`: many contexts on one connection. See `QueueingCodec`.
+class MultiStreamAdapter:
+    """`multi-stream-input`: many contexts on one connection. See `QueueingAdapter`.
 
     Text for a name that was closed, and is spoken to its end, waits for that end.
     A context that fails gets an error and its end; a message or a query that cannot be understood ends the connection,
@@ -113,7 +113,7 @@ class MultiStreamCodec:
         self._is_leaving = False
 
     def begin(self) -> Iterator[Message]:
-        """See `Codec.begin`; it raises nothing."""
+        """See `ProtocolAdapter.begin`; it raises nothing."""
         try:
             query = parse_query(self._query)
             session = query.session(self._voice)
@@ -128,7 +128,7 @@ class MultiStreamCodec:
     # ------------------------------------------------------------ from the client
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
-        """See `Codec.decode`."""
+        """See `ProtocolAdapter.decode`."""
         message = self._parse(data)
         if self._is_leaving:
             return
@@ -140,7 +140,7 @@ class MultiStreamCodec:
             yield from self._obey(message)
 
     def follow(self) -> Iterator[Message]:
-        """See `QueueingCodec.follow`."""
+        """See `QueueingAdapter.follow`."""
         for name, waiting in list(self._waiting.items()):
             while waiting.messages and not self._is_behind(waiting.messages[0]):
                 yield from self._obey(waiting.take())
@@ -287,7 +287,7 @@ class MultiStreamCodec:
     # ------------------------------------------------------------ to the client
 
     def encode(self, item: Message | AudioChunk) -> Iterable[str]:
-        """See `Codec.encode`."""
+        """See `ProtocolAdapter.encode`."""
         if isinstance(item, AudioChunk):
             context = self._open.get(item.context_id)
             return () if context is None else self._audio(context, item)
@@ -374,11 +374,11 @@ class MultiStreamCodec:
         return _dump(fields | {"contextId": context.name})
 
 
-class StreamCodec(MultiStreamCodec):
-    """`stream-input`: one utterance, which ends with an empty text and takes its connection along. See `Codec`."""
+class StreamAdapter(MultiStreamAdapter):
+    """`stream-input`: one utterance, which ends with an empty text and takes its connection along. See `ProtocolAdapter`."""
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
-        """See `Codec.decode`."""
+        """See `ProtocolAdapter.decode`."""
         message = self._parse(data).model_copy(update={"context_id": None})
         if self._is_leaving:
             return

@@ -210,9 +210,9 @@ def file_of(output_format: str, allowed: tuple[str, ...] = FILE_FORMATS) -> File
     """
     if output_format not in allowed:
         raise UnsupportedFormat(f"output_format is one of {', '.join(allowed)}")
-    codec, rate, *kbps = output_format.split("_")
+    adapter, rate, *kbps = output_format.split("_")
     bit_rate = int(kbps[0]) * 1_000 if kbps else None
-    return File(_ENCODINGS[codec], int(rate), bit_rate, codec == "wav", CONTENT_TYPES[codec])
+    return File(_ENCODINGS[adapter], int(rate), bit_rate, adapter == "wav", CONTENT_TYPES[adapter])
 
 
 def _refusal(error: ValidationError) -> SpeechError:

@@ -7,42 +7,46 @@ from starlette.websockets import WebSocket
 
 from agent_tts.config.settings import Settings
 from agent_tts.serve.dialects import cartesia_http, deepgram_http, elevenlabs_http
-from agent_tts.serve.dialects.cartesia import CartesiaCodec
-from agent_tts.serve.dialects.deepgram_aura import AuraCodec
-from agent_tts.serve.dialects.deepgram_flux import FluxCodec
-from agent_tts.serve.dialects.elevenlabs import MultiStreamCodec, StreamCodec
-from agent_tts.serve.dialects.vllm_omni import VllmOmniCodec
+from agent_tts.serve.dialects.cartesia import CartesiaAdapter
+from agent_tts.serve.dialects.deepgram_aura import AuraAdapter
+from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
+from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
+from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from agent_tts.serve.node import Node
 from agent_tts.serve.transports.websocket import Dialect
 
 # The dialect of each WebSocket path.
 STREAMS: dict[str, Dialect] = {
-    "/tts/websocket": Dialect("cartesia", lambda client: CartesiaCodec(_settings(client).limits), key_query="api_key"),
+    "/tts/websocket": Dialect(
+        "cartesia", lambda client: CartesiaAdapter(_settings(client).limits), key_query="api_key"
+    ),
     "/v1/speak": Dialect(
         "aura",
-        lambda client: AuraCodec(client.query_params, _settings(client).voice_aliases),
+        lambda client: AuraAdapter(client.query_params, _settings(client).voice_aliases),
         denies=True,
         denial_header="dg-error",
     ),
     "/v2/speak": Dialect(
         "flux",
-        lambda client: FluxCodec(client.query_params, _settings(client).voice_aliases),
+        lambda client: FluxAdapter(client.query_params, _settings(client).voice_aliases),
         denies=True,
         denial_header="dg-error",
     ),
     elevenlabs_http.PATH + "/stream-input": Dialect(
         "elevenlabs",
-        lambda client: StreamCodec(client.path_params["voice_id"], client.query_params, _settings(client).limits),
+        lambda client: StreamAdapter(client.path_params["voice_id"], client.query_params, _settings(client).limits),
         key_query="authorization",
         denies=True,
     ),
     elevenlabs_http.PATH + "/multi-stream-input": Dialect(
         "elevenlabs",
-        lambda client: MultiStreamCodec(client.path_params["voice_id"], client.query_params, _settings(client).limits),
+        lambda client: MultiStreamAdapter(
+            client.path_params["voice_id"], client.query_params, _settings(client).limits
+        ),
         key_query="authorization",
         denies=True,
     ),
-    "/v1/audio/speech/stream": Dialect("vllm_omni", lambda _: VllmOmniCodec()),
+    "/v1/audio/speech/stream": Dialect("vllm_omni", lambda _: VllmOmniAdapter()),
 }
 
 

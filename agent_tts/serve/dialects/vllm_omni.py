@@ -100,8 +100,8 @@ class _Utterance:
         return f"utterance-{self.index}"
 
 
-class VllmOmniCodec:
-    """See `QueueingCodec`. Messages that come while a complete utterance is spoken wait for its end."""
+class VllmOmniAdapter:
+    """See `QueueingAdapter`. Messages that come while a complete utterance is spoken wait for its end."""
 
     def __init__(self) -> None:
         self.closing: tuple[int, str] | None = None
@@ -120,13 +120,13 @@ class VllmOmniCodec:
         self._notes: deque[str] = deque()
 
     def begin(self) -> Iterator[Message]:
-        """See `Codec.begin`."""
+        """See `ProtocolAdapter.begin`."""
         yield from ()
 
     # ------------------------------------------------------------ from the client
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
-        """See `Codec.decode`."""
+        """See `ProtocolAdapter.decode`."""
         message = protocol.load(data)
         if message.get("type") == "input.cancel":
             yield from self._cancel()
@@ -136,7 +136,7 @@ class VllmOmniCodec:
             yield from self._obey(message)
 
     def follow(self) -> Iterator[Message]:
-        """See `QueueingCodec.follow`."""
+        """See `QueueingAdapter.follow`."""
         if self._failed is not None:
             context_id, self._failed = self._failed, None
             yield protocol.build("context.cancel", context_id=context_id)
@@ -227,7 +227,7 @@ class VllmOmniCodec:
     # ------------------------------------------------------------ to the client
 
     def encode(self, item: Message | AudioChunk) -> Iterable[str | bytes]:
-        """See `Codec.encode`."""
+        """See `ProtocolAdapter.encode`."""
         utterance = self._utterance
         if isinstance(item, AudioChunk):
             return () if utterance is None or utterance.context_id != item.context_id else _audio(utterance, item)

@@ -71,7 +71,7 @@ class RtcPeer:
         self._permit = contextlib.ExitStack()
         self._permit.enter_context(node.guard.admit(client))
         self._session = Session(node, "rtc", playout=self._track)
-        self._codec = protocol.NativeCodec()
+        self._adapter = protocol.NativeAdapter()
         self._session.waker = self._wake.set
         # Unguessable; names the peer in DELETE and in session.created.
         self.id = self._session.id
@@ -212,7 +212,7 @@ class RtcPeer:
             return
         self._pings = self._pings or _is_ping(data)
         try:
-            self._session.receive(self._codec.decode(data))
+            self._session.receive(self._adapter.decode(data))
         except SlowConsumer as error:
             self._node.metrics.refused.labels(error.code).inc()
             self.hang_up(error.message)

@@ -1,4 +1,4 @@
-"""One session on one WebSocket, with a single reader and a single writer, in any language that has a codec."""
+"""One session on one WebSocket, with a single reader and a single writer, in any language that has a adapter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from agent_tts.errors import Draining, SlowConsumer, SpeechError
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Codec, QueueingCodec
+from agent_tts.protocol.adapter import ProtocolAdapter, QueueingAdapter
 from agent_tts.serve.limits import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
@@ -35,14 +35,14 @@ class Dialect:
     """The language of a route."""
 
     name: str  # in metrics
-    make_codec: Callable[[WebSocket], Codec]  # for a new connection, by its path and query; never fails
+    make_adapter: Callable[[WebSocket], ProtocolAdapter]  # for a new connection, by its path and query; never fails
     subprotocol: str | None = None
     key_query: str | None = None  # a query parameter that may carry the API key, where clients give it so
     denies: bool = False  # refused before it is a WebSocket, by an HTTP status; otherwise by a message and a close code
     denial_header: str | None = None  # of such a refusal, in which clients look for its reason
 
 
-NATIVE = Dialect("websocket", lambda _: protocol.NativeCodec(), protocol.SUBPROTOCOL)
+NATIVE = Dialect("websocket", lambda _: protocol.NativeAdapter(), protocol.SUBPROTOCOL)
 
 
 class StreamEndpoint:
@@ -55,7 +55,7 @@ class StreamEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         websocket = WebSocket(scope, receive, send)
         dialect = self._dialect
-        codec = dialect.make_codec(websocket)
+        adapter = dialect.make_adapter(websocket)
         if not dialect.denies:
             await self._accept(websocket)
         try:
@@ -67,13 +67,13 @@ class StreamEndpoint:
             with self._node.guard.admit(client):
                 if dialect.denies:
                     await self._accept(websocket)
-                await Connection(self._node, websocket, send, dialect, codec).run()
+                await Connection(self._node, websocket, send, dialect, adapter).run()
         except SpeechError as error:
             self._node.metrics.refused.labels(error.code).inc()
             if websocket.application_state is WebSocketState.CONNECTING:
                 await self._deny(websocket, error)
             else:
-                await self._refuse(websocket, codec, error)
+                await self._refuse(websocket, adapter, error)
 
     async def _accept(self, websocket: WebSocket) -> None:
         ours, offered = self._dialect.subprotocol, websocket.scope.get("subprotocols", [])
@@ -91,12 +91,12 @@ class StreamEndpoint:
                 )
                 await websocket.send_denial_response(JSONResponse(body, error.status, headers))
 
-    async def _refuse(self, websocket: WebSocket, codec: Codec, error: SpeechError) -> None:
+    async def _refuse(self, websocket: WebSocket, adapter: ProtocolAdapter, error: SpeechError) -> None:
         write_s = self._node.settings.timeouts.write_s
         asyncio.get_running_loop().call_later(write_s, websocket.scope["extensions"][LINK].transport.abort)
         with contextlib.suppress(Exception):  # the client may be gone: it was to be refused anyway
             async with asyncio.timeout(write_s):
-                for message in codec.encode(protocol.build_error(error, fatal=True)):
+                for message in adapter.encode(protocol.build_error(error, fatal=True)):
                     await websocket.send({"type": "websocket.send", _kind(message): message})
                 await websocket.close(CLOSE_CODES.get(error.code, 1011), error.message)
 
@@ -104,11 +104,13 @@ class StreamEndpoint:
 class Connection:
     """Moves messages between a socket and its session."""
 
-    def __init__(self, node: Node, websocket: WebSocket, send: Send, dialect: Dialect, codec: Codec) -> None:
+    def __init__(
+        self, node: Node, websocket: WebSocket, send: Send, dialect: Dialect, adapter: ProtocolAdapter
+    ) -> None:
         self._node = node
-        self._codec = codec
+        self._adapter = adapter
         # The same where it holds messages back, otherwise None.
-        self._queue = codec if isinstance(codec, QueueingCodec) else None
+        self._queue = adapter if isinstance(adapter, QueueingAdapter) else None
         self._websocket = websocket
         self._writer = Writer(websocket.scope, send, node.settings.timeouts.write_s)
         self._link: WebSocketLink = websocket.scope["extensions"][LINK]
@@ -127,7 +129,7 @@ class Connection:
         writing = asyncio.create_task(self._write(), name=f"writer of session {self._session.id}")
         self._look()
         try:
-            self._session.receive(self._codec.begin())
+            self._session.receive(self._adapter.begin())
             await self._read()
         except SlowConsumer:
             self._cut()
@@ -147,7 +149,7 @@ class Connection:
                 return
             await asyncio.sleep(allowed.take(clock()))  # if only to let others have their turn
             text = message.get("text")
-            self._session.receive(self._codec.decode(message["bytes"] if text is None else text))
+            self._session.receive(self._adapter.decode(message["bytes"] if text is None else text))
 
     async def _write(self) -> None:
         """Ends after a close frame, or by cutting a connection that takes nothing: then the reader sees its end."""
@@ -158,7 +160,7 @@ class Connection:
                 await self._writer.room()
                 if not self._say():
                     continue
-                closing = self._codec.closing or self._session.closing
+                closing = self._adapter.closing or self._session.closing
                 if closing is not None:
                     code, reason = closing
                     await self._writer.write({"type": "websocket.close", "code": code, "reason": reason})
@@ -180,9 +182,9 @@ class Connection:
         messages: list[str | bytes] = []
         size = 0
         while size < WRITE_BYTES:
-            if self._codec.closing is not None or (item := self._session.poll()) is None:
+            if self._adapter.closing is not None or (item := self._session.poll()) is None:
                 break
-            for message in self._codec.encode(item):
+            for message in self._adapter.encode(item):
                 messages.append(message)
                 size += len(message)
             if self._queue is not None:

@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from agent_tts.errors import SpeechError
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import AudioChunk
-from agent_tts.serve.dialects.vllm_omni import VllmOmniCodec
+from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.serve.dialects.pipecat_run import tokens
 from tests.support import RunningNode, running_node, until
@@ -173,7 +173,7 @@ async def test_a_config_that_cannot_be_is_told(node: RunningNode) -> None:
             assert types(await client.until("error")) == ["error"], config
 
 
-# ---------------------------------------------------------------- the codec alone
+# ---------------------------------------------------------------- the adapter alone
 
 TYPES = ["session.config", "input.text", "input.done", "input.cancel", "session.close", "context.open"]
 VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.floats(), max_size=2)
@@ -186,34 +186,34 @@ MESSAGES = st.builds(
 @settings(max_examples=200, deadline=None)
 @given(messages=st.lists(MESSAGES.map(json.dumps) | st.text(max_size=20) | st.binary(max_size=20), max_size=8))
 def test_nothing_but_speech_errors_comes_of_junk(messages: list[str | bytes]) -> None:
-    codec = VllmOmniCodec()
+    adapter = VllmOmniAdapter()
     for message in messages:
         try:
-            for each in codec.decode(message):
+            for each in adapter.decode(message):
                 protocol.check(each)
                 if each["type"] == "ping":
-                    list(codec.encode(protocol.build("pong", t=None)))
+                    list(adapter.encode(protocol.build("pong", t=None)))
                 if each["type"] == "context.end":
                     done = {"context_id": each["context_id"], "reason": "end"}
-                    list(codec.encode(protocol.build("context.done", **done)))
-            list(codec.follow())
+                    list(adapter.encode(protocol.build("context.done", **done)))
+            list(adapter.follow())
         except SpeechError:
             pass
 
 
 def test_what_waits_is_bounded() -> None:
     """Count no cost to see it fail."""
-    codec = VllmOmniCodec()
+    adapter = VllmOmniAdapter()
     for message in ({"type": "session.config"}, {"type": "input.text", "text": "a"}, {"type": "input.done"}):
-        list(codec.decode(json.dumps(message)))
+        list(adapter.decode(json.dumps(message)))
     waiting = json.dumps({"type": "input.text", "text": "b" * 1_000})
-    taken = [list(codec.decode(waiting)) for _ in range(200)]
+    taken = [list(adapter.decode(waiting)) for _ in range(200)]
     assert not any(taken)
     with pytest.raises(SpeechError, match="too much waits"):
-        [list(codec.decode(waiting)) for _ in range(100)]
+        [list(adapter.decode(waiting)) for _ in range(100)]
 
 
 def test_sound_of_another_context_is_not_told() -> None:
-    codec = VllmOmniCodec()
+    adapter = VllmOmniAdapter()
     silence = np.zeros(4, "<i2").tobytes()
-    assert list(codec.encode(AudioChunk("utterance-0", 1, 0, 0, silence))) == []
+    assert list(adapter.encode(AudioChunk("utterance-0", 1, 0, 0, silence))) == []

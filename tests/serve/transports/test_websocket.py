@@ -144,16 +144,16 @@ class Counting:
 
 async def test_what_is_told_of_one_thing_knows_nothing_of_what_comes_meanwhile() -> None:
     """Write one message at a time, each when there is room, to see it fail."""
-    codec = Counting()
+    adapter = Counting()
     app = create_app(settings_of())
-    endpoint = StreamEndpoint(app.state.node, Dialect("counting", lambda _: codec))
+    endpoint = StreamEndpoint(app.state.node, Dialect("counting", lambda _: adapter))
     app.router.routes.append(WebSocketRoute("/counting", endpoint))
     async with running_app(app) as running:
         url = running.ws_url.replace("/v1/tts/stream", "/counting")
         async with wire(url, rcvbuf=4_096, max_size=None) as peer:
             peer.socket.transport.pause_reading()
             await peer.socket.send("meanwhile")
-            await until(lambda: codec.heard == 1)
+            await until(lambda: adapter.heard == 1)
             peer.socket.transport.resume_reading()
             async with asyncio.timeout(10):
                 told = [await peer.socket.recv() for _ in range(3)]

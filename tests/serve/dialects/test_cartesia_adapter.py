@@ -19,7 +19,7 @@ from agent_tts.config.settings import Limits
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import AudioChunk, Message
-from agent_tts.serve.dialects.cartesia import MAX_REMEMBERED, CartesiaCodec
+from agent_tts.serve.dialects.cartesia import MAX_REMEMBERED, CartesiaAdapter
 from agent_tts.serve.dialects.sentences import spaced
 from tests.support import running_node, until
 
@@ -36,29 +36,29 @@ PLAIN = {**OPEN, "voice": None}
 END = {"type": "context.end", "context_id": "a"}
 
 
-def codec(**limits: int) -> CartesiaCodec:
-    return CartesiaCodec(Limits(**limits))
+def adapter(**limits: int) -> CartesiaAdapter:
+    return CartesiaAdapter(Limits(**limits))
 
 
 def text(said: str) -> Message:
     return {"type": "text.append", "context_id": "a", "text": said}
 
 
-def into(one: CartesiaCodec, **fields: Any) -> list[Message]:
+def into(one: CartesiaAdapter, **fields: Any) -> list[Message]:
     return list(one.decode(json.dumps({"context_id": "a", **fields})))
 
 
-def out(one: CartesiaCodec, type_: str, **fields: Any) -> list[Message]:
+def out(one: CartesiaAdapter, type_: str, **fields: Any) -> list[Message]:
     """What is told of a message about the context."""
     return [json.loads(each) for each in one.encode(protocol.build(type_, **{"context_id": "a", **fields}))]
 
 
-def sound(one: CartesiaCodec, payload: bytes, first_sample: int = 0) -> list[Message]:
+def sound(one: CartesiaAdapter, payload: bytes, first_sample: int = 0) -> list[Message]:
     return [json.loads(each) for each in one.encode(AudioChunk("a", 1, first_sample, 0, payload))]
 
 
-def begun(**fields: Any) -> CartesiaCodec:
-    one = codec()
+def begun(**fields: Any) -> CartesiaAdapter:
+    one = adapter()
     into(one, transcript="Hello", **{"continue": True}, **fields)
     return one
 
@@ -67,11 +67,11 @@ def begun(**fields: Any) -> CartesiaCodec:
 
 
 def test_a_whole_text_is_a_context() -> None:
-    assert into(codec(), transcript="Hello.") == [PLAIN, text("Hello."), END]
+    assert into(adapter(), transcript="Hello.") == [PLAIN, text("Hello."), END]
 
 
 def test_continued_texts_are_one_context() -> None:
-    one = codec()
+    one = adapter()
     assert into(one, transcript="Hel", **{"continue": True}) == [PLAIN, text("Hel")]
     assert into(one, transcript="lo", **{"continue": True}) == [text("lo")]
     flush = {"type": "context.flush", "context_id": "a"}
@@ -105,14 +105,14 @@ def test_continued_texts_are_one_context() -> None:
     ids=str,
 )
 def test_what_is_asked_for_is_what_the_context_gets(fields: Message, opened: Message) -> None:
-    (message, *_) = into(codec(), transcript="Hello.", **fields)
+    (message, *_) = into(adapter(), transcript="Hello.", **fields)
     emotion = message.pop("instructions", None)
     assert message == OPEN | opened
     assert (emotion == "Emotion: sad.") == ("volume" in str(fields))
 
 
 def test_a_voice_that_a_client_names_unasked_is_the_nodes_own() -> None:
-    (opened, *_) = into(codec(), transcript="x", voice={"id": "f786b574-daa5-4673-aa0c-cbe3e8534c02"})
+    (opened, *_) = into(adapter(), transcript="x", voice={"id": "f786b574-daa5-4673-aa0c-cbe3e8534c02"})
     assert "voice" not in opened
 
 
@@ -122,7 +122,7 @@ def test_a_voice_that_a_client_names_unasked_is_the_nodes_own() -> None:
 )
 def test_encodings(theirs: str, ours: str) -> None:
     asked = {"container": "raw", "encoding": theirs, "sample_rate": 44_100}
-    (opened, *_) = into(codec(), transcript="Hello.", output_format=asked)
+    (opened, *_) = into(adapter(), transcript="Hello.", output_format=asked)
     assert opened["output"] == {"encoding": ours, "sample_rate": 44_100, "framing": "binary"}
 
 
@@ -137,7 +137,7 @@ def test_a_cancel_reaches_an_open_context_once() -> None:
 
 
 def test_requests_without_an_id_are_contexts_of_their_own() -> None:
-    one = codec()
+    one = adapter()
     ids = [next(one.decode(json.dumps({"transcript": "Hello."})))["context_id"] for _ in range(2)]
     assert len(set(ids)) == 2
 
@@ -160,7 +160,7 @@ def test_requests_without_an_id_are_contexts_of_their_own() -> None:
 )
 def test_sentences_are_kept_apart(said: str, is_whole: bool, given: str) -> None:
     assert spaced(said, is_whole=is_whole) == given
-    one = codec()
+    one = adapter()
     messages = into(one, transcript=said, max_buffer_delay_ms=0 if is_whole else 3_000)
     assert [each["text"] for each in messages if each["type"] == "text.append"] == ([given] if given else [])
 
@@ -253,7 +253,7 @@ def test_an_error_ends_its_context() -> None:
 
 
 def test_an_error_of_a_whole_text_keeps_nothing_of_its_id() -> None:
-    one = codec()
+    one = adapter()
     into(one, transcript="Hello.")
     out(one, "error", code="unknown_voice", message="no")
     assert into(one, transcript="Anew.") == [PLAIN, text("Anew."), END]
@@ -265,7 +265,7 @@ def test_a_context_that_became_too_long_is_not_begun_again() -> None:
     assert into(one, transcript=" and on", **{"continue": True}) == []
 
 
-def refusal(one: CartesiaCodec, **fields: Any) -> tuple[list[Message], SpeechError]:
+def refusal(one: CartesiaAdapter, **fields: Any) -> tuple[list[Message], SpeechError]:
     """What the session is told, and the error that follows."""
     messages = one.decode(json.dumps({"context_id": "a", **fields}))
     told: list[Message] = []
@@ -275,7 +275,7 @@ def refusal(one: CartesiaCodec, **fields: Any) -> tuple[list[Message], SpeechErr
 
 
 def test_an_error_names_its_context() -> None:
-    told, error = refusal(codec(), transcript=5)
+    told, error = refusal(adapter(), transcript=5)
     assert isinstance(error, BadMessage)
     assert [protocol.context_of(each) for each in told] == ["a"]
     told, error = refusal(begun(), transcript=5)
@@ -297,13 +297,13 @@ def test_an_error_names_its_context() -> None:
     ids=str,
 )
 def test_a_refusal_says_what_is_allowed(fields: Message, kind: type[SpeechError], about: str) -> None:
-    _, error = refusal(codec(text_message_chars=40), **fields)
+    _, error = refusal(adapter(text_message_chars=40), **fields)
     assert type(error) is kind
     assert about in error.message
 
 
 def test_text_beyond_the_limit_cancels_its_context() -> None:
-    one = codec(text_context_chars=10)
+    one = adapter(text_context_chars=10)
     into(one, transcript="Hello", **{"continue": True})
     told, error = refusal(one, transcript="Hello, you", **{"continue": True})
     assert isinstance(error, TextTooLong)
@@ -311,14 +311,14 @@ def test_text_beyond_the_limit_cancels_its_context() -> None:
 
 
 def test_text_after_the_end_is_refused() -> None:
-    one = codec()
+    one = adapter()
     into(one, transcript="Hello.")
     _, error = refusal(one, transcript="More.")
     assert "another context_id" in error.message
 
 
 def test_failed_ids_are_forgotten_in_the_end() -> None:
-    one = codec()
+    one = adapter()
     for number in range(2 * MAX_REMEMBERED):
         list(one.decode(json.dumps({"context_id": f"c{number}", "transcript": "x", "continue": True})))
         out(one, "error", context_id=f"c{number}", code="at_capacity", message="full")
@@ -346,7 +346,7 @@ REQUESTS = st.fixed_dictionaries(
     messages=st.lists(REQUESTS.map(json.dumps) | JSON.map(json.dumps) | st.text(max_size=20) | st.binary(max_size=20))
 )
 def test_of_any_junk_come_only_messages_and_errors(messages: list[str | bytes]) -> None:
-    one = codec(text_context_chars=60)
+    one = adapter(text_context_chars=60)
     for message in messages:
         try:
             for each in one.decode(message):
@@ -360,7 +360,7 @@ def test_of_any_junk_come_only_messages_and_errors(messages: list[str | bytes]) 
 @given(whole=st.text(max_size=60), cuts=st.lists(st.integers(0, 60), max_size=6))
 def test_tokens_are_handed_on_as_they_are(whole: str, cuts: list[int]) -> None:
     """Whatever the cut; but for the space behind what can only be a sentence."""
-    one, given_on = codec(), ""
+    one, given_on = adapter(), ""
     edges = sorted({0, *(min(cut, len(whole)) for cut in cuts), len(whole)})
     pieces = [whole[start:end] for start, end in pairwise(edges)]
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""Deepgram's two streaming protocols as codecs: what a client's messages become, and what it is told."""
+"""Deepgram's two streaming protocols as adapters: what a client's messages become, and what it is told."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from hypothesis import given, settings
 
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownType, UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message, QueueingCodec
+from agent_tts.protocol.adapter import AudioChunk, Message, QueueingAdapter
 from agent_tts.serve.dialects import turns
-from agent_tts.serve.dialects.deepgram_aura import AuraCodec
-from agent_tts.serve.dialects.deepgram_flux import FluxCodec
+from agent_tts.serve.dialects.deepgram_aura import AuraAdapter
+from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
 
-Codec = AuraCodec | FluxCodec
-CODECS = [AuraCodec, FluxCodec]
+Adapter = AuraAdapter | FluxAdapter
+CODECS = [AuraAdapter, FluxAdapter]
 
 
 class Talk:
-    """A codec and a session of which only the messages are known: what each is told is kept."""
+    """A adapter and a session of which only the messages are known: what each is told is kept."""
 
-    def __init__(self, codec: Codec) -> None:
-        self.codec = codec
+    def __init__(self, adapter: Adapter) -> None:
+        self.adapter = adapter
         self.asked: list[Message] = []  # of the session
         self.told: list[Any] = []  # to the client
 
     def connect(self) -> None:
-        self.asked += self.codec.begin()
+        self.asked += self.adapter.begin()
         self.hear(session())
 
     def say(self, type_: str, **fields: Any) -> None:
         """A message of the client; the session answers its pings."""
-        asked = list(self.codec.decode(json.dumps({"type": type_, **fields})))
+        asked = list(self.adapter.decode(json.dumps({"type": type_, **fields})))
         self.asked += [message for message in asked if message["type"] != "ping"]
         for message in asked:
             if message["type"] == "ping":
@@ -42,9 +42,9 @@ class Talk:
 
     def hear(self, item: Message | AudioChunk) -> None:
         """Something that the session has to say."""
-        for data in self.codec.encode(item):
+        for data in self.adapter.encode(item):
             self.told.append(json.loads(data) if isinstance(data, str) else data)
-        self.asked += self.codec.follow()
+        self.asked += self.adapter.follow()
 
     def speak(self, context_id: str, audio: bytes = b"ab", reason: str = "end", audio_ms: int = 100) -> None:
         """A whole context is spoken."""
@@ -63,7 +63,7 @@ class Talk:
         return [tuple(m[name] for name in ("type", "context_id", "text") if name in m) for m in asked]
 
 
-def talk(make: type[Codec], **query: str) -> Talk:
+def talk(make: type[Adapter], **query: str) -> Talk:
     """A connection that has begun."""
     new = Talk(make(query, {}))
     new.connect()
@@ -116,7 +116,7 @@ def cancelled(context_id: str, generated_ms: int) -> Message:
     ],
 )
 def test_the_query_is_the_sessions(
-    make: type[Codec], query: dict[str, str], aliases: dict[str, str], wanted: dict[str, Any]
+    make: type[Adapter], query: dict[str, str], aliases: dict[str, str], wanted: dict[str, Any]
 ) -> None:
     (update,) = make(query, aliases).begin()
     assert update["session"].items() >= wanted.items()
@@ -135,7 +135,7 @@ def test_the_query_is_the_sessions(
     ],
 )
 def test_a_wrong_query_is_refused_without_its_words(
-    make: type[Codec], query: dict[str, str], kind: type[SpeechError]
+    make: type[Adapter], query: dict[str, str], kind: type[SpeechError]
 ) -> None:
     with pytest.raises(kind) as caught:
         list(make(query, {}).begin())
@@ -143,28 +143,28 @@ def test_a_wrong_query_is_refused_without_its_words(
 
 
 @pytest.mark.parametrize("make", CODECS)
-def test_a_refusal_is_told_in_deepgrams_shape_and_closes(make: type[Codec]) -> None:
+def test_a_refusal_is_told_in_deepgrams_shape_and_closes(make: type[Adapter]) -> None:
     for code, close_code in (("at_capacity", 1013), ("unauthorized", 1008), ("internal", 1011), ("bad_message", 1008)):
         new = Talk(make({}, {}))
         new.hear(error(code))
         assert new.types() == ["Error"]
-        assert new.codec.closing is not None
-        assert new.codec.closing[0] == close_code
+        assert new.adapter.closing is not None
+        assert new.adapter.closing[0] == close_code
 
 
 def test_both_are_greeted_by_the_models_name() -> None:
-    for make, greeting in ((AuraCodec, "Metadata"), (FluxCodec, "Connected")):
+    for make, greeting in ((AuraAdapter, "Metadata"), (FluxAdapter, "Connected")):
         new = Talk(make({"model": "m"}, {}))
         new.connect()
         assert (new.told[0]["type"], new.told[0]["model_name"]) == (greeting, "m")
-        assert isinstance(new.codec, QueueingCodec)
+        assert isinstance(new.adapter, QueueingAdapter)
 
 
 # ---------------------------------------------------------------- turns
 
 
 @pytest.mark.parametrize("make", CODECS)
-def test_text_of_a_turn_is_one_context_and_the_next_waits_for_it(make: type[Codec]) -> None:
+def test_text_of_a_turn_is_one_context_and_the_next_waits_for_it(make: type[Adapter]) -> None:
     """Remove `turn is not self.speaking` from `Turns` to see the second turn speak into the first."""
     peer = talk(make)
     peer.say("Speak", text="One ")
@@ -187,7 +187,7 @@ def test_text_of_a_turn_is_one_context_and_the_next_waits_for_it(make: type[Code
 
 
 @pytest.mark.parametrize("make", CODECS)
-def test_a_turn_that_got_no_text_for_long_goes_on_with_the_next(make: type[Codec]) -> None:
+def test_a_turn_that_got_no_text_for_long_goes_on_with_the_next(make: type[Adapter]) -> None:
     peer = talk(make)
     peer.say("Speak", text="One ")
     peer.hear(started("1"))
@@ -199,11 +199,11 @@ def test_a_turn_that_got_no_text_for_long_goes_on_with_the_next(make: type[Codec
     assert peer.commands() == commands
     peer.speak("2")
     assert peer.types()[-1] in ("Flushed", "SpeechMetadata")
-    assert peer.codec.closing is None
+    assert peer.adapter.closing is None
 
 
 @pytest.mark.parametrize("make", CODECS)
-def test_a_flush_after_a_turn_got_no_text_for_long_is_answered_at_once(make: type[Codec]) -> None:
+def test_a_flush_after_a_turn_got_no_text_for_long_is_answered_at_once(make: type[Adapter]) -> None:
     peer = talk(make)
     peer.say("Speak", text="One ")
     peer.hear(started("1"))
@@ -215,7 +215,7 @@ def test_a_flush_after_a_turn_got_no_text_for_long_is_answered_at_once(make: typ
 
 
 @pytest.mark.parametrize("make", CODECS)
-def test_what_waits_is_bounded(make: type[Codec]) -> None:
+def test_what_waits_is_bounded(make: type[Adapter]) -> None:
     """Count no cost in `Turns.write` to see it grow."""
     peer = talk(make)
     peer.say("Speak", text="One.")
@@ -230,7 +230,7 @@ def test_what_waits_is_bounded(make: type[Codec]) -> None:
 
 
 @pytest.mark.parametrize("make", CODECS)
-def test_room_for_waiting_text_comes_back(make: type[Codec]) -> None:
+def test_room_for_waiting_text_comes_back(make: type[Adapter]) -> None:
     peer = talk(make)
     peer.say("Speak", text="One.")
     for turn in range(1, 6):
@@ -243,7 +243,7 @@ def test_room_for_waiting_text_comes_back(make: type[Codec]) -> None:
 
 
 def test_flux_tells_each_turn_between_its_start_and_its_figures() -> None:
-    peer = talk(FluxCodec)
+    peer = talk(FluxAdapter)
     peer.say("Speak", text="One.")
     peer.say("Flush")
     peer.say("Speak", text="Two.")
@@ -259,7 +259,7 @@ def test_flux_tells_each_turn_between_its_start_and_its_figures() -> None:
 
 def test_flux_interrupts_with_the_place_in_the_sessions_audio() -> None:
     """Leave `_position_ms` where it is in `_over` to see the second turn's place be wrong."""
-    peer = talk(FluxCodec)
+    peer = talk(FluxAdapter)
     peer.say("Speak", text="Zero.")
     peer.say("Flush")
     peer.speak("1", audio_ms=1_000)
@@ -293,7 +293,7 @@ def test_flux_interrupts_with_the_place_in_the_sessions_audio() -> None:
 
 
 def test_flux_warns_of_an_interrupt_that_has_nothing_to_stop() -> None:
-    peer = talk(FluxCodec)
+    peer = talk(FluxAdapter)
     peer.say("Interrupt")
     assert peer.told[0]["code"] == "NO_ACTIVE_SPEECH"
     peer.say("Speak", text="One.")
@@ -309,7 +309,7 @@ def test_flux_warns_of_an_interrupt_that_has_nothing_to_stop() -> None:
 
 
 def test_flux_turn_that_ended_before_its_interrupt_is_told_as_spoken() -> None:
-    peer = talk(FluxCodec)
+    peer = talk(FluxAdapter)
     peer.say("Speak", text="One.")
     peer.say("Flush")
     peer.hear(started("1"))
@@ -318,14 +318,14 @@ def test_flux_turn_that_ended_before_its_interrupt_is_told_as_spoken() -> None:
     peer.hear(done("1", audio_ms=80))
     peer.hear(error("unknown_context", "1"))
     assert peer.types() == ["SpeechStarted", "a", "Flushed", "SpeechMetadata", "Warning"]
-    assert peer.codec.closing is None
+    assert peer.adapter.closing is None
     peer.say("Speak", text="Two.")
     peer.say("Interrupt", playback_offset={"type": "time_ms", "value": 90})
     assert peer.asked[-1]["played_ms"] == 10
 
 
 def test_flux_tells_that_there_was_nothing_to_say() -> None:
-    peer = talk(FluxCodec)
+    peer = talk(FluxAdapter)
     peer.say("Flush")
     assert peer.told[0]["code"] == "NO_ACTIVE_SPEECH"
     peer.types()
@@ -336,7 +336,7 @@ def test_flux_tells_that_there_was_nothing_to_say() -> None:
 
 
 def test_flux_speed() -> None:
-    peer = talk(FluxCodec)
+    peer = talk(FluxAdapter)
     peer.say("Configure", speed=1.5)
     assert peer.asked == [{"type": "session.update", "session": {"speed": 1.5}}]
     peer.hear(session(1.5))
@@ -347,34 +347,34 @@ def test_flux_speed() -> None:
     assert "0.25 to 4" in failure["description"]
     for wrong in ("fast", True, float("inf")):
         with pytest.raises(BadMessage):
-            list(peer.codec.decode(json.dumps({"type": "Configure", "speed": wrong})))
+            list(peer.adapter.decode(json.dumps({"type": "Configure", "speed": wrong})))
 
 
 def test_flux_speaks_the_rest_before_it_closes() -> None:
-    peer = talk(FluxCodec)
+    peer = talk(FluxAdapter)
     peer.say("Speak", text="One.")
     peer.say("Close")
     peer.say("Speak", text="Never.")
     assert peer.commands() == [("text.append", "1", "One."), ("context.end", "1")]
-    assert peer.codec.closing is None
+    assert peer.adapter.closing is None
     peer.speak("1")
     assert peer.types() == ["SpeechStarted", "ab", "Flushed", "SpeechMetadata", "SessionMetadata"]
-    assert peer.codec.closing is not None
-    assert peer.codec.closing[0] == 1_000
+    assert peer.adapter.closing is not None
+    assert peer.adapter.closing[0] == 1_000
 
 
 def test_flux_closes_at_once_when_idle() -> None:
-    peer = talk(FluxCodec)
+    peer = talk(FluxAdapter)
     peer.say("Close")
     assert peer.types() == ["SessionMetadata"]
-    assert peer.codec.closing is not None
+    assert peer.adapter.closing is not None
 
 
 # ---------------------------------------------------------------- Aura
 
 
 def test_aura_answers_each_flush_after_its_audio() -> None:
-    peer = talk(AuraCodec)
+    peer = talk(AuraAdapter)
     peer.say("Flush")
     peer.say("Speak", text="One.")
     peer.say("Flush")
@@ -388,8 +388,8 @@ def test_aura_answers_each_flush_after_its_audio() -> None:
 
 
 def test_aura_clears_everything_at_once() -> None:
-    """Let `AuraCodec.encode` look at no `Turns.of` to see the late audio."""
-    peer = talk(AuraCodec)
+    """Let `AuraAdapter.encode` look at no `Turns.of` to see the late audio."""
+    peer = talk(AuraAdapter)
     peer.say("Speak", text="One.")
     peer.say("Flush")
     peer.say("Speak", text="Two.")
@@ -408,23 +408,23 @@ def test_aura_clears_everything_at_once() -> None:
 
 
 def test_aura_clear_of_a_turn_that_has_just_ended() -> None:
-    peer = talk(AuraCodec)
+    peer = talk(AuraAdapter)
     peer.say("Speak", text="One.")
     peer.say("Clear")
     peer.hear(error("unknown_context", "1"))
     assert peer.types() == ["Cleared"]
-    assert peer.codec.closing is None
+    assert peer.adapter.closing is None
 
 
 def test_aura_keeps_sentences_apart_that_came_without_the_space_between() -> None:
-    peer = talk(AuraCodec)
+    peer = talk(AuraAdapter)
     for text in ("It is 3.", "14.", "Next one!", " Last.", "e", "x."):
         peer.say("Speak", text=text)
     assert "".join(text for *_, text in peer.commands()) == "It is 3.14. Next one! Last.ex."
 
 
 def test_aura_closes_at_once() -> None:
-    peer = talk(AuraCodec)
+    peer = talk(AuraAdapter)
     peer.say("Speak", text="One.")
     peer.say("Close")
     assert peer.commands()[-1] == ("session.close",)
@@ -446,10 +446,10 @@ def test_aura_closes_at_once() -> None:
     ids=str,
 )
 def test_a_wrong_message_is_refused_without_its_words(
-    make: type[Codec], message: Message, kind: type[SpeechError]
+    make: type[Adapter], message: Message, kind: type[SpeechError]
 ) -> None:
     with pytest.raises(kind) as caught:
-        list(talk(make).codec.decode(json.dumps(message)))
+        list(talk(make).adapter.decode(json.dumps(message)))
     assert "secret" not in caught.value.message
 
 
@@ -472,10 +472,10 @@ CLIENT = st.fixed_dictionaries(
 @pytest.mark.parametrize("make", CODECS)
 @settings(max_examples=150, deadline=None)
 @given(data=st.binary(max_size=200) | st.text(max_size=200) | CLIENT.map(json.dumps))
-def test_no_message_does_more_than_be_refused(make: type[Codec], data: str | bytes) -> None:
+def test_no_message_does_more_than_be_refused(make: type[Adapter], data: str | bytes) -> None:
     peer = talk(make)
     try:
-        asked = list(peer.codec.decode(data))
+        asked = list(peer.adapter.decode(data))
     except SpeechError:
         return
     for message in asked:
@@ -490,10 +490,10 @@ WISHES = st.lists(st.sampled_from(["Speak", "Speak", "Flush", "Interrupt", "Clea
 @pytest.mark.parametrize("make", CODECS)
 @settings(max_examples=150, deadline=None)
 @given(wishes=WISHES)
-def test_every_text_is_spoken_once_in_order_or_dropped(make: type[Codec], wishes: list[str]) -> None:
+def test_every_text_is_spoken_once_in_order_or_dropped(make: type[Adapter], wishes: list[str]) -> None:
     """By a session that has one context at most, and ends each."""
     peer = talk(make)
-    stop = "Clear" if make is AuraCodec else "Interrupt"
+    stop = "Clear" if make is AuraAdapter else "Interrupt"
     expected: list[str] = []  # texts that are still to be spoken
     given = spoken = 0
     alive: str | None = None  # the context that is open
@@ -534,4 +534,4 @@ def test_every_text_is_spoken_once_in_order_or_dropped(make: type[Codec], wishes
                 peer.hear(error("starved", context_id))
             peer.hear(done(context_id, "end" if wish == "spoken" else "error"))
     assert expected == []
-    assert peer.codec.closing is None
+    assert peer.adapter.closing is None

@@ -16,7 +16,7 @@ from agent_tts.errors import AtCapacity, InvalidRequest, SpeechError, TextTooLon
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import AudioChunk, Message
 from agent_tts.protocol.formats import check_format
-from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS, MAX_REASON_BYTES, MultiStreamCodec, StreamCodec
+from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS, MAX_REASON_BYTES, MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.elevenlabs_alignment import Characters
 from agent_tts.serve.dialects.elevenlabs_request import FORMATS, file_of, parse_request
 
@@ -24,23 +24,25 @@ LIVEKIT = {"auto_mode": "true", "sync_alignment": "true"}
 SENTENCES = {"auto_mode": "true"}
 
 
-def begun(query: dict[str, str] | None = None, kind: type[MultiStreamCodec] = MultiStreamCodec) -> MultiStreamCodec:
-    codec = kind("v", {"output_format": "pcm_24000"} | (query or {}), Limits())
-    list(codec.begin())
-    return codec
+def begun(
+    query: dict[str, str] | None = None, kind: type[MultiStreamAdapter] = MultiStreamAdapter
+) -> MultiStreamAdapter:
+    adapter = kind("v", {"output_format": "pcm_24000"} | (query or {}), Limits())
+    list(adapter.begin())
+    return adapter
 
 
-def say(codec: MultiStreamCodec, **fields: Any) -> list[tuple[str, str | None]]:
+def say(adapter: MultiStreamAdapter, **fields: Any) -> list[tuple[str, str | None]]:
     """A message of a client: the types of what the session is told, each with its text or its context."""
     told = []
-    for message in codec.decode(json.dumps(fields)):
+    for message in adapter.decode(json.dumps(fields)):
         protocol.check(message)
         told.append((message["type"], message.get("text", message.get("context_id", message.get("t")))))
     return told
 
 
-def hear(codec: MultiStreamCodec, item: Message | AudioChunk) -> list[dict[str, Any]]:
-    return [json.loads(message) for message in codec.encode(item)]
+def hear(adapter: MultiStreamAdapter, item: Message | AudioChunk) -> list[dict[str, Any]]:
+    return [json.loads(message) for message in adapter.encode(item)]
 
 
 def audio(frame: int, context_id: str = "1", flags: int = 0) -> AudioChunk:
@@ -60,12 +62,12 @@ def words(*times: tuple[str, int, int, int], context_id: str = "1") -> Message:
     return {"type": "words", "context_id": context_id, "kind": "aligned", "words": told}
 
 
-def refused(codec: MultiStreamCodec, error: SpeechError, **fields: Any) -> list[dict[str, Any]]:
+def refused(adapter: MultiStreamAdapter, error: SpeechError, **fields: Any) -> list[dict[str, Any]]:
     """What a client hears when the session refuses the first thing that its message asks for."""
-    generator = codec.decode(json.dumps(fields))
+    generator = adapter.decode(json.dumps(fields))
     message = next(generator)
     del generator
-    return hear(codec, protocol.build_error(error, context_id=message.get("context_id")))
+    return hear(adapter, protocol.build_error(error, context_id=message.get("context_id")))
 
 
 # ---------------------------------------------------------------- the connection
@@ -73,7 +75,7 @@ def refused(codec: MultiStreamCodec, error: SpeechError, **fields: Any) -> list[
 
 def test_the_address_configures_the_session() -> None:
     query = {"model_id": "eleven_flash_v2_5", "output_format": "mp3_22050_32", "language_code": "de", "seed": "7"}
-    (update,) = MultiStreamCodec("anna", query, Limits()).begin()
+    (update,) = MultiStreamAdapter("anna", query, Limits()).begin()
     assert update["session"] == {
         "voice": "anna",
         "model": None,
@@ -86,7 +88,7 @@ def test_the_address_configures_the_session() -> None:
 
 @pytest.mark.parametrize("voice", ["None", "hpp4J3VqNfWAUOO0d1Us"])
 def test_a_voice_that_only_the_client_has_chosen_is_the_engines_own(voice: str) -> None:
-    (update,) = MultiStreamCodec(voice, {"model_id": "tts-1"}, Limits()).begin()
+    (update,) = MultiStreamAdapter(voice, {"model_id": "tts-1"}, Limits()).begin()
     assert (update["session"]["voice"], update["session"]["model"]) == (None, "tts-1")
 
 
@@ -99,27 +101,27 @@ def test_every_format_has_an_encoder(output_format: str) -> None:
 @pytest.mark.parametrize(("name", "value"), [("output_format", "mp3_1"), ("seed", "x"), ("auto_mode", "perhaps")])
 def test_an_address_that_cannot_be_served_closes_the_connection(name: str, value: str) -> None:
     """Once it is used: see `_failure`."""
-    codec = MultiStreamCodec("v", {name: value}, Limits())
-    assert list(codec.begin()) == []
+    adapter = MultiStreamAdapter("v", {name: value}, Limits())
+    assert list(adapter.begin()) == []
     with pytest.raises(SpeechError) as caught:
-        list(codec.decode("{}"))
+        list(adapter.decode("{}"))
     assert isinstance(caught.value, UnsupportedFormat | InvalidRequest)
-    (told,) = hear(codec, protocol.build_error(caught.value))
+    (told,) = hear(adapter, protocol.build_error(caught.value))
     assert (told["error"], told["code"], told["message"]) == (caught.value.code, 1008, caught.value.message)
-    assert codec.closing is not None
-    assert codec.closing[0] == 1008
-    assert len(codec.closing[1].encode()) <= MAX_REASON_BYTES
+    assert adapter.closing is not None
+    assert adapter.closing[0] == 1008
+    assert len(adapter.closing[1].encode()) <= MAX_REASON_BYTES
 
 
 def test_a_voice_that_the_node_does_not_have_closes_the_connection() -> None:
-    codec = begun()
-    assert hear(codec, protocol.build_error(UnknownVoice("ä" * 100))) == []
-    assert codec.closing is None
+    adapter = begun()
+    assert hear(adapter, protocol.build_error(UnknownVoice("ä" * 100))) == []
+    assert adapter.closing is None
     with pytest.raises(UnknownVoice) as caught:
-        list(codec.decode('{"text": "Hello"}'))
-    (told,) = hear(codec, protocol.build_error(caught.value))
+        list(adapter.decode('{"text": "Hello"}'))
+    (told,) = hear(adapter, protocol.build_error(caught.value))
     assert told["error"] == "unknown_voice"
-    assert codec.closing == (1008, "ä" * 61)
+    assert adapter.closing == (1008, "ä" * 61)
 
 
 @pytest.mark.parametrize("data", ["", "[]", b"\x00", '{"text":1}', '{"context_id":7,"text":"a"}', '{"flush":"yes"}'])
@@ -134,17 +136,17 @@ def test_what_is_no_message_is_an_error(data: str | bytes) -> None:
 
 def test_a_context_is_opened_with_its_first_word() -> None:
     """So that it holds no slot while an LLM thinks."""
-    codec = begun()
-    assert say(codec, text=" ", context_id="a", voice_settings={"stability": 0.5}) == []
-    assert say(codec, text="", context_id="a") == []
-    assert say(codec, text="Hel", context_id="a") == [("context.open", "1"), ("text.append", "Hel")]
-    assert say(codec, text="lo", context_id="a") == [("text.append", "lo")]
+    adapter = begun()
+    assert say(adapter, text=" ", context_id="a", voice_settings={"stability": 0.5}) == []
+    assert say(adapter, text="", context_id="a") == []
+    assert say(adapter, text="Hel", context_id="a") == [("context.open", "1"), ("text.append", "Hel")]
+    assert say(adapter, text="lo", context_id="a") == [("text.append", "lo")]
 
 
 def test_speed_is_the_contexts_own() -> None:
-    codec = begun()
-    say(codec, text=" ", context_id="a", voice_settings={"speed": 1.1, "stability": 0.5})
-    opened, _ = codec.decode(json.dumps({"text": "Hello", "context_id": "a"}))
+    adapter = begun()
+    say(adapter, text=" ", context_id="a", voice_settings={"speed": 1.1, "stability": 0.5})
+    opened, _ = adapter.decode(json.dumps({"text": "Hello", "context_id": "a"}))
     assert opened["speed"] == 1.1
 
 
@@ -154,79 +156,79 @@ def test_speed_is_the_contexts_own() -> None:
     ids=["sentences", "tokens"],
 )
 def test_sentences_that_come_one_by_one_stay_apart(query: dict[str, str], text: str) -> None:
-    codec = begun(query)
-    told = [say(codec, text=sentence)[-1][1] for sentence in ("Hi", " there", ".", "How are you?")]
+    adapter = begun(query)
+    told = [say(adapter, text=sentence)[-1][1] for sentence in ("Hi", " there", ".", "How are you?")]
     assert "".join(filter(None, told)) == text
 
 
 def test_a_closed_context_is_spoken_to_its_end_if_it_was_flushed() -> None:
-    codec = begun()
-    say(codec, text="Hello. ", context_id="a")
-    assert say(codec, context_id="a", flush=True) == [("context.flush", "1")]
-    assert say(codec, text="", context_id="a") == [("text.append", " ")]
-    assert say(codec, context_id="a", close_context=True) == [("context.end", "1")]
-    assert say(codec, context_id="a", close_context=True) == [("context.cancel", "1")]
-    assert say(codec, context_id="a", close_context=True) == []
+    adapter = begun()
+    say(adapter, text="Hello. ", context_id="a")
+    assert say(adapter, context_id="a", flush=True) == [("context.flush", "1")]
+    assert say(adapter, text="", context_id="a") == [("text.append", " ")]
+    assert say(adapter, context_id="a", close_context=True) == [("context.end", "1")]
+    assert say(adapter, context_id="a", close_context=True) == [("context.cancel", "1")]
+    assert say(adapter, context_id="a", close_context=True) == []
 
 
 @pytest.mark.parametrize("flushed", [True, False])
 def test_a_context_with_text_after_its_last_flush_is_cut(flushed: bool) -> None:
-    codec = begun()
-    say(codec, text="Hello. ", context_id="a", flush=flushed)
-    say(codec, text="More. ", context_id="a")
-    assert say(codec, context_id="a", close_context=True) == [("context.cancel", "1")]
+    adapter = begun()
+    say(adapter, text="Hello. ", context_id="a", flush=flushed)
+    say(adapter, text="More. ", context_id="a")
+    assert say(adapter, context_id="a", close_context=True) == [("context.cancel", "1")]
 
 
 def test_livekit_flushes_every_sentence_and_then_without_a_text_at_the_end() -> None:
     for query, closed in ((LIVEKIT, "context.cancel"), (SENTENCES, "context.end"), ({}, "context.end")):
-        codec = begun(query)
-        say(codec, text="Hello. ", context_id="a", flush=True)
-        assert say(codec, context_id="a", close_context=True) == [(closed, "1")]
-    codec = begun(LIVEKIT)
-    say(codec, text="Hello. ", context_id="a", flush=True)
-    say(codec, text="", context_id="a", flush=True)
-    assert say(codec, context_id="a", close_context=True) == [("context.end", "1")]
+        adapter = begun(query)
+        say(adapter, text="Hello. ", context_id="a", flush=True)
+        assert say(adapter, context_id="a", close_context=True) == [(closed, "1")]
+    adapter = begun(LIVEKIT)
+    say(adapter, text="Hello. ", context_id="a", flush=True)
+    say(adapter, text="", context_id="a", flush=True)
+    assert say(adapter, context_id="a", close_context=True) == [("context.end", "1")]
 
 
 def test_a_context_without_a_text_ends_too() -> None:
     """A client that waits for its end would wait for long."""
-    codec = begun()
-    say(codec, text=" ", context_id="a")
-    say(codec, text="", context_id="a", flush=True)
-    assert say(codec, context_id="a", close_context=True) == [("ping", "1")]
-    (final,) = hear(codec, {"type": "pong", "t": "1"})
+    adapter = begun()
+    say(adapter, text=" ", context_id="a")
+    say(adapter, text="", context_id="a", flush=True)
+    assert say(adapter, context_id="a", close_context=True) == [("ping", "1")]
+    (final,) = hear(adapter, {"type": "pong", "t": "1"})
     assert (final["isFinal"], final["contextId"]) == (True, "a")
 
 
 def test_a_name_can_be_used_again_at_once() -> None:
-    codec = begun()
-    say(codec, text="One. ", context_id="a")
-    say(codec, context_id="a", close_context=True)
-    assert say(codec, text="Two. ", context_id="a") == [("context.open", "2"), ("text.append", "Two. ")]
-    assert [told["contextId"] for told in hear(codec, done("1", "cancelled"))] == ["a"]
-    assert say(codec, text="Three. ", context_id="a") == [("text.append", "Three. ")]
+    adapter = begun()
+    say(adapter, text="One. ", context_id="a")
+    say(adapter, context_id="a", close_context=True)
+    assert say(adapter, text="Two. ", context_id="a") == [("context.open", "2"), ("text.append", "Two. ")]
+    assert [told["contextId"] for told in hear(adapter, done("1", "cancelled"))] == ["a"]
+    assert say(adapter, text="Three. ", context_id="a") == [("text.append", "Three. ")]
 
 
 def test_keeping_alive_counts_as_text_but_cuts_no_word() -> None:
-    codec = begun()
-    assert say(codec, text="", context_id="a") == []
-    say(codec, text="Hel", context_id="a")
-    assert say(codec, text="", context_id="a") == []
-    say(codec, text="lo,", context_id="a")
-    assert say(codec, text="", context_id="a") == [("text.append", " ")]
-    assert say(codec, text="") == []
+    adapter = begun()
+    assert say(adapter, text="", context_id="a") == []
+    say(adapter, text="Hel", context_id="a")
+    assert say(adapter, text="", context_id="a") == []
+    say(adapter, text="lo,", context_id="a")
+    assert say(adapter, text="", context_id="a") == [("text.append", " ")]
+    assert say(adapter, text="") == []
 
 
 def test_leaving_ends_what_is_flushed_and_cuts_the_rest() -> None:
-    codec = begun()
-    say(codec, text="One. ", context_id="a", flush=True)
-    say(codec, text="Two. ", context_id="b")
-    assert say(codec, close_socket=True) == [("context.end", "1"), ("context.cancel", "2")]
-    assert say(codec, text="Three. ", context_id="c") == []
-    hear(codec, done("2", "cancelled"))
-    assert codec.closing is None
-    hear(codec, done("1"))
-    assert codec.closing == (1000, "closed by the client")
+    adapter = begun()
+    say(adapter, text="One. ", context_id="a", flush=True)
+    say(adapter, text="Two. ", context_id="b")
+    assert say(adapter, close_socket=True) == [("context.end", "1"), ("context.cancel", "2")]
+    assert say(adapter, text="Three. ", context_id="c") == []
+    hear(adapter, done("2", "cancelled"))
+    assert adapter.closing is None
+    hear(adapter, done("1"))
+    assert adapter.closing == (1000, "closed by the client")
 
 
 def test_leaving_without_a_context_closes_the_session() -> None:
@@ -234,11 +236,11 @@ def test_leaving_without_a_context_closes_the_session() -> None:
 
 
 def test_what_a_client_begins_and_never_writes_is_forgotten() -> None:
-    codec = begun()
+    adapter = begun()
     for number in range(MAX_IDLE_CONTEXTS + 1):
-        say(codec, text=" ", context_id=f"c{number}")
-    assert say(codec, context_id="c0", close_context=True) == []
-    assert say(codec, context_id="c1", close_context=True) != []
+        say(adapter, text=" ", context_id=f"c{number}")
+    assert say(adapter, context_id="c0", close_context=True) == []
+    assert say(adapter, context_id="c1", close_context=True) != []
 
 
 # ---------------------------------------------------------------- audio and times
@@ -246,10 +248,10 @@ def test_what_a_client_begins_and_never_writes_is_forgotten() -> None:
 
 def test_each_message_has_the_characters_that_begin_in_its_audio() -> None:
     """Pipecat adds up the ends of the messages' times: its clock is the audio's."""
-    codec = begun()
-    say(codec, text="ab, c d", context_id="x")
-    hear(codec, words(("ab,", 0, 0, 90), ("c", 4, 150, 200), ("d", 6, 300, 310)))
-    told = [message for frame in range(4) for message in hear(codec, audio(frame))] + hear(codec, done())
+    adapter = begun()
+    say(adapter, text="ab, c d", context_id="x")
+    hear(adapter, words(("ab,", 0, 0, 90), ("c", 4, 150, 200), ("d", 6, 300, 310)))
+    told = [message for frame in range(4) for message in hear(adapter, audio(frame))] + hear(adapter, done())
     assert [message["alignment"] and "".join(message["alignment"]["chars"]) for message in told] == [
         *("ab, ", "c ", None, "d "),
         None,
@@ -268,29 +270,29 @@ def test_each_message_has_the_characters_that_begin_in_its_audio() -> None:
 
 
 def test_livekit_takes_times_as_of_the_whole_context() -> None:
-    codec = begun(LIVEKIT)
-    say(codec, text="a b ", context_id="x")
-    hear(codec, words(("a", 0, 0, 60), ("b", 2, 100, 160)))
-    _, second = (hear(codec, audio(frame))[0] for frame in range(2))
+    adapter = begun(LIVEKIT)
+    say(adapter, text="a b ", context_id="x")
+    hear(adapter, words(("a", 0, 0, 60), ("b", 2, 100, 160)))
+    _, second = (hear(adapter, audio(frame))[0] for frame in range(2))
     assert second["alignment"]["charStartTimesMs"] == [100, 160]
 
 
 def test_words_of_which_the_session_tells_last_come_before_the_end() -> None:
-    codec = begun()
-    say(codec, text="a b", context_id="x")
-    hear(codec, audio(0))
-    hear(codec, words(("a", 0, 0, 60), ("b", 2, 100, 160)))
-    rest, final = hear(codec, done())
+    adapter = begun()
+    say(adapter, text="a b", context_id="x")
+    hear(adapter, audio(0))
+    hear(adapter, words(("a", 0, 0, 60), ("b", 2, 100, 160)))
+    rest, final = hear(adapter, done())
     assert rest["alignment"]["chars"] == ["a", " ", "b", " "]
     assert final["isFinal"] is True
 
 
 def test_a_context_that_was_cut_tells_no_more_words() -> None:
-    codec = begun()
-    say(codec, text="a b ", context_id="x")
-    hear(codec, words(("a", 0, 0, 60)))
-    say(codec, context_id="x", close_context=True)
-    (final,) = hear(codec, done(reason="cancelled"))
+    adapter = begun()
+    say(adapter, text="a b ", context_id="x")
+    hear(adapter, words(("a", 0, 0, 60)))
+    say(adapter, context_id="x", close_context=True)
+    (final,) = hear(adapter, done(reason="cancelled"))
     assert final["isFinal"] is True
 
 
@@ -307,79 +309,79 @@ def test_characters_never_go_back_in_time() -> None:
 
 
 def test_a_context_that_is_refused_gets_an_error_and_its_end() -> None:
-    codec = begun()
-    error, final = refused(codec, AtCapacity("full"), text="One. ", context_id="a")
+    adapter = begun()
+    error, final = refused(adapter, AtCapacity("full"), text="One. ", context_id="a")
     assert (error["error"], error["message"], error["contextId"]) == ("at_capacity", "full", "a")
     assert (final["isFinal"], final["contextId"]) == (True, "a")
-    assert say(codec, text="Two. ", context_id="a") == []
-    assert say(codec, context_id="a", close_context=True) == []
-    assert say(codec, text="Three. ", context_id="a")[0][0] == "context.open"
-    assert codec.closing is None
+    assert say(adapter, text="Two. ", context_id="a") == []
+    assert say(adapter, context_id="a", close_context=True) == []
+    assert say(adapter, text="Three. ", context_id="a")[0][0] == "context.open"
+    assert adapter.closing is None
 
 
 def test_a_context_that_fails_gets_an_error_and_its_end() -> None:
-    codec = begun()
-    say(codec, text="One. ", context_id="a")
-    (error,) = hear(codec, protocol.build_error(AtCapacity("full"), context_id="1"))
-    (final,) = hear(codec, done(reason="error"))
+    adapter = begun()
+    say(adapter, text="One. ", context_id="a")
+    (error,) = hear(adapter, protocol.build_error(AtCapacity("full"), context_id="1"))
+    (final,) = hear(adapter, done(reason="error"))
     assert (error["error"], final["isFinal"]) == ("at_capacity", True)
 
 
 def test_a_text_too_long_ends_its_context() -> None:
     limits = Limits()
     for first in ("", "One. "):
-        codec = begun()
+        adapter = begun()
         if first:
-            say(codec, text=first, context_id="a")
+            say(adapter, text=first, context_id="a")
         told: list[Message] = []
         with pytest.raises(TextTooLong) as caught:
-            told += codec.decode(json.dumps({"text": "x" * (limits.text_message_chars + 1), "context_id": "a"}))
-        answer = hear(codec, protocol.build_error(caught.value, context_id="1"))
+            told += adapter.decode(json.dumps({"text": "x" * (limits.text_message_chars + 1), "context_id": "a"}))
+        answer = hear(adapter, protocol.build_error(caught.value, context_id="1"))
         assert answer[0]["error"] == "text_too_long"
-        assert say(codec, context_id="a", close_context=True) == []
+        assert say(adapter, context_id="a", close_context=True) == []
 
 
 def test_text_for_what_has_ended_meanwhile_is_no_error() -> None:
-    codec = begun()
-    say(codec, text="One. ", context_id="a")
-    hear(codec, done(reason="length"))
+    adapter = begun()
+    say(adapter, text="One. ", context_id="a")
+    hear(adapter, done(reason="length"))
     error = {"type": "error", "code": "unknown_context", "message": "", "context_id": "1"}
-    assert hear(codec, error) == []
+    assert hear(adapter, error) == []
 
 
 # ---------------------------------------------------------------- stream-input
 
 
 def test_one_text_and_its_end() -> None:
-    codec = begun(kind=StreamCodec)
-    assert say(codec, text=" ", voice_settings=None, generation_config={"chunk_length_schedule": [50]}) == []
-    assert say(codec, text="Hello. ", try_trigger_generation=True) == [
+    adapter = begun(kind=StreamAdapter)
+    assert say(adapter, text=" ", voice_settings=None, generation_config={"chunk_length_schedule": [50]}) == []
+    assert say(adapter, text="Hello. ", try_trigger_generation=True) == [
         ("context.open", "1"),
         ("text.append", "Hello. "),
     ]
-    assert say(codec, text="") == [("context.end", "1")]
-    assert say(codec, text="More. ") == []
-    (spoken,) = hear(codec, audio(0))
+    assert say(adapter, text="") == [("context.end", "1")]
+    assert say(adapter, text="More. ") == []
+    (spoken,) = hear(adapter, audio(0))
     assert "contextId" not in spoken
-    (final,) = hear(codec, done())
+    (final,) = hear(adapter, done())
     assert final["isFinal"] is True
-    assert codec.closing is not None
-    assert codec.closing[0] == 1000
+    assert adapter.closing is not None
+    assert adapter.closing[0] == 1000
 
 
 def test_no_text_and_its_end() -> None:
-    codec = begun(kind=StreamCodec)
-    assert say(codec, text="") == [("ping", "1")]
-    assert hear(codec, {"type": "pong", "t": "1"})[0]["isFinal"] is True
-    assert codec.closing is not None
+    adapter = begun(kind=StreamAdapter)
+    assert say(adapter, text="") == [("ping", "1")]
+    assert hear(adapter, {"type": "pong", "t": "1"})[0]["isFinal"] is True
+    assert adapter.closing is not None
 
 
 @pytest.mark.parametrize(("error", "code"), [(AtCapacity("full"), 1013), (UnknownVoice("none"), 1008)])
 def test_an_error_closes_the_connection(error: SpeechError, code: int) -> None:
-    codec = begun(kind=StreamCodec)
-    (told,) = refused(codec, error, text="Hello. ")
+    adapter = begun(kind=StreamAdapter)
+    (told,) = refused(adapter, error, text="Hello. ")
     assert (told["error"], told["code"]) == (error.code, code)
-    assert codec.closing == (code, error.message)
+    assert adapter.closing == (code, error.message)
 
 
 # ---------------------------------------------------------------- junk
@@ -400,14 +402,14 @@ EVENTS = st.sampled_from(["open", "words", "audio", "done", "error", "pong"])
 
 @settings(max_examples=150, deadline=None)
 @given(
-    kind=st.sampled_from([MultiStreamCodec, StreamCodec]),
+    kind=st.sampled_from([MultiStreamAdapter, StreamAdapter]),
     query=st.sampled_from([{}, SENTENCES, LIVEKIT]),
     steps=st.lists(st.one_of(FIELDS, st.text(max_size=10), st.binary(max_size=4), EVENTS), max_size=30),
 )
 def test_whatever_comes_is_understood_or_refused(
-    kind: type[MultiStreamCodec], query: dict[str, str], steps: list[Any]
+    kind: type[MultiStreamAdapter], query: dict[str, str], steps: list[Any]
 ) -> None:
-    codec = begun(query, kind)
+    adapter = begun(query, kind)
     open_, offset = ["1"], 0
     for step in steps:
         if isinstance(step, str) and step in ("open", "words", "audio", "done", "error", "pong"):
@@ -421,12 +423,12 @@ def test_whatever_comes_is_understood_or_refused(
                 "pong": {"type": "pong", "t": context_id},
                 "open": {"type": "context.started", "context_id": context_id},
             }
-            for told in hear(codec, event[step]):
+            for told in hear(adapter, event[step]):
                 assert isinstance(told, dict)
             continue
         data = json.dumps(step) if isinstance(step, dict) else step
         with contextlib.suppress(SpeechError):
-            for message in codec.decode(data):
+            for message in adapter.decode(data):
                 command = protocol.check(message)
                 if isinstance(command, protocol.ContextOpen):
                     open_.append(command.context_id)

@@ -1,4 +1,4 @@
-"""Every codec over a real session and engine, under any order of messages and time: nothing is left of them."""
+"""Every adapter over a real session and engine, under any order of messages and time: nothing is left of them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.errors import SlowConsumer
 from agent_tts.events import EngineCommand
-from agent_tts.protocol.adapter import AudioChunk, Codec, QueueingCodec
-from agent_tts.serve.dialects.cartesia import CartesiaCodec
-from agent_tts.serve.dialects.deepgram_aura import AuraCodec
-from agent_tts.serve.dialects.deepgram_flux import FluxCodec
-from agent_tts.serve.dialects.elevenlabs import MultiStreamCodec, StreamCodec
-from agent_tts.serve.dialects.vllm_omni import VllmOmniCodec
+from agent_tts.protocol.adapter import AudioChunk, ProtocolAdapter, QueueingAdapter
+from agent_tts.serve.dialects.cartesia import CartesiaAdapter
+from agent_tts.serve.dialects.deepgram_aura import AuraAdapter
+from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
+from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
+from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
@@ -51,7 +51,7 @@ class Clocked:
 class Connected:
     """A connection without a socket."""
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, adapter: ProtocolAdapter) -> None:
         metrics = Metrics()
         links: list[Clocked] = []
 
@@ -62,33 +62,33 @@ class Connected:
         service = SpeechService([make], aliases=CONFIG.voice_aliases)
         (self.link,) = links
         service.engines[0].info = self.link.loop.info
-        self.codec = codec
+        self.adapter = adapter
         self.session = Session(
             Node(CONFIG, service, Guard(CONFIG, metrics), metrics), "test", clock=lambda: self.link.now
         )
         self.told: list[dict[str, Any] | bytes] = []
         # What the client says while something is being sent to it, one at each wait of the writer.
         self.meanwhile: list[dict[str, Any]] = []
-        self.session.receive(codec.begin())
+        self.session.receive(adapter.begin())
 
     @property
     def is_closed(self) -> bool:
-        return (self.codec.closing or self.session.closing) is not None
+        return (self.adapter.closing or self.session.closing) is not None
 
     def say(self, message: dict[str, Any]) -> None:
-        self.session.receive(self.codec.decode(json.dumps(message)))
+        self.session.receive(self.adapter.decode(json.dumps(message)))
 
     def take(self, count: int) -> None:
         """What the client is sent, as the writer of a connection takes it."""
         for _ in range(count):
-            if self.codec.closing is not None or (item := self.session.poll()) is None:
+            if self.adapter.closing is not None or (item := self.session.poll()) is None:
                 return
-            for data in tuple(self.codec.encode(item)):
+            for data in tuple(self.adapter.encode(item)):
                 self.told.append(json.loads(data) if isinstance(data, str) else data)
                 if self.meanwhile:
                     self.say(self.meanwhile.pop(0))
-            if isinstance(self.codec, QueueingCodec):
-                self.session.receive(self.codec.follow())
+            if isinstance(self.adapter, QueueingAdapter):
+                self.session.receive(self.adapter.follow())
             if isinstance(item, AudioChunk):
                 return
 
@@ -141,28 +141,38 @@ ENDS: dict[str, list[dict[str, Any]]] = {
 }
 
 Left = Callable[[Any], int]
-KINDS: dict[str, tuple[Callable[[], Codec], st.SearchStrategy[Any], Left, dict[str, Any] | None]] = {
-    "cartesia": (lambda: CartesiaCodec(CONFIG.limits), CARTESIA, lambda codec: len(codec._contexts), None),
+KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Left, dict[str, Any] | None]] = {
+    "cartesia": (lambda: CartesiaAdapter(CONFIG.limits), CARTESIA, lambda adapter: len(adapter._contexts), None),
     "multi-stream": (
-        lambda: MultiStreamCodec("v", {"output_format": "pcm_24000"}, CONFIG.limits),
+        lambda: MultiStreamAdapter("v", {"output_format": "pcm_24000"}, CONFIG.limits),
         ELEVENLABS,
-        lambda codec: len(codec._open),
+        lambda adapter: len(adapter._open),
         {"close_socket": True},
     ),
     "stream": (
-        lambda: StreamCodec("v", {"output_format": "pcm_24000"}, CONFIG.limits),
+        lambda: StreamAdapter("v", {"output_format": "pcm_24000"}, CONFIG.limits),
         ELEVENLABS,
-        lambda codec: len(codec._open),
+        lambda adapter: len(adapter._open),
         {"text": ""},
     ),
-    "aura": (lambda: AuraCodec({}, {}), DEEPGRAM, lambda codec: codec._turns.speaking is not None, {"type": "Close"}),
+    "aura": (
+        lambda: AuraAdapter({}, {}),
+        DEEPGRAM,
+        lambda adapter: adapter._turns.speaking is not None,
+        {"type": "Close"},
+    ),
     "vllm-omni": (
-        lambda: VllmOmniCodec(),
+        lambda: VllmOmniAdapter(),
         VLLM_OMNI,
-        lambda codec: len(codec._held) + len(codec._notes) + (codec._utterance is not None),
+        lambda adapter: len(adapter._held) + len(adapter._notes) + (adapter._utterance is not None),
         {"type": "session.close"},
     ),
-    "flux": (lambda: FluxCodec({}, {}), DEEPGRAM, lambda codec: codec._turns.speaking is not None, {"type": "Close"}),
+    "flux": (
+        lambda: FluxAdapter({}, {}),
+        DEEPGRAM,
+        lambda adapter: adapter._turns.speaking is not None,
+        {"type": "Close"},
+    ),
 }
 
 
@@ -192,7 +202,7 @@ def run(kind: str, steps: list[Any], *, leaves_at_once: bool, stays: bool = Fals
             peer.say(message)
         peer.settle()
         assert not peer.session.is_speaking
-        assert not left(peer.codec)
+        assert not left(peer.adapter)
         if stays or goodbye is None:
             return peer
         peer.say(goodbye)
@@ -219,7 +229,7 @@ CLOSED = {"close_context": True, "context_id": "a"}
 
 
 def multi_stream() -> Connected:
-    return Connected(MultiStreamCodec("v", {"output_format": "pcm_24000"}, CONFIG.limits))
+    return Connected(MultiStreamAdapter("v", {"output_format": "pcm_24000"}, CONFIG.limits))
 
 
 @pytest.mark.parametrize("leaves_at_once", [True, False])
@@ -270,8 +280,8 @@ def test_what_waits_for_a_name_is_bounded() -> None:
         peer.say(message)
     for _ in range(2_500):
         peer.say({"text": "x" * 40, "context_id": "a"})
-    assert isinstance(peer.codec, MultiStreamCodec)
-    assert sum(len(waiting.messages) for waiting in peer.codec._waiting.values()) < 2_000
+    assert isinstance(peer.adapter, MultiStreamAdapter)
+    assert sum(len(waiting.messages) for waiting in peer.adapter._waiting.values()) < 2_000
     peer.settle()
     assert peer.is_closed
 
@@ -280,15 +290,15 @@ def test_a_message_without_a_context_is_none_of_the_clients() -> None:
     """Whichever comes first: count such contexts to see it fail."""
     named = {"transcript": "A. ", "continue": True, "context_id": "context-1"}
     for messages in ([named, {"transcript": "B."}], [{"transcript": "B."}, named]):
-        codec = CartesiaCodec(CONFIG.limits)
-        opened = {next(codec.decode(json.dumps(message)))["context_id"] for message in messages}
+        adapter = CartesiaAdapter(CONFIG.limits)
+        opened = {next(adapter.decode(json.dumps(message)))["context_id"] for message in messages}
         assert len(opened) == 2
 
 
 @pytest.mark.parametrize("transcript", ["Four.", "x" * 41, 5])
 def test_what_was_complete_is_spoken_whatever_comes_behind_it(transcript: str | int) -> None:
     """The message too many is told by an error, which is about no context: clients take others for its end."""
-    peer = Connected(CartesiaCodec(CONFIG.limits))
+    peer = Connected(CartesiaAdapter(CONFIG.limits))
     peer.say({"transcript": "One two three.", "continue": False, "context_id": "a"})
     peer.say({"transcript": transcript, "continue": False, "context_id": "a"})
     peer.settle()
@@ -318,14 +328,14 @@ def test_vllm_omnis_text_is_bounded_while_the_writer_waits() -> None:
     peer = configured()
     for _ in range(100):
         peer.say({"type": "input.text", "text": "x" * 40})
-    assert isinstance(peer.codec, VllmOmniCodec)
-    assert peer.codec._utterance is not None
-    assert len(peer.codec._utterance.text) <= CONFIG.limits.text_context_chars
+    assert isinstance(peer.adapter, VllmOmniAdapter)
+    assert peer.adapter._utterance is not None
+    assert len(peer.adapter._utterance.text) <= CONFIG.limits.text_context_chars
 
 
 def configured() -> Connected:
     """A connection of vLLM-Omni's that may speak."""
-    peer = Connected(VllmOmniCodec())
+    peer = Connected(VllmOmniAdapter())
     peer.say({"type": "session.config", "response_format": "pcm"})
     peer.take(10)
     return peer
