@@ -18,11 +18,11 @@ from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.tone import ToneEngine
 from agent_tts.events import EngineEvent, Model
-from agent_tts.ipc.in_process import LocalEngine
+from agent_tts.ipc.in_process import InProcessEngine
 from agent_tts.serve.app import create_app
 from agent_tts.serve.node import Node
 from agent_tts.serve.server import NodeServer, listen
-from agent_tts.speech.engine_handle import Link, LinkFactory
+from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
 
 START_S = 30.0
 
@@ -53,14 +53,14 @@ def settings_of(**values: Any) -> Settings:
     return Settings(**{"port": 0, "engine": "tone", "log_level": "warning", **values})
 
 
-def with_models(*models: Model) -> LinkFactory:
+def with_models(*models: Model) -> EngineClientFactory:
     """The way to a tone engine in this event loop that has models: it speaks with none, but routing asks for them."""
 
-    def make(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> Link:
+    def make(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
         settings = settings_of()
         engine = ToneEngine(settings, slots=4)
         engine.info = dataclasses.replace(engine.info, models=(Model("named", "named", "nowhere"), *models))
-        return LocalEngine(EngineLoop(engine, Scheduler(policy(settings, 4))), on_events, on_lost)
+        return InProcessEngine(EngineLoop(engine, Scheduler(policy(settings, 4))), on_events, on_lost)
 
     return make
 

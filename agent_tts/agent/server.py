@@ -14,7 +14,7 @@ from agent_tts.serve.node import Node
 
 
 class AgentServer:
-    """A `Companion` of a node.
+    """A `Extension` of a node.
 
     Args:
         build: makes the pipeline of a call; None takes the one that `agent.pipeline` names.
@@ -30,16 +30,16 @@ class AgentServer:
         self.brain = Brain(settings.llm)
 
     def install(self, app: FastAPI, node: Node) -> None:
-        """See `Companion`."""
+        """See `Extension`."""
         self.calls = Calls(node, self.ears, self.brain, self._build)
         app.state.agent = self
         app.include_router(router())
 
     async def start(self) -> None:
-        """See `Companion`."""
+        """See `Extension`."""
         self.ears.start()
 
     async def close(self) -> None:
-        """See `Companion`."""
+        """See `Extension`."""
         await self.calls.close()
         await self.ears.close()

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 def agent(config: str | None, flags: dict[str, Any], assignments: list[str], print_config: bool) -> int:
     """Run a node and its agent until it is told to stop; see `serve`."""
-    return serve(config, flags, assignments, print_config, _companion)
+    return serve(config, flags, assignments, print_config, _extension)
 
 
-def _companion(settings: Settings) -> AgentServer:
+def _extension(settings: Settings) -> AgentServer:
     from agent_tts.serve.telemetry.logs import log_to_stderr
 
     log_to_stderr(settings.log_level, settings.log_format)  # before Pipecat greets

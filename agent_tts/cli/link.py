@@ -31,7 +31,7 @@ ENGINE_FLAGS = {
 
 
 class Utterance(Protocol):
-    """What `Speech` and `RemoteSpeech` have in common."""
+    """What `Utterance` and `RemoteSpeech` have in common."""
 
     def write(self, text: str) -> None: ...
     def end(self) -> None: ...
@@ -114,7 +114,7 @@ async def local(settings: Settings, options: SpeechOptions) -> AsyncIterator[Spe
     Raises:
         SpeechError: it does not start, or has no such voice or language.
     """
-    from agent_tts.speech.utterance import Speech
+    from agent_tts.speech.utterance import Utterance
 
     async with engine(settings) as (service, _):
 
@@ -122,7 +122,7 @@ async def local(settings: Settings, options: SpeechOptions) -> AsyncIterator[Spe
             return service.open(options)
 
         def end_of(speech: Utterance) -> End:
-            assert isinstance(speech, Speech)
+            assert isinstance(speech, Utterance)
             assert speech.finished is not None
             return End(speech.finished.busy_ms, speech.finished.reason == "length")
 

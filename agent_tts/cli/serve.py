@@ -16,7 +16,7 @@ from agent_tts.engine.factory import chosen_engine
 from agent_tts.ipc.engines import engine_settings
 
 if TYPE_CHECKING:
-    from agent_tts.serve.app import Companion
+    from agent_tts.serve.app import Extension
 
 
 def serve(
@@ -24,12 +24,12 @@ def serve(
     flags: dict[str, Any],
     assignments: list[str],
     print_config: bool,
-    companion: Callable[[Settings], Companion] | None = None,
+    extension: Callable[[Settings], Extension] | None = None,
 ) -> int:
     """Run a node until it is told to stop; the exit code.
 
     Args:
-        companion: makes what is served beside it, when the settings are known.
+        extension: makes what is served beside it, when the settings are known.
 
     Raises:
         SettingsError: the settings are wrong, or cannot be had here.
@@ -41,7 +41,7 @@ def serve(
     from agent_tts.serve.run import run
 
     settings = loaded.settings
-    return run(settings, lambda url: welcome(settings, url), companion(settings) if companion else None)
+    return run(settings, lambda url: welcome(settings, url), extension(settings) if extension else None)
 
 
 def welcome(settings: Settings, url: str) -> None:

@@ -9,7 +9,7 @@ from agent_tts.engine.loop import EngineLoop
 from agent_tts.events import EngineCommand, EngineEvent
 
 
-class LocalEngine:
+class InProcessEngine:
     """Turns an engine loop whenever something is due; a step blocks the event loop.
 
     In a deterministic event loop, with the same clock in `loop`, everything is deterministic.

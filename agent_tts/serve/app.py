@@ -27,7 +27,7 @@ from agent_tts.serve.routes import voices as voices_http
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.telemetry.tracing import spans_of
 from agent_tts.serve.transports.websocket import NATIVE, StreamEndpoint
-from agent_tts.speech.engine_handle import LinkFactory
+from agent_tts.speech.engine_handle import EngineClientFactory
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.library import VoiceLibrary
 
@@ -47,7 +47,7 @@ PAGE_HEADERS = {
 }
 
 
-class Companion(Protocol):
+class Extension(Protocol):
     """What is served beside a node, on its port."""
 
     def install(self, app: FastAPI, node: Node) -> None:
@@ -63,14 +63,16 @@ class Companion(Protocol):
         ...
 
 
-def create_app(settings: Settings, make_link: LinkFactory | None = None, companion: Companion | None = None) -> FastAPI:
+def create_app(
+    settings: Settings, make_client: EngineClientFactory | None = None, extension: Extension | None = None
+) -> FastAPI:
     """A node, ready to be served; its engines come up with the application's lifespan.
 
     When one does not, the lifespan fails, and the reason is `app.state.start_error`; servers tell only that it failed.
 
     Args:
-        make_link: the way to its only engine; when None, engine processes of its own as the settings ask for.
-        companion: served beside it.
+        make_client: the way to its only engine; when None, engine processes of its own as the settings ask for.
+        extension: served beside it.
 
     Raises:
         SettingsError: there cannot be a library of voices, or telemetry, as the settings have it.
@@ -78,8 +80,8 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None, compani
 
     spans = spans_of(settings.telemetry)
     metrics = Metrics(spans)
-    make_links = [make_link] if make_link is not None else engine_processes(settings)
-    service = SpeechService(make_links, VoiceLibrary.of(settings.voices), metrics, settings.voice_aliases)
+    make_clients = [make_client] if make_client is not None else engine_processes(settings)
+    service = SpeechService(make_clients, VoiceLibrary.of(settings.voices), metrics, settings.voice_aliases)
     node = Node(settings, service, Guard(settings, metrics), metrics)
 
     @asynccontextmanager
@@ -91,14 +93,14 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None, compani
             raise
         probe = asyncio.create_task(_probe_lag(node), name="loop lag probe")
         try:
-            if companion is not None:
-                await companion.start()
+            if extension is not None:
+                await extension.start()
             yield
         finally:
             probe.cancel()
             await asyncio.gather(probe, return_exceptions=True)
-            if companion is not None:
-                await companion.close()
+            if extension is not None:
+                await extension.close()
             await rtc.close_all(node)
             await service.close()
             if spans is not None:
@@ -124,8 +126,8 @@ def create_app(settings: Settings, make_link: LinkFactory | None = None, compani
     app.include_router(dialects.router())
     for path, dialect in {"/v1/tts/stream": NATIVE, **dialects.STREAMS}.items():
         app.router.routes.append(WebSocketRoute(path, StreamEndpoint(node, dialect)))
-    if companion is not None:
-        companion.install(app, node)
+    if extension is not None:
+        extension.install(app, node)
     app.router.routes.append(Route("/api/agent", _no_agent))
     http.install_error_handlers(app)
     if settings.web:

@@ -15,19 +15,19 @@ from agent_tts.config.hub import with_local_models
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.processes import settle
-from agent_tts.serve.app import Companion, create_app
+from agent_tts.serve.app import Extension, create_app
 from agent_tts.serve.server import NodeServer, listen
 from agent_tts.serve.telemetry.logs import log_to_stderr, report_fault
 
 
-def run(settings: Settings, on_ready: Callable[[str], None] | None = None, companion: Companion | None = None) -> int:
+def run(settings: Settings, on_ready: Callable[[str], None] | None = None, extension: Extension | None = None) -> int:
     """Serve until SIGTERM or SIGINT; the process's exit code.
 
     0 after a drain, 128 + the signal when a second one cut it short, 1 when the engine cannot be brought or kept up.
 
     Args:
         on_ready: called once with the node's URL when it takes requests.
-        companion: served beside it, on its port.
+        extension: served beside it, on its port.
 
     Raises:
         SettingsError: the node, or its engine, cannot be set up like that, or a model cannot be had.
@@ -41,7 +41,7 @@ def run(settings: Settings, on_ready: Callable[[str], None] | None = None, compa
     log_to_stderr(settings.log_level, settings.log_format)
     settings = with_local_models(settings)
     with contextlib.closing(listen(settings)) as listener:
-        app = create_app(settings, companion=companion)
+        app = create_app(settings, extension=extension)
         server = NodeServer(app, settings, ready)
         # uvicorn would show the whole traceback of an engine that does not start; its message follows here.
         logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.start_error is None)

@@ -27,7 +27,7 @@ from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.serve.limits import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.tls import server_context
-from agent_tts.serve.transports.writer import LINK
+from agent_tts.serve.transports.writer import CONNECTION
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
@@ -44,7 +44,7 @@ MAX_HEADERS = 100
 MAX_URL_BYTES = 8_000  # with method and version it has to fit into a line of `websockets`: 8192 bytes
 MAX_PIPELINED = 16  # requests of one connection that wait for their turn
 SPARE_CONNECTIONS = 256  # for pages and metrics, beyond those that may speak
-MAX_STRANGERS = 256  # connections that have not asked for anything yet; one more takes the place of the oldest
+MAX_PENDING = 256  # connections that have not asked for anything yet; one more takes the place of the oldest
 
 # Limits are looked at between slices: a parser is never given more at once than it may waste.
 HTTP_SLICE = 8_192
@@ -85,15 +85,15 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._set_deadline()
-        strangers = self._node_config.strangers
-        if len(strangers) >= MAX_STRANGERS:
-            oldest = next(iter(strangers))
-            del strangers[oldest]
+        pending = self._node_config.pending
+        if len(pending) >= MAX_PENDING:
+            oldest = next(iter(pending))
+            del pending[oldest]
             oldest.transport.abort()
-        strangers[self] = None
+        pending[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._node_config.strangers.pop(self, None)
+        self._node_config.pending.pop(self, None)
         self._clear_deadline()
         super().connection_lost(exc)
 
@@ -124,7 +124,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._header_bytes = 0
-        extensions: dict[str, object] = {LINK: self}
+        extensions: dict[str, object] = {CONNECTION: self}
         self.scope["extensions"] = extensions  # type: ignore[typeddict-item]
 
     def on_url(self, url: bytes) -> None:
@@ -143,7 +143,7 @@ class HttpProtocol(HttpToolsProtocol):
             raise ValueError("too many requests at once")
         self._in_head = False
         self._unparsed = 0
-        self._node_config.strangers.pop(self, None)
+        self._node_config.pending.pop(self, None)
         self._clear_deadline()
         super().on_headers_complete()
 
@@ -162,7 +162,7 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._in_head and self.cycle.response_complete:  # nobody waits for the rest of the body any more
             self._set_deadline()
 
-    # What a `Link` has.
+    # What a `EndpointConnection` has.
 
     @property
     def is_full(self) -> bool:
@@ -277,10 +277,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     async def run_asgi(self) -> None:
         extensions: dict[str, object] = self.scope["extensions"]  # type: ignore[assignment]
-        extensions[LINK] = self
+        extensions[CONNECTION] = self
         await super().run_asgi()
 
-    # What a `WebSocketLink` has.
+    # What a `EndpointWebSocket` has.
 
     @property
     def is_full(self) -> bool:
@@ -365,7 +365,7 @@ class NodeConfig(uvicorn.Config):
             ws_per_message_deflate=False,
             ws_ping_interval=settings.timeouts.ping_s,
             ws_ping_timeout=settings.timeouts.ping_s,
-            limit_concurrency=settings.limits.connections + SPARE_CONNECTIONS + MAX_STRANGERS,
+            limit_concurrency=settings.limits.connections + SPARE_CONNECTIONS + MAX_PENDING,
             timeout_graceful_shutdown=SHUTDOWN_S,
             access_log=False,
             log_config=None,
@@ -376,7 +376,7 @@ class NodeConfig(uvicorn.Config):
         )
         self.settings = settings
         # Connections that have not asked for anything yet, the oldest first.
-        self.strangers: dict[HttpProtocol, None] = {}
+        self.pending: dict[HttpProtocol, None] = {}
 
 
 class NodeServer(uvicorn.Server):
@@ -422,7 +422,7 @@ class NodeServer(uvicorn.Server):
             self._on_ready(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
 
     async def _listen_for_tls(self, sockets: list[socket.socket], context: ssl.SSLContext) -> None:
-        """As uvicorn listens, but with deadlines: its strangers have a minute for their handshake."""
+        """As uvicorn listens, but with deadlines: its pending have a minute for their handshake."""
         handshake_s = self._config.settings.timeouts.handshake_s
         for listener in sockets:
             server = await asyncio.get_running_loop().create_server(

@@ -1,6 +1,6 @@
 """The protocol of one client, whatever carries it: messages in, messages and audio out. No I/O of its own.
 
-The carrier (a WebSocket, a WebRTC peer) calls `receive` with what comes in and takes with `poll` what goes out, at its
+The transport (a WebSocket, a WebRTC peer) calls `receive` with what comes in and takes with `poll` what goes out, at its
 own pace: audio that it does not take stays in the engine's credit window, so a slow client only slows itself.
 """
 
@@ -39,7 +39,7 @@ from agent_tts.protocol.adapter import AudioChunk, Message
 from agent_tts.serve.node import Node
 from agent_tts.serve.telemetry.metrics import ContextMeter
 from agent_tts.speech.audio.encoding import Chunk, Encoder, make_encoder
-from agent_tts.speech.utterance import Speech, SpeechEvent
+from agent_tts.speech.utterance import Utterance, UtteranceEvent
 from agent_tts.speech.words.paces import Paces
 from agent_tts.speech.words.timeline import Word, WordTimeline, timeline_of
 
@@ -68,11 +68,11 @@ class Playout(Protocol):
         ...
 
     def wants(self, context_no: int) -> bool:
-        """Whether more audio of the context is to be handed over now; the carrier wakes when it is again."""
+        """Whether more audio of the context is to be handed over now; the transport wakes when it is again."""
         ...
 
     def is_playing(self, context_no: int) -> bool:
-        """Whether handed over audio of the context is still to be played; the carrier wakes when none is any more."""
+        """Whether handed over audio of the context is still to be played; the transport wakes when none is any more."""
         ...
 
     def end(self, context_no: int) -> None:
@@ -87,7 +87,7 @@ class Context:
     id: str
     no: int
     config: protocol.SessionConfig
-    speech: Speech
+    speech: Utterance
     meter: ContextMeter
     timeline: WordTimeline
     encoder: Encoder | None  # None where audio leaves as it is
@@ -111,14 +111,14 @@ class Session:
     def __init__(
         self,
         node: Node,
-        carrier: str,
+        transport: str,
         playout: Playout | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.id = token_hex(8)
         self._node = node
         self._limits = node.settings.limits
-        self._carrier = carrier
+        self._transport = transport
         self._playout = playout
         self._clock = clock
         self._config = protocol.SessionConfig(lead_ms=node.settings.lead_ms, normalize=node.settings.normalize)
@@ -142,14 +142,14 @@ class Session:
         self._leaving: tuple[int, str] | None = None
         # When the client was last heard, or a context last ended.
         self._active_at = clock()
-        # Set when the carrier is to close, after everything has been polled: (WebSocket close code, reason).
+        # Set when the transport is to close, after everything has been polled: (WebSocket close code, reason).
         self.closing: tuple[int, str] | None = None
-        # Called when `poll` may have something; set by the carrier. Must not block.
+        # Called when `poll` may have something; set by the transport. Must not block.
         self.waker: Callable[[], None] | None = None
         node.sessions.add(self)
         self._greet()
 
-    # ------------------------------------------------------------ the carrier's side
+    # ------------------------------------------------------------ the transport's side
 
     def receive(self, messages: Iterable[Message]) -> None:
         """Take what the client has sent, as a adapter has decoded it; a mistake is answered, and ends this taking.
@@ -290,7 +290,7 @@ class Session:
             config,
             speech,
             self._node.metrics.context(
-                self._carrier, self._clock, {"session_id": self.id, "context_no": self._context_no}
+                self._transport, self._clock, {"session_id": self.id, "context_no": self._context_no}
             ),
             timeline_of(
                 info,
@@ -436,7 +436,7 @@ class Session:
             return event.reason in ("end", "length") and playout.is_playing(context.no)
         return not playout.wants(context.no)
 
-    def _tell(self, context: Context, event: SpeechEvent) -> None:
+    def _tell(self, context: Context, event: UtteranceEvent) -> None:
         match event:
             case RequestAudio(pcm=pcm):
                 self._tell_audio(context, pcm)

@@ -21,13 +21,13 @@ from agent_tts.events import (
 )
 from agent_tts.speech.placement import Load
 from agent_tts.speech.routing import Routing
-from agent_tts.speech.utterance import Speech
+from agent_tts.speech.utterance import Utterance
 
 # Greeted and heard; greeted and not heard yet; to be started again; given up.
-State = Literal["ready", "starting", "lost", "failed"]
+EngineState = Literal["ready", "starting", "lost", "failed"]
 
 
-class Link(Protocol):
+class EngineClient(Protocol):
     """The way to an engine loop, in another process or in this one."""
 
     async def start(self) -> None:
@@ -53,10 +53,10 @@ class Link(Protocol):
         ...
 
 
-LinkFactory = Callable[[Callable[[list[EngineEvent]], None], Callable[[str], None]], Link]
+EngineClientFactory = Callable[[Callable[[list[EngineEvent]], None], Callable[[str], None]], EngineClient]
 
 
-class Watcher(Protocol):
+class EngineObserver(Protocol):
     """Who is told how the engines are, each by its number. No method may raise or await."""
 
     def started(self, engine: int, info: EngineInfo) -> None:
@@ -72,28 +72,28 @@ class Watcher(Protocol):
         ...
 
 
-class SpeechEngine:
-    """Owns the link to one engine and every open `Speech` there. What befalls it concerns no other engine's streams."""
+class EngineHandle:
+    """Owns the client of one engine and the open utterances there. Its failures touch no other engine."""
 
-    def __init__(self, number: int, make_link: LinkFactory, watcher: Watcher | None) -> None:
+    def __init__(self, number: int, make_client: EngineClientFactory, observer: EngineObserver | None) -> None:
         # Its place among the node's engines, from 0.
         self.number = number
-        self._watcher = watcher
-        self._link = make_link(self._on_events, self._on_lost)
+        self._observer = observer
+        self._client = make_client(self._on_events, self._on_lost)
         # Open streams by id.
-        self._open: dict[int, Speech] = {}
+        self._open: dict[int, Utterance] = {}
         # Id of the next stream. A u32, which four billion streams do not exhaust in an engine's life.
         self._next_id = 1
         # What the engine is; kept over a restart, so that requests can be checked meanwhile. None before the first.
         self.info: EngineInfo | None = None
         # How many streams may wait for a slot there.
         self._queue = 0
-        # Frames of a stream that are made ahead of its credit, at most; see `Speech`.
+        # Frames of a stream that are made ahead of its credit, at most; see `Utterance`.
         self._window = 1
         # Whether a real synthesis has succeeded since the engine started.
         self.ready = False
         # The first synthesis after a start, or None.
-        self._trial: Speech | None = None
+        self._trial: Utterance | None = None
         # Set whenever no stream is open.
         self.idle = asyncio.Event()
         self.idle.set()
@@ -101,15 +101,15 @@ class SpeechEngine:
     @property
     def alive(self) -> bool:
         """Whether the engine is there and answers."""
-        return self._link.alive
+        return self._client.alive
 
     @property
     def failed(self) -> bool:
         """Whether the engine is down for good."""
-        return self._link.failed.is_set()
+        return self._client.failed.is_set()
 
     @property
-    def state(self) -> State:
+    def state(self) -> EngineState:
         """How it is, in a word."""
         if self.alive:
             return "ready" if self.ready else "starting"
@@ -132,19 +132,19 @@ class SpeechEngine:
             SettingsError: it cannot be set up like that.
             EngineLost: it did not come up; the message says why.
         """
-        await self._link.start()
+        await self._client.start()
 
     async def close(self) -> None:
         """Stop the engine; its streams have been failed before. Idempotent."""
-        await self._link.close()
+        await self._client.close()
 
-    def open(self, options: SpeechOptions) -> Speech:
+    def open(self, options: SpeechOptions) -> Utterance:
         """Start a stream with options that are resolved: it takes a slot, or a place in the queue, at once."""
-        speech = Speech(self._next_id, self._link.send, self._window, self.number)
+        speech = Utterance(self._next_id, self._client.send, self._window, self.number)
         self._next_id += 1
         self._open[speech.stream] = speech
         self.idle.clear()
-        self._link.send(OpenRequest(speech.stream, options))
+        self._client.send(OpenRequest(speech.stream, options))
         return speech
 
     def fail_all(self, code: str, message: str) -> None:
@@ -155,15 +155,15 @@ class SpeechEngine:
             self._forget(stream)
             speech.deliver(RequestFinished(stream, "error", code=code, message=message, retry_after_ms=RETRY_MS))
 
-    # ------------------------------------------------------------ the link's side
+    # ------------------------------------------------------------ the engine client's side
 
     def _on_events(self, new: list[EngineEvent]) -> None:
         for event in new:
             if isinstance(event, EngineReady):
                 self._on_hello(event)
             elif isinstance(event, EnginePong):
-                if self._watcher is not None:
-                    self._watcher.pulse(self.number, event)
+                if self._observer is not None:
+                    self._observer.pulse(self.number, event)
             elif (speech := self._open.get(event.stream)) is not None:
                 if isinstance(event, RequestFinished):
                     self._forget(event.stream)
@@ -173,14 +173,14 @@ class SpeechEngine:
 
     def _on_hello(self, hello: EngineReady) -> None:
         self.info, self._queue, self._window = hello.info, hello.queue, hello.window
-        if self._watcher is not None:
-            self._watcher.started(self.number, hello.info)
+        if self._observer is not None:
+            self._observer.started(self.number, hello.info)
         self._trial = trial = self.open(Routing(hello.info).resolve(SpeechOptions(lead_ms=None)))
         self._forget_when_heard(trial)
         trial.write("ready")
         trial.end()
 
-    def _forget_when_heard(self, trial: Speech) -> None:
+    def _forget_when_heard(self, trial: Utterance) -> None:
         """Let `trial` take its own audio, and call the engine ready when there was some and nothing failed."""
 
         def hear() -> None:
@@ -198,8 +198,8 @@ class SpeechEngine:
     def _on_lost(self, why: str) -> None:
         logger.error("engine {} is lost with {} streams: {}", self.number, len(self._open), why)
         self.ready = False
-        if self._watcher is not None:
-            self._watcher.lost(self.number)
+        if self._observer is not None:
+            self._observer.lost(self.number)
         self.fail_all("engine_lost", "the engine was lost; it restarts by itself: try again")
 
     def _forget(self, stream: int) -> None:

@@ -8,10 +8,10 @@ from types import MappingProxyType
 
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
 from agent_tts.events import EngineInfo, SpeechOptions
-from agent_tts.speech.engine_handle import LinkFactory, SpeechEngine, Watcher
+from agent_tts.speech.engine_handle import EngineClientFactory, EngineHandle, EngineObserver
 from agent_tts.speech.placement import least_loaded
 from agent_tts.speech.routing import Routing
-from agent_tts.speech.utterance import Speech
+from agent_tts.speech.utterance import Utterance
 from agent_tts.voices.library import VoiceLibrary
 
 
@@ -20,12 +20,12 @@ class SpeechService:
 
     def __init__(
         self,
-        make_links: Sequence[LinkFactory],
+        make_clients: Sequence[EngineClientFactory],
         library: VoiceLibrary | None = None,
-        watcher: Watcher | None = None,
+        observer: EngineObserver | None = None,
         aliases: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.engines = tuple(SpeechEngine(number, make, watcher) for number, make in enumerate(make_links))
+        self.engines = tuple(EngineHandle(number, make, observer) for number, make in enumerate(make_clients))
         # Voices beside the engines' own. None when there are no others.
         self.library = library
         # Other names of voices; see `Routing`.
@@ -100,7 +100,7 @@ class SpeechService:
             return False
         return True
 
-    def open(self, options: SpeechOptions) -> Speech:
+    def open(self, options: SpeechOptions) -> Utterance:
         """Start a stream on the least loaded engine: it takes a slot, or a place in the queue, at once.
 
         Raises:

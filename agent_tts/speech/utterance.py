@@ -26,10 +26,10 @@ from agent_tts.events import (
 # Credit is granted in so many parts of the window: less often than each frame, and long before the engine runs out.
 GRANTS = 8
 
-SpeechEvent = RequestStarted | RequestAudio | RequestWords | RequestFlushed | RequestFinished
+UtteranceEvent = RequestStarted | RequestAudio | RequestWords | RequestFlushed | RequestFinished
 
 
-class Speech:
+class Utterance:
     """Text goes in as it is written, events come out as it is spoken.
 
     Made by `SpeechService.open`. Its last event is exactly one `RequestFinished`. There is one reader; it
@@ -46,7 +46,7 @@ class Speech:
         self._taken = 0
         self._grant = max(1, window // GRANTS)
         # Events not yet taken by the reader. Bounded: the engine makes at most `window` frames ahead of the credit.
-        self._events: deque[SpeechEvent] = deque()
+        self._events: deque[UtteranceEvent] = deque()
         # The last event, once it has arrived.
         self.finished: RequestFinished | None = None
         # Whether `end` was called.
@@ -112,7 +112,7 @@ class Speech:
 
     # ------------------------------------------------------------ the reader's side
 
-    def poll(self) -> SpeechEvent | None:
+    def poll(self) -> UtteranceEvent | None:
         """The next event; None when there is none now, and after `RequestFinished`. Grants credit for audio."""
         if not self._events:
             return None
@@ -131,11 +131,11 @@ class Speech:
         """Whether `poll` would give one now."""
         return bool(self._events)
 
-    def ahead(self) -> Iterator[SpeechEvent]:
+    def ahead(self) -> Iterator[UtteranceEvent]:
         """What has already arrived after the last event that was taken, up to the next audio."""
         return takewhile(_is_not_audio, self._events)
 
-    async def next(self) -> SpeechEvent | None:
+    async def next(self) -> UtteranceEvent | None:
         """The next event; None after `RequestFinished`. Cancelling it loses nothing."""
         while (event := self.poll()) is None:
             if self.finished is not None:
@@ -161,7 +161,7 @@ class Speech:
 
     # ------------------------------------------------------------ the service's side
 
-    def deliver(self, event: SpeechEvent) -> None:
+    def deliver(self, event: UtteranceEvent) -> None:
         """Take an event of this stream from the engine. Called by the service alone."""
         if isinstance(event, RequestAudio):
             self.samples += len(event.pcm) // 2
@@ -179,5 +179,5 @@ class Speech:
             self.waker()
 
 
-def _is_not_audio(event: SpeechEvent) -> bool:
+def _is_not_audio(event: UtteranceEvent) -> bool:
     return type(event) is not RequestAudio

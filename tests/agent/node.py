@@ -51,5 +51,5 @@ async def running_agent(
     stt = agent.pop("stt", {"kind": "none"})
     settings = settings_of(engine="espeak", agent={"llm": {"base_url": llm}, "stt": stt, **agent})
     server = AgentServer(settings.agent, ears=GrammarEars() if hears else ears)
-    async with running_app(create_app(settings, companion=server)) as node:
+    async with running_app(create_app(settings, extension=server)) as node:
         yield RunningAgent(node.url, node, server)

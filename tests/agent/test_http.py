@@ -44,7 +44,7 @@ async def test_the_page_is_told_what_is_there_and_what_is_missing() -> None:
 
 async def test_each_door_wants_a_key_and_a_token_stands_for_one() -> None:
     settings = without_ears(auth={"api_keys": ["sesame"]})
-    async with running_app(create_app(settings, companion=AgentServer(settings.agent))) as node:
+    async with running_app(create_app(settings, extension=AgentServer(settings.agent))) as node:
         async with httpx.AsyncClient(base_url=node.url, timeout=20) as client:
             assert (await client.get("/api/agent")).status_code == 401
             assert (await client.post("/api/agent/offer", json={})).status_code == 401

@@ -98,7 +98,7 @@ async def running_phone(llm: str, **agent: Any) -> AsyncIterator[RunningAgent]:
     """A node of espeak and an agent with a telephone."""
     settings = settings_of(engine="espeak", agent={"llm": {"base_url": llm}, "stt": {"kind": "none"}, **agent})
     server = phone_server(settings, GrammarEars())
-    async with running_app(create_app(settings, companion=server)) as node:
+    async with running_app(create_app(settings, extension=server)) as node:
         yield RunningAgent(node.url, node, server)
 
 

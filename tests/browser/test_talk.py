@@ -23,7 +23,7 @@ from agent_tts.bench.checkpoint import write as write_checkpoint
 from agent_tts.bench.chromium import DevTools, Page, chromium
 from agent_tts.events import Model
 from agent_tts.serve.app import create_app
-from agent_tts.speech.engine_handle import LinkFactory
+from agent_tts.speech.engine_handle import EngineClientFactory
 from tests.browser.scripted_agent import Agent, Call, agent_of
 from tests.browser.test_page import CONTRAST, EAR, LONG
 from tests.support import dominant_hz, running_app, running_node, settings_of, until, with_models
@@ -66,7 +66,7 @@ async def open_talk(
     *,
     expected: str | None = None,
     about: dict[str, Any] | None = None,
-    link: LinkFactory | None = None,
+    link: EngineClientFactory | None = None,
     **settings: Any,
 ) -> AsyncIterator[tuple[Page, Agent]]:
     """The Talk view of a node of its own. It must make no complaint (but `expected`) and ask nobody else."""

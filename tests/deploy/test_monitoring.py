@@ -32,8 +32,8 @@ def exposed() -> Labels:
     agent = AgentMetrics(metrics.registry)
     metrics.started(0, EngineInfo("tone", "tone", 4, (), "a", {}))
     metrics.pulse(0, EnginePong(1, 1, 0, 2.0))
-    for carrier in ("websocket", "http", "rtc"):
-        meter = metrics.context(carrier)
+    for transport in ("websocket", "http", "rtc"):
+        meter = metrics.context(transport)
         meter.text()
         meter.audio(80)
         meter.cancelled()

@@ -13,10 +13,10 @@ import pytest
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.events import SpeechOptions
-from agent_tts.ipc.in_process import LocalEngine
+from agent_tts.ipc.in_process import InProcessEngine
 from agent_tts.serve.app import create_app
 from agent_tts.serve.node import Node
-from agent_tts.serve.transports.writer import LINK
+from agent_tts.serve.transports.writer import CONNECTION
 from agent_tts.speech.service import SpeechService
 from tests.support import until
 
@@ -111,7 +111,7 @@ class Channel:
             "headers": [(b"host", b"localhost")],
             "query_string": b"",
             "subprotocols": [],
-            "extensions": {LINK: Link(self._hear)},
+            "extensions": {CONNECTION: Link(self._hear)},
         }
 
     async def receive(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Channel:
 async def local_node() -> AsyncIterator[tuple[Node, Any]]:
     """A node whose engine runs in this event loop."""
     settings = Settings(engine="tone", lead_ms=60_000)
-    app = create_app(settings, lambda events, lost: LocalEngine(create_loop(settings), events, lost))
+    app = create_app(settings, lambda events, lost: InProcessEngine(create_loop(settings), events, lost))
     async with app.router.lifespan_context(app):
         node: Node = app.state.node
         await until(lambda: node.service.ready)
@@ -176,7 +176,7 @@ async def test_f17_a_websocket_connection() -> None:
 @pytest.mark.parametrize("drain", [False, True])
 async def test_f17_speech_and_service(drain: bool) -> None:
     settings = Settings(engine="tone")
-    service = SpeechService([lambda events, lost: LocalEngine(create_loop(settings), events, lost)])
+    service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)])
     await service.start()
     await until(lambda: service.ready)
 
@@ -203,7 +203,7 @@ async def test_f17_speech_and_service(drain: bool) -> None:
 async def test_f17_reading_is_cancelled_without_losing_audio() -> None:
     """Guards the docstring of `Speech.next`: put the `popleft` before an await to see it fail."""
     settings = Settings(engine="tone")
-    service = SpeechService([lambda events, lost: LocalEngine(create_loop(settings), events, lost)])
+    service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)])
     await service.start()
     whole = service.open(SpeechOptions(lead_ms=None))
     whole.write(TEXT)

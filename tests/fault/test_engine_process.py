@@ -19,7 +19,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.events import RequestAudio, RequestFinished, SpeechOptions
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.utterance import Speech
+from agent_tts.speech.utterance import Utterance
 from tests.ipc.listener import tone_settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc, pidfd and the parent-death signal")
@@ -33,11 +33,11 @@ async def speech_service(settings: Settings) -> AsyncIterator[tuple[SpeechServic
     """A service on an engine process of its own."""
     links: list[EngineProcess] = []
 
-    def make_link(*callbacks: Any) -> EngineProcess:
+    def make_client(*callbacks: Any) -> EngineProcess:
         links.append(EngineProcess(settings, *callbacks))
         return links[0]
 
-    service = SpeechService([make_link])
+    service = SpeechService([make_client])
     await service.start()
     try:
         yield service, links[0]
@@ -50,7 +50,7 @@ def kill(link: EngineProcess) -> None:
     os.kill(link.pid, signal.SIGKILL)
 
 
-def begin(service: SpeechService, *, text: str = TEXT, **options: Any) -> Speech:
+def begin(service: SpeechService, *, text: str = TEXT, **options: Any) -> Utterance:
     """A stream with all of its text."""
     speech = service.open(SpeechOptions(seed=1, **options))
     speech.write(text)
@@ -58,7 +58,7 @@ def begin(service: SpeechService, *, text: str = TEXT, **options: Any) -> Speech
     return speech
 
 
-async def hear(speech: Speech) -> tuple[bytes, RequestFinished]:
+async def hear(speech: Utterance) -> tuple[bytes, RequestFinished]:
     """All audio of a stream, and its end."""
     pcm = b""
     async with asyncio.timeout(20):

@@ -145,7 +145,7 @@ def test_the_machine_s_events_are_all_of_the_engine_s() -> None:
         events.RequestFlushed,
         events.RequestFinished,
     }
-    assert set(get_args(speech_session.SpeechEvent)) == kinds
+    assert set(get_args(speech_session.UtteranceEvent)) == kinds
     assert EngineReady not in kinds
 
 

@@ -19,16 +19,16 @@ from agent_tts.events import (
     RequestFinished,
     SpeechOptions,
 )
-from agent_tts.ipc.in_process import LocalEngine
+from agent_tts.ipc.in_process import InProcessEngine
 from tests.ipc.listener import Listener, tone_settings
 
 
 @asynccontextmanager
-async def local_engine() -> AsyncIterator[tuple[LocalEngine, Listener]]:
+async def local_engine() -> AsyncIterator[tuple[InProcessEngine, Listener]]:
     """A tone engine in this event loop."""
     listener = Listener()
     loop = create_loop(tone_settings(), asyncio.get_running_loop().time)
-    link = LocalEngine(loop, listener.on_events, listener.on_lost)
+    link = InProcessEngine(loop, listener.on_events, listener.on_lost)
     await link.start()
     try:
         yield link, listener

@@ -14,7 +14,7 @@ import pytest
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.events import FRAME_SAMPLES
-from agent_tts.ipc.in_process import LocalEngine
+from agent_tts.ipc.in_process import InProcessEngine
 from agent_tts.protocol.adapter import AudioChunk
 from agent_tts.protocol.v1 import NativeAdapter
 from agent_tts.serve import session as session_module
@@ -76,7 +76,7 @@ async def running(playout: Any = None, **values: Any) -> AsyncIterator[Peer]:
     """A session on a node of its own with the tone engine."""
     settings = Settings(**{"engine": "tone", "lead_ms": 60_000, **values})
     metrics = Metrics()
-    service = SpeechService([lambda events, lost: LocalEngine(create_loop(settings), events, lost)])
+    service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)])
     node = Node(settings, service, Guard(settings, metrics), metrics)
     await service.start()
     await until(lambda: service.ready)

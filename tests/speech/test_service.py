@@ -24,10 +24,10 @@ from agent_tts.events import (
     RequestStarted,
     SpeechOptions,
 )
-from agent_tts.ipc.in_process import LocalEngine
-from agent_tts.speech.engine_handle import Link, LinkFactory
+from agent_tts.ipc.in_process import InProcessEngine
+from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.utterance import Speech
+from agent_tts.speech.utterance import Utterance
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
 from tests.support import until
 
@@ -37,7 +37,7 @@ UNPACED = SpeechOptions(lead_ms=None)
 @asynccontextmanager
 async def running(**values: Any) -> AsyncIterator[SpeechService]:
     settings = Settings(**{"engine": "tone", **values})
-    service = SpeechService([lambda events, lost: LocalEngine(create_loop(settings), events, lost)])
+    service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)])
     await service.start()
     await until(lambda: service.ready)
     yield service
@@ -47,7 +47,7 @@ async def running(**values: Any) -> AsyncIterator[SpeechService]:
 async def test_ready_means_that_a_real_synthesis_succeeded() -> None:
     """Set `ready` on Hello to see it fail."""
     settings = Settings(engine="tone")
-    service = SpeechService([lambda events, lost: LocalEngine(create_loop(settings), events, lost)])
+    service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)])
     await service.start()
     assert service.alive
     assert not service.ready
@@ -63,11 +63,11 @@ async def test_a_first_synthesis_that_is_cut_is_one() -> None:
 
 
 async def test_a_first_synthesis_without_audio_is_none() -> None:
-    def mute(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> Link:
+    def mute(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
         def heard(new: list[EngineEvent]) -> None:
             on_events([event for event in new if not isinstance(event, RequestAudio)])
 
-        return LocalEngine(create_loop(Settings(engine="tone")), heard, on_lost)
+        return InProcessEngine(create_loop(Settings(engine="tone")), heard, on_lost)
 
     service = SpeechService([mute])
     await service.start()
@@ -134,7 +134,7 @@ async def test_voices_are_seen_as_soon_as_they_are_added_and_until_they_are_dele
     """Keep the first `Routing` to see it fail."""
     library = VoiceLibrary(tmp_path / "voices", limit=10)
     settings = Settings(engine="tone")
-    service = SpeechService([lambda events, lost: LocalEngine(create_loop(settings), events, lost)], library)
+    service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)], library)
     await service.start()
     [engine] = service.engines
     assert engine.info is not None
@@ -214,14 +214,14 @@ async def several(*each: dict[str, Any], mute: int | None = None) -> AsyncIterat
         mute: the place of one that gives no audio.
     """
 
-    def factory(place: int, values: dict[str, Any]) -> LinkFactory:
+    def factory(place: int, values: dict[str, Any]) -> EngineClientFactory:
         settings = Settings.model_validate({"engine": "tone", "tone": {"scripted_faults": True}, **values})
 
-        def make(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> Link:
+        def make(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
             def heard(new: list[EngineEvent]) -> None:
                 on_events([event for event in new if place != mute or not isinstance(event, RequestAudio)])
 
-            return LocalEngine(create_loop(settings), heard, on_lost)
+            return InProcessEngine(create_loop(settings), heard, on_lost)
 
         return make
 
@@ -237,7 +237,7 @@ def counts(service: SpeechService) -> list[int]:
     return [engine.speaking for engine in service.engines]
 
 
-async def finished(speech: Speech) -> RequestFinished:
+async def finished(speech: Utterance) -> RequestFinished:
     """The end of a stream."""
     await until(lambda: speech.finished is not None)
     assert speech.finished is not None

@@ -16,7 +16,7 @@ from agent_tts.protocol.v1 import SessionConfig
 from agent_tts.serve.telemetry.metrics import ContextMeter, Metrics
 from agent_tts.speech.audio.encoding import make_encoder
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.utterance import Speech
+from agent_tts.speech.utterance import Utterance
 from agent_tts.speech.words.paces import Paces
 from agent_tts.speech.words.timeline import Word as TimedWord
 from agent_tts.speech.words.timeline import timeline_of
@@ -63,10 +63,10 @@ class LocalLink:
 
 
 class LocalUtterance:
-    """A `Speech` that tells what a context of the protocol tells."""
+    """A `Utterance` that tells what a context of the protocol tells."""
 
     def __init__(
-        self, speech: Speech, config: SessionConfig, info: EngineInfo | None, paces: Paces, meter: ContextMeter
+        self, speech: Utterance, config: SessionConfig, info: EngineInfo | None, paces: Paces, meter: ContextMeter
     ) -> None:
         self.context_id = speech.name
         self._speech = speech

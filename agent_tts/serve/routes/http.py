@@ -33,7 +33,7 @@ from agent_tts.serve.routes import openai
 from agent_tts.serve.routes.file_body import EventBody, FileBody
 from agent_tts.serve.routes.speech_response import SpeechResponse
 from agent_tts.speech.audio.files import CONTENT_TYPES
-from agent_tts.speech.engine_handle import State
+from agent_tts.speech.engine_handle import EngineState
 from agent_tts.speech.routing import Routing
 
 
@@ -53,7 +53,7 @@ class Status(BaseModel):
 class Health(Status):
     """Whether the node is as it should be."""
 
-    engines: list[State]  # in the order of their numbers, as the metrics have them
+    engines: list[EngineState]  # in the order of their numbers, as the metrics have them
 
 
 # ---------------------------------------------------------------- routes

@@ -25,7 +25,7 @@ from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.telemetry.metrics import ContextMeter
 from agent_tts.serve.transports.writer import Writer
-from agent_tts.speech.utterance import Speech
+from agent_tts.speech.utterance import Utterance
 
 CARRIER = "http"
 
@@ -105,7 +105,7 @@ class SpeechResponse(Response):
             finally:
                 meter.finished(speech.finished or RequestFinished(speech.stream, "cancelled"))
 
-    async def _speak(self, speech: Speech, meter: ContextMeter, writer: Writer, receive: Receive) -> None:
+    async def _speak(self, speech: Utterance, meter: ContextMeter, writer: Writer, receive: Receive) -> None:
         watch = asyncio.create_task(_stop_when_gone(receive, speech, meter), name=f"client of stream {speech.stream}")
         try:
             meter.text()
@@ -117,7 +117,7 @@ class SpeechResponse(Response):
             watch.cancel()
             await asyncio.gather(watch, speech.cancel(), return_exceptions=True)
 
-    async def _send(self, speech: Speech, meter: ContextMeter, writer: Writer, body: Body) -> None:
+    async def _send(self, speech: Utterance, meter: ContextMeter, writer: Writer, body: Body) -> None:
         """Send everything, from the status line on."""
         started = False
         held = b""  # of the body, until the next audio
@@ -156,7 +156,7 @@ def _failure(event: RequestAudio | RequestFinished) -> SpeechError | None:
     return None
 
 
-async def _stop_when_gone(receive: Receive, speech: Speech, meter: ContextMeter) -> None:
+async def _stop_when_gone(receive: Receive, speech: Utterance, meter: ContextMeter) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     if speech.finished is None:

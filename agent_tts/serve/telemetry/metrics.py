@@ -25,7 +25,7 @@ class Metrics:
         # Makes spans of contexts; None where telemetry is off.
         self._spans = spans
         self.registry = registry = CollectorRegistry()
-        # By carrier: websocket, rtc, http, pipecat.
+        # By transport: websocket, rtc, http, pipecat.
         self.ttfa = Histogram(
             "agent_tts_ttfa_seconds", "First text to first audio.", ["carrier"], buckets=_SECONDS, registry=registry
         )
@@ -105,7 +105,7 @@ class Metrics:
 
     def context(
         self,
-        carrier: str,
+        transport: str,
         clock: Callable[[], float] = time.monotonic,
         about: Mapping[str, str | int] | None = None,
     ) -> ContextMeter:
@@ -114,9 +114,9 @@ class Metrics:
         Args:
             about: ids of ours by which its span can be found in the log.
         """
-        self.active.labels(carrier).inc()
-        span = None if self._spans is None else self._spans.context(carrier, about or {})
-        return ContextMeter(self, carrier, clock, span)
+        self.active.labels(transport).inc()
+        span = None if self._spans is None else self._spans.context(transport, about or {})
+        return ContextMeter(self, transport, clock, span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +144,10 @@ class ContextMeter:
     """Measures one context; `finished` must be called exactly once."""
 
     def __init__(
-        self, metrics: Metrics, carrier: str, clock: Callable[[], float], span: ContextSpan | None = None
+        self, metrics: Metrics, transport: str, clock: Callable[[], float], span: ContextSpan | None = None
     ) -> None:
         self._metrics = metrics
-        self._carrier = carrier
+        self._transport = transport
         self._clock = clock
         # Told of the same things; None where telemetry is off.
         self._span = span
@@ -176,12 +176,12 @@ class ContextMeter:
             self._span.queued(queue_ms)
 
     def audio(self, ms: float) -> None:
-        """A piece of audio is handed to the carrier."""
+        """A piece of audio is handed to the transport."""
         now = self._clock()
         if self.started_at is None:
             self.started_at = self._heard_until = now
             self._ttfa_s = now - (now if self._text_at is None else self._text_at)
-            self._metrics.ttfa.labels(self._carrier).observe(self._ttfa_s)
+            self._metrics.ttfa.labels(self._transport).observe(self._ttfa_s)
             if self._span is not None:
                 self._span.mark("first_audio")
         elif now > self._heard_until:
@@ -191,7 +191,7 @@ class ContextMeter:
         self.audio_ms += ms
 
     def taken_back(self, ms: float) -> None:
-        """The last audio that was handed to the carrier has not left."""
+        """The last audio that was handed to the transport has not left."""
         self._heard_until -= ms / 1_000
         self.audio_ms -= ms
 
@@ -217,9 +217,9 @@ class ContextMeter:
 
     def _count(self, event: RequestFinished) -> Summary:
         metrics = self._metrics
-        metrics.active.labels(self._carrier).dec()
-        metrics.finished.labels(self._carrier, event.reason).inc()
-        metrics.audio.labels(self._carrier).inc(self.audio_ms / 1_000)
+        metrics.active.labels(self._transport).dec()
+        metrics.finished.labels(self._transport, event.reason).inc()
+        metrics.audio.labels(self._transport).inc(self.audio_ms / 1_000)
         if event.code is not None:
             metrics.refused.labels(event.code).inc()
         if self._cancelled_at is not None:

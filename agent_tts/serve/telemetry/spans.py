@@ -40,9 +40,9 @@ class Spans:
         """An application whose requests and connections have spans."""
         return _Traced(app, self._tracer)
 
-    def context(self, carrier: str, about: Mapping[str, str | int]) -> ContextSpan:
+    def context(self, transport: str, about: Mapping[str, str | int]) -> ContextSpan:
         """The span of a context that is opened now, in that of the request or connection."""
-        attributes = {"agent_tts.carrier": carrier} | {f"agent_tts.{name}": value for name, value in about.items()}
+        attributes = {"agent_tts.carrier": transport} | {f"agent_tts.{name}": value for name, value in about.items()}
         return ContextSpan(self._tracer.start_span("context", attributes=attributes))
 
     async def close(self) -> None:

@@ -19,7 +19,7 @@ from agent_tts.serve.limits import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
 from agent_tts.serve.session import Session
-from agent_tts.serve.transports.writer import LINK, WRITE_BYTES, WebSocketLink, Writer
+from agent_tts.serve.transports.writer import CONNECTION, WRITE_BYTES, EndpointWebSocket, Writer
 
 # Close codes of errors that refuse a connection as a whole.
 CLOSE_CODES = {"unauthorized": 1008, "at_capacity": 1013, "draining": 1012}
@@ -93,7 +93,7 @@ class StreamEndpoint:
 
     async def _refuse(self, websocket: WebSocket, adapter: ProtocolAdapter, error: SpeechError) -> None:
         write_s = self._node.settings.timeouts.write_s
-        asyncio.get_running_loop().call_later(write_s, websocket.scope["extensions"][LINK].transport.abort)
+        asyncio.get_running_loop().call_later(write_s, websocket.scope["extensions"][CONNECTION].transport.abort)
         with contextlib.suppress(Exception):  # the client may be gone: it was to be refused anyway
             async with asyncio.timeout(write_s):
                 for message in adapter.encode(protocol.build_error(error, fatal=True)):
@@ -113,10 +113,10 @@ class Connection:
         self._queue = adapter if isinstance(adapter, QueueingAdapter) else None
         self._websocket = websocket
         self._writer = Writer(websocket.scope, send, node.settings.timeouts.write_s)
-        self._link: WebSocketLink = websocket.scope["extensions"][LINK]
+        self._connection: EndpointWebSocket = websocket.scope["extensions"][CONNECTION]
         self._session = Session(node, dialect.name)
         if dialect is not NATIVE:  # whose clients are told to answer pings at any time
-            self._link.demand_pongs(lambda: self._session.is_speaking)
+            self._connection.demand_pongs(lambda: self._session.is_speaking)
         # Looks whether the session has been idle for too long. None before `run` and after it.
         self._idle_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -190,7 +190,7 @@ class Connection:
             if self._queue is not None:
                 self._session.receive(self._queue.follow())
         if messages:
-            self._link.write(messages)
+            self._connection.write(messages)
         return size < WRITE_BYTES
 
     def _look(self) -> None:

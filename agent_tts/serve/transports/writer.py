@@ -12,8 +12,8 @@ from starlette.types import Message, Scope, Send
 
 from agent_tts.errors import SlowConsumer
 
-# Key in `scope["extensions"]` under which an endpoint finds its `Link`.
-LINK = "agent_tts.link"
+# Key in `scope["extensions"]` under which an endpoint finds its `EndpointConnection`.
+CONNECTION = "agent_tts.connection"
 
 # Bytes of one write, if it is of several messages: a third of a second of 24 kHz audio. More than this, and a message,
 # is never held back in this process for one connection: it would only hide a slow reader for longer.
@@ -23,7 +23,7 @@ WRITE_BYTES = 16_384
 LOOKS = 4
 
 
-class Link(Protocol):
+class EndpointConnection(Protocol):
     """An endpoint's connection."""
 
     transport: Transport
@@ -38,7 +38,7 @@ class Link(Protocol):
         ...
 
 
-class WebSocketLink(Link, Protocol):
+class EndpointWebSocket(EndpointConnection, Protocol):
     """The connection of a WebSocket, once it is accepted."""
 
     def write(self, messages: Sequence[str | bytes]) -> None:
@@ -66,9 +66,9 @@ class Writer:
         self._send = send
         self._look_s = write_s / LOOKS
         # To look at its backlog and to cut it.
-        self._link: Link = scope["extensions"][LINK]
+        self._connection: EndpointConnection = scope["extensions"][CONNECTION]
         # Full with the first byte that the kernel does not take: TLS is full at this mark, TCP above it.
-        self._link.transport.set_write_buffer_limits(high=1, low=0)
+        self._connection.transport.set_write_buffer_limits(high=1, low=0)
 
     async def write(self, message: Message | dict[str, Any]) -> None:
         """Send one message when there is room. Cancelling it leaves nothing half sent.
@@ -86,24 +86,24 @@ class Writer:
             SlowConsumer: the client took nothing at all for `write_s`.
         """
         backlog, looks = sys.maxsize, 0
-        while self._link.is_full:
+        while self._connection.is_full:
             try:
                 async with asyncio.timeout(self._look_s):
-                    await self._link.drained()
+                    await self._connection.drained()
             except TimeoutError:
-                before, backlog = backlog, unsent_bytes(self._link.transport)
+                before, backlog = backlog, unsent_bytes(self._connection.transport)
                 looks = 1 if backlog < before else looks + 1
                 if looks == LOOKS:
                     raise SlowConsumer("the client does not take its audio") from None
 
     def cut(self) -> None:
         """End the connection without waiting for what the client has not taken."""
-        self._link.transport.abort()
+        self._connection.transport.abort()
 
     @property
     def is_closing(self) -> bool:
         """Whether the connection is at its end."""
-        return self._link.transport.is_closing()
+        return self._connection.transport.is_closing()
 
 
 def unsent_bytes(transport: Transport) -> int:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from agent_tts.events import FRAME_SAMPLES
-from agent_tts.serve.transports.writer import LINK
+from agent_tts.serve.transports.writer import CONNECTION
 from tests.fault.test_cancellation import TEXT, Link, cancelled_everywhere, local_node
 from tests.support import until
 
@@ -25,7 +25,7 @@ class Exchange:
             "path": "/v1/audio/speech",
             "headers": [(b"host", b"localhost")],
             "query_string": b"",
-            "extensions": {LINK: Link()},
+            "extensions": {CONNECTION: Link()},
         }
 
     async def receive(self) -> dict[str, Any]:

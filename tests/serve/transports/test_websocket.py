@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from agent_tts.events import FRAME_BYTES
 from agent_tts.protocol.adapter import AudioChunk, Message
 from agent_tts.serve.app import create_app
-from agent_tts.serve.server import MAX_STRANGERS, WebSocketProtocol
+from agent_tts.serve.server import MAX_PENDING, WebSocketProtocol
 from agent_tts.serve.transports.websocket import Dialect, StreamEndpoint
 from agent_tts.serve.transports.writer import WRITE_BYTES
 from tests.support import RunningNode, dominant_hz, running_app, running_node, settings_of, until
@@ -227,7 +227,7 @@ async def test_strangers_who_never_speak_are_gone_and_disturb_nobody() -> None:
 
 
 async def test_hundreds_of_strangers_keep_nobody_out() -> None:
-    """Guards MAX_STRANGERS: the oldest strangers make room, long before their deadline; who has asked stays."""
+    """Guards MAX_PENDING: the oldest strangers make room, long before their deadline; who has asked stays."""
     strangers, talkers = 700, 20
     async with running_node(timeouts={"handshake_s": 60}, limits={"connections": 50}) as running:
         host, port = running.url.removeprefix("http://").split(":")
@@ -238,7 +238,7 @@ async def test_hundreds_of_strangers_keep_nobody_out() -> None:
                 for _ in range(talkers):
                     assert (await http.get("/health")).status_code == 200
                 assert await speak(running.ws_url, "Hello", lead_ms=None) != b""
-                assert len(running.server.server_state.connections) <= MAX_STRANGERS + 1
+                assert len(running.server.server_state.connections) <= MAX_PENDING + 1
                 async with asyncio.timeout(5):
                     assert await opened[0][0].read() == b""
                 assert not opened[-1][0].at_eof()
