@@ -6,14 +6,15 @@ process of a node imports this package.
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from agent_tts.renamed import install as install_old_names
+from agent_tts.renamed import NAMES, install
 
 if TYPE_CHECKING:
     from agent_tts.client.connection import ConnectionLost, NodeConnection, connect
-    from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, RemoteSpeech, Word, Words
+    from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, RemoteUtterance, Word, Words
     from agent_tts.errors import SpeechError
 
 __version__ = "0.1.0"
@@ -25,7 +26,7 @@ __all__ = [
     "Done",
     "Flushed",
     "NodeConnection",
-    "RemoteSpeech",
+    "RemoteUtterance",
     "SpeechError",
     "Word",
     "Words",
@@ -36,10 +37,13 @@ __all__ = [
 _HOMES = {"ConnectionLost": "client.connection", "NodeConnection": "client.connection", "connect": "client.connection"}
 _HOMES["SpeechError"] = "errors"
 
-install_old_names()
+install()
 
 
 def __getattr__(name: str) -> Any:
+    if name in NAMES:
+        warnings.warn(f"agent_tts.{name} is now agent_tts.{NAMES[name]}", DeprecationWarning, stacklevel=2)
+        name = NAMES[name]
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = import_module(f"agent_tts.{_HOMES.get(name, 'client.utterance')}")

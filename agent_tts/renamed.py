@@ -1,4 +1,4 @@
-"""Old names of modules, which go on working for one version: importing one warns and gives the new module."""
+"""Old names of modules and classes, which work for one more version: importing one warns and gives the new one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ MODULES = {
     "agent_tts.remote": "agent_tts.client.utterance",
     "agent_tts.settings": "agent_tts.config.settings",
 }
+
+# Names of the package itself.
+NAMES = {"RemoteSpeech": "RemoteUtterance"}
 
 
 class Finder:

@@ -153,7 +153,7 @@ class Calls:
 
     async def converse(
         self,
-        transport: str,
+        transport_name: str,
         transport: BaseTransport,
         out_rate: int,
         client: Client,
@@ -162,19 +162,19 @@ class Calls:
         """Run a call over another transport of Pipecat's until it ends. Cancelling it ends the call.
 
         Args:
-            transport: names it in the metrics.
+            transport_name: names it in the metrics.
             out_rate: of the audio that leaves, Hz.
             gone: why the call is to end, or None.
 
         Raises:
             AtCapacity, Draining: there cannot be one more.
         """
-        with self._admit(transport, client):
+        with self._admit(transport_name, client):
             call = await self._make(transport, Wishes(), lambda _: None)
             pipeline = await asyncio.to_thread(self._build, call)
             await run(call, make_worker(call, pipeline, out_rate, rtvi=False), gone)
 
-    def _admit(self, transport: str, client: Client) -> contextlib.ExitStack:
+    def _admit(self, transport_name: str, client: Client) -> contextlib.ExitStack:
         """Count a call until the stack is closed."""
         if self._node.service.draining:
             raise Draining("the node is going away: use another one")
@@ -183,13 +183,13 @@ class Calls:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._node.guard.admit(client))
             self._count += 1
-            stack.callback(self._leave, transport)
-            self._metrics.calls.labels(transport).inc()
+            stack.callback(self._leave, transport_name)
+            self._metrics.calls.labels(transport_name).inc()
             return stack.pop_all()
 
-    def _leave(self, transport: str) -> None:
+    def _leave(self, transport_name: str) -> None:
         self._count -= 1
-        self._metrics.calls.labels(transport).dec()
+        self._metrics.calls.labels(transport_name).dec()
 
     def _check(self, wishes: Wishes) -> None:
         """Refuse a voice or language that the node has not, before anything is said."""

@@ -30,8 +30,8 @@ ENGINE_FLAGS = {
 }
 
 
-class Utterance(Protocol):
-    """What `Utterance` and `RemoteSpeech` have in common."""
+class AnyUtterance(Protocol):
+    """What `Utterance` and `RemoteUtterance` have in common."""
 
     def write(self, text: str) -> None: ...
     def end(self) -> None: ...
@@ -51,8 +51,8 @@ class End:
 class Speaker:
     """Opens utterances."""
 
-    open: Callable[[], Awaitable[Utterance]]
-    end_of: Callable[[Utterance], End]  # of one that was read to its end
+    open: Callable[[], Awaitable[AnyUtterance]]
+    end_of: Callable[[AnyUtterance], End]  # of one that was read to its end
 
 
 def own_settings(flags: dict[str, Any]) -> Settings:
@@ -82,10 +82,10 @@ async def remote(url: str, key: str | None, options: SpeechOptions) -> AsyncIter
         SpeechError: it cannot be reached, or refuses the options.
     """
     from agent_tts.client.connection import connect
-    from agent_tts.client.utterance import RemoteSpeech
+    from agent_tts.client.utterance import RemoteUtterance
 
-    def end_of(speech: Utterance) -> End:
-        assert isinstance(speech, RemoteSpeech)
+    def end_of(speech: AnyUtterance) -> End:
+        assert isinstance(speech, RemoteUtterance)
         assert speech.done is not None
         return End((speech.done.rtf or 0.0) * speech.done.audio_ms, speech.done.reason == "length")
 
@@ -118,10 +118,10 @@ async def local(settings: Settings, options: SpeechOptions) -> AsyncIterator[Spe
 
     async with engine(settings) as (service, _):
 
-        async def open_() -> Utterance:
+        async def open_() -> AnyUtterance:
             return service.open(options)
 
-        def end_of(speech: Utterance) -> End:
+        def end_of(speech: AnyUtterance) -> End:
             assert isinstance(speech, Utterance)
             assert speech.finished is not None
             return End(speech.finished.busy_ms, speech.finished.reason == "length")

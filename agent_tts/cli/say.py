@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from agent_tts.cli.link import Speaker, Utterance, local, own_settings, refuse_engine_flags, remote
+from agent_tts.cli.link import AnyUtterance, Speaker, local, own_settings, refuse_engine_flags, remote
 from agent_tts.cli.progress import Progress
 from agent_tts.cli.sinks import FileSink, PlayerSink, Sink, StdoutSink, find_player
 from agent_tts.cli.text_source import arriving, once
@@ -98,7 +98,7 @@ async def _speak(
     source: AsyncIterator[str | None], segmenter: Segmenter, speaker: Speaker, sinks: list[Sink], progress: Progress
 ) -> None:
     """Hand the text of `source` to the speaker and its audio to the sinks, both as they come."""
-    utterances: asyncio.Queue[Utterance | None] = asyncio.Queue()  # bounded by `room`
+    utterances: asyncio.Queue[AnyUtterance | None] = asyncio.Queue()  # bounded by `room`
     room = asyncio.Semaphore(OPEN_AHEAD)
 
     async def write() -> None:
@@ -126,11 +126,11 @@ async def _write(
     source: AsyncIterator[str | None],
     segmenter: Segmenter,
     speaker: Speaker,
-    utterances: asyncio.Queue[Utterance | None],
+    utterances: asyncio.Queue[AnyUtterance | None],
     room: asyncio.Semaphore,
     progress: Progress,
 ) -> None:
-    current: Utterance | None = None
+    current: AnyUtterance | None = None
     opened = False
     async for text in source:
         if text is None:

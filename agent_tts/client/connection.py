@@ -32,7 +32,7 @@ from websockets.asyncio.client import connect as websocket_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
-from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, RemoteSpeech, Word, Words
+from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, RemoteUtterance, Word, Words
 from agent_tts.config.settings import is_loopback
 from agent_tts.errors import BadMessage, ContextExists, SettingsError, SpeechError, from_code
 from agent_tts.protocol.v1 import FLAG_FLUSH, FLAG_LAST, HEADER, KIND_AUDIO, MAX_ID, SUBPROTOCOL, VERSION
@@ -83,9 +83,9 @@ class NodeConnection:
         self._websocket = websocket
         self._buffer_bytes = buffer_bytes
         # Open contexts by id; each is removed by its end.
-        self._speeches: dict[str, RemoteSpeech] = {}
+        self._speeches: dict[str, RemoteUtterance] = {}
         # The same by number, once the node has given them one.
-        self._by_no: dict[int, RemoteSpeech] = {}
+        self._by_no: dict[int, RemoteUtterance] = {}
         # Numbers for contexts that the caller gives no id.
         self._ids = itertools.count(1)
         # Messages that are not sent yet, and their length. Bounded by `MAX_UNSENT_CHARS`.
@@ -107,7 +107,7 @@ class NodeConnection:
             asyncio.create_task(self._transmit(), name="sender of a node connection"),
         ]
 
-    async def open(self, *, context_id: str | None = None, **session: Any) -> RemoteSpeech:
+    async def open(self, *, context_id: str | None = None, **session: Any) -> RemoteUtterance:
         """Start a context and wait for its slot, so that the first word is spoken at once.
 
         Args:
@@ -133,7 +133,7 @@ class NodeConnection:
             raise
         return speech
 
-    def begin(self, *, context_id: str | None = None, **session: Any) -> RemoteSpeech:
+    def begin(self, *, context_id: str | None = None, **session: Any) -> RemoteUtterance:
         """Start a context without waiting for its slot; text may be written at once.
 
         A refusal of the node is the error of its events, and of its `started`.
@@ -153,7 +153,7 @@ class NodeConnection:
         if context_id in self._speeches:
             raise ContextExists("this context is open: choose another context_id")
         limit = int(self.info.limits["text_message_chars"])
-        speech = self._speeches[context_id] = RemoteSpeech(context_id, self.send, limit)
+        speech = self._speeches[context_id] = RemoteUtterance(context_id, self.send, limit)
         self.send("context.open", context_id=context_id, **session)
         return speech
 
@@ -229,7 +229,7 @@ class NodeConnection:
         finally:
             self._lose(self._last_words or ConnectionLost(why))
 
-    async def _make_room(self, speech: RemoteSpeech) -> None:
+    async def _make_room(self, speech: RemoteUtterance) -> None:
         """Hold up the connection while a reader is behind, but not for long: others wait meanwhile."""
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -253,7 +253,7 @@ class NodeConnection:
 
     # ------------------------------------------------------------ messages
 
-    def _take_audio(self, message: bytes) -> RemoteSpeech | None:
+    def _take_audio(self, message: bytes) -> RemoteUtterance | None:
         """Hand out a binary message; the context that it belongs to, or None when that has ended."""
         version, kind, flags, context_no, first_sample = HEADER.unpack_from(message)
         if version != VERSION:
@@ -263,7 +263,7 @@ class NodeConnection:
             return None
         return _deliver_audio(speech, message[HEADER.size :], first_sample, flags)
 
-    def _take_text(self, message: str) -> RemoteSpeech | None:
+    def _take_text(self, message: str) -> RemoteUtterance | None:
         """Hand out a JSON message; the context that got audio by it, if any. Unknown types are of newer nodes."""
         fields = json.loads(message)
         speech = self._speeches.get(fields.get("context_id"))
@@ -294,7 +294,7 @@ class NodeConnection:
                 self._take_error(fields, speech)
         return None
 
-    def _take_error(self, fields: dict[str, Any], speech: RemoteSpeech | None) -> None:
+    def _take_error(self, fields: dict[str, Any], speech: RemoteUtterance | None) -> None:
         error = from_code(fields["code"], fields["message"], fields.get("retry_after_ms"))
         if fields.get("fatal"):
             self._last_words = error
@@ -303,7 +303,7 @@ class NodeConnection:
         elif fields.get("context_id") is None and self._updates:
             _complete(self._updates.popleft(), error)
 
-    def _take_context_error(self, error: SpeechError, speech: RemoteSpeech) -> None:
+    def _take_context_error(self, error: SpeechError, speech: RemoteUtterance) -> None:
         if not speech.started.done():  # refused: whether it was ever open at the node does not matter
             del self._speeches[speech.context_id]
             speech.close(error)
@@ -315,7 +315,7 @@ class NodeConnection:
             self.send("context.cancel", context_id=speech.context_id)
 
 
-def _deliver_audio(speech: RemoteSpeech, payload: bytes, first_sample: int, flags: int) -> RemoteSpeech:
+def _deliver_audio(speech: RemoteUtterance, payload: bytes, first_sample: int, flags: int) -> RemoteUtterance:
     speech.deliver(Audio(payload, first_sample, bool(flags & FLAG_FLUSH), bool(flags & FLAG_LAST)))
     return speech
 
@@ -345,7 +345,7 @@ async def connect(
     Args:
         url: `http(s)://`, `ws(s)://`, or `host:port`; a path before `/v1/tts/stream` is kept.
         api_key: sent as `Authorization: Bearer`.
-        buffer_bytes: audio of one context that may wait for its reader; see `RemoteSpeech`.
+        buffer_bytes: audio of one context that may wait for its reader; see `RemoteUtterance`.
         session: what all contexts start with; see `NodeConnection.open`.
 
     Raises:

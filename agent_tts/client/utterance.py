@@ -81,7 +81,7 @@ ContextEvent = Audio | Words | Flushed | Done
 # ---------------------------------------------------------------- one context
 
 
-class RemoteSpeech:
+class RemoteUtterance:
     """One utterance on a node. Made by `NodeConnection.open`.
 
     There is one reader; it iterates over the audio, or over `events()`. It has to keep up: when more than the
@@ -130,7 +130,7 @@ class RemoteSpeech:
         # Its last event and figures, once it has ended.
         self.done: Done | None = None
 
-    async def __aenter__(self) -> RemoteSpeech:
+    async def __aenter__(self) -> RemoteUtterance:
         return self
 
     async def __aexit__(self, *_: object) -> None:

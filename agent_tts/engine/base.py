@@ -112,9 +112,8 @@ class Engine(Protocol):
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """Apply `inputs` in their order, then speak one frame in every slot of `run`.
 
-        A slot of `run` yields a `FrameOutput`, or says why not (`StarvedOutput`, `DoneOutput`, `FailedOutput`), now or where a step stays
-        under way, in the next call; the epoch says whose it is. The time of a step bounds everybody's latency: no step
-        may take longer than a frame lasts.
+        A slot of `run` yields one of `FrameOutput`, `StarvedOutput`, `DoneOutput` and `FailedOutput`: in this call, or in
+        the next one where steps overlap; the epoch tells the request. A step must be shorter than a frame (80 ms).
         """
         ...
 

@@ -1,7 +1,7 @@
 """The protocol of one client, whatever carries it: messages in, messages and audio out. No I/O of its own.
 
-The transport (a WebSocket, a WebRTC peer) calls `receive` with what comes in and takes with `poll` what goes out, at its
-own pace: audio that it does not take stays in the engine's credit window, so a slow client only slows itself.
+The transport (a WebSocket, a WebRTC peer) calls `receive` with what comes in and `poll` for what goes out. Audio that it
+does not take stays in the engine's credit window: a slow client slows only itself.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from websockets.typing import Subprotocol
 
 from agent_tts.client import connection as client
 from agent_tts.client.connection import ConnectionLost, NodeConnection, connect, http_url, stream_url
-from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, RemoteSpeech, Words
+from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, RemoteUtterance, Words
 from agent_tts.errors import (
     AtCapacity,
     BadMessage,
@@ -40,7 +40,7 @@ async def node() -> AsyncIterator[RunningNode]:
         yield running
 
 
-async def spoken(speech: RemoteSpeech) -> bytes:
+async def spoken(speech: RemoteUtterance) -> bytes:
     return b"".join([pcm async for pcm in speech])
 
 

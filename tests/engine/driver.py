@@ -64,7 +64,7 @@ class Spoken:
 
 
 def speak_all(engine: Engine, scripts: Mapping[int, Script]) -> dict[int, Spoken]:
-    """Let slots speak their scripts at the same time, from `StartRequest` to `ReleaseSlot`; their epochs are 100 + slot."""
+    """Let slots speak their scripts together, from `StartRequest` to `ReleaseSlot`; their epochs are 100 + slot."""
     spoken = {slot: Spoken() for slot in scripts}
     left = {slot: list(script.pieces) for slot, script in scripts.items()}
     inputs: list[StepInput] = [StartRequest(slot, 100 + slot, script.options) for slot, script in scripts.items()]

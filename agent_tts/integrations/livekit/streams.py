@@ -11,7 +11,7 @@ from typing import Any
 from livekit.agents import APIConnectOptions, tts, utils
 
 from agent_tts.client.connection import NodeConnection
-from agent_tts.client.utterance import Audio, Done, RemoteSpeech, Words
+from agent_tts.client.utterance import Audio, Done, RemoteUtterance, Words
 from agent_tts.integrations.livekit.faults import api_errors
 from agent_tts.integrations.livekit.pool import Pool
 from agent_tts.integrations.livekit.transcript import Transcript
@@ -69,7 +69,7 @@ class SynthesizeStream(tts.SynthesizeStream):
                     return text
         return ""
 
-    async def _write(self, text: str, speech: RemoteSpeech, transcript: Transcript, pause_s: float) -> bool:
+    async def _write(self, text: str, speech: RemoteUtterance, transcript: Transcript, pause_s: float) -> bool:
         """Send text as it comes, until a flush, the end of the input or a pause; whether it was a pause."""
         try:
             while True:
@@ -113,7 +113,7 @@ class ChunkedStream(tts.ChunkedStream):
 
 
 @asynccontextmanager
-async def _context(stream: SynthesizeStream | ChunkedStream) -> AsyncIterator[tuple[NodeConnection, RemoteSpeech]]:
+async def _context(stream: SynthesizeStream | ChunkedStream) -> AsyncIterator[tuple[NodeConnection, RemoteUtterance]]:
     """A context for a reply, or a part of it; stopped on the way out, unless it has ended.
 
     Raises:
@@ -128,7 +128,7 @@ async def _context(stream: SynthesizeStream | ChunkedStream) -> AsyncIterator[tu
 
 
 async def _listen(
-    speech: RemoteSpeech, emitter: tts.AudioEmitter, transcript: Transcript, rate: int, timeout_s: float
+    speech: RemoteUtterance, emitter: tts.AudioEmitter, transcript: Transcript, rate: int, timeout_s: float
 ) -> int:
     """Hand over a context's audio, each word with the audio that speaks it, to its end; milliseconds of audio.
 
@@ -153,7 +153,7 @@ async def _listen(
     return audio_ms
 
 
-def _name(node: NodeConnection, speech: RemoteSpeech) -> str:
+def _name(node: NodeConnection, speech: RemoteUtterance) -> str:
     """What the node calls the context, for its log and LiveKit's traces."""
     return f"{node.info.session_id}/{speech.context_id}"
 

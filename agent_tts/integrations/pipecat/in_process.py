@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Literal
 
-from agent_tts.client.utterance import Audio as AudioPiece
-from agent_tts.client.utterance import ContextEvent, Done, Word, Words
+from agent_tts.client.utterance import Audio, ContextEvent, Done, Word, Words
 from agent_tts.config.settings import Limits
 from agent_tts.errors import RETRY_MS, Draining, EngineLost, from_code
-from agent_tts.events import SAMPLE_RATE, EngineInfo, RequestAudio, RequestFinished
-from agent_tts.events import RequestWords as Aligned
-from agent_tts.integrations.pipecat.node_client import Session, Utterance
+from agent_tts.events import SAMPLE_RATE, EngineInfo, RequestAudio, RequestFinished, RequestWords
+from agent_tts.integrations.pipecat.node_client import NodeUtterance, Session
 from agent_tts.protocol.v1 import SessionConfig
 from agent_tts.serve.telemetry.metrics import ContextMeter, Metrics
 from agent_tts.speech.audio.encoding import make_encoder
@@ -24,7 +22,7 @@ from agent_tts.speech.words.timeline import timeline_of
 CARRIER = "pipecat"
 
 
-class LocalLink:
+class InProcessNodeClient:
     """The speech of a node in this event loop, which its owner starts and closes.
 
     Args:
@@ -48,11 +46,11 @@ class LocalLink:
     async def check(self, session: Session) -> None:
         self._service.resolve(self._config(session).options())
 
-    def begin(self, session: Session) -> Utterance:
+    def begin(self, session: Session) -> NodeUtterance:
         config = self._config(session)
         speech = self._service.open(config.options())
         meter = self._metrics.context(CARRIER)
-        return LocalUtterance(speech, config, self._service.info, self._paces, meter)
+        return InProcessUtterance(speech, config, self._service.info, self._paces, meter)
 
     async def close(self) -> bool:
         """There is no connection; each utterance is stopped by who began it."""
@@ -62,8 +60,8 @@ class LocalLink:
         return SessionConfig().merged(dict(session), self._max_lead_ms)
 
 
-class LocalUtterance:
-    """A `Utterance` that tells what a context of the protocol tells."""
+class InProcessUtterance:
+    """A `NodeUtterance` that tells what a context of the protocol tells."""
 
     def __init__(
         self, speech: Utterance, config: SessionConfig, info: EngineInfo | None, paces: Paces, meter: ContextMeter
@@ -88,28 +86,28 @@ class LocalUtterance:
         self._first_sample = 0
 
     def write(self, text: str) -> None:
-        """See `Utterance`."""
+        """See `NodeUtterance`."""
         self._untold += self._timeline.append(text)
         if text and self._meter is not None:
             self._meter.text()
         self._speech.write(text)
 
     def end(self) -> None:
-        """See `Utterance`."""
+        """See `NodeUtterance`."""
         self._untold += self._timeline.complete()
         self._speech.end()
 
     def stop(self) -> None:
-        """See `Utterance`."""
+        """See `NodeUtterance`."""
         if self._meter is not None:
             self._meter.cancelled()
         self._speech.stop()
         self._on_event()
 
     async def events(self) -> AsyncIterator[ContextEvent]:
-        """See `Utterance`. The words come before the audio that they are spoken in."""
+        """See `NodeUtterance`. The words come before the audio that they are spoken in."""
         while (event := await self._speech.next()) is not None:
-            if isinstance(event, Aligned):
+            if isinstance(event, RequestWords):
                 self._untold += self._timeline.align(event.words)
             elif isinstance(event, RequestAudio):
                 if self._meter is not None:
@@ -150,10 +148,10 @@ class LocalUtterance:
         self._paces.learn(self._voice, self._timeline.pace)
         return [*words, *self._pieces(self._encoder.flush())]
 
-    def _pieces(self, chunks: list[tuple[bytes, int]]) -> list[AudioPiece]:
+    def _pieces(self, chunks: list[tuple[bytes, int]]) -> list[Audio]:
         pieces = []
         for payload, samples in chunks:
-            pieces.append(AudioPiece(payload, self._first_sample, flush=False, last=False))
+            pieces.append(Audio(payload, self._first_sample, flush=False, last=False))
             self._first_sample += samples
         return pieces
 

@@ -14,7 +14,7 @@ CONNECT_S = 3.0  # for a connection, or for settings, to be answered: a turn wai
 Session = Mapping[str, Any]  # fields of protocol.md's `session`
 
 
-class Utterance(Protocol):
+class NodeUtterance(Protocol):
     """One context of a node."""
 
     context_id: str  # names it in the logs of the node
@@ -40,7 +40,7 @@ class Utterance(Protocol):
         ...
 
 
-class Link(Protocol):
+class NodeClient(Protocol):
     """A node."""
 
     async def connect(self) -> bool:
@@ -55,7 +55,7 @@ class Link(Protocol):
         """Raise the `SpeechError` that refuses these settings, if there is one. Safe to cancel."""
         ...
 
-    def begin(self, session: Session) -> Utterance:
+    def begin(self, session: Session) -> NodeUtterance:
         """Start a context: it takes a slot, or a place in the queue, before its first word.
 
         Raises:
@@ -68,7 +68,7 @@ class Link(Protocol):
         ...
 
 
-class SocketLink:
+class WebSocketNodeClient:
     """A node at an address. A connection that was lost, or whose node is going away, is replaced by `connect`."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
@@ -104,7 +104,7 @@ class SocketLink:
         except TimeoutError:
             raise ConnectionLost(f"the node did not answer within {CONNECT_S:g} s") from None
 
-    def begin(self, session: Session) -> Utterance:
+    def begin(self, session: Session) -> NodeUtterance:
         return self._connected.begin(**session)
 
     async def close(self) -> bool:

@@ -26,8 +26,8 @@ from agent_tts.client.connection import DEFAULT_URL
 from agent_tts.client.utterance import Audio, Done, Words
 from agent_tts.errors import SpeechError, Starved
 from agent_tts.integrations.pipecat import faults
-from agent_tts.integrations.pipecat.in_process import LocalLink
-from agent_tts.integrations.pipecat.node_client import Link, SocketLink, Utterance
+from agent_tts.integrations.pipecat.in_process import InProcessNodeClient
+from agent_tts.integrations.pipecat.node_client import NodeClient, NodeUtterance, WebSocketNodeClient
 from agent_tts.integrations.pipecat.settings import AgentTTSSettings, defaults
 from agent_tts.integrations.pipecat.words import SPOKEN, STREAM, Spoken, SpokenWords
 from agent_tts.serve.telemetry.metrics import Metrics
@@ -46,7 +46,7 @@ class _Turn:
     context_id: str
     words: SpokenWords = field(default_factory=SpokenWords)
     spoken: list[Spoken] = field(default_factory=list)  # goes with the next frame, as its metadata
-    utterance: Utterance | None = None  # None until it is begun, and when it was starved of text
+    utterance: NodeUtterance | None = None  # None until it is begun, and when it was starved of text
     hearing: asyncio.Task[None] | None = None  # reads `utterance`
     ended: bool = False  # no more text comes
     lost: bool = False  # it failed: the rest of its text is not spoken
@@ -104,7 +104,9 @@ class AgentTTSService(TTSService):
             max_consecutive_zero_audio_contexts=0,
             **options,
         )
-        self._link: Link = SocketLink(url, api_key) if speech is None else LocalLink(speech, metrics or Metrics())
+        self._client: NodeClient = (
+            WebSocketNodeClient(url, api_key) if speech is None else InProcessNodeClient(speech, metrics or Metrics())
+        )
         # Turns that are written or heard, by the id of their audio context.
         self._turns: dict[str, _Turn] = {}
         # Brings the service back when the node can speak again. None while nothing is known to keep it from that.
@@ -153,7 +155,7 @@ class AgentTTSService(TTSService):
         await self._end_recovery()
         for context_id in list(self._turns):
             await self._drop(context_id)
-        if await self._link.close():
+        if await self._client.close():
             await self._call_event_handler("on_disconnected")
 
     async def _update_settings(self, delta: Any) -> dict[str, Any]:
@@ -165,12 +167,12 @@ class AgentTTSService(TTSService):
     async def _check(self) -> None:
         try:
             await self._connect()
-            await self._link.check(self._session())
+            await self._client.check(self._session())
         except SpeechError as error:
             await self._report(error)
 
     async def _connect(self) -> None:
-        if await self._link.connect():
+        if await self._client.connect():
             await self._call_event_handler("on_connected")
 
     def _session(self) -> dict[str, Any]:
@@ -242,7 +244,7 @@ class AgentTTSService(TTSService):
             return turn
         try:
             await self._connect()
-            turn.utterance = utterance = self._link.begin(self._session())
+            turn.utterance = utterance = self._client.begin(self._session())
         except SpeechError as error:
             turn.lost = True
             await self._report(error)
@@ -263,7 +265,7 @@ class AgentTTSService(TTSService):
         turn.utterance.stop()
         await self.cancel_task(turn.hearing)
 
-    async def _hear(self, turn: _Turn, utterance: Utterance) -> None:
+    async def _hear(self, turn: _Turn, utterance: NodeUtterance) -> None:
         """Hand on what the node speaks."""
         sample_rate, samples = self.sample_rate, 0
         try:

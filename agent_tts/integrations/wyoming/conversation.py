@@ -12,7 +12,7 @@ import httpx
 from pydantic import ValidationError
 
 from agent_tts.client.connection import ConnectionLost, connect, http_url
-from agent_tts.client.utterance import RemoteSpeech
+from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.errors import BadMessage, SpeechError
 from agent_tts.integrations.wyoming import info, wire
 from agent_tts.integrations.wyoming.wire import Event
@@ -37,7 +37,7 @@ class Target:
 class Text:
     """A text that is spoken while it comes. Made by `open`; closed by its maker, whatever happens."""
 
-    def __init__(self, stack: AsyncExitStack, speech: RemoteSpeech, sender: asyncio.Task[None]) -> None:
+    def __init__(self, stack: AsyncExitStack, speech: RemoteUtterance, sender: asyncio.Task[None]) -> None:
         # The connection to the node.
         self._stack = stack
         self._speech = speech
@@ -86,7 +86,7 @@ class Text:
         await self._stack.aclose()
 
 
-async def _send_sound(speech: RemoteSpeech, send: Send) -> None:
+async def _send_sound(speech: RemoteUtterance, send: Send) -> None:
     await send(Event("audio-start", info.FORMAT))
     async for pcm in speech:
         await send(Event("audio-chunk", info.FORMAT, pcm))

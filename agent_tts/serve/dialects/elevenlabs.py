@@ -375,7 +375,7 @@ class MultiStreamAdapter:
 
 
 class StreamAdapter(MultiStreamAdapter):
-    """`stream-input`: one utterance, which ends with an empty text and takes its connection along. See `ProtocolAdapter`."""
+    """`stream-input`: one utterance; an empty text ends it and the connection. See `ProtocolAdapter`."""
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
         """See `ProtocolAdapter.decode`."""

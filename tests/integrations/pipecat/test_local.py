@@ -58,7 +58,7 @@ async def test_an_interrupted_turn_counts_once_when_its_slot_is_free() -> None:
 async def test_a_turn_that_was_spoken_but_not_taken_is_cancelled_once() -> None:
     """Its end has arrived already when it is stopped."""
     async with running_node() as node:
-        link = service(node)._link
+        link = service(node)._client
         utterance = link.begin({"lead_ms": None})
         utterance.write("One.")
         utterance.end()

@@ -36,7 +36,7 @@ from pipecat.transcriptions.language import Language
 from agent_tts.errors import SettingsError
 from agent_tts.events import SpeechOptions
 from agent_tts.integrations.pipecat import AgentTTSService, faults
-from agent_tts.integrations.pipecat.node_client import SocketLink
+from agent_tts.integrations.pipecat.node_client import WebSocketNodeClient
 from tests.integrations.pipecat.pipeline import Loudspeaker, running
 from tests.support import RunningNode, dominant_hz, running_node, until
 
@@ -399,8 +399,8 @@ async def note(heard: list[str], event: str, *_: object) -> None:
 
 def cut(tts: AgentTTSService) -> None:
     """The network breaks."""
-    link = tts._link
-    assert isinstance(link, SocketLink)
+    link = tts._client
+    assert isinstance(link, WebSocketNodeClient)
     assert link._node is not None
     link._node._websocket.transport.abort()
 
