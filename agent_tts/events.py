@@ -90,7 +90,7 @@ class EngineInfo:
 class OpenRequest:
     """A new stream. It gets a slot at once, or waits in the queue."""
 
-    stream: int
+    request_id: int
     options: SpeechOptions
 
 
@@ -98,7 +98,7 @@ class OpenRequest:
 class AppendText:
     """More text of a stream, verbatim."""
 
-    stream: int
+    request_id: int
     text: str
 
 
@@ -106,7 +106,7 @@ class AppendText:
 class FlushText:
     """All text so far is complete words: speak it without waiting for more."""
 
-    stream: int
+    request_id: int
     flush_id: str
 
 
@@ -114,21 +114,21 @@ class FlushText:
 class EndText:
     """No more text will come."""
 
-    stream: int
+    request_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
     """Stop now. Of this stream only `RequestFinished` follows, unless that was sent before."""
 
-    stream: int
+    request_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class GrantCredit:
     """The listener's side took `frames` more frames: credit for as many new ones."""
 
-    stream: int
+    request_id: int
     frames: int
 
 
@@ -162,7 +162,7 @@ class EngineReady:
 class RequestStarted:
     """The stream has a slot."""
 
-    stream: int
+    request_id: int
     queue_ms: int
 
 
@@ -170,7 +170,7 @@ class RequestStarted:
 class RequestAudio:
     """The next piece of a stream: pcm_s16le, 24 kHz, mono; 80 ms, and only the last piece may be shorter."""
 
-    stream: int
+    request_id: int
     pcm: bytes
 
 
@@ -188,7 +188,7 @@ class WordTime:
 class RequestWords:
     """Times of words, known to the engine; sent before the audio they speak of."""
 
-    stream: int
+    request_id: int
     words: tuple[WordTime, ...]
 
 
@@ -196,7 +196,7 @@ class RequestWords:
 class RequestFlushed:
     """All audio of the text before that `FlushText` has been sent."""
 
-    stream: int
+    request_id: int
     flush_id: str
 
 
@@ -207,7 +207,7 @@ FinishReason = Literal["end", "cancelled", "length", "error"]
 class RequestFinished:
     """The last event of a stream, sent exactly once; its slot is free."""
 
-    stream: int
+    request_id: int
     reason: FinishReason
     busy_ms: float = 0.0  # time of the engine steps that this stream took part in
     code: str | None = None  # with reason "error": a code of the wire protocol

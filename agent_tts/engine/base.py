@@ -112,7 +112,7 @@ class Engine(Protocol):
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """Apply `inputs` in their order, then speak one frame in every slot of `run`.
 
-        A slot of `run` yields one of `FrameOutput`, `StarvedOutput`, `DoneOutput` and `FailedOutput`: in this call, or in
+        A slot of `run` yields a `FrameOutput`, `StarvedOutput`, `DoneOutput` or `FailedOutput`: in this call, or in
         the next one where steps overlap; the epoch tells the request. A step must be shorter than a frame (80 ms).
         """
         ...

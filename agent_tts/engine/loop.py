@@ -22,7 +22,7 @@ def policy(settings: Settings, slots: int, sizes: tuple[int, ...] = ()) -> Polic
         text_idle_s=settings.limits.text_idle_s,
         window_frames=settings.limits.window_frames,
         max_frames=settings.limits.max_frames,
-        stream_s=settings.limits.context_s,
+        request_s=settings.limits.context_s,
     )
 
 
@@ -57,18 +57,18 @@ class EngineLoop:
     def submit(self, command: EngineCommand) -> None:
         """Take a command; it has its effect in the next `turn`."""
         match command:
-            case events.GrantCredit(stream=stream, frames=frames):
-                self._scheduler.taken(stream, frames)
-            case events.AppendText(stream=stream, text=text):
-                self._scheduler.append(stream, text)
-            case events.OpenRequest(stream=stream, options=options):
-                self._scheduler.open(stream, options, self._clock())
-            case events.EndText(stream=stream):
-                self._scheduler.end(stream)
-            case events.FlushText(stream=stream, flush_id=flush_id):
-                self._scheduler.flush(stream, flush_id)
-            case events.CancelRequest(stream=stream):
-                self._scheduler.cancel(stream)
+            case events.GrantCredit(request_id=request_id, frames=frames):
+                self._scheduler.taken(request_id, frames)
+            case events.AppendText(request_id=request_id, text=text):
+                self._scheduler.append(request_id, text)
+            case events.OpenRequest(request_id=request_id, options=options):
+                self._scheduler.open(request_id, options, self._clock())
+            case events.EndText(request_id=request_id):
+                self._scheduler.end(request_id)
+            case events.FlushText(request_id=request_id, flush_id=flush_id):
+                self._scheduler.flush(request_id, flush_id)
+            case events.CancelRequest(request_id=request_id):
+                self._scheduler.cancel(request_id)
             case events.EnginePing(nonce=nonce):
                 self._pings.append(nonce)
             case events.StopEngine():
@@ -102,7 +102,7 @@ class EngineLoop:
         step = self._scheduler.plan(now)
         outputs: list[StepOutput] = []
         done = [*self._under_way, step]
-        if step.inputs or step.streams or self._under_way:
+        if step.inputs or step.requests or self._under_way:
             outputs = self._engine.step(step.inputs, step.run)
             self._under_way = [done.pop()] if self._engine.under_way_s() is not None else []
         self._heard_at = self._clock()

@@ -20,7 +20,7 @@ from agent_tts.events import FRAME_MS, EngineEvent, FinishReason, RequestFinishe
 
 FRAME_S = FRAME_MS / 1_000
 
-# A paced stream runs at once when its listener has less than this ahead, or than this share of the most that it could
+# A paced request runs at once when its listener has less than this ahead, or than this share of the most that it could
 # have. The others wait so long for one another, and after the last step for all: one step for many instead of a step
 # for each, and the engine is idle in between, so that a newcomer waits for nobody.
 SAFE_S, SAFE_SHARE = 0.240, 0.75
@@ -40,21 +40,21 @@ CAP_FRAMES_PER_CHAR = 10
 class Policy:
     """Limits of the scheduler."""
 
-    slots: int  # streams speaking at once
-    queue: int  # streams waiting for a slot
+    slots: int  # requests speaking at once
+    queue: int  # requests waiting for a slot
     # Streams that a step may be made for: it costs what the next of these does, and the last are the most. With none,
     # all may run, and each costs its own.
     sizes: tuple[int, ...] = ()
     queue_s: float = 2.0  # longest wait for a slot, then `at_capacity`
     text_idle_s: float = 15.0  # longest time without text in a dry slot, then `starved`
     window_frames: int = 50  # frames made and not yet taken
-    max_frames: int = 3_000  # frames of one stream, whatever its text
-    stream_s: float = 600.0  # longest time in a slot, however slowly its listener takes it
+    max_frames: int = 3_000  # frames of one request, whatever its text
+    request_s: float = 600.0  # longest time in a slot, however slowly its listener takes it
 
 
 @dataclass(slots=True, eq=False)
-class Stream:
-    """One stream, waiting or speaking."""
+class Request:
+    """One request, waiting or speaking."""
 
     id: int
     options: SpeechOptions
@@ -75,7 +75,7 @@ class Stream:
     flushes: deque[str] = field(default_factory=deque)  # flush ids that the engine has not answered yet
     busy_s: float = 0.0  # duration of the steps it ran in
     # Earliest time at which its lead allows the next frame, and how long after that it may wait for others, who run
-    # with it. What follows from the rest, kept because all streams are asked before every step.
+    # with it. What follows from the rest, kept because all requests are asked before every step.
     due_at: float = -math.inf
     patience_s: float = 0.0
 
@@ -103,12 +103,12 @@ class Step:
     """One step of the engine."""
 
     inputs: list[base.StepInput]
-    streams: list[Stream]  # who speaks in it
+    requests: list[Request]  # who speaks in it
 
     @property
     def run(self) -> list[int]:
         """The slots that speak in it."""
-        return [stream.slot for stream in self.streams if stream.slot is not None]
+        return [request.slot for request in self.requests if request.slot is not None]
 
 
 class Scheduler:
@@ -116,13 +116,13 @@ class Scheduler:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        # Every stream that has not finished, by id.
-        self._streams: dict[int, Stream] = {}
+        # Every request that has not finished, by id.
+        self._requests: dict[int, Request] = {}
         # Those without a slot, oldest first.
-        self._waiting: deque[Stream] = deque()
+        self._waiting: deque[Request] = deque()
         # The owner of each slot that has one.
-        self._owners: dict[int, Stream] = {}
-        # Slots without an owner, a heap: the lowest is next, so that few streams are a small batch.
+        self._owners: dict[int, Request] = {}
+        # Slots without an owner, a heap: the lowest is next, so that few requests are a small batch.
         self._free: list[int] = list(range(policy.slots))
         # What the engine must be told in the next step, in order.
         self._inputs: list[base.StepInput] = []
@@ -131,7 +131,7 @@ class Scheduler:
         # Steps so far, and when the last began in which all could run.
         self._steps = 0
         self._all_at = -math.inf
-        # Before this time no deadline of a stream passes; when it is reached, the next is looked for.
+        # Before this time no deadline of a request passes; when it is reached, the next is looked for.
         self._deadline = math.inf
 
     @property
@@ -146,49 +146,49 @@ class Scheduler:
 
     # ------------------------------------------------------------ commands
 
-    def open(self, stream_id: int, options: SpeechOptions, now: float) -> None:
-        """Take a new stream, or refuse it at once when the queue is full."""
-        stream = Stream(stream_id, options, opened_at=now, credit=self.policy.window_frames)
-        self._streams[stream_id] = stream
+    def open(self, request_id: int, options: SpeechOptions, now: float) -> None:
+        """Take a new request, or refuse it at once when the queue is full."""
+        request = Request(request_id, options, opened_at=now, credit=self.policy.window_frames)
+        self._requests[request_id] = request
         if len(self._waiting) >= len(self._free) + self.policy.queue:
-            self._refuse(stream, f"all {self.policy.slots} slots are speaking and the queue is full")
+            self._refuse(request, f"all {self.policy.slots} slots are speaking and the queue is full")
         else:
-            self._waiting.append(stream)
+            self._waiting.append(request)
             self._deadline = min(self._deadline, now + self.policy.queue_s)
 
-    def append(self, stream_id: int, text: str) -> None:
-        """More text. An unknown stream has finished already: nothing to do, here and in all commands below."""
-        self._text(stream_id, text)
+    def append(self, request_id: int, text: str) -> None:
+        """More text. An unknown request has finished already: nothing to do, here and in all commands below."""
+        self._text(request_id, text)
 
-    def flush(self, stream_id: int, flush_id: str) -> None:
+    def flush(self, request_id: int, flush_id: str) -> None:
         """Speak all text so far; answered by `RequestFlushed`."""
-        if stream := self._streams.get(stream_id):
-            stream.flushes.append(flush_id)
-            self._text(stream_id, "", flush=True)
+        if request := self._requests.get(request_id):
+            request.flushes.append(flush_id)
+            self._text(request_id, "", flush=True)
 
-    def end(self, stream_id: int) -> None:
+    def end(self, request_id: int) -> None:
         """No more text."""
-        self._text(stream_id, "", last=True)
+        self._text(request_id, "", last=True)
 
-    def cancel(self, stream_id: int) -> None:
+    def cancel(self, request_id: int) -> None:
         """Stop, free the slot."""
-        if stream := self._streams.get(stream_id):
-            self._finish(stream, "cancelled")
+        if request := self._requests.get(request_id):
+            self._finish(request, "cancelled")
 
-    def taken(self, stream_id: int, frames: int) -> None:
+    def taken(self, request_id: int, frames: int) -> None:
         """The listener's side took `frames` frames."""
-        if stream := self._streams.get(stream_id):
-            stream.credit = min(stream.credit + frames, self.policy.window_frames)
+        if request := self._requests.get(request_id):
+            request.credit = min(request.credit + frames, self.policy.window_frames)
 
-    def _text(self, stream_id: int, text: str, *, flush: bool = False, last: bool = False) -> None:
-        stream = self._streams.get(stream_id)
-        if stream is None or stream.ended:
+    def _text(self, request_id: int, text: str, *, flush: bool = False, last: bool = False) -> None:
+        request = self._requests.get(request_id)
+        if request is None or request.ended:
             return
-        stream.chars += len(text)
-        stream.ended = last
-        stream.has_text = True
-        message = base.AddText(-1 if stream.slot is None else stream.slot, text, flush, last)
-        (stream.text if stream.slot is None else self._inputs).append(message)
+        request.chars += len(text)
+        request.ended = last
+        request.has_text = True
+        message = base.AddText(-1 if request.slot is None else request.slot, text, flush, last)
+        (request.text if request.slot is None else self._inputs).append(message)
 
     # ------------------------------------------------------------ one step
 
@@ -200,17 +200,17 @@ class Scheduler:
         while self._waiting and self._free:
             self._admit(self._waiting.popleft(), now)
         if reached:
-            deadlines = [stream.opened_at + self.policy.queue_s for stream in self._waiting]
-            deadlines += [self._deadline_of(stream) for stream in self._owners.values()]
+            deadlines = [request.opened_at + self.policy.queue_s for request in self._waiting]
+            deadlines += [self._deadline_of(request) for request in self._owners.values()]
             self._deadline = min(deadlines, default=math.inf)
         inputs, self._inputs = self._inputs, []
-        streams = self._choose([stream for stream in self._owners.values() if self._can_run(stream, now)], now)
+        requests = self._choose([request for request in self._owners.values() if self._can_run(request, now)], now)
         self._steps += 1
-        for stream in streams:
-            stream.under_way += 1
-            stream.due_at += FRAME_S
-            stream.ran_in = self._steps
-        return Step(inputs, streams)
+        for request in requests:
+            request.under_way += 1
+            request.due_at += FRAME_S
+            request.ran_in = self._steps
+        return Step(inputs, requests)
 
     def apply(
         self, outputs: Iterable[base.StepOutput], steps: Iterable[Step], now: float, step_s: float
@@ -222,11 +222,11 @@ class Scheduler:
             step_s: how long these steps took, in seconds.
         """
         for step in steps:
-            for stream in step.streams:
-                stream.under_way -= 1
-                stream.due_at -= FRAME_S
-                stream.is_new = True
-                stream.busy_s += step_s
+            for request in step.requests:
+                request.under_way -= 1
+                request.due_at -= FRAME_S
+                request.is_new = True
+                request.busy_s += step_s
         for output in outputs:
             owner = self._owners.get(output.slot)
             if owner is not None and owner.id == output.epoch:
@@ -239,8 +239,12 @@ class Scheduler:
         if self._inputs or self._events or (self._waiting and self._free):
             return now
         wake_at = self._deadline
-        for stream in self._owners.values():
-            if stream.has_text and stream.credit > stream.under_way and (runs_at := self._runs_at(stream)) < wake_at:
+        for request in self._owners.values():
+            if (
+                request.has_text
+                and request.credit > request.under_way
+                and (runs_at := self._runs_at(request)) < wake_at
+            ):
                 wake_at = runs_at
                 if wake_at <= now:
                     break
@@ -248,18 +252,18 @@ class Scheduler:
 
     # ------------------------------------------------------------ inside
 
-    def _can_run(self, stream: Stream, now: float) -> bool:
-        return stream.has_text and stream.credit > stream.under_way and stream.due_at <= now
+    def _can_run(self, request: Request, now: float) -> bool:
+        return request.has_text and request.credit > request.under_way and request.due_at <= now
 
-    def _choose(self, able: list[Stream], now: float) -> list[Stream]:
+    def _choose(self, able: list[Request], now: float) -> list[Request]:
         """Who of those that can run does: all of them, or newcomers alone with whoever costs nothing beside them.
 
         Newcomers come first, here and so in all that is made of the step.
         """
-        newcomers = [stream for stream in able if not (stream.frames or stream.under_way)]
-        others = [stream for stream in able if stream.frames or stream.under_way]
+        newcomers = [request for request in able if not (request.frames or request.under_way)]
+        others = [request for request in able if request.frames or request.under_way]
         sizes = self.policy.sizes
-        if any(now >= self._runs_at(stream) for stream in others):
+        if any(now >= self._runs_at(request) for request in others):
             if not sizes or len(able) <= sizes[-1]:  # otherwise who is left out has its turn in the next step
                 self._all_at = now
             chosen = newcomers + others
@@ -268,90 +272,90 @@ class Scheduler:
             chosen = newcomers + _driest(others, room) if newcomers else []
         return _most_urgent(chosen, sizes[-1]) if sizes and len(chosen) > sizes[-1] else chosen
 
-    def _runs_at(self, stream: Stream) -> float:
-        """When there is to be a step for a stream that has text and credit."""
-        due_at, all_at = stream.due_at, self._all_at
+    def _runs_at(self, request: Request) -> float:
+        """When there is to be a step for a request that has text and credit."""
+        due_at, all_at = request.due_at, self._all_at
         together_at = (due_at if due_at > all_at else all_at) + APART_S
-        urgent_at = due_at + stream.patience_s
+        urgent_at = due_at + request.patience_s
         return urgent_at if urgent_at < together_at else together_at
 
-    def _admit(self, stream: Stream, now: float) -> None:
+    def _admit(self, request: Request, now: float) -> None:
         slot = heapq.heappop(self._free)
-        stream.slot, stream.admitted_at, stream.dry_since = slot, now, now
-        self._owners[slot] = stream
-        self._deadline = min(self._deadline, self._deadline_of(stream))
-        self._inputs.append(base.StartRequest(slot, stream.id, stream.options))
-        self._inputs += [base.AddText(slot, held.text, held.flush, held.last) for held in stream.text]
-        stream.text.clear()
-        self._events.append(events.RequestStarted(stream.id, round((now - stream.opened_at) * 1_000)))
+        request.slot, request.admitted_at, request.dry_since = slot, now, now
+        self._owners[slot] = request
+        self._deadline = min(self._deadline, self._deadline_of(request))
+        self._inputs.append(base.StartRequest(slot, request.id, request.options))
+        self._inputs += [base.AddText(slot, held.text, held.flush, held.last) for held in request.text]
+        request.text.clear()
+        self._events.append(events.RequestStarted(request.id, round((now - request.opened_at) * 1_000)))
 
     def _expire(self, now: float) -> None:
         while self._waiting and now >= self._waiting[0].opened_at + self.policy.queue_s and not self._free:
             self._refuse(self._waiting.popleft(), f"no slot came free within {self.policy.queue_s:g} s")
-        for stream in list(self._owners.values()):
-            if not stream.has_text and now >= stream.dry_since + self.policy.text_idle_s:
+        for request in list(self._owners.values()):
+            if not request.has_text and now >= request.dry_since + self.policy.text_idle_s:
                 message = f"no text for {self.policy.text_idle_s:g} s: append text, or end the context"
-                self._finish(stream, "error", "starved", message)
-            elif now >= stream.admitted_at + self.policy.stream_s:
-                self._finish(stream, "length")
+                self._finish(request, "error", "starved", message)
+            elif now >= request.admitted_at + self.policy.request_s:
+                self._finish(request, "length")
 
-    def _deadline_of(self, stream: Stream) -> float:
-        """Of a stream in its slot, as long as no text comes."""
-        in_all = stream.admitted_at + self.policy.stream_s
-        return in_all if stream.has_text else min(in_all, stream.dry_since + self.policy.text_idle_s)
+    def _deadline_of(self, request: Request) -> float:
+        """Of a request in its slot, as long as no text comes."""
+        in_all = request.admitted_at + self.policy.request_s
+        return in_all if request.has_text else min(in_all, request.dry_since + self.policy.text_idle_s)
 
-    def _take(self, stream: Stream, output: base.StepOutput, now: float) -> None:
+    def _take(self, request: Request, output: base.StepOutput, now: float) -> None:
         match output:
             case base.FrameOutput(pcm=pcm):
-                stream.made(now)
-                stream.is_new = False
-                self._events.append(events.RequestAudio(stream.id, pcm))
-                if stream.frames >= stream.cap(self.policy):
-                    self._finish(stream, "length")
+                request.made(now)
+                request.is_new = False
+                self._events.append(events.RequestAudio(request.id, pcm))
+                if request.frames >= request.cap(self.policy):
+                    self._finish(request, "length")
             case base.AlignedOutput(words=words):
-                self._events.append(events.RequestWords(stream.id, words))
+                self._events.append(events.RequestWords(request.id, words))
             case base.FlushedOutput():
-                self._events.append(events.RequestFlushed(stream.id, stream.flushes.popleft()))
+                self._events.append(events.RequestFlushed(request.id, request.flushes.popleft()))
             case base.StarvedOutput():
-                stream.has_text, stream.dry_since = False, now
-                self._deadline = min(self._deadline, self._deadline_of(stream))
+                request.has_text, request.dry_since = False, now
+                self._deadline = min(self._deadline, self._deadline_of(request))
             case base.DoneOutput(length=length):
-                self._finish(stream, "length" if length else "end")
+                self._finish(request, "length" if length else "end")
             case base.FailedOutput(code=code, message=message):
-                self._finish(stream, "error", code, message)
+                self._finish(request, "error", code, message)
 
-    def _refuse(self, stream: Stream, why: str) -> None:
-        self._finish(stream, "error", "at_capacity", f"{why}: try again", retry_after_ms=RETRY_MS)
+    def _refuse(self, request: Request, why: str) -> None:
+        self._finish(request, "error", "at_capacity", f"{why}: try again", retry_after_ms=RETRY_MS)
 
     def _finish(
         self,
-        stream: Stream,
+        request: Request,
         reason: FinishReason,
         code: str | None = None,
         message: str = "",
         retry_after_ms: int | None = None,
     ) -> None:
-        del self._streams[stream.id]
-        if stream.slot is not None:
+        del self._requests[request.id]
+        if request.slot is not None:
             # The engine hears of it before it hears of the slot's next owner.
-            self._inputs.append(base.ReleaseSlot(stream.slot))
-            del self._owners[stream.slot]
-            heapq.heappush(self._free, stream.slot)
-        elif stream in self._waiting:
-            self._waiting.remove(stream)
-        busy_ms = round(stream.busy_s * 1_000, 3)
-        self._events.append(RequestFinished(stream.id, reason, busy_ms, code, message, retry_after_ms))
+            self._inputs.append(base.ReleaseSlot(request.slot))
+            del self._owners[request.slot]
+            heapq.heappush(self._free, request.slot)
+        elif request in self._waiting:
+            self._waiting.remove(request)
+        busy_ms = round(request.busy_s * 1_000, 3)
+        self._events.append(RequestFinished(request.id, reason, busy_ms, code, message, retry_after_ms))
 
 
-def _most_urgent(streams: Sequence[Stream], count: int) -> list[Stream]:
+def _most_urgent(requests: Sequence[Request], count: int) -> list[Request]:
     """A full step: newcomers in their turn, and who runs dry first."""
-    heard = [stream for stream in streams if not stream.is_new]
-    newcomers = [stream for stream in streams if stream.is_new]
+    heard = [request for request in requests if not request.is_new]
+    newcomers = [request for request in requests if request.is_new]
     places = max(min(NEWCOMERS, count // 2), count - len(heard))
-    chosen = heapq.nsmallest(places, newcomers, key=lambda stream: stream.ran_in)
+    chosen = heapq.nsmallest(places, newcomers, key=lambda request: request.ran_in)
     return chosen + _driest(heard, count - len(chosen))
 
 
-def _driest(streams: Sequence[Stream], count: int) -> list[Stream]:
+def _driest(requests: Sequence[Request], count: int) -> list[Request]:
     """Those whose listeners run dry first; none where `count` is negative."""
-    return heapq.nsmallest(count, streams, key=lambda stream: stream.heard_until)
+    return heapq.nsmallest(count, requests, key=lambda request: request.heard_until)

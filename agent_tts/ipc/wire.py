@@ -24,8 +24,8 @@ from agent_tts.events import AppendText, EngineCommand, EngineEvent, GrantCredit
 MAX_LENGTH = 1 << 20  # bytes of tag and body; the largest message is `EngineReady` with all voices, some 50 KiB
 
 _HEAD = struct.Struct("<IB")  # length, tag
-_STREAM_HEAD = struct.Struct("<IBI")  # length, tag, stream: Audio and Append, whose body goes on with bytes
-_TAKEN = struct.Struct("<IBII")  # length, tag, stream, frames
+_REQUEST_HEAD = struct.Struct("<IBI")  # length, tag, request_id: Audio and Append, whose body goes on with bytes
+_TAKEN = struct.Struct("<IBII")  # length, tag, request_id, frames
 _U32 = struct.Struct("<I")
 _U32_U32 = struct.Struct("<II")
 
@@ -193,12 +193,12 @@ def encode(message: Setup | EngineCommand | EngineEvent) -> bytes:
     """
     try:
         if isinstance(message, RequestAudio):
-            frame = _STREAM_HEAD.pack(5 + len(message.pcm), _TAG_AUDIO, message.stream) + message.pcm
+            frame = _REQUEST_HEAD.pack(5 + len(message.pcm), _TAG_AUDIO, message.request_id) + message.pcm
         elif isinstance(message, GrantCredit):
-            frame = _TAKEN.pack(9, _TAG_TAKEN, message.stream, message.frames)
+            frame = _TAKEN.pack(9, _TAG_TAKEN, message.request_id, message.frames)
         elif isinstance(message, AppendText):
             text = message.text.encode("utf-8", "surrogatepass")
-            frame = _STREAM_HEAD.pack(5 + len(text), _TAG_APPEND, message.stream) + text
+            frame = _REQUEST_HEAD.pack(5 + len(text), _TAG_APPEND, message.request_id) + text
         else:
             body = _body(message)
             frame = _HEAD.pack(1 + len(body), _JSON_TAGS[type(message)]) + body

@@ -1,7 +1,7 @@
 """The protocol of one client, whatever carries it: messages in, messages and audio out. No I/O of its own.
 
-The transport (a WebSocket, a WebRTC peer) calls `receive` with what comes in and `poll` for what goes out. Audio that it
-does not take stays in the engine's credit window: a slow client slows only itself.
+The transport (a WebSocket, a WebRTC peer) calls `receive` with what comes in and `poll` for what goes out. Audio that
+it does not take stays in the engine's credit window: a slow client slows only itself.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class Session:
         for context in self._contexts.values():
             context.speech.waker = None
             context.speech.stop()
-            context.meter.finished(RequestFinished(context.speech.stream, "cancelled"))
+            context.meter.finished(RequestFinished(context.speech.request_id, "cancelled"))
         self._contexts.clear()
         self._replies.clear()
         self._outbox.clear()

@@ -1,4 +1,4 @@
-"""One engine of a node, as the service sees it: the way to it, its streams, and whether it really speaks."""
+"""One engine of a node, as the service sees it: the way to it, its utterances, and whether it really speaks."""
 
 from __future__ import annotations
 
@@ -80,21 +80,21 @@ class EngineHandle:
         self.number = number
         self._observer = observer
         self._client = make_client(self._on_events, self._on_lost)
-        # Open streams by id.
+        # Open utterances by id.
         self._open: dict[int, Utterance] = {}
-        # Id of the next stream. A u32, which four billion streams do not exhaust in an engine's life.
+        # Id of the next utterance. A u32, which four billion utterances do not exhaust in an engine's life.
         self._next_id = 1
         # What the engine is; kept over a restart, so that requests can be checked meanwhile. None before the first.
         self.info: EngineInfo | None = None
-        # How many streams may wait for a slot there.
+        # How many utterances may wait for a slot there.
         self._queue = 0
-        # Frames of a stream that are made ahead of its credit, at most; see `Utterance`.
+        # Frames of an utterance that are made ahead of its credit, at most; see `Utterance`.
         self._window = 1
         # Whether a real synthesis has succeeded since the engine started.
         self.ready = False
         # The first synthesis after a start, or None.
         self._trial: Utterance | None = None
-        # Set whenever no stream is open.
+        # Set whenever no utterance is open.
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -117,7 +117,7 @@ class EngineHandle:
 
     @property
     def speaking(self) -> int:
-        """Open streams, waiting ones included."""
+        """Open utterances, waiting ones included."""
         return len(self._open)
 
     @property
@@ -135,25 +135,25 @@ class EngineHandle:
         await self._client.start()
 
     async def close(self) -> None:
-        """Stop the engine; its streams have been failed before. Idempotent."""
+        """Stop the engine; its utterances have been failed before. Idempotent."""
         await self._client.close()
 
     def open(self, options: SpeechOptions) -> Utterance:
-        """Start a stream with options that are resolved: it takes a slot, or a place in the queue, at once."""
-        speech = Utterance(self._next_id, self._client.send, self._window, self.number)
+        """Start an utterance with options that are resolved: it takes a slot, or a place in the queue, at once."""
+        utterance = Utterance(self._next_id, self._client.send, self._window, self.number)
         self._next_id += 1
-        self._open[speech.stream] = speech
+        self._open[utterance.request_id] = utterance
         self.idle.clear()
-        self._client.send(OpenRequest(speech.stream, options))
-        return speech
+        self._client.send(OpenRequest(utterance.request_id, options))
+        return utterance
 
     def fail_all(self, code: str, message: str) -> None:
-        """End every stream with an error."""
+        """End every utterance with an error."""
         self._trial = None  # its failure says nothing new
-        for stream in list(self._open):
-            speech = self._open[stream]
-            self._forget(stream)
-            speech.deliver(RequestFinished(stream, "error", code=code, message=message, retry_after_ms=RETRY_MS))
+        for request_id in list(self._open):
+            utterance = self._open[request_id]
+            self._forget(request_id)
+            utterance.deliver(RequestFinished(request_id, "error", code=code, message=message, retry_after_ms=RETRY_MS))
 
     # ------------------------------------------------------------ the engine client's side
 
@@ -164,12 +164,12 @@ class EngineHandle:
             elif isinstance(event, EnginePong):
                 if self._observer is not None:
                     self._observer.pulse(self.number, event)
-            elif (speech := self._open.get(event.stream)) is not None:
+            elif (utterance := self._open.get(event.request_id)) is not None:
                 if isinstance(event, RequestFinished):
-                    self._forget(event.stream)
+                    self._forget(event.request_id)
                     if event.code == "internal":  # why is in the engine's own log
-                        logger.error("stream {} failed: {}", speech.name, event.message)
-                speech.deliver(event)
+                        logger.error("request {} failed: {}", utterance.name, event.message)
+                utterance.deliver(event)
 
     def _on_hello(self, hello: EngineReady) -> None:
         self.info, self._queue, self._window = hello.info, hello.queue, hello.window
@@ -196,13 +196,13 @@ class EngineHandle:
         trial.waker = hear
 
     def _on_lost(self, why: str) -> None:
-        logger.error("engine {} is lost with {} streams: {}", self.number, len(self._open), why)
+        logger.error("engine {} is lost with {} utterances: {}", self.number, len(self._open), why)
         self.ready = False
         if self._observer is not None:
             self._observer.lost(self.number)
         self.fail_all("engine_lost", "the engine was lost; it restarts by itself: try again")
 
-    def _forget(self, stream: int) -> None:
-        del self._open[stream]
+    def _forget(self, request_id: int) -> None:
+        del self._open[request_id]
         if not self._open:
             self.idle.set()

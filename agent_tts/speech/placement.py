@@ -1,4 +1,4 @@
-"""Which of several engines takes a new stream. Pure."""
+"""Which of several engines takes a new utterance. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from dataclasses import dataclass
 class Load:
     """What an engine has to do, and what it can."""
 
-    streams: int  # opened and not finished, waiting ones included
+    utterances: int  # opened and not finished, waiting ones included
     slots: int  # how many may speak at once
     queue: int  # how many more may wait
 
     @property
     def is_full(self) -> bool:
-        """Whether it would refuse another stream."""
-        return self.streams >= self.slots + self.queue
+        """Whether it would refuse another utterance."""
+        return self.utterances >= self.slots + self.queue
 
     @property
     def share(self) -> float:
         """Streams for each slot: from 1 on a new one has to wait."""
-        return self.streams / self.slots
+        return self.utterances / self.slots
 
 
 def least_loaded(loads: Sequence[Load]) -> int:
-    """The place of the engine that takes the next stream; the first of equals. A full one only when all are."""
+    """The place of the engine that takes the next utterance; the first of equals. A full one only when all are."""
     return min(range(len(loads)), key=lambda place: (loads[place].is_full, loads[place].share))

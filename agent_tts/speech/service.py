@@ -1,4 +1,4 @@
-"""All speech of a node: opens each stream on one of its engines, and tells how they are together."""
+"""All speech of a node: opens each utterance on one of its engines, and tells how they are together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SpeechService:
         self._aliases = aliases
         # The names of `info` and `library`. None before the first request.
         self._routing: Routing | None = None
-        # Whether new streams are refused because the node is going away.
+        # Whether new utterances are refused because the node is going away.
         self.draining = False
 
     @property
@@ -57,7 +57,7 @@ class SpeechService:
 
     @property
     def speaking(self) -> int:
-        """Open streams, waiting ones included."""
+        """Open utterances, waiting ones included."""
         return sum(engine.speaking for engine in self.engines)
 
     async def start(self) -> None:
@@ -78,7 +78,7 @@ class SpeechService:
             raise
 
     async def close(self) -> None:
-        """End every stream and stop the engines. Idempotent."""
+        """End every utterance and stop the engines. Idempotent."""
         self.draining = True
         for engine in self.engines:
             engine.fail_all("draining", "the node is going away")
@@ -90,7 +90,7 @@ class SpeechService:
                 stops.create_task(engine.close(), name=f"stop of engine {engine.number}")
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuse new streams and wait for the open ones; whether all ended in time. Safe to cancel."""
+        """Refuse new utterances and wait for the open ones; whether all ended in time. Safe to cancel."""
         self.draining = True
         try:
             async with asyncio.timeout(timeout_s):
@@ -101,7 +101,7 @@ class SpeechService:
         return True
 
     def open(self, options: SpeechOptions) -> Utterance:
-        """Start a stream on the least loaded engine: it takes a slot, or a place in the queue, at once.
+        """Start an utterance on the least loaded engine: it takes a slot, or a place in the queue, at once.
 
         Raises:
             UnknownVoice, UnknownModel, UnsupportedLanguage, Unsupported, InvalidRequest: see `Routing.resolve`.
@@ -113,7 +113,7 @@ class SpeechService:
         up = [engine for engine in self.engines if engine.alive]
         if not up:
             raise EngineLost("the engine is restarting: try again", retry_after_ms=RETRY_MS)
-        # One that has never spoken fails quickly, so that it would look idle and draw every stream.
+        # One that has never spoken fails quickly, so that it would look idle and draw every utterance.
         able = [engine for engine in up if engine.ready] or up
         return able[least_loaded([engine.load for engine in able])].open(self.resolve(options))
 

@@ -36,9 +36,9 @@ class Utterance:
     either calls `poll` when woken, or awaits `next`, or iterates over the audio.
     """
 
-    def __init__(self, stream: int, send: Callable[[EngineCommand], None], window: int, engine: int = 0) -> None:
-        # Number of this stream between front and engine, and of the engine among those of the node.
-        self.stream = stream
+    def __init__(self, request_id: int, send: Callable[[EngineCommand], None], window: int, engine: int = 0) -> None:
+        # Number of this utterance between front and engine, and of the engine among those of the node.
+        self.request_id = request_id
         self.engine = engine
         # Sends a command to the engine; never blocks.
         self._send = send
@@ -66,26 +66,26 @@ class Utterance:
 
     @property
     def name(self) -> str:
-        """Names it in the log: the engine's number and the stream's."""
-        return f"{self.engine}/{self.stream}"
+        """Names it in the log: the engine's number and the utterance's."""
+        return f"{self.engine}/{self.request_id}"
 
     # ------------------------------------------------------------ the writer's side
 
     def write(self, text: str) -> None:
-        """Append text, verbatim and in any split. Never blocks; ignored once the stream has finished."""
+        """Append text, verbatim and in any split. Never blocks; ignored once the utterance has finished."""
         if text and self.finished is None and not self.ended:
-            self._send(AppendText(self.stream, text))
+            self._send(AppendText(self.request_id, text))
 
     def flush(self, flush_id: str) -> None:
         """Speak all text so far as complete words; answered by `RequestFlushed` after its audio."""
         if self.finished is None and not self.ended:
-            self._send(FlushText(self.stream, flush_id))
+            self._send(FlushText(self.request_id, flush_id))
 
     def end(self) -> None:
         """No more text. Idempotent."""
         if self.finished is None and not self.ended:
             self.ended = True
-            self._send(EndText(self.stream))
+            self._send(EndText(self.request_id))
 
     def stop(self) -> None:
         """Drop all that was not yet taken and ask the engine to stop, without waiting. Idempotent.
@@ -97,7 +97,7 @@ class Utterance:
         self.stopped = True
         self._events.clear()
         if self.finished is None:
-            self._send(CancelRequest(self.stream))
+            self._send(CancelRequest(self.request_id))
         else:
             self.finished = dataclasses.replace(self.finished, reason="cancelled", code=None)
             self._events.append(self.finished)
@@ -105,7 +105,7 @@ class Utterance:
     async def cancel(self) -> None:
         """Stop at once: no audio follows, and the slot is free when it returns. Idempotent.
 
-        Cancelling this coroutine is safe: the stream stops all the same.
+        Cancelling this coroutine is safe: the utterance stops all the same.
         """
         self.stop()
         await self._closed.wait()
@@ -120,7 +120,7 @@ class Utterance:
         if type(event) is RequestAudio:
             self._taken += 1
             if self._taken == self._grant:
-                self._send(GrantCredit(self.stream, self._taken))
+                self._send(GrantCredit(self.request_id, self._taken))
                 self._taken = 0
         elif type(event) is RequestFinished:
             self._over = True
@@ -151,7 +151,7 @@ class Utterance:
         """Pieces of pcm_s16le at 24 kHz, 80 ms each but for the last.
 
         Raises:
-            SpeechError: the stream failed.
+            SpeechError: the utterance failed.
         """
         while (event := await self.next()) is not None:
             if isinstance(event, RequestAudio):
@@ -162,7 +162,7 @@ class Utterance:
     # ------------------------------------------------------------ the service's side
 
     def deliver(self, event: UtteranceEvent) -> None:
-        """Take an event of this stream from the engine. Called by the service alone."""
+        """Take an event of this utterance from the engine. Called by the service alone."""
         if isinstance(event, RequestAudio):
             self.samples += len(event.pcm) // 2
         elif isinstance(event, RequestFinished):

@@ -58,14 +58,14 @@ class Bench:
             steps += [step.run] if step.run else []
             frames = [base.FrameOutput(slot, self.scheduler._owners[slot].id, PCM) for slot in step.run]
             self.scheduler.apply(frames, [step], self.now, 0.0)
-            for stream in step.streams:
-                self.scheduler.taken(stream.id, 1)
+            for request in step.requests:
+                self.scheduler.taken(request.id, 1)
         self.now = until
         return steps
 
 
 def finished(happened: list[events.EngineEvent]) -> list[tuple[int, str, str | None]]:
-    return [(e.stream, e.reason, e.code) for e in happened if isinstance(e, events.RequestFinished)]
+    return [(e.request_id, e.reason, e.code) for e in happened if isinstance(e, events.RequestFinished)]
 
 
 def test_a_stream_gets_a_free_slot_with_the_text_that_came_first() -> None:
@@ -80,8 +80,8 @@ def test_a_stream_gets_a_free_slot_with_the_text_that_came_first() -> None:
 
 def test_admission_is_first_in_first_out() -> None:
     bench = Bench(slots=1, queue=3)
-    for stream in (1, 2, 3):
-        bench.scheduler.open(stream, UNPACED, 0.0)
+    for request in (1, 2, 3):
+        bench.scheduler.open(request, UNPACED, 0.0)
     assert bench.step() == [events.RequestStarted(1, 0)]
     bench.scheduler.cancel(1)
     bench.now = 0.5
@@ -92,8 +92,8 @@ def test_admission_is_first_in_first_out() -> None:
 
 def test_a_full_queue_refuses_at_once() -> None:
     bench = Bench(slots=1, queue=1)
-    for stream in (1, 2, 3):
-        bench.scheduler.open(stream, UNPACED, 0.0)
+    for request in (1, 2, 3):
+        bench.scheduler.open(request, UNPACED, 0.0)
     happened = bench.step()
     assert finished(happened) == [(3, "error", "at_capacity")]
     assert happened[0].retry_after_ms  # type: ignore[union-attr]
@@ -138,7 +138,7 @@ def test_without_credit_a_slot_is_left_out_and_taken_frames_let_it_go_on() -> No
     assert bench.frames(10) == 3
     bench.now = bench.scheduler.policy.queue_s  # which has passed for nobody
     bench.step()
-    assert bench.scheduler.wake_at(bench.now) == bench.scheduler.policy.stream_s
+    assert bench.scheduler.wake_at(bench.now) == bench.scheduler.policy.request_s
     bench.scheduler.taken(1, 2)
     assert bench.frames(10) == 2
 
@@ -170,16 +170,16 @@ def test_a_paced_stream_runs_no_further_ahead_than_its_lead() -> None:
 def test_streams_whose_listeners_are_safe_run_in_few_steps() -> None:
     """They wait for one another, whenever they began, and have their lead all the same."""
     bench = Bench(slots=8)
-    for stream in range(1, 9):
-        bench.now = stream * 0.009
-        bench.scheduler.open(stream, SpeechOptions(lead_ms=1_000), bench.now)
-        bench.scheduler.append(stream, "text")
+    for request in range(1, 9):
+        bench.now = request * 0.009
+        bench.scheduler.open(request, SpeechOptions(lead_ms=1_000), bench.now)
+        bench.scheduler.append(request, "text")
         bench.go(bench.now)
     bench.go(2.0)
     steps = bench.go(4.0)
     assert len(steps) <= 2.0 / APART_S
     assert sum(map(len, steps)) == pytest.approx(8 * 2.0 / FRAME_S, abs=8)
-    assert all(0.88 <= stream.heard_until - bench.now <= 1.0 for stream in bench.scheduler._owners.values())
+    assert all(0.88 <= request.heard_until - bench.now <= 1.0 for request in bench.scheduler._owners.values())
 
 
 def test_who_has_little_ahead_waits_for_nobody() -> None:
@@ -198,10 +198,10 @@ def test_who_has_little_ahead_waits_for_nobody() -> None:
 
 def test_with_the_smallest_lead_those_that_are_near_run_in_one_step() -> None:
     bench = Bench(slots=2)
-    for stream, at in ((1, 0.0), (2, 0.005)):
+    for request, at in ((1, 0.0), (2, 0.005)):
         bench.now = at
-        bench.scheduler.open(stream, SpeechOptions(lead_ms=120), at)
-        bench.scheduler.append(stream, "text")
+        bench.scheduler.open(request, SpeechOptions(lead_ms=120), at)
+        bench.scheduler.append(request, "text")
         bench.go(at)
     bench.go(1.0)
     assert all(sorted(step) == [0, 1] for step in bench.go(2.0))
@@ -216,13 +216,13 @@ def test_no_step_is_for_nobody(lead_ms: int) -> None:
     woken, least = 0, 1.0
     while (wake_at := bench.scheduler.wake_at(bench.now)) is not None and wake_at < 2.0:
         bench.now = max(bench.now, wake_at)
-        if stream := bench.scheduler._owners.get(0):
-            least = min(least, stream.heard_until - bench.now)
+        if request := bench.scheduler._owners.get(0):
+            least = min(least, request.heard_until - bench.now)
         woken += 1
         assert bench.frames(1) == 1
         bench.scheduler.taken(1, 1)
-        stream = bench.scheduler._owners[0]
-        assert stream.heard_until - bench.now <= max(lead_ms / 1_000, FRAME_S) + 1e-9
+        request = bench.scheduler._owners[0]
+        assert request.heard_until - bench.now <= max(lead_ms / 1_000, FRAME_S) + 1e-9
     assert woken <= 2.0 / FRAME_S + 3
     assert least > (lead_ms - 80) / 2_000 - 0.001 or lead_ms < 80
 
@@ -231,16 +231,16 @@ class TestNewcomers:
     def bench(self, speaking: int, sizes: tuple[int, ...] = (1, 2, 4)) -> Bench:
         """Streams that have been speaking for a while: all can run, and wait until there is a step for all."""
         bench = Bench(slots=8, sizes=sizes)
-        for stream in range(1, speaking + 1):
-            bench.scheduler.open(stream, SpeechOptions(lead_ms=5_000), 0.0)
-            bench.scheduler.append(stream, "text")
+        for request in range(1, speaking + 1):
+            bench.scheduler.open(request, SpeechOptions(lead_ms=5_000), 0.0)
+            bench.scheduler.append(request, "text")
         bench.go(1.0)
         bench.now = bench.scheduler._all_at + 0.015
         return bench
 
-    def comes(self, bench: Bench, stream: int) -> None:
-        bench.scheduler.open(stream, SpeechOptions(lead_ms=1_000), bench.now)
-        bench.scheduler.append(stream, "text")
+    def comes(self, bench: Bench, request: int) -> None:
+        bench.scheduler.open(request, SpeechOptions(lead_ms=1_000), bench.now)
+        bench.scheduler.append(request, "text")
 
     def test_one_runs_at_once_and_alone(self) -> None:
         bench = self.bench(3)
@@ -250,16 +250,16 @@ class TestNewcomers:
 
     def test_whoever_costs_nothing_beside_them_runs_too(self) -> None:
         bench = self.bench(2)
-        for stream in (3, 4, 5):
-            self.comes(bench, stream)
+        for request in (3, 4, 5):
+            self.comes(bench, request)
         run = bench.plan().run
         assert run[:3] == [2, 3, 4]
         assert len(run) == 4
 
     def test_without_sizes_nobody_costs_nothing(self) -> None:
         bench = self.bench(2, sizes=())
-        for stream in (3, 4, 5):
-            self.comes(bench, stream)
+        for request in (3, 4, 5):
+            self.comes(bench, request)
         assert bench.plan().run == [2, 3, 4]
 
     def test_one_does_not_keep_others_from_speaking(self) -> None:
@@ -278,25 +278,25 @@ class TestNewcomers:
 
     def test_beside_the_unpaced_they_come_first(self) -> None:
         bench = Bench(slots=8, sizes=(1, 2, 4))
-        for stream in (1, 2):
-            bench.scheduler.open(stream, UNPACED, 0.0)
-            bench.scheduler.append(stream, "text")
+        for request in (1, 2):
+            bench.scheduler.open(request, UNPACED, 0.0)
+            bench.scheduler.append(request, "text")
         bench.step(base.FrameOutput(0, 1, PCM), base.FrameOutput(1, 2, PCM))
         self.comes(bench, 3)
         assert bench.plan().run == [2, 0, 1]
 
     def test_more_of_them_than_a_step_has_room_for_take_turns(self) -> None:
         bench = Bench(slots=8, queue=8, sizes=(1, 2))
-        for stream in (1, 2, 3):
-            self.comes(bench, stream)
+        for request in (1, 2, 3):
+            self.comes(bench, request)
         steps = [bench.plan() for _ in range(2)]
         assert steps[0].run == [0, 1]
         assert 2 in steps[1].run
 
     def test_who_was_left_out_of_a_full_step_does_not_wait_for_the_next_time(self) -> None:
         bench = Bench(slots=2, sizes=(1,))
-        for stream in (1, 2):
-            self.comes(bench, stream)
+        for request in (1, 2):
+            self.comes(bench, request)
         bench.go(5.0)
         wake_at = bench.scheduler.wake_at(bench.now)
         assert wake_at is not None
@@ -360,7 +360,7 @@ def test_no_text_allows_more_than_max_frames() -> None:
 
 
 def test_nobody_keeps_a_slot_for_ever() -> None:
-    bench = Bench(stream_s=600.0)
+    bench = Bench(request_s=600.0)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
     bench.step()
@@ -381,9 +381,9 @@ def test_flush_ids_come_back_in_order() -> None:
 
 def test_one_slot_fails_alone() -> None:
     bench = Bench(slots=2)
-    for stream in (1, 2):
-        bench.scheduler.open(stream, UNPACED, 0.0)
-        bench.scheduler.append(stream, "text")
+    for request in (1, 2):
+        bench.scheduler.open(request, UNPACED, 0.0)
+        bench.scheduler.append(request, "text")
     happened = bench.step(base.FailedOutput(0, 1, "internal", "not finite"), base.FrameOutput(1, 2, PCM))
     assert finished(happened) == [(1, "error", "internal")]
     assert bench.scheduler.speaking == 1
@@ -444,9 +444,9 @@ class TestStepsUnderWay:
 
 def test_a_step_that_cannot_take_all_takes_newcomers_and_who_runs_dry_first() -> None:
     bench = Bench(slots=3, sizes=(2,))
-    for stream in (1, 2, 3):
-        bench.scheduler.open(stream, UNPACED, 0.0)
-        bench.scheduler.append(stream, "text")
+    for request in (1, 2, 3):
+        bench.scheduler.open(request, UNPACED, 0.0)
+        bench.scheduler.append(request, "text")
     runs: list[list[int]] = []
     for _ in range(3):
         step = bench.plan()
@@ -460,16 +460,16 @@ def test_a_step_that_cannot_take_all_takes_newcomers_and_who_runs_dry_first() ->
 def test_who_cannot_speak_yet_does_not_silence_who_speaks(options: SpeechOptions) -> None:
     """Streams whose model is being loaded, or for whom the cache has no room, give no output when they run."""
     bench, spoke = Bench(slots=4, sizes=(2,)), []
-    for stream in (1, 2, 3, 4):
-        bench.scheduler.open(stream, options, 0.0)
-        bench.scheduler.append(stream, "Hello")
+    for request in (1, 2, 3, 4):
+        bench.scheduler.open(request, options, 0.0)
+        bench.scheduler.append(request, "Hello")
     for _ in range(50):
         step = bench.plan()
-        able = [(stream.slot or 0, stream.id) for stream in step.streams if stream.id < 3]
+        able = [(request.slot or 0, request.id) for request in step.requests if request.id < 3]
         bench.scheduler.apply([base.FrameOutput(*each, PCM) for each in able], [step], bench.now, 0.0)
-        for _, stream_id in able:
-            spoke.append(stream_id)
-            bench.scheduler.taken(stream_id, 1)
+        for _, request_id in able:
+            spoke.append(request_id)
+            bench.scheduler.taken(request_id, 1)
         bench.now += 0.08
     assert spoke.count(1) > 10
     assert spoke.count(2) > 10
@@ -477,9 +477,9 @@ def test_who_cannot_speak_yet_does_not_silence_who_speaks(options: SpeechOptions
 
 def test_those_who_cannot_speak_are_tried_in_turn() -> None:
     bench = Bench(slots=6, sizes=(2,))
-    for stream in range(1, 7):
-        bench.scheduler.open(stream, UNPACED, 0.0)
-        bench.scheduler.append(stream, "Hello")
+    for request in range(1, 7):
+        bench.scheduler.open(request, UNPACED, 0.0)
+        bench.scheduler.append(request, "Hello")
     tried: list[int] = []
     for _ in range(3):
         bench.step()
@@ -496,13 +496,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler = Scheduler(self.policy)
         self.now = 0.0
         self.next_stream = 1
-        self.open: dict[int, int] = {}  # stream -> frames seen and not taken
+        self.open: dict[int, int] = {}  # request -> frames seen and not taken
         self.started: list[int] = []
         self.over: set[int] = set()
         self.owners: dict[int | None, int] = {}  # slot -> epoch, as the engine was told
         self.under_way: list[Step] = []  # whose outputs are still to come
 
-    def streams(self, data: st.DataObject) -> int:
+    def requests(self, data: st.DataObject) -> int:
         return data.draw(st.integers(1, max(1, self.next_stream)), label="stream")
 
     @rule(lead=st.sampled_from([None, 80, 400, 1_000]))
@@ -513,27 +513,27 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), text=st.text(max_size=5))
     def append(self, data: st.DataObject, text: str) -> None:
-        self.scheduler.append(self.streams(data), text)
+        self.scheduler.append(self.requests(data), text)
 
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
-        self.scheduler.end(self.streams(data))
+        self.scheduler.end(self.requests(data))
 
     @rule(data=st.data())
     def flush(self, data: st.DataObject) -> None:
-        self.scheduler.flush(self.streams(data), "f")
+        self.scheduler.flush(self.requests(data), "f")
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        self.scheduler.cancel(self.streams(data))
+        self.scheduler.cancel(self.requests(data))
 
     @rule(data=st.data(), frames=st.integers(1, 6))
     def take(self, data: st.DataObject, frames: int) -> None:
-        stream = self.streams(data)
-        frames = min(frames, self.open.get(stream, 0))
+        request = self.requests(data)
+        frames = min(frames, self.open.get(request, 0))
         if frames:
-            self.open[stream] -= frames
-            self.scheduler.taken(stream, frames)
+            self.open[request] -= frames
+            self.scheduler.taken(request, frames)
 
     @rule(seconds=st.sampled_from([0.0, 0.01, 0.08, 0.5, 3.0, 6.0]))
     def wait(self, seconds: float) -> None:
@@ -552,15 +552,15 @@ class SchedulerMachine(RuleBasedStateMachine):
                 del self.owners[message.slot]
             else:
                 assert message.slot in self.owners, "text for nobody"
-        before = [stream.id for step in self.under_way for stream in step.streams]
-        for stream in step.streams:
-            assert self.owners[stream.slot] == stream.id
-            assert self.open[stream.id] + before.count(stream.id) < self.policy.window_frames, "ran without credit"
+        before = [request.id for step in self.under_way for request in step.requests]
+        for request in step.requests:
+            assert self.owners[request.slot] == request.id
+            assert self.open[request.id] + before.count(request.id) < self.policy.window_frames, "ran without credit"
         done, self.under_way = [*self.under_way, step], []
         if data.draw(st.booleans(), label="late"):
             self.under_way = [done.pop()]
         outputs: list[base.StepOutput] = []
-        for slot, epoch in ((stream.slot or 0, stream.id) for step in done for stream in step.streams):
+        for slot, epoch in ((request.slot or 0, request.id) for step in done for request in step.requests):
             kind = data.draw(st.sampled_from(["frame"] * 4 + ["starved", "done", "failed", "nothing"]), label="kind")
             if kind == "frame":
                 outputs.append(base.FrameOutput(slot, epoch, PCM))
@@ -576,26 +576,26 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def see(self, event: events.EngineEvent) -> None:
         assert not isinstance(event, events.EngineReady | events.EnginePong)
-        assert event.stream not in self.over, "an event after the end"
+        assert event.request_id not in self.over, "an event after the end"
         if isinstance(event, events.RequestStarted):
-            assert all(event.stream > other for other in self.started), "not first in, first out"
-            self.started.append(event.stream)
+            assert all(event.request_id > other for other in self.started), "not first in, first out"
+            self.started.append(event.request_id)
         elif isinstance(event, events.RequestAudio):
-            assert event.stream in self.started
-            self.open[event.stream] += 1
+            assert event.request_id in self.started
+            self.open[event.request_id] += 1
         elif isinstance(event, events.RequestFinished):
-            self.over.add(event.stream)
-            del self.open[event.stream]
+            self.over.add(event.request_id)
+            del self.open[event.request_id]
 
     @invariant()
     def what_is_kept_is_what_it_follows_from(self) -> None:
-        for stream in self.scheduler._owners.values():
-            lead_ms = stream.options.lead_ms
-            if lead_ms is None or not stream.frames:
-                assert stream.due_at == -math.inf
+        for request in self.scheduler._owners.values():
+            lead_ms = request.options.lead_ms
+            if lead_ms is None or not request.frames:
+                assert request.due_at == -math.inf
             else:
-                due_at = stream.heard_until + FRAME_S * (1 + stream.under_way) - lead_ms / 1_000
-                assert stream.due_at == pytest.approx(due_at, abs=1e-9)
+                due_at = request.heard_until + FRAME_S * (1 + request.under_way) - lead_ms / 1_000
+                assert request.due_at == pytest.approx(due_at, abs=1e-9)
 
     @invariant()
     def counts_add_up(self) -> None:
@@ -606,8 +606,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert wake_at is not None, "somebody is here and nothing is ever due"
 
     def teardown(self) -> None:
-        for stream in range(1, self.next_stream):
-            self.scheduler.cancel(stream)
+        for request in range(1, self.next_stream):
+            self.scheduler.cancel(request)
         for event in self.scheduler.apply([], [*self.under_way, self.scheduler.plan(self.now)], self.now, 0.0):
             self.see(event)
         assert self.over == set(range(1, self.next_stream)), "not every stream had its end"

@@ -65,11 +65,11 @@ class Listener:
 
     def finished(self, stream: int) -> RequestFinished | None:
         """The last event of a stream, once it has come."""
-        return next((event for event in self.all(RequestFinished) if event.stream == stream), None)
+        return next((event for event in self.all(RequestFinished) if event.request_id == stream), None)
 
     def pcm(self, stream: int) -> bytes:
         """All audio of a stream so far."""
-        return b"".join(event.pcm for event in self.all(RequestAudio) if event.stream == stream)
+        return b"".join(event.pcm for event in self.all(RequestAudio) if event.request_id == stream)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something that has come makes `condition` true.

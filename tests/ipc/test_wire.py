@@ -54,7 +54,7 @@ def messages(hint: Any) -> st.SearchStrategy[Any]:
     if get_origin(hint) is dict:
         return st.dictionaries(text, messages(args[1]), max_size=3)
     if dataclasses.is_dataclass(hint):
-        packed = {"stream": u32, "frames": u32}
+        packed = {"request_id": u32, "frames": u32}
         fields = {name: packed[name] if name in packed else messages(of) for name, of in get_type_hints(hint).items()}
         return st.builds(cast(type, hint), **fields)
     return {str: text, bytes: st.binary(), float: numbers, int: st.integers(), bool: st.booleans()}[hint]
@@ -172,26 +172,26 @@ MALFORMED = {
     "text without a stream": (TO_ENGINE, frame(3, b"\1\0\0")),
     "text that is not UTF-8": (TO_ENGINE, frame(3, bytes(4) + b"\xff")),
     "no JSON": (TO_ENGINE, frame(19, b"{")),
-    "JSON that is not UTF-8": (TO_ENGINE, frame(19, b'{"stream":"\xff"}')),
+    "JSON that is not UTF-8": (TO_ENGINE, frame(19, b'{"request_id":"\xff"}')),
     "JSON deeper than the stack": (TO_ENGINE, frame(19, b"[" * 200_000)),
     "an array for an object": (TO_ENGINE, frame(19, b"[]")),
     "a missing field": (TO_ENGINE, frame(19, b"{}")),
-    "an unknown field": (TO_ENGINE, _json_frame(19, stream=1, more=1)),
-    "a string for an integer": (TO_ENGINE, _json_frame(19, stream="1")),
-    "a bool for an integer": (TO_ENGINE, _json_frame(19, stream=True)),
-    "a float for an integer": (TO_ENGINE, _json_frame(19, stream=1.0)),
-    "an integer for a string": (TO_ENGINE, _json_frame(18, stream=1, flush_id=1)),
-    "null for a string": (TO_ENGINE, _json_frame(18, stream=1, flush_id=None)),
+    "an unknown field": (TO_ENGINE, _json_frame(19, request_id=1, more=1)),
+    "a string for an integer": (TO_ENGINE, _json_frame(19, request_id="1")),
+    "a bool for an integer": (TO_ENGINE, _json_frame(19, request_id=True)),
+    "a float for an integer": (TO_ENGINE, _json_frame(19, request_id=1.0)),
+    "an integer for a string": (TO_ENGINE, _json_frame(18, request_id=1, flush_id=1)),
+    "null for a string": (TO_ENGINE, _json_frame(18, request_id=1, flush_id=None)),
     "an integer of 5 000 digits": (TO_ENGINE, frame(21, b'{"nonce":' + b"9" * 5_000 + b"}")),
-    "a string for a dataclass": (TO_ENGINE, _json_frame(17, stream=1, options="x")),
-    "an integer for a bool": (TO_ENGINE, _json_frame(17, stream=1, options=OPTIONS | {"clean": 1})),
-    "a bool for a number": (TO_ENGINE, _json_frame(17, stream=1, options=OPTIONS | {"speed": True})),
-    "not a number": (TO_ENGINE, _json_frame(17, stream=1, options=OPTIONS | {"speed": float("nan")})),
-    "an infinite number": (TO_ENGINE, _json_frame(17, stream=1, options=OPTIONS | {"speed": float("inf")})),
-    "a number beyond floats": (TO_ENGINE, _json_frame(17, stream=1, options=OPTIONS | {"speed": 10**400})),
-    "a string for an optional integer": (TO_ENGINE, _json_frame(17, stream=1, options=OPTIONS | {"seed": "1"})),
-    "an object for a tuple": (TO_FRONT, _json_frame(34, stream=1, words={})),
-    "null in a tuple": (TO_FRONT, _json_frame(34, stream=1, words=[None])),
+    "a string for a dataclass": (TO_ENGINE, _json_frame(17, request_id=1, options="x")),
+    "an integer for a bool": (TO_ENGINE, _json_frame(17, request_id=1, options=OPTIONS | {"clean": 1})),
+    "a bool for a number": (TO_ENGINE, _json_frame(17, request_id=1, options=OPTIONS | {"speed": True})),
+    "not a number": (TO_ENGINE, _json_frame(17, request_id=1, options=OPTIONS | {"speed": float("nan")})),
+    "an infinite number": (TO_ENGINE, _json_frame(17, request_id=1, options=OPTIONS | {"speed": float("inf")})),
+    "a number beyond floats": (TO_ENGINE, _json_frame(17, request_id=1, options=OPTIONS | {"speed": 10**400})),
+    "a string for an optional integer": (TO_ENGINE, _json_frame(17, request_id=1, options=OPTIONS | {"seed": "1"})),
+    "an object for a tuple": (TO_FRONT, _json_frame(34, request_id=1, words={})),
+    "null in a tuple": (TO_FRONT, _json_frame(34, request_id=1, words=[None])),
     "a value outside its set": (
         TO_FRONT,
         frame(36, wire._body(RequestFinished(1, "end"))).replace(b'"end"', b'"bye"'),
@@ -208,7 +208,7 @@ def test_malformed_bodies_are_refused(readers: Any, data: bytes) -> None:
 
 def test_null_in_place_of_an_optional_field_is_none() -> None:
     """The table above refuses null only where it must."""
-    data = _json_frame(17, stream=1, options=OPTIONS | {"seed": None, "speed": 2})
+    data = _json_frame(17, request_id=1, options=OPTIONS | {"seed": None, "speed": 2})
     assert repr(Decoder(TO_ENGINE).feed(data)) == repr([events.OpenRequest(1, SpeechOptions(speed=2.0))])
 
 
@@ -259,7 +259,7 @@ def test_a_broken_stream_stays_broken() -> None:
 def test_errors_do_not_quote_the_text() -> None:
     """An error may be logged; the text may not."""
     with pytest.raises(WireError) as caught:
-        Decoder(TO_ENGINE).feed(frame(19, b'{"stream": "a secret word'))
+        Decoder(TO_ENGINE).feed(frame(19, b'{"request_id": "a secret word'))
     shown = caught.value
     assert "secret" not in str(shown)
     assert shown.__suppress_context__

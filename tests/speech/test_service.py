@@ -329,4 +329,4 @@ async def test_a_stream_that_a_fault_ends_is_named_in_the_log() -> None:
             await until(lambda: speech.finished is not None)
     finally:
         logger.remove(sink)
-    assert [line.partition(": ")[0] for line in said] == [f"stream 0/{speech.stream} failed"]
+    assert [line.partition(": ")[0] for line in said] == [f"request 0/{speech.request_id} failed"]

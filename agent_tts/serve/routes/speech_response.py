@@ -103,10 +103,12 @@ class SpeechResponse(Response):
                 logger.warning("http: slow_consumer, connection cut")
                 writer.cut()
             finally:
-                meter.finished(speech.finished or RequestFinished(speech.stream, "cancelled"))
+                meter.finished(speech.finished or RequestFinished(speech.request_id, "cancelled"))
 
     async def _speak(self, speech: Utterance, meter: ContextMeter, writer: Writer, receive: Receive) -> None:
-        watch = asyncio.create_task(_stop_when_gone(receive, speech, meter), name=f"client of stream {speech.stream}")
+        watch = asyncio.create_task(
+            _stop_when_gone(receive, speech, meter), name=f"client of stream {speech.request_id}"
+        )
         try:
             meter.text()
             speech.write(self._text)

@@ -642,7 +642,9 @@ class TestSharedCache:
                     events.EndText(stream),
                 ):
                     loop.submit(command)
-            over = [one.stream for _ in range(400) for one in loop.turn() if isinstance(one, events.RequestFinished)]
+            over = [
+                one.request_id for _ in range(400) for one in loop.turn() if isinstance(one, events.RequestFinished)
+            ]
         assert sorted(over) == [1, 2, 3, 4]
 
     def test_a_stream_waits_for_room_and_gets_what_others_give_back(
