@@ -60,7 +60,8 @@ class Spoken:
     @property
     def kinds(self) -> list[str]:
         """Names of the outputs without `StarvedOutput`, whose number depends on when the text came."""
-        return [type(output).__name__ for output in self.outputs if not isinstance(output, StarvedOutput)]
+        outputs = [output for output in self.outputs if not isinstance(output, StarvedOutput)]
+        return [type(output).__name__.removesuffix("Output") for output in outputs]
 
 
 def speak_all(engine: Engine, scripts: Mapping[int, Script]) -> dict[int, Spoken]:
