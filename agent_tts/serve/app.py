@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 import agent_tts
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.ipc.engines import engine_processes
+from agent_tts.ipc.engine_process import engine_processes
 from agent_tts.serve.dialects import routes as dialects
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.node import Node

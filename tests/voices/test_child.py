@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from agent_tts.child_process import TAIL_BYTES
 from agent_tts.voices import child
 from agent_tts.voices.child import Done
 
@@ -46,7 +47,7 @@ async def test_one_that_writes_too_much_is_killed() -> None:
 
 async def test_of_its_stderr_only_the_end_is_kept() -> None:
     done = await python("import os, sys; print('x' * 100_000 + 'end', file=sys.stderr, flush=True); os._exit(0)")
-    assert len(done.errors) < child.TAIL_BYTES
+    assert len(done.errors) < TAIL_BYTES
     assert done.errors.endswith("xend")
 
 
