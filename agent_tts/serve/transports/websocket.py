@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket, WebSocketState
 from agent_tts.errors import Draining, SlowConsumer, SpeechError
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import ProtocolAdapter, QueueingAdapter
-from agent_tts.serve.limits import TokenBucket
+from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
 from agent_tts.serve.session import Session
