@@ -77,7 +77,7 @@ async def _describe(request: Request, client: Authorized) -> dict[str, Any]:
         "stt": _told(server.ears.part),
         "llm": _told(await server.brain.look()),
         "tts": tts,
-        "ice_servers": ice.told(node.settings),
+        "ice_servers": ice.for_browser(node.settings),
     }
 
 

@@ -80,7 +80,7 @@ def _parse(body: bytes) -> OfferBody:
 async def _ice(request: Request, client: Authorized) -> dict[str, list[dict[str, object]]]:
     """The STUN and TURN servers to give to `RTCPeerConnection`, as `iceServers`."""
     node: Node = request.app.state.node
-    return {"iceServers": ice.told(node.settings)}
+    return {"iceServers": ice.for_browser(node.settings)}
 
 
 async def _delete(session_id: str, request: Request, client: Authorized) -> Response:
