@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from loguru import logger
 
@@ -68,11 +68,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         # -P: a module in the current directory must not replace one of ours.
         command = (sys.executable, "-P", "-m", module, *args)
         env = {name: value for name, value in os.environ.items() if passes(name)}
-
-        def this() -> Self:
-            return self
-
-        transport, _ = await self._loop.subprocess_exec(this, *command, env=env, **options)
+        transport, _ = await self._loop.subprocess_exec(lambda: self, *command, env=env, **options)
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         return self._stdin
 
