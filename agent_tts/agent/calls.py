@@ -18,11 +18,11 @@ from pipecat.transports.smallwebrtc.connection import SmallWebRTCConnection
 from pipecat.transports.smallwebrtc.transport import SmallWebRTCTransport
 
 from agent_tts.agent.call import Call
-from agent_tts.agent.llm import Brain
+from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.loading import Build
 from agent_tts.agent.metrics import AgentMetrics
 from agent_tts.agent.running import listen_to_page, make_worker, run
-from agent_tts.agent.stt import Ears
+from agent_tts.agent.stt import SpeechToText
 from agent_tts.agent.turns import Tell, Turns
 from agent_tts.errors import BadMessage, Draining, Internal, at_capacity
 from agent_tts.events import SAMPLE_RATE, SpeechOptions
@@ -58,11 +58,11 @@ class _Peer:
 class Calls:
     """Owns every call of a node; each is one task that takes all of it down."""
 
-    def __init__(self, node: Node, ears: Ears, brain: Brain, build: Build) -> None:
+    def __init__(self, node: Node, stt: SpeechToText, llm: LanguageModel, build: Build) -> None:
         self._node = node
         self._settings = node.settings.agent
-        self._ears = ears
-        self._brain = brain
+        self._stt = stt
+        self._llm = llm
         self._build = build
         self._metrics = AgentMetrics(node.metrics.registry)
         # Calls over WebRTC, by the id that the caller knows.
@@ -208,8 +208,8 @@ class Calls:
             id=call_id,
             settings=self._settings,
             transport=transport,
-            stt=self._ears.service(),
-            llm=await self._brain.service(),
+            stt=self._stt.service(),
+            llm=await self._llm.service(),
             tts=AgentTTSService(speech=self._node.service, metrics=self._node.metrics, settings=voice),
             turns=Turns(call_id, self._metrics, tell),
         )

@@ -17,7 +17,7 @@ from agent_tts.config.settings import AgentLlm
 FRESH_S = 5.0  # an answer of the server counts for so long
 
 
-class Brain:
+class LanguageModel:
     """Looks for the language model before each call, so that one that is started later is used then."""
 
     def __init__(self, settings: AgentLlm, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,7 +42,7 @@ class Brain:
             system_instruction=self._settings.instructions,
             max_tokens=self._settings.max_tokens,
         )
-        return _LanguageModel(base_url=self._settings.base_url, api_key=self._key or "none", settings=settings)
+        return _LanguageModelService(base_url=self._settings.base_url, api_key=self._key or "none", settings=settings)
 
     @property
     def _key(self) -> str | None:
@@ -69,7 +69,7 @@ class Brain:
         return Part("openai", wanted or names[0])
 
 
-class _LanguageModel(OpenAILLMService):
+class _LanguageModelService(OpenAILLMService):
     """Pipecat's service, which leaves its connections open."""
 
     async def cleanup(self) -> None:

@@ -74,8 +74,8 @@ async def _describe(request: Request, client: Authorized) -> dict[str, Any]:
     starting = "The engine is starting." if info is None else None
     tts = {"kind": info and info.engine, "name": info and info.model, "message": starting}
     return {
-        "stt": _told(server.ears.part),
-        "llm": _told(await server.brain.look()),
+        "stt": _told(server.stt.part),
+        "llm": _told(await server.llm.look()),
         "tts": tts,
         "ice_servers": ice.told(node.settings),
     }

@@ -21,7 +21,7 @@ LOOK_S = 1.0  # between two looks at how far a download is
 TYPED = "Typed chat works."
 
 
-class Ears:
+class SpeechToText:
     """Loads the model once; until it is there, and if it cannot be had, calls are typed."""
 
     def __init__(self, settings: AgentStt) -> None:

@@ -10,7 +10,7 @@ from pipecat.services.stt_service import SegmentedSTTService, STTService
 from pipecat.utils.time import time_now_iso8601
 
 from agent_tts.agent.part import Part
-from agent_tts.agent.stt import Ears
+from agent_tts.agent.stt import SpeechToText
 from agent_tts.config.settings import AgentStt
 from tests.hearing import heard
 
@@ -30,7 +30,7 @@ class GrammarSTT(SegmentedSTTService):
             yield TranscriptionFrame(text, "", time_now_iso8601(), None)
 
 
-class GrammarEars(Ears):
+class GrammarSpeechToText(SpeechToText):
     """In the place of Whisper."""
 
     def __init__(self) -> None:
