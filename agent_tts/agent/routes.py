@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Literal, TypeVar
 
 from fastapi import APIRouter, Request, Response
@@ -74,8 +75,8 @@ async def _describe(request: Request, client: Authorized) -> dict[str, Any]:
     starting = "The engine is starting." if info is None else None
     tts = {"kind": info and info.engine, "name": info and info.model, "message": starting}
     return {
-        "stt": _told(server.stt.part),
-        "llm": _told(await server.llm.look()),
+        "stt": asdict(server.stt.status),
+        "llm": asdict(await server.llm.status()),
         "tts": tts,
         "ice_servers": ice.told(node.settings),
     }
@@ -107,10 +108,6 @@ async def _patch(request: Request) -> Response:
 def _node(request: Request) -> Node:
     node: Node = request.app.state.node
     return node
-
-
-def _told(part: Any) -> dict[str, str | None]:
-    return {"kind": part.kind, "name": part.name, "message": part.message}
 
 
 def _takes(body: type[BaseModel]) -> dict[str, Any]:

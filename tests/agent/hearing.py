@@ -9,7 +9,7 @@ from pipecat.services.settings import STTSettings
 from pipecat.services.stt_service import SegmentedSTTService, STTService
 from pipecat.utils.time import time_now_iso8601
 
-from agent_tts.agent.part import Part
+from agent_tts.agent.status import ComponentStatus
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.config.settings import AgentStt
 from tests.hearing import heard
@@ -37,8 +37,8 @@ class GrammarSpeechToText(SpeechToText):
         super().__init__(AgentStt(kind="none"))
 
     @property
-    def part(self) -> Part:
-        return Part("whisper", "grammar")
+    def status(self) -> ComponentStatus:
+        return ComponentStatus("whisper", "grammar")
 
     def service(self) -> STTService:
         return GrammarSTT()

@@ -36,7 +36,7 @@ async def test_a_model_in_a_folder_is_loaded_once_for_all_calls(model: Path) -> 
     stt.start()
     async with asyncio.timeout(LOAD_S):
         await stt.wait()
-    assert (stt.part.kind, stt.part.name, stt.part.message) == ("whisper", str(model), None)
+    assert (stt.status.kind, stt.status.name, stt.status.message) == ("whisper", str(model), None)
     one, other = stt.service(), stt.service()
     assert isinstance(one, WhisperSTTService)
     assert isinstance(other, WhisperSTTService)

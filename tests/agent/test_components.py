@@ -22,8 +22,8 @@ from tests.agent.llm_server import MODEL, running_llm
 async def test_a_language_model_that_answers_is_used_and_its_first_model_taken() -> None:
     async with running_llm() as llm:
         model = LanguageModel(AgentLlm(base_url=llm.url))
-        part = await model.look()
-        assert (part.kind, part.name, part.message) == ("openai", MODEL, None)
+        status = await model.status()
+        assert (status.kind, status.name, status.message) == ("openai", MODEL, None)
         service = await model.service()
         assert isinstance(service, OpenAILLMService)
         await service.cleanup()
@@ -31,10 +31,10 @@ async def test_a_language_model_that_answers_is_used_and_its_first_model_taken()
 
 async def test_a_model_that_the_server_has_not_is_named_with_those_it_has() -> None:
     async with running_llm() as llm:
-        part = await LanguageModel(AgentLlm(base_url=llm.url, model="owl")).look()
-    assert part.kind == "builtin"
-    assert "no model owl" in str(part.message)
-    assert MODEL in str(part.message)
+        status = await LanguageModel(AgentLlm(base_url=llm.url, model="owl")).status()
+    assert status.kind == "builtin"
+    assert "no model owl" in str(status.message)
+    assert MODEL in str(status.message)
 
 
 async def test_a_server_that_comes_later_is_found() -> None:
@@ -42,12 +42,12 @@ async def test_a_server_that_comes_later_is_found() -> None:
     now = 0.0
     async with running_llm() as llm:
         model = LanguageModel(AgentLlm(base_url=f"{llm.url}/nowhere"), clock=lambda: now)
-        assert (await model.look()).kind == "builtin"
+        assert (await model.status()).kind == "builtin"
         assert isinstance(await model.service(), Responder)
         model._settings = AgentLlm(base_url=llm.url)
-        assert (await model.look()).kind == "builtin"
+        assert (await model.status()).kind == "builtin"
         now = 60.0
-        assert (await model.look()).kind == "openai"
+        assert (await model.status()).kind == "openai"
 
 
 def test_the_responder_repeats_what_was_said_last() -> None:
@@ -62,12 +62,12 @@ def test_the_responder_repeats_what_was_said_last() -> None:
 async def test_weights_that_cannot_be_had_are_a_sentence_and_typed_chat_works(model: str, tmp_path: Path) -> None:
     stt = SpeechToText(AgentStt(model=model, folder=str(tmp_path)))
     stt.start()
-    assert "being loaded" in str(stt.part.message)
+    assert "being loaded" in str(stt.status.message)
     async with asyncio.timeout(60):
         await stt.wait()
-    assert stt.part.kind == "none"
-    assert model in str(stt.part.message)
-    assert str(stt.part.message).endswith("Typed chat works.")
+    assert stt.status.kind == "none"
+    assert model in str(stt.status.message)
+    assert str(stt.status.message).endswith("Typed chat works.")
     assert stt.service() is None
     await stt.close()
 
@@ -80,7 +80,7 @@ async def test_weights_that_are_none_are_a_sentence_too(tmp_path: Path) -> None:
     stt.start()
     async with asyncio.timeout(60):
         await stt.wait()
-    assert str(stt.part.message).startswith("Whisper's weights could not be had: RuntimeError")
+    assert str(stt.status.message).startswith("Whisper's weights could not be had: RuntimeError")
     await stt.close()
 
 
@@ -116,7 +116,7 @@ async def test_a_script_hears_without_weights_and_says_so() -> None:
     stt = SpeechToText(AgentStt(kind="scripted", words="Go on."))
     stt.start()
     await stt.wait()
-    assert stt.part.kind == "scripted"
-    assert "Go on." in str(stt.part.message)
+    assert stt.status.kind == "scripted"
+    assert "Go on." in str(stt.status.message)
     assert isinstance(stt.service(), ScriptedSTT)
     await stt.close()
