@@ -10,8 +10,8 @@ import httpx
 from pipecat.processors.frame_processor import FrameProcessor
 from pipecat.services.openai.llm import OpenAILLMService
 
-from agent_tts.agent.status import ComponentStatus
 from agent_tts.agent.responder import NAME, Responder
+from agent_tts.agent.status import ComponentStatus
 from agent_tts.config.settings import AgentLlm
 
 FRESH_S = 5.0  # an answer of the server counts for so long

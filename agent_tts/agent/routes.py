@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agent_tts.agent.calls import Wishes
+from agent_tts.agent.calls import Calls, VoiceChoice
 from agent_tts.errors import BadMessage
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes.http import Authorized, read_body
@@ -17,22 +17,13 @@ from agent_tts.serve.transports import ice
 Body = TypeVar("Body", bound=BaseModel)
 
 
-class WishesBody(BaseModel):
-    """What the answers are to sound like."""
-
-    model_config = ConfigDict(extra="ignore")
-    voice: str | None = Field(None, max_length=200)
-    language: str | None = Field(None, max_length=100)
-    instructions: str | None = Field(None, max_length=4_000)
-
-
 class OfferBody(BaseModel):
     """Pipecat's `SmallWebRTCRequest`. A call is not negotiated anew: another offer is another call."""
 
     model_config = ConfigDict(extra="ignore")
     sdp: str
     type: Literal["offer"]
-    request_data: WishesBody | None = None
+    request_data: VoiceChoice | None = None
 
 
 class CandidateBody(BaseModel):
@@ -87,12 +78,8 @@ async def _offer(request: Request) -> dict[str, str]:
     node = _node(request)
     client = node.guard.authorize(request.headers, request.query_params, token_ok=True)
     body = _parse(OfferBody, await read_body(request, node.settings))
-    wishes = body.request_data or WishesBody()
-    calls = request.app.state.agent.calls
-    answer: dict[str, str] = await calls.offer(
-        body.sdp, Wishes(wishes.voice, wishes.language, wishes.instructions), client
-    )
-    return answer
+    calls: Calls = request.app.state.agent.calls
+    return await calls.offer(body.sdp, body.request_data or VoiceChoice(), client)
 
 
 async def _patch(request: Request) -> Response:

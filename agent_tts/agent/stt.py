@@ -12,8 +12,8 @@ from loguru import logger
 from pipecat.services.stt_service import STTService
 from pipecat.services.whisper.stt import WhisperSTTService
 
-from agent_tts.agent.status import ComponentStatus
 from agent_tts.agent.scripted import ScriptedSTT
+from agent_tts.agent.status import ComponentStatus
 from agent_tts.config.settings import AgentStt
 from agent_tts.voices.library import default_folder
 

@@ -89,7 +89,7 @@ async def test_an_offer_that_is_none_is_refused(body: dict[str, Any], said: str)
 async def test_a_voice_that_is_not_there_is_refused_before_the_call() -> None:
     async with running_agent() as agent:
         with pytest.raises(ConnectionRefusedError, match=r"400.*voice"):
-            async with calling(agent.url, wishes={"voice": "nobody"}):
+            async with calling(agent.url, choice={"voice": "nobody"}):
                 pass
         assert agent.server.calls._count == 0
 
