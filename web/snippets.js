@@ -32,7 +32,7 @@ function fields({ voice, language, speed, instructions }) {
 /** @param {Choice} choice */
 function python(choice) {
   const { base, text, locked } = choice;
-  const fields = Object.entries(fields(choice)).map(([name, value]) => `${name}=${JSON.stringify(value)}`);
+  const args = Object.entries(fields(choice)).map(([name, value]) => `${name}=${JSON.stringify(value)}`);
   const key = locked ? ', api_key=os.environ["AGENT_TTS_KEY"]' : "";
   return `import asyncio
 ${locked ? "import os\n" : ""}
@@ -41,7 +41,7 @@ from agent_tts import connect
 
 async def main() -> None:
     async with connect(${JSON.stringify(origin(base))}${key}) as node:
-        speech = await node.open(${fields.join(", ")})
+        speech = await node.open(${args.join(", ")})
         for token in ${JSON.stringify(short(text))}.split(" "):  # your LLM
             speech.write(token + " ")
         speech.end()

@@ -17,7 +17,7 @@ from agent_tts.serve.transports import ice
 Body = TypeVar("Body", bound=BaseModel)
 
 
-class OfferBody(BaseModel):
+class CallOfferBody(BaseModel):
     """Pipecat's `SmallWebRTCRequest`. A call is not negotiated anew: another offer is another call."""
 
     model_config = ConfigDict(extra="ignore")
@@ -47,7 +47,7 @@ def router() -> APIRouter:
     """`GET /api/agent`, and `POST` and `PATCH /api/agent/offer`."""
     routes = APIRouter(prefix="/api/agent", tags=["agent"])
     routes.add_api_route("", _describe, methods=["GET"])
-    routes.add_api_route("/offer", _offer, methods=["POST"], openapi_extra=_takes(OfferBody))
+    routes.add_api_route("/offer", _offer, methods=["POST"], openapi_extra=_takes(CallOfferBody))
     routes.add_api_route(
         "/offer",
         _patch,
@@ -77,7 +77,7 @@ async def _offer(request: Request) -> dict[str, str]:
     """Begin a call: an answer with the node's candidates."""
     node = _node(request)
     client = node.guard.authorize(request.headers, request.query_params, token_ok=True)
-    body = _parse(OfferBody, await read_body(request, node.settings))
+    body = _parse(CallOfferBody, await read_body(request, node.settings))
     calls: Calls = request.app.state.agent.calls
     return await calls.offer(body.sdp, body.request_data or VoiceChoice(), client)
 

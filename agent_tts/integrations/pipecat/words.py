@@ -14,16 +14,16 @@ _CHARACTER = "[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 _PIECE = re.compile(rf"[^\w\s]*(?:{_CHARACTER}|(?:(?!{_CHARACTER})\w)+)[^\w\s]*")
 
 
-# Metadata of the service's audio frames, and of the stop after the last: the `Spoken` that begin in them. Pipecat's
+# Metadata of the service's audio frames, and of the stop after the last: the `SpokenWord` that begin in them. Pipecat's
 # own word frames wait for the end of their sentence, which the language model may not have written yet.
 SPOKEN = "agent_tts.spoken"
 
-# Metadata of the service's audio frames: what names their context in the logs of the node.
-STREAM = "agent_tts.stream"
+# Metadata key of the service's audio frames: the request_id, as in the logs of the node.
+REQUEST_ID = "agent_tts.request_id"
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class SpokenWord:
     """A word of the text, or a character of one that is written without spaces."""
 
     text: str
@@ -56,23 +56,23 @@ class SpokenWords:
                 if start > self._passed:
                     self._waiting[start] = piece
 
-    def until(self, audio_ms: float) -> list[Spoken]:
+    def until(self, audio_ms: float) -> list[SpokenWord]:
         """What begins within so much audio of the context."""
         begun = [start for start, (_, at_ms, _) in self._waiting.items() if at_ms < audio_ms]
         return self._let_go([start for start in begun if self._final is None or start < self._final], audio_ms)
 
-    def finish(self, audio_ms: float) -> list[Spoken]:
+    def finish(self, audio_ms: float) -> list[SpokenWord]:
         """All of the context's text has been spoken within so much audio: what is left."""
         left = self._let_go(list(self._waiting), audio_ms)
         self._before_ms += audio_ms
         self._passed, self._final = -1, None
         return left
 
-    def _let_go(self, starts: list[int], audio_ms: float) -> list[Spoken]:
+    def _let_go(self, starts: list[int], audio_ms: float) -> list[SpokenWord]:
         spoken = []
         for start in sorted(starts):
             text, at_ms, joined = self._waiting.pop(start)
-            spoken.append(Spoken(text, (self._before_ms + min(at_ms, audio_ms)) / 1_000, joined))
+            spoken.append(SpokenWord(text, (self._before_ms + min(at_ms, audio_ms)) / 1_000, joined))
             self._passed = start
         return spoken
 
