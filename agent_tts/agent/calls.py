@@ -48,7 +48,7 @@ class VoiceChoice(BaseModel):
 
 
 @dataclass(slots=True)
-class _Peer:
+class _WebRTCCall:
     """A call over WebRTC."""
 
     connection: SmallWebRTCConnection
@@ -67,7 +67,7 @@ class Calls:
         self._build = build
         self._metrics = AgentMetrics(node.metrics.registry)
         # Calls over WebRTC, by the id that the caller knows.
-        self._peers: dict[str, _Peer] = {}
+        self._peers: dict[str, _WebRTCCall] = {}
         # How many calls there are, whatever carries them.
         self._count = 0
 
@@ -96,7 +96,7 @@ class Calls:
             if isinstance(error, TimeoutError):
                 raise Internal("the offer could not be answered in time") from None
             raise
-        peer = self._peers[connection.pc_id] = _Peer(connection, client)
+        peer = self._peers[connection.pc_id] = _WebRTCCall(connection, client)
         peer.task = asyncio.create_task(self._live(peer, choice, permit), name=f"call {connection.pc_id}")
         return {name: str(value) for name, value in answer.items()}
 
@@ -128,7 +128,7 @@ class Calls:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _live(self, peer: _Peer, choice: VoiceChoice, permit: contextlib.ExitStack) -> None:
+    async def _live(self, peer: _WebRTCCall, choice: VoiceChoice, permit: contextlib.ExitStack) -> None:
         connection = peer.connection
         try:
             params = TransportParams(audio_in_enabled=True, audio_out_enabled=True, audio_out_10ms_chunks=2)
