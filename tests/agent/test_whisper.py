@@ -48,7 +48,7 @@ async def test_whisper_hears_in_a_call(model: Path, monkeypatch: pytest.MonkeyPa
     """From the caller's voice to the request to the language model."""
     monkeypatch.setattr(tqdm, "monitor_interval", 0)  # faster-whisper's progress bar, which is off, would have a thread
     stt = {"model": str(model), "device": "cpu"}
-    async with running_llm("Fine.") as llm, running_agent(llm.url, whisper=stt, turn_silence_s=0.6) as agent:
+    async with running_llm("Fine.") as llm, running_agent(llm.url, stt=stt, turn_silence_s=0.6) as agent:
         async with asyncio.timeout(LOAD_S):
             await agent.server.stt.wait()
         question = await agent.speech("The weather is nice today.")
