@@ -272,10 +272,10 @@ class AgentTTSService(TTSService):
             async for event in utterance.events():
                 match event:
                     case Words(kind=kind, words=words):
-                        turn.words.tell(words, final=kind == "aligned")
+                        turn.words.learn(words, final=kind == "aligned")
                     case Audio(payload=pcm) if pcm:
                         samples += len(pcm) // 2
-                        await self._tell(turn, turn.words.until(samples * 1_000 / sample_rate))
+                        await self._tell(turn, turn.words.due(samples * 1_000 / sample_rate))
                         frame = TTSAudioRawFrame(pcm, sample_rate, 1, context_id=turn.context_id)
                         frame.metadata[SPOKEN], turn.spoken = turn.spoken, []
                         frame.metadata[REQUEST_ID] = utterance.context_id
