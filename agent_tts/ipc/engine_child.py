@@ -38,7 +38,7 @@ REAP_S = 5.0  # for a killed one to be gone; a driver may hold it in the kernel
 LAST_WORDS_S = 0.2  # for its pipes to run empty after its end
 
 
-class ChildProcess(asyncio.SubprocessProtocol):
+class EngineChild(asyncio.SubprocessProtocol):
     """One life of the engine process.
 
     `on_events` gets what it sends, `EngineReady` first. `on_lost` is called at most once and last: after `EngineReady`,
