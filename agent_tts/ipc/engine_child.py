@@ -35,7 +35,7 @@ STOP_S = 2.0  # for a stopped one to close its engine
 LAST_WORDS_S = 0.2  # for its pipes to run empty after its end
 
 
-class ChildProcess(asyncio.SubprocessProtocol):
+class EngineChild(asyncio.SubprocessProtocol):
     """One life of the engine process.
 
     `on_events` gets what it sends, `EngineReady` first. `on_lost` is called at most once and last: after `EngineReady`,
