@@ -1,35 +1,263 @@
-"""What processes do before they go to work."""
+"""Child processes of the node: how parents start, bound and reap them, and what they do before they work."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ctypes
 import gc
 import os
+import selectors
 import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any, cast
 
-PR_SET_PDEATHSIG = 1
+from loguru import logger
+
+# Environment variables that `run_module` passes on, where they are set. Any other may hold a secret.
+ENVIRONMENT = (
+    *("PATH", "HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT"),
+    *("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
+)
+TAIL_BYTES = 4_096  # of a child's stderr, kept for the log
+REAP_S = 5.0  # for a killed process to exit; a driver may hold it in the kernel
+PIPES_S = 0.2  # for the pipes of an exited process to run empty
+
+# Options of a child that Ctrl-C does not reach: its parent decides when it ends.
+DETACHED: dict[str, Any] = {}
+if sys.platform == "win32":
+    DETACHED["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
+else:
+    DETACHED["start_new_session"] = True
+
+_PR_SET_PDEATHSIG = 1
+
+
+def module_command(module: str, *args: str) -> list[str]:
+    """The command of `python -m module args`. -P: a module in the current directory cannot replace an installed one."""
+    return [sys.executable, "-P", "-m", module, *args]
+
+
+# ---------------------------------------------------------------- a child of an event loop
+
+
+class ChildProcess(asyncio.SubprocessProtocol):
+    """One child process. Whoever spawned it must await `reap`, after `kill` if it still runs."""
+
+    def __init__(self, name: str) -> None:
+        # What the log calls it.
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        # None until it is spawned.
+        self._transport: asyncio.SubprocessTransport | None = None
+        # Its stdin. None until it is spawned.
+        self._stdin: asyncio.WriteTransport | None = None
+        # Completed when the process has exited.
+        self.exited: asyncio.Future[None] = self._loop.create_future()
+        # Completed when its pipes are closed, too.
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        # The end of its stderr, at most `TAIL_BYTES`.
+        self._tail = bytearray()
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None until it is spawned."""
+        return None if self._transport is None else self._transport.get_pid()
+
+    @property
+    def exit_code(self) -> int | None:
+        """On POSIX minus the signal that killed it; None while it runs."""
+        return None if self._transport is None else self._transport.get_returncode()
+
+    @property
+    def tail(self) -> str:
+        """The end of its stderr, at most 4 KiB."""
+        return self._tail.decode("utf-8", "replace").strip()
+
+    async def spawn(self, module: str, *args: str, passes: Callable[[str], object]) -> asyncio.WriteTransport:
+        """Run `python -m module args`; returns its stdin. After an error or a cancellation, `kill` and `reap` end it.
+
+        Args:
+            passes: whether it gets an environment variable, by the variable's name.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        env = {name: value for name, value in os.environ.items() if passes(name)}
+        command = module_command(module, *args)
+        transport, _ = await self._loop.subprocess_exec(lambda: self, *command, env=env, **DETACHED)
+        self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
+        return self._stdin
+
+    def send_signal(self, signum: int) -> None:
+        """Send a signal, unless the process has exited or was never spawned. POSIX only."""
+        # Not by the transport: asyncio's polls the process first and may so steal its exit code from the watcher.
+        if not self.exited.done() and self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signum)
+
+    def kill(self) -> None:
+        """Kill it, unless it has exited or was never spawned."""
+        if sys.platform != "win32":
+            self.send_signal(signal.SIGKILL)
+        elif self._transport is not None and not self.exited.done():
+            with contextlib.suppress(ProcessLookupError):
+                self._transport.kill()
+
+    async def reap(self) -> None:
+        """Wait until a killed or exited process and its pipes are gone, for seconds at most.
+
+        Cancelling it skips the wait; the process is reaped all the same.
+        """
+        if self._transport is None:
+            return
+        try:
+            await asyncio.wait([self.exited], timeout=REAP_S)
+            if self._stdin is not None and not self._stdin.is_closing():
+                self._stdin.abort()
+            await asyncio.wait([self.closed], timeout=PIPES_S)
+        finally:
+            self._transport.close()
+        await asyncio.wait([self.closed], timeout=PIPES_S)
+        if not self.closed.done():
+            logger.error("{} process {} cannot be killed", self._name, self.pid)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 2:
+            self._tail = (self._tail + data)[-TAIL_BYTES:]
+
+    def process_exited(self) -> None:
+        self.exited.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set_result(None)
+
+
+# ---------------------------------------------------------------- bytes in, bytes out
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleResult:
+    """How a process of `run_module` ended."""
+
+    code: int  # exit code; on POSIX, minus the signal that killed it
+    output: bytes  # of stdout
+    errors: str  # the last `TAIL_BYTES` of stderr
+
+
+async def run_module(module: str, *args: str, data: bytes, output_bytes: int, timeout_s: float) -> ModuleResult:
+    """Run `python -m module args` with `data` as its stdin. Cancelling it is safe: the process is killed and reaped.
+
+    Args:
+        output_bytes: limit of stdout; a process that writes more is killed.
+    Raises:
+        TimeoutError: it took longer than `timeout_s`, and was killed.
+        OSError: it cannot be started.
+    """
+    child = _ModuleProcess(module, output_bytes)
+    async with asyncio.timeout(timeout_s):
+        try:
+            stdin = await child.spawn(module, *args, passes=ENVIRONMENT.__contains__)
+            stdin.write(data)
+            stdin.close()  # when all is written
+            await asyncio.wait([child.closed])
+        finally:
+            child.kill()
+            await child.reap()
+    return ModuleResult(child.exit_code or 0, bytes(child.output), child.tail)
+
+
+class _ModuleProcess(ChildProcess):
+    def __init__(self, name: str, output_bytes: int) -> None:
+        super().__init__(name)
+        self._limit = output_bytes
+        # All of stdout.
+        self.output = bytearray()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        super().pipe_data_received(fd, data)
+        if fd == 1 and len(self.output) + len(data) > self._limit:
+            self.kill()
+        elif fd == 1:
+            self.output += data
+
+
+# ---------------------------------------------------------------- lines out, for a thread without an event loop
+
+
+class LineProcess:
+    """`python -m module args` in the background, which reports its progress as lines on stdout.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, module: str, *args: str) -> None:
+        command = module_command(module, *args)
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        self._stdout = cast(IO[bytes], self._process.stdout)
+
+    def latest_lines(self, deadline: float) -> Iterator[bytes]:
+        """The last complete line of each read, until the process closes stdout.
+
+        Args:
+            deadline: on the monotonic clock.
+        Raises:
+            TimeoutError: stdout is still open at the deadline.
+        """
+        unread = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stdout, selectors.EVENT_READ)
+            while selector.select(max(0.0, deadline - time.monotonic())):
+                chunk = os.read(self._stdout.fileno(), 1 << 12)
+                if not chunk:
+                    return
+                *lines, unread = (unread + chunk).split(b"\n")
+                yield from lines[-1:]
+        raise TimeoutError
+
+    def reap(self) -> int | None:
+        """The exit code of a process that is ending; None when it has not ended after `REAP_S`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(REAP_S)
+        return None
+
+    def close(self) -> None:
+        """Kill the process, unless it has ended, and reap it."""
+        self._process.kill()
+        self.reap()
+        self._stdout.close()
+
+
+# ---------------------------------------------------------------- inside the child
 
 
 def die_with(parent: int) -> None:
-    """On Linux: have the kernel kill us when `parent` dies, even while a library holds the GIL."""
+    """On Linux, have the kernel kill this process when `parent` dies, even while a library holds the GIL."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it died before the call
             os._exit(0)
 
 
 def take_stdout() -> int:
-    """Keep stdout for ourselves; whoever else prints gets stderr."""
+    """Keep stdout for this program alone, as the file descriptor returned; prints of libraries go to stderr."""
     out = os.dup(1)
     os.dup2(2, 1)
     return out
 
 
 def settle() -> None:
-    """What is there by now stays: the collector need not look at it again, which takes a tenth of a second each time.
+    """Exempt all present objects from garbage collection; each full collection would take 0.1 s.
 
-    Undone by `gc.unfreeze`, for libraries that count what is left at the end.
+    `gc.unfreeze` undoes it, for libraries that count what is left at the end.
     """
     gc.collect()
     gc.freeze()

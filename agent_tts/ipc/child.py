@@ -159,7 +159,7 @@ def serve(loop: EngineLoop, inbox: Inbox, outbox: Outbox) -> None:
 
 
 def main() -> None:
-    """Run the engine process. The pipes are taken before any library is imported, which might print."""
+    """Run the engine process. It takes the pipes before it imports the engine, whose libraries might print."""
     commands, out = take_pipes()
     die_with(int(sys.argv[1]))
     arrange_signals()

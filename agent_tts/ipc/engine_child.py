@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from loguru import logger
 
-from agent_tts.child_process import PIPES_S, TAIL_BYTES, ChildProcess
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.events import EngineCommand, EngineEvent, EnginePing, EnginePong, EngineReady, StopEngine
 from agent_tts.ipc.wire import TO_FRONT, Decoder, Setup, WireError, encode
+from agent_tts.processes import PIPES_S, TAIL_BYTES, ChildProcess
 
 # Settings that the engine process gets. API keys and TURN credentials stay in the front.
 ENGINE_SETTINGS = {"engine", "slots", "queue", "limits", "timeouts", "espeak", "tone", "qwen3", "voices"}
