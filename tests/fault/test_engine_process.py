@@ -174,8 +174,8 @@ async def test_an_engine_that_ends_itself_is_replaced(kind: str) -> None:
 PARENT = """
 import asyncio, sys
 from agent_tts.events import Append, Audio, Open, SpeechOptions
-from agent_tts.ipc.client import EngineProcess
-from agent_tts.settings import Settings
+from agent_tts.ipc.engine_process import EngineProcess
+from agent_tts.config.settings import Settings
 
 async def main() -> None:
     speaks = asyncio.Event()

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.gpu
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from agent_tts.engine.compiling import Compilation
-from agent_tts.engine.qwen3 import Qwen3Engine
-from agent_tts.settings import Checkpoint, Qwen3, Settings, Voices
+from agent_tts.engine.qwen3.compiling import Compilation
+from agent_tts.engine.qwen3.engine import Qwen3Engine
+from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
 
 cache, before, wait = Path(os.environ["TRITON_CACHE_DIR"]), set(), Compilation.wait
 

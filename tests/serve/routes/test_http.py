@@ -460,8 +460,8 @@ async def test_metrics_count_what_was_spoken(node: RunningNode) -> None:
     assert samples["agent_tts_ttfa_seconds_count", "http"] == 1
 
 
-async def test_health_and_ready_follow_the_engine(node: RunningNode) -> None:
-    async with client(node) as http:
+async def test_health_and_ready_follow_the_engine() -> None:
+    async with running_node(engine_process=True) as node, client(node) as http:
         assert (await http.get("/health")).json() == {"status": "ok", "engines": ["ready"]}
         assert (await http.get("/ready")).json() == {"status": "ok"}
         failed = await speak(http, instructions="fault:exit@0")
