@@ -43,16 +43,21 @@ class RunningNode:
 
 
 @asynccontextmanager
-async def running_node(*, engine_process: bool = False, **values: Any) -> AsyncIterator[RunningNode]:
-    """A node in this event loop, ready to speak.
+async def running_node(**values: Any) -> AsyncIterator[RunningNode]:
+    """A node in this event loop with its engine in it too, ready to speak.
 
-    Args:
-        engine_process: run the engine in a process, as a node in production does; otherwise in this event loop.
-        values: settings. Several engines, and engines with a model, always have processes.
+    Several engines, and engines with a model, have processes of their own. `values` are settings.
     """
     settings = settings_of(**values)
-    in_process = not engine_process and settings.engines in (None, 1) and chosen_engine(settings) != "qwen3"
+    in_process = settings.engines in (None, 1) and chosen_engine(settings) != "qwen3"
     async with running_app(create_app(settings, in_this_loop(settings) if in_process else None)) as node:
+        yield node
+
+
+@asynccontextmanager
+async def running_node_with_process(**values: Any) -> AsyncIterator[RunningNode]:
+    """A node in this event loop whose engine is a process of its own, as in production. `values` are settings."""
+    async with running_app(create_app(settings_of(**values))) as node:
         yield node
 
 
