@@ -90,9 +90,7 @@ class JumpingEventLoop(asyncio.SelectorEventLoop):
         self._jumping = _Selector()
         super().__init__(self._jumping)
 
-    def run_in_executor(  # type: ignore[override]
-        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
-    ) -> asyncio.Future[T]:
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         self._jumping.in_threads += 1
         future = super().run_in_executor(executor, func, *args)
         future.add_done_callback(self._returned)
