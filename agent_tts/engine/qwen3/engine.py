@@ -23,7 +23,7 @@ from agent_tts.engine.qwen3.loading import create_models, use
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.pieces import Piece
 from agent_tts.engine.qwen3.row import Row
-from agent_tts.engine.qwen3.runaway import Watch
+from agent_tts.engine.qwen3.runaway import RunawayDetector
 from agent_tts.engine.qwen3.step_timer import Pace
 from agent_tts.engine.qwen3.voices import Qwen3Voices
 from agent_tts.engine.slots import Slots
@@ -66,7 +66,7 @@ class Qwen3Engine:
         )
         self._slots = Slots(slots, self._make)
         # What the row of every slot has said, whichever model's row it is.
-        self._watch = Watch(slots, self._models[0].config.talker.num_code_groups)
+        self._runaway = RunawayDetector(slots, self._models[0].config.talker.num_code_groups)
         # Loads models on first use and makes clones ready, one after the other, while the others speak.
         self._loader = ThreadPoolExecutor(1, "qwen3 loader", use, (self._models[0].device,))
         # What it has to do: at most one thing for each model and for each clone, and nothing that no row waits for.
@@ -153,7 +153,7 @@ class Qwen3Engine:
         if row.joined or not (begun or self._joins) or not self._is_ready(row):
             return
         if row.join():
-            self._watch.reset(row.track.slot)
+            self._runaway.reset(row.track.slot)
         if not begun and (row.joined or row.joining):
             self._joins -= 1
 
@@ -208,7 +208,7 @@ class Qwen3Engine:
             ]
             slots, tokens = [row.track.slot for _, row in heard], [row.tokens for _, row in heard]
             index = [index for index, _ in heard]
-            away = self._watch.see(slots, spoken.codes[index], spoken.pcm[index], tokens)
+            away = self._runaway.see(slots, spoken.codes[index], spoken.pcm[index], tokens)
             ordinary = spoken.finite[index] & ~spoken.ended[index] & ~away
             for (at, row), is_ordinary, run_away in zip(heard, ordinary.tolist(), away.tolist(), strict=True):
                 if is_ordinary and row.heard and row.outlet is None:
