@@ -24,7 +24,7 @@ from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.pieces import Piece
 from agent_tts.engine.qwen3.row import Row
 from agent_tts.engine.qwen3.runaway import RunawayDetector
-from agent_tts.engine.qwen3.step_timer import Pace
+from agent_tts.engine.qwen3.step_timer import StepTimer
 from agent_tts.engine.qwen3.voices import Qwen3Voices
 from agent_tts.engine.slots import Slots
 from agent_tts.errors import SpeechError, Unsupported
@@ -79,7 +79,7 @@ class Qwen3Engine:
         self._under_way: list[_Frames] = []
         # Whether the last step was of prompts alone, and there are more: they need not wait for their rows' text.
         self._goes_on = False
-        self._pace = Pace()
+        self._timer = StepTimer()
         self.sizes = self._models[0].sizes
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
@@ -109,7 +109,7 @@ class Qwen3Engine:
         self._goes_on = not self._under_way and any(model.has_prompts for model in self._models)
         if self._under_way and self._overlaps:
             kind = (*computes, *((frames.model.name, frames.launched.size) for frames in self._under_way))
-            self._pace.launched(kind, time.perf_counter(), time.perf_counter() - began)
+            self._timer.launched(kind, time.perf_counter(), time.perf_counter() - began)
         outputs = self._hear(before) + outputs
         if not self._overlaps:
             step, self._under_way = self._under_way, []
@@ -127,7 +127,7 @@ class Qwen3Engine:
             return 0.0 if self._goes_on else None
         if all(frames.launched.ready() for frames in self._under_way):
             return 0.0
-        return min(LOOK_S, self._pace.wait_s(time.perf_counter()))
+        return min(LOOK_S, self._timer.wait_s(time.perf_counter()))
 
     def close(self) -> None:
         """Free everything. Idempotent."""
@@ -216,7 +216,7 @@ class Qwen3Engine:
                 else:
                     outputs += self._slots.guard(row, partial(row.hear, spoken, at, run_away=run_away))
         if step and self._overlaps:
-            self._pace.done(time.perf_counter(), waited=waited)
+            self._timer.done(time.perf_counter(), waited=waited)
         return outputs
 
 
