@@ -50,7 +50,7 @@ class PromptEntries:
     """P entries of prompts, of rows that do not run; see `Prompt.numbers`. K codebooks."""
 
     rows: Tensor  # int64[P]
-    positions: Tensor  # int64[P]: in the row; the sink for what is only embedded: a prompt's last entry, and padding
+    positions: Tensor  # int64[P]: in the row; the padding position for what is only embedded: a prompt's last entry, and padding
     numbers: Tensor  # int64[P, 1 + K]
     vectors: Tensor  # [P, H]: the speaker's, at the entry that has a place for it
 
@@ -98,7 +98,7 @@ class FrameModel(nn.Module):
     def init_state(
         self, rows: int, positions: int, pages: int | None = None, page_positions: int = PAGE_POSITIONS
     ) -> FrameState:
-        """Empty rows. `positions` bounds prompt and frames of a request together; one more is the cache's sink.
+        """Empty rows. `positions` bounds prompt and frames of a request together; one more is the cache's padding position.
 
         With a number of `pages` the rows share so many, of which one is nobody's, and have to be given them (`Pages`)
         before they write there. Without, each has room for all its positions.
@@ -135,7 +135,7 @@ class FrameModel(nn.Module):
         Raises:
             ValueError: prompt and text are longer than the cache, or the speaker's vector [H] is missing.
         """
-        if len(prompt.prefix) + len(prompt.text) > state.cache.sink:
+        if len(prompt.prefix) + len(prompt.text) > state.cache.padding_position:
             raise ValueError(f"prompt and text take more than {state.cache.sink} positions")
         size = self.config.talker.hidden_size
         if prompt.needs_vector and (vector is None or vector.shape != (size,)):
@@ -151,7 +151,7 @@ class FrameModel(nn.Module):
             ValueError: see `check`.
         """
         self.check(state, prompt, vector)
-        positions = np.append(np.arange(len(prompt.prefix)), state.cache.sink)
+        positions = np.append(np.arange(len(prompt.prefix)), state.cache.padding_position)
         entries = self.entries(state, row, positions, prompt.numbers(self.config.talker.num_code_groups), vector)
         changes = RowChanges(state)
         changes.join(row, len(prompt.prefix), sampling, self.prefill(state, entries, None)[-1])
@@ -221,7 +221,7 @@ class FrameModel(nn.Module):
         batch = torch.arange(len(run), device=run.device) if rows is None else rows
         now = state.of(batch)
         run = run & ~now.ended
-        full = run & (now.position >= state.cache.sink)
+        full = run & (now.position >= state.cache.padding_position)
         has_text = now.text_read < now.text_length
         starved = run & ~full & ~has_text & ~now.text_complete
         run = run & ~full & ~starved
@@ -229,7 +229,7 @@ class FrameModel(nn.Module):
         at = now.text_read.clamp(max=state.text.shape[1] - 1)
         token = torch.where(has_text, state.text[batch, at], self.config.tts_pad_token_id)
         x = now.feedback + self.talker.embed_text(token)
-        hidden = self._talk(x, torch.where(run, now.position, state.cache.sink), state.cache, rows, beside)
+        hidden = self._talk(x, torch.where(run, now.position, state.cache.padding_position), state.cache, rows, beside)
 
         text_read = now.text_read + has_text
         may_end = now.text_complete & (text_read >= now.text_length) & (now.frame >= now.sampling.min_frames)

@@ -123,28 +123,36 @@ class FusedTalker:
     def _frames(self, positions: Tensor, cache: Cache, rows: Tensor | None) -> _Queries:
         size, table = len(positions), cache.table if rows is None else cache.table[rows]
         if size not in self._scratch:
-            self._scratch[size] = Scratch.empty(size, cache.sink + 1, self.heads, positions.device)
+            self._scratch[size] = Scratch.empty(size, cache.padding_position + 1, self.heads, positions.device)
         return _Queries(positions, table, self._scratch[size], attend)
 
     def _prompts(self, prompts: PromptPositions, cache: Cache) -> _Queries:
         size = len(prompts.x)
         if size not in self._together:
-            self._together[size] = Scratch.together(size, cache.sink + 1, self.heads, prompts.x.device)
+            self._together[size] = Scratch.together(size, cache.padding_position + 1, self.heads, prompts.x.device)
         return _Queries(prompts.positions, cache.table[prompts.rows], self._together[size], attend_together)
 
     def _run(self, x: Tensor, cache: Cache, *queries: _Queries) -> Tensor:
         for index, layer in enumerate(self.layers):
-            x = layer.run(x, partial(self._attend, layer, cache.keys[index], cache.values[index], cache.sink, queries))
+            x = layer.run(
+                x, partial(self._attend, layer, cache.keys[index], cache.values[index], cache.padding_position, queries)
+            )
         return rms_norm(x, self._norm.weight, self._norm.eps)
 
     def _attend(
-        self, layer: FusedLayer, keys: Tensor, values: Tensor, sink: int, queries: Sequence[_Queries], qkv: Tensor
+        self,
+        layer: FusedLayer,
+        keys: Tensor,
+        values: Tensor,
+        padding_position: int,
+        queries: Sequence[_Queries],
+        qkv: Tensor,
     ) -> Tensor:
         """What they find in one layer of the cache, one after the other."""
         out = qkv.new_empty(len(qkv), self.heads.queries * self.heads.dim)
         sizes = [len(those.positions) for those in queries]
         for those, mine, found in zip(queries, torch.split(qkv, sizes), torch.split(out, sizes), strict=True):
-            place = Place(those.positions, keys, values, those.table, sink)
+            place = Place(those.positions, keys, values, those.table, padding_position)
             those.attend(layer.q_norm, layer.k_norm, self.heads, place, those.scratch, mine, found)
         return out
 

@@ -43,8 +43,8 @@ class TransformerShape(Protocol):
 class Cache:
     """Keys and values of all rows, in pages: position p of a row is place p % size of page p // size in its table.
 
-    Past what a row may use is the sink: what has to be computed but must not be kept (a paused row, the padding of a
-    prompt) is written there. A query at position p reads positions 0..p, so nothing that is used ever reads the sink,
+    Past what a row may use is the padding position: what has to be computed but must not be kept (a paused row, the padding of a
+    prompt) is written there. A query at position p reads positions 0..p, so nothing that is used ever reads the padding position,
     or what a former owner of the page left behind.
     """
 
@@ -55,7 +55,7 @@ class Cache:
 
     @staticmethod
     def empty(shape: TransformerShape, rows: int, positions: int, device: torch.device, dtype: torch.dtype) -> Cache:
-        """A page for each row, as long as the row, the sink included."""
+        """A page for each row, as long as the row, the padding position included."""
         return Cache._of(shape, torch.arange(rows, device=device)[:, None], rows, positions, dtype, plain=True)
 
     @staticmethod
@@ -70,7 +70,7 @@ class Cache:
     ) -> Cache:
         """`pages` pages of `size` positions, which rows of at least `positions` are given and give back.
 
-        Page 0 is nobody's: the last of each table, with the sink, and all that a row has not been given.
+        Page 0 is nobody's: the last of each table, with the padding position, and all that a row has not been given.
         """
         table = torch.zeros(rows, -(-positions // size) + 1, dtype=torch.int64, device=device)
         return Cache._of(shape, table, pages, size, dtype, plain=False)
@@ -87,7 +87,7 @@ class Cache:
         return self.keys.shape[2]
 
     @property
-    def sink(self) -> int:
+    def padding_position(self) -> int:
         size = self.page_positions
         return size - 1 if self.plain else (self.table.shape[1] - 1) * size
 
@@ -262,7 +262,7 @@ class Transformer(nn.Module):
     def window(self, positions: Tensor, span: int | None, cache: Cache, rows: Tensor | None = None) -> Window:
         """The window of int64[B, T] positions of all rows of a cache, or of the rows int64[B].
 
-        `span` None is for rows that stand at their start, at positions 0 to T - 1 or at the sink.
+        `span` None is for rows that stand at their start, at positions 0 to T - 1 or at the padding position.
         """
         table = cache.table if rows is None else cache.table[rows]
         size, seen = cache.page_positions, positions.shape[1] if span is None else span

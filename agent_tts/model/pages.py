@@ -20,7 +20,7 @@ class Pages:
     def __init__(self, cache: Cache) -> None:
         _, pages, self._size, _, _ = cache.keys.shape
         self._table = cache.table
-        self._most = cache.sink
+        self._most = cache.padding_position
         self._free = list(range(pages - 1, 0, -1))  # page 0 is nobody's
         self._of_row: list[list[int]] = [[] for _ in range(len(cache.table))]
         # Rows whose tables are not what the device knows.

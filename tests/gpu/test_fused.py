@@ -111,8 +111,8 @@ def test_a_graph_is_the_step_bit_for_bit(model: SpeechModel) -> None:
     again = copy.deepcopy(state)
     assert spoken(model, state, captured=True, rows=[0, 2]) == spoken(model, again, captured=False, rows=[0, 2])
     assert torch.equal(state.frame.position, again.frame.position)
-    sink = state.frame.cache.sink
-    assert torch.equal(state.frame.cache.keys[:, :, :sink], again.frame.cache.keys[:, :, :sink])
+    padding_position = state.frame.cache.padding_position
+    assert torch.equal(state.frame.cache.keys[:, :, :padding_position], again.frame.cache.keys[:, :, :padding_position])
     assert state.frame.position.tolist() == [303, 300, 303, 300, 300]
 
 

@@ -62,13 +62,13 @@ def test_a_talker_layers_attention_over_pages(model: SpeechModel) -> None:
     positions = torch.tensor([0, 1, 63, 64, 65, 511, 512, 700, 1022, 0], device="cuda")
     rows = len(positions)
     plain = Cache.empty(config, rows, 1024, positions.device, torch.bfloat16)
-    positions[-1] = plain.sink
+    positions[-1] = plain.padding_position
     plain.keys[0].normal_()
     plain.values[0].normal_()
     pages = torch.randperm(rows * 32, device="cuda").view(rows, 32) + 1
     paged = Cache.paged(config, rows, 1024, rows * 32 + 1, 32, positions.device, torch.bfloat16)
     paged.table[:, :32] = pages
-    places = torch.where(positions == plain.sink, paged.sink, positions)
+    places = torch.where(positions == plain.padding_position, paged.padding_position, positions)
     for ours, theirs in ((paged.keys, plain.keys), (paged.values, plain.values)):
         ours[0][pages] = theirs[0].view(rows, 32, 32, *theirs.shape[3:])
 
@@ -78,11 +78,11 @@ def test_a_talker_layers_attention_over_pages(model: SpeechModel) -> None:
     qkv = x @ layer.qkv.T
     seen: list[Tensor] = []
     hook = module.o_proj.register_forward_pre_hook(lambda _, args: seen.append(args[0][:, 0]))
-    module(x[:, None], plain.keys[0], plain.values[0], talker.window(positions[:, None], plain.sink, plain))
+    module(x[:, None], plain.keys[0], plain.values[0], talker.window(positions[:, None], plain.padding_position, plain))
     hook.remove()
     for split in (64, 128, 1024):
-        scratch = Scratch.empty(rows, paged.sink + 1, heads, positions.device, split=split)
-        place = Place(places, paged.keys[0], paged.values[0], paged.table, paged.sink)
+        scratch = Scratch.empty(rows, paged.padding_position + 1, heads, positions.device, split=split)
+        place = Place(places, paged.keys[0], paged.values[0], paged.table, paged.padding_position)
         found = qkv.new_empty(len(qkv), heads.queries * heads.dim)
         attend(layer.q_norm, layer.k_norm, heads, place, scratch, qkv, found)
         assert error(found[:-1], seen[0][:-1]) < 2 * ROUNDING

@@ -343,7 +343,7 @@ class TestRows:
 
 
 def row_tensors(state: FrameState, row: int) -> dict[str, Tensor]:
-    """Everything that a row keeps between steps, as views. The cache's sink keeps nothing."""
+    """Everything that a row keeps between steps, as views. The cache's padding position keeps nothing."""
     kept = {name: getattr(state, name)[row] for name in ("position", "feedback", "text", "text_length")}
     kept |= {name: getattr(state, name)[row] for name in ("text_complete", "text_read", "frame", "seen", "ended")}
     kept |= {"keys": state.cache.keys[:, row, :-1], "values": state.cache.values[:, row, :-1]}
@@ -380,7 +380,10 @@ class TestPrefill:
             cut_up.cache.table.copy_(whole.cache.table)
             model.join(whole, self.ROW, prompt, GREEDY, vector)
 
-            length, positions = len(prompt.prefix), np.append(np.arange(len(prompt.prefix)), cut_up.cache.sink)
+            length, positions = (
+                len(prompt.prefix),
+                np.append(np.arange(len(prompt.prefix)), cut_up.cache.padding_position),
+            )
             at = cut % prompt.length
             for begin, end in ((0, at), (at, prompt.length)):
                 numbers = prompt.numbers(16, begin, end)
@@ -403,7 +406,7 @@ class TestPrefill:
             state, length = self.state(model, paged=paged), len(prompt.prefix)
             for kept in (state.cache.keys, state.cache.values):
                 kept.fill_(math.nan)
-            positions = np.append(np.arange(length), state.cache.sink)
+            positions = np.append(np.arange(length), state.cache.padding_position)
             for begin, end in ((0, 5), (5, prompt.length)):
                 numbers = prompt.numbers(16, begin, end)
                 entries = model.entries(state, self.ROW, positions[begin:end], numbers, vector)

@@ -58,7 +58,7 @@ def test_pages_come_back_with_the_row(cache: Cache) -> None:
     assert pages.ensure(1, 20)
     tell(pages)
     assert cache.table[1, :5].all()
-    assert cache.table[1, -1] == 0  # the sink stays nobody's
+    assert cache.table[1, -1] == 0  # the padding position stays nobody's
     with pytest.raises(ValueError, match="at most 20 positions"):
         pages.ensure(1, 21)
 

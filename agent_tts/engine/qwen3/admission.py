@@ -187,7 +187,7 @@ class Admission:
         joining, begin, end = taken
         length = len(joining.prompt.prefix)
         positions = np.arange(begin, end)
-        positions[positions == length] = self._state.frame.cache.sink
+        positions[positions == length] = self._state.frame.cache.padding_position
         numbers = joining.prompt.numbers(self._frame.config.talker.num_code_groups, begin, end)
         return Part(joining.row, positions, min(end, length) if begin else None, numbers, joining.speaker.vector)
 

@@ -66,12 +66,12 @@ def _write(
     qkv,  # [B, (HEADS + 2 PAIRS) DIM]: queries, keys, values
     k_norm,  # [DIM]
     rope,  # [S, 2, HALF]: cosine and sine
-    positions,  # int64[B]; the sink for what is to leave no trace
+    positions,  # int64[B]; the padding position for what is to leave no trace
     keys,  # [pages, SIZE, PAIRS, DIM]
     values,
     table,  # int64[B, PAGES]
     eps,
-    sink,
+    padding_position,
     page_stride,  # elements from page to page
     HEADS: tl.constexpr,
     PAIRS: tl.constexpr,
@@ -84,12 +84,12 @@ def _write(
     HALF: tl.constexpr = DIM // 2
     position = tl.load(positions + row)
     wait(OVERLAP)
-    if position >= sink:
+    if position >= padding_position:
         return
     half = tl.arange(0, HALF)
     cos, sin = tl.load(rope + position * DIM + half), tl.load(rope + position * DIM + HALF + half)
     x = qkv + row * (HEADS + 2 * PAIRS) * DIM
-    at = _places(table + row * PAGES, position + tl.arange(0, 1), sink, page_stride, PAIRS * DIM, SIZE)
+    at = _places(table + row * PAGES, position + tl.arange(0, 1), padding_position, page_stride, PAIRS * DIM, SIZE)
     _keep(x, pair * DIM + at, keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM)
 
 
@@ -99,7 +99,7 @@ def _attend(
     q_norm,  # [DIM]
     k_norm,  # [DIM]
     rope,  # [S, 2, HALF]: cosine and sine
-    positions,  # int64[B]; the sink for a row that pauses
+    positions,  # int64[B]; the padding position for a row that pauses
     keys,  # [pages, SIZE, PAIRS, DIM]
     values,
     table,  # int64[B, PAGES]
@@ -108,7 +108,7 @@ def _attend(
     tops,  # float32[B, PAIRS, splits, GROUP, 2]: the split's largest logit, and the sum of the powers
     counters,  # int32[B, PAIRS]: splits done; zero before and after
     eps,
-    sink,
+    padding_position,
     page_stride,  # elements from page to page
     scale,
     HEADS: tl.constexpr,
@@ -125,10 +125,10 @@ def _attend(
     HALF: tl.constexpr = DIM // 2
     GROUP: tl.constexpr = HEADS // PAIRS
     position = tl.load(positions + row)
-    length = tl.where(position < sink, position, 0)  # of what was written by the frames before
+    length = tl.where(position < padding_position, position, 0)  # of what was written by the frames before
     begin = split * SPLIT
     last = split == length // SPLIT  # whose new position it is; its part of what was before may be nothing
-    if (position >= sink) | ((begin >= length) & ~last):
+    if (position >= padding_position) | ((begin >= length) & ~last):
         wait(OVERLAP)
         return
     kind = qkv.dtype.element_ty
@@ -153,7 +153,9 @@ def _attend(
     total = tl.zeros((16,), tl.float32)
     acc = tl.zeros((16, DIM), tl.float32)
     if last:
-        to = cache + _places(table + row * PAGES, position + tl.arange(0, 1), sink, page_stride, PAIRS * DIM, SIZE)
+        to = cache + _places(
+            table + row * PAGES, position + tl.arange(0, 1), padding_position, page_stride, PAIRS * DIM, SIZE
+        )
         new_low, new_high, new_value = _keep(x, to, keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM)
         top = tl.sum(q_low.to(tl.float32) * new_low.to(tl.float32), 1)
         top = (top + tl.sum(q_high.to(tl.float32) * new_high.to(tl.float32), 1)) * scale
@@ -312,7 +314,7 @@ class Place:
     keys: Tensor  # [pages, size, pairs, dim]; a page is contiguous
     values: Tensor
     table: Tensor  # int64[B, pages of a row]
-    sink: int
+    padding_position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +337,7 @@ def attend(
 ) -> None:
     """One position a row: [B, (queries + 2 pairs) dim] -> `out` [B, queries dim]; writes the cache at the positions.
 
-    A row whose position is the sink leaves no trace, and its result is whatever was there.
+    A row whose position is the padding position leaves no trace, and its result is whatever was there.
     """
     size = place.keys.shape[1]
     splits = scratch.parts.shape[2]
@@ -345,7 +347,7 @@ def attend(
         (len(qkv), heads.pairs, splits),
         *(qkv, q_norm, k_norm, heads.rope, place.positions, place.keys, place.values, place.table, out),
         *(scratch.parts, scratch.tops, scratch.counters),
-        *(heads.eps, place.sink, place.keys.stride(0), heads.dim**-0.5),
+        *(heads.eps, place.padding_position, place.keys.stride(0), heads.dim**-0.5),
         *(heads.queries, heads.pairs, heads.dim, size, place.table.shape[1], scratch.split, splits, tile),
         num_warps=warps,
         num_stages=stages,
@@ -364,7 +366,7 @@ def attend_together(
         _write,
         (len(qkv), heads.pairs),
         *(qkv, k_norm, heads.rope, place.positions, place.keys, place.values, place.table),
-        *(heads.eps, place.sink, place.keys.stride(0)),
+        *(heads.eps, place.padding_position, place.keys.stride(0)),
         *(heads.queries, heads.pairs, heads.dim, place.keys.shape[1], place.table.shape[1]),
         num_warps=1,
         **overlap(qkv.device),

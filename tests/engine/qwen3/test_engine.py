@@ -196,13 +196,13 @@ def with_clone(folder: Path, size: int, transcript: str, frames: int, *, name: s
 def counted(made: Qwen3Engine) -> list[int]:
     """How many entries each part of a prompt has that the engine's only model computes from now on."""
     running, sizes = made._models[0]._loaded, list[int]()
-    take, sink = running.admission.take, running.state.frame.cache.sink
+    take, padding_position = running.admission.take, running.state.frame.cache.padding_position
 
     def taken() -> list[Part]:
         parts = take()
         for part in parts:
             sizes.append(len(part.positions))
-            known = part.positions[part.positions < sink]
+            known = part.positions[part.positions < padding_position]
             assert part.span in (None, known[-1] + 1)  # behind it may be what is not a number
         return parts
 

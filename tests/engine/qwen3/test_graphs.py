@@ -66,8 +66,10 @@ def test_a_launch_is_a_step(model: SpeechModel, state: SpeechState) -> None:
         assert said.spoke.all()
         assert np.abs(said.pcm).max() > 0
     assert torch.equal(state.frame.position, alone.frame.position)
-    sink = state.frame.cache.sink
-    torch.testing.assert_close(state.frame.cache.keys[:, :, :sink], alone.frame.cache.keys[:, :, :sink])
+    padding_position = state.frame.cache.padding_position
+    torch.testing.assert_close(
+        state.frame.cache.keys[:, :, :padding_position], alone.frame.cache.keys[:, :, :padding_position]
+    )
 
 
 def test_a_result_outlives_the_next_launch(model: SpeechModel, state: SpeechState) -> None:
@@ -101,6 +103,6 @@ def _remembered(state: SpeechState) -> list[torch.Tensor]:
     """What rows other than nobody's remember, but for the codec's rings: a row that pauses may write ahead there."""
     frame, codec = state.frame, state.codec
     counters = (frame.position, frame.text_read, frame.frame, frame.ended, codec.position)
-    sink = frame.cache.sink
+    padding_position = frame.cache.padding_position
     tensors = [*counters, frame.feedback, frame.seen]
-    return [*(tensor[:5] for tensor in tensors), frame.cache.keys[:, :5, :sink]]
+    return [*(tensor[:5] for tensor in tensors), frame.cache.keys[:, :5, :padding_position]]
