@@ -119,7 +119,7 @@ class FrameGraphs:
         self._state = state
         self._sizes = batch_sizes(rows, BUCKETS if buckets is None else buckets) if self._on_device else [rows]
         most = self._sizes[-1]
-        self._nobody = rows
+        self._padding_row = rows
         # On a GPU int64[most], the rows of the step; otherwise bool[rows], who runs.
         self._who = torch.zeros(most, dtype=torch.int64 if self._on_device else torch.bool, device=device)
         self._all = torch.ones(most, dtype=torch.bool, device=device)
@@ -176,7 +176,7 @@ class FrameGraphs:
         self._turns = [*self._turns[1:], turn]
         turn.written.synchronize()
         who = turn.who.numpy()
-        who[:count], who[count:size] = rows, self._nobody
+        who[:count], who[count:size] = rows, self._padding_row
         self._who.copy_(turn.who, non_blocking=True)
         written = self._run(size, prompts=bool(parts))
         out = turn.packed[:size]
@@ -213,7 +213,7 @@ class FrameGraphs:
 
     def _capture(self, progress: Progress) -> None:
         """Captures all that there may be, the largest first: the others fit into its memory."""
-        self._who.fill_(self._nobody)  # who has ended: it changes nothing, and compiles what has to be compiled
+        self._who.fill_(self._padding_row)  # who has ended: it changes nothing, and compiles what has to be compiled
         pool = torch.cuda.graph_pool_handle()
         sizes = self._sizes[::-1]
         wanted = [(size, True) for size in sizes if self._beside] + [(size, False) for size in sizes]
