@@ -136,7 +136,7 @@ class FrameModel(nn.Module):
             ValueError: prompt and text are longer than the cache, or the speaker's vector [H] is missing.
         """
         if len(prompt.prefix) + len(prompt.text) > state.cache.padding_position:
-            raise ValueError(f"prompt and text take more than {state.cache.sink} positions")
+            raise ValueError(f"prompt and text take more than {state.cache.padding_position} positions")
         size = self.config.talker.hidden_size
         if prompt.needs_vector and (vector is None or vector.shape != (size,)):
             raise ValueError(f"this voice needs a speaker vector of {size} values")

@@ -569,7 +569,7 @@ class TestAStepIsUnderWayWhileTheNextBegins:
 
     def test_a_step_that_is_done_is_not_waited_for(self, ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         """However long it was expected to take."""
-        monkeypatch.setattr(ryan._pace, "wait_s", lambda now: 60.0)
+        monkeypatch.setattr(ryan._timer, "wait_s", lambda now: 60.0)
         with overlapped(ryan):
             ryan.step([StartRequest(0, 1, RYAN), AddText(0, TEXT)], [0])
             assert ryan.under_way_s() == 0
