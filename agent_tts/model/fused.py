@@ -74,7 +74,7 @@ class FusedLayer:
 
 
 def joined(*modules: nn.Module) -> Tensor:
-    """The weights of layers, or tables, of equal width as one [sum of lengths, width], which they become views of."""
+    """The weights of layers, or block tables, of equal width as one [sum of lengths, width], which they become views of."""
     weights = [module.get_parameter("weight") for module in modules]
     whole = torch.cat([weight.detach() for weight in weights])
     for module, part in zip(modules, torch.split(whole, [len(weight) for weight in weights]), strict=True):
@@ -87,7 +87,7 @@ class _Queries:
     """Rows of a step that find their keys in the same way."""
 
     positions: Tensor  # int64[M]
-    table: Tensor  # int64[M, pages of a row]
+    block_table: Tensor  # int64[M, pages of a row]
     scratch: Scratch
     attend: Callable[[Tensor, Tensor, Heads, Place, Scratch, Tensor, Tensor], None]
 
@@ -121,16 +121,16 @@ class FusedTalker:
         self._run(prompts.x.clone(), cache, self._prompts(prompts, cache))
 
     def _frames(self, positions: Tensor, cache: Cache, rows: Tensor | None) -> _Queries:
-        size, table = len(positions), cache.table if rows is None else cache.table[rows]
+        size, block_table = len(positions), cache.block_table if rows is None else cache.block_table[rows]
         if size not in self._scratch:
             self._scratch[size] = Scratch.empty(size, cache.padding_position + 1, self.heads, positions.device)
-        return _Queries(positions, table, self._scratch[size], attend)
+        return _Queries(positions, block_table, self._scratch[size], attend)
 
     def _prompts(self, prompts: PromptPositions, cache: Cache) -> _Queries:
         size = len(prompts.x)
         if size not in self._together:
             self._together[size] = Scratch.together(size, cache.padding_position + 1, self.heads, prompts.x.device)
-        return _Queries(prompts.positions, cache.table[prompts.rows], self._together[size], attend_together)
+        return _Queries(prompts.positions, cache.block_table[prompts.rows], self._together[size], attend_together)
 
     def _run(self, x: Tensor, cache: Cache, *queries: _Queries) -> Tensor:
         for index, layer in enumerate(self.layers):
@@ -152,7 +152,7 @@ class FusedTalker:
         out = qkv.new_empty(len(qkv), self.heads.queries * self.heads.dim)
         sizes = [len(those.positions) for those in queries]
         for those, mine, found in zip(queries, torch.split(qkv, sizes), torch.split(out, sizes), strict=True):
-            place = Place(those.positions, keys, values, those.table, padding_position)
+            place = Place(those.positions, keys, values, those.block_table, padding_position)
             those.attend(layer.q_norm, layer.k_norm, self.heads, place, those.scratch, mine, found)
         return out
 
@@ -172,7 +172,9 @@ class FusedPredictor:
         self._projection = predictor.small_to_mtp_projection
         # The inputs of positions 2 and up, by code: what they are is known before anybody speaks.
         with torch.inference_mode():
-            self._inputs = [self._projection(table.get_parameter("weight")) for table in predictor.codec_embedding]
+            self._inputs = [
+                self._projection(embedding.get_parameter("weight")) for embedding in predictor.codec_embedding
+            ]
 
     def step(self, state: PredictorState, hidden: Tensor, first: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
         rows = len(hidden)

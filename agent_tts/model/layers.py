@@ -41,7 +41,7 @@ class TransformerShape(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Keys and values of all rows, in pages: position p of a row is place p % size of page p // size in its table.
+    """Keys and values of all rows, in pages: position p of a row is place p % size of page p // size in its block table.
 
     Past what a row may use is the padding position: what has to be computed but must not be kept (a paused row, the padding of a
     prompt) is written there. A query at position p reads positions 0..p, so nothing that is used ever reads the padding position,
@@ -50,7 +50,7 @@ class Cache:
 
     keys: Tensor  # [layers, pages, size, key/value heads, head_dim], rotated
     values: Tensor  # same shape
-    table: Tensor  # int64[B, pages of a row]
+    block_table: Tensor  # int64[B, pages of a row]
     plain: bool  # page r is row r, all of it
 
     @staticmethod
@@ -72,14 +72,16 @@ class Cache:
 
         Page 0 is nobody's: the last of each table, with the padding position, and all that a row has not been given.
         """
-        table = torch.zeros(rows, -(-positions // size) + 1, dtype=torch.int64, device=device)
-        return Cache._of(shape, table, pages, size, dtype, plain=False)
+        block_table = torch.zeros(rows, -(-positions // size) + 1, dtype=torch.int64, device=device)
+        return Cache._of(shape, block_table, pages, size, dtype, plain=False)
 
     @staticmethod
-    def _of(shape: TransformerShape, table: Tensor, pages: int, size: int, dtype: torch.dtype, *, plain: bool) -> Cache:
+    def _of(
+        shape: TransformerShape, block_table: Tensor, pages: int, size: int, dtype: torch.dtype, *, plain: bool
+    ) -> Cache:
         extent = (shape.num_hidden_layers, pages, size, shape.num_key_value_heads, shape.head_dim)
-        keys, values = (torch.zeros(extent, device=table.device, dtype=dtype) for _ in range(2))
-        return Cache(keys, values, table, plain)
+        keys, values = (torch.zeros(extent, device=block_table.device, dtype=dtype) for _ in range(2))
+        return Cache(keys, values, block_table, plain)
 
     @property
     def page_positions(self) -> int:
@@ -89,16 +91,16 @@ class Cache:
     @property
     def padding_position(self) -> int:
         size = self.page_positions
-        return size - 1 if self.plain else (self.table.shape[1] - 1) * size
+        return size - 1 if self.plain else (self.block_table.shape[1] - 1) * size
 
     def first(self, rows: int) -> Cache:
         """The first rows, over the same pages."""
-        return replace(self, table=self.table[:rows])
+        return replace(self, block_table=self.block_table[:rows])
 
     def read(self, row: int, positions: int) -> tuple[Tensor, Tensor]:
         """A copy of the first positions of a row: keys and values [layers, T, key/value heads, head_dim]."""
-        at = torch.arange(positions, device=self.table.device)
-        pages, places = self.table[row, at // self.page_positions], at % self.page_positions
+        at = torch.arange(positions, device=self.block_table.device)
+        pages, places = self.block_table[row, at // self.page_positions], at % self.page_positions
         return self.keys[:, pages, places], self.values[:, pages, places]
 
     def places(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -264,12 +266,12 @@ class Transformer(nn.Module):
 
         `span` None is for rows that stand at their start, at positions 0 to T - 1 or at the padding position.
         """
-        table = cache.table if rows is None else cache.table[rows]
+        block_table = cache.block_table if rows is None else cache.block_table[rows]
         size, seen = cache.page_positions, positions.shape[1] if span is None else span
-        read = None if span is None or (rows is None and cache.plain) else table[:, : -(-span // size)]
+        read = None if span is None or (rows is None and cache.plain) else block_table[:, : -(-span // size)]
         mask = torch.arange(seen, device=positions.device) <= positions[..., None]
         cos, sin = self.rope(positions, cache.keys.dtype)
-        return Window(table.gather(1, positions // size), positions % size, read, span, cos, sin, mask[:, None])
+        return Window(block_table.gather(1, positions // size), positions % size, read, span, cos, sin, mask[:, None])
 
     def run(self, x: Tensor, cache: Cache, window: Window) -> Tensor:
         """x [B, T, H] -> hidden state after the final norm [B, T, H]; writes the cache at the window's positions."""

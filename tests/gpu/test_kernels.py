@@ -67,7 +67,7 @@ def test_a_talker_layers_attention_over_pages(model: SpeechModel) -> None:
     plain.values[0].normal_()
     pages = torch.randperm(rows * 32, device="cuda").view(rows, 32) + 1
     paged = Cache.paged(config, rows, 1024, rows * 32 + 1, 32, positions.device, torch.bfloat16)
-    paged.table[:, :32] = pages
+    paged.block_table[:, :32] = pages
     places = torch.where(positions == plain.padding_position, paged.padding_position, positions)
     for ours, theirs in ((paged.keys, plain.keys), (paged.values, plain.values)):
         ours[0][pages] = theirs[0].view(rows, 32, 32, *theirs.shape[3:])
@@ -82,7 +82,7 @@ def test_a_talker_layers_attention_over_pages(model: SpeechModel) -> None:
     hook.remove()
     for split in (64, 128, 1024):
         scratch = Scratch.empty(rows, paged.padding_position + 1, heads, positions.device, split=split)
-        place = Place(places, paged.keys[0], paged.values[0], paged.table, paged.padding_position)
+        place = Place(places, paged.keys[0], paged.values[0], paged.block_table, paged.padding_position)
         found = qkv.new_empty(len(qkv), heads.queries * heads.dim)
         attend(layer.q_norm, layer.k_norm, heads, place, scratch, qkv, found)
         assert error(found[:-1], seen[0][:-1]) < 2 * ROUNDING

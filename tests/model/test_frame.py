@@ -366,7 +366,7 @@ class TestPrefill:
         """Everything is marked, so that what is written can be told."""
         state = model.init_state(self.ROWS, 64, 80 if paged else None, page_positions=8)
         if paged:
-            state.cache.table[:, :8] = torch.randperm(79)[: self.ROWS * 8].view(self.ROWS, 8) + 1
+            state.cache.block_table[:, :8] = torch.randperm(79)[: self.ROWS * 8].view(self.ROWS, 8) + 1
         state.cache.keys.fill_(9)
         state.cache.values.fill_(9)
         return state
@@ -377,7 +377,7 @@ class TestPrefill:
         model = tiny.models("base")[1]
         for prompt, vector in self.prompts(model):
             whole, cut_up = self.state(model, paged=paged), self.state(model, paged=paged)
-            cut_up.cache.table.copy_(whole.cache.table)
+            cut_up.cache.block_table.copy_(whole.cache.block_table)
             model.join(whole, self.ROW, prompt, GREEDY, vector)
 
             length, positions = (

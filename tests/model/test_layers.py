@@ -97,8 +97,8 @@ class TestCache:
         cache.keys.fill_(9)
         cache.values.fill_(9)
         assert cache.padding_position >= 10
-        cache.table[0, :3] = torch.tensor([5, 2, 7])
-        cache.table[1, :3] = torch.tensor([1, 6, 3])
+        cache.block_table[0, :3] = torch.tensor([5, 2, 7])
+        cache.block_table[1, :3] = torch.tensor([1, 6, 3])
         expected = torch.stack([self.whole(model, row) for row in x])
         for row in range(2):
             window = model.window(torch.arange(5)[None], 5, cache, torch.tensor([row]))

@@ -29,21 +29,21 @@ def test_nobody_shares_a_page(cache: Cache) -> None:
     assert pages.ensure(0, 9)
     assert not pages.ensure(0, 17)  # one is left
     tell(pages)
-    given = [*cache.table[0, :3].tolist(), *cache.table[1, :1].tolist()]
+    given = [*cache.block_table[0, :3].tolist(), *cache.block_table[1, :1].tolist()]
     assert len(set(given)) == 4
     assert 0 not in given
-    assert not cache.table[0, 3:].any()
-    assert not cache.table[1, 1:].any()
+    assert not cache.block_table[0, 3:].any()
+    assert not cache.block_table[1, 1:].any()
 
 
 def test_more_than_there_is_changes_nothing(cache: Cache) -> None:
     pages = Pages(cache)
     assert pages.ensure(0, 12)
     tell(pages)
-    before = cache.table.clone()
+    before = cache.block_table.clone()
     assert not pages.ensure(1, 9)
     tell(pages)
-    assert torch.equal(cache.table, before)
+    assert torch.equal(cache.block_table, before)
     assert pages.ensure(1, 8)
 
 
@@ -52,13 +52,13 @@ def test_pages_come_back_with_the_row(cache: Cache) -> None:
     assert pages.ensure(0, 20)
     tell(pages)
     pages.release(0)
-    assert cache.table[0].any()  # a step that is under way still needs it
+    assert cache.block_table[0].any()  # a step that is under way still needs it
     tell(pages)
-    assert not cache.table.any()
+    assert not cache.block_table.any()
     assert pages.ensure(1, 20)
     tell(pages)
-    assert cache.table[1, :5].all()
-    assert cache.table[1, -1] == 0  # the padding position stays nobody's
+    assert cache.block_table[1, :5].all()
+    assert cache.block_table[1, -1] == 0  # the padding position stays nobody's
     with pytest.raises(ValueError, match="at most 20 positions"):
         pages.ensure(1, 21)
 

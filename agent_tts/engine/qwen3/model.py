@@ -244,7 +244,7 @@ class Qwen3Model:
     def wipe(self, row: int) -> None:
         """Overwrite all that a row holds. A mask hides numbers from later owners, but a masked NaN is still NaN."""
         state = self._loaded.state
-        pages = state.frame.cache.table[row]
+        pages = state.frame.cache.block_table[row]
         for cache in (state.frame.cache.keys, state.frame.cache.values):
             cache[:, pages] = 0
         for ring in (state.codec.keys, state.codec.values):

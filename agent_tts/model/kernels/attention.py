@@ -69,7 +69,7 @@ def _write(
     positions,  # int64[B]; the padding position for what is to leave no trace
     keys,  # [pages, SIZE, PAIRS, DIM]
     values,
-    table,  # int64[B, PAGES]
+    block_table,  # int64[B, PAGES]
     eps,
     padding_position,
     page_stride,  # elements from page to page
@@ -89,7 +89,9 @@ def _write(
     half = tl.arange(0, HALF)
     cos, sin = tl.load(rope + position * DIM + half), tl.load(rope + position * DIM + HALF + half)
     x = qkv + row * (HEADS + 2 * PAIRS) * DIM
-    at = _places(table + row * PAGES, position + tl.arange(0, 1), padding_position, page_stride, PAIRS * DIM, SIZE)
+    at = _places(
+        block_table + row * PAGES, position + tl.arange(0, 1), padding_position, page_stride, PAIRS * DIM, SIZE
+    )
     _keep(x, pair * DIM + at, keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM)
 
 
@@ -102,7 +104,7 @@ def _attend(
     positions,  # int64[B]; the padding position for a row that pauses
     keys,  # [pages, SIZE, PAIRS, DIM]
     values,
-    table,  # int64[B, PAGES]
+    block_table,  # int64[B, PAGES]
     out,  # [B, HEADS DIM]
     parts,  # float32[B, PAIRS, splits, GROUP, DIM]: sums over a split, not yet divided
     tops,  # float32[B, PAIRS, splits, GROUP, 2]: the split's largest logit, and the sum of the powers
@@ -137,7 +139,7 @@ def _attend(
     cache = pair * DIM
     end = tl.minimum(begin + SPLIT, length)
     if SPLIT == TILE:  # read while the kernel before still runs
-        at = cache + _places(table + row * PAGES, begin + tile, end, page_stride, PAIRS * DIM, SIZE)
+        at = cache + _places(block_table + row * PAGES, begin + tile, end, page_stride, PAIRS * DIM, SIZE)
         ok = (begin + tile < end)[:, None]
         k_low = tl.load(keys + at[:, None] + half[None, :], mask=ok, other=0)
         k_high = tl.load(keys + at[:, None] + HALF + half[None, :], mask=ok, other=0)
@@ -154,7 +156,7 @@ def _attend(
     acc = tl.zeros((16, DIM), tl.float32)
     if last:
         to = cache + _places(
-            table + row * PAGES, position + tl.arange(0, 1), padding_position, page_stride, PAIRS * DIM, SIZE
+            block_table + row * PAGES, position + tl.arange(0, 1), padding_position, page_stride, PAIRS * DIM, SIZE
         )
         new_low, new_high, new_value = _keep(x, to, keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM)
         top = tl.sum(q_low.to(tl.float32) * new_low.to(tl.float32), 1)
@@ -164,7 +166,7 @@ def _attend(
     for start in range(begin, end, TILE):
         p = start + tile
         if SPLIT != TILE:
-            at = cache + _places(table + row * PAGES, p, end, page_stride, PAIRS * DIM, SIZE)
+            at = cache + _places(block_table + row * PAGES, p, end, page_stride, PAIRS * DIM, SIZE)
             ok = (p < end)[:, None]
             k_low = tl.load(keys + at[:, None] + half[None, :], mask=ok, other=0)
             k_high = tl.load(keys + at[:, None] + HALF + half[None, :], mask=ok, other=0)
@@ -313,7 +315,7 @@ class Place:
     positions: Tensor  # int64[B]
     keys: Tensor  # [pages, size, pairs, dim]; a page is contiguous
     values: Tensor
-    table: Tensor  # int64[B, pages of a row]
+    block_table: Tensor  # int64[B, pages of a row]
     padding_position: int
 
 
@@ -345,10 +347,10 @@ def attend(
     launch(
         _attend,
         (len(qkv), heads.pairs, splits),
-        *(qkv, q_norm, k_norm, heads.rope, place.positions, place.keys, place.values, place.table, out),
+        *(qkv, q_norm, k_norm, heads.rope, place.positions, place.keys, place.values, place.block_table, out),
         *(scratch.parts, scratch.tops, scratch.counters),
         *(heads.eps, place.padding_position, place.keys.stride(0), heads.dim**-0.5),
-        *(heads.queries, heads.pairs, heads.dim, size, place.table.shape[1], scratch.split, splits, tile),
+        *(heads.queries, heads.pairs, heads.dim, size, place.block_table.shape[1], scratch.split, splits, tile),
         num_warps=warps,
         num_stages=stages,
         **overlap(qkv.device),
@@ -365,9 +367,9 @@ def attend_together(
     launch(
         _write,
         (len(qkv), heads.pairs),
-        *(qkv, k_norm, heads.rope, place.positions, place.keys, place.values, place.table),
+        *(qkv, k_norm, heads.rope, place.positions, place.keys, place.values, place.block_table),
         *(heads.eps, place.padding_position, place.keys.stride(0)),
-        *(heads.queries, heads.pairs, heads.dim, place.keys.shape[1], place.table.shape[1]),
+        *(heads.queries, heads.pairs, heads.dim, place.keys.shape[1], place.block_table.shape[1]),
         num_warps=1,
         **overlap(qkv.device),
     )
