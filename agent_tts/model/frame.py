@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame_state import COUNTS, FLAGS, WISHES, FrameState
-from agent_tts.model.layers import PAGE_POSITIONS, Cache
+from agent_tts.model.layers import BLOCK_SIZE, Cache
 from agent_tts.model.predictor import Draw, Predictor, PredictorState
 from agent_tts.model.prompt import VECTOR, Prompt
 from agent_tts.model.row_changes import Prefix, RowChanges
@@ -96,19 +96,19 @@ class FrameModel(nn.Module):
         self.ops = StepOps(self.talker.step, self.talker.prefill, None, self.predictor, draw)
 
     def init_state(
-        self, rows: int, positions: int, pages: int | None = None, page_positions: int = PAGE_POSITIONS
+        self, rows: int, positions: int, blocks: int | None = None, block_size: int = BLOCK_SIZE
     ) -> FrameState:
         """Empty rows. `positions` bounds prompt and frames of a request together; one more is the cache's padding position.
 
-        With a number of `pages` the rows share so many, of which one is nobody's, and have to be given them (`Pages`)
+        With a number of `blocks` the rows share so many, of which one is nobody's, and have to be given them (`BlockAllocator`)
         before they write there. Without, each has room for all its positions.
         """
         talker, weight = self.config.talker, self.talker.codec_head.weight
         device, dtype = weight.device, weight.dtype
-        if pages is None:
+        if blocks is None:
             cache = Cache.empty(talker, rows, positions + 1, device, dtype)
         else:
-            cache = Cache.paged(talker, rows, positions, pages, page_positions, device, dtype)
+            cache = Cache.paged(talker, rows, positions, blocks, block_size, device, dtype)
 
         def block(size: int, dtype: torch.dtype) -> Tensor:
             """Zeros [size, B], each line at a multiple of 16 bytes: kernels are compiled for such addresses."""

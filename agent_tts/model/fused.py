@@ -87,7 +87,7 @@ class _Queries:
     """Rows of a step that find their keys in the same way."""
 
     positions: Tensor  # int64[M]
-    block_table: Tensor  # int64[M, pages of a row]
+    block_table: Tensor  # int64[M, blocks of a row]
     scratch: Scratch
     attend: Callable[[Tensor, Tensor, Heads, Place, Scratch, Tensor, Tensor], None]
 

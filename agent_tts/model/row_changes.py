@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.frame_state import (
     COUNTS,
     FLAGS,
@@ -21,7 +22,6 @@ from agent_tts.model.frame_state import (
     WISHES,
     FrameState,
 )
-from agent_tts.model.pages import Pages
 from agent_tts.model.sampling import Sampling
 from agent_tts.model.upload import Writes
 
@@ -64,12 +64,12 @@ class RowChanges:
     The order of the stream is all the synchronisation there is: a step under way still finds what was there before.
 
     Args:
-        pages: of the cache, where rows share it.
+        allocator: of the blocks of the cache, where rows share it.
     """
 
-    def __init__(self, state: FrameState, pages: Pages | None = None) -> None:
+    def __init__(self, state: FrameState, allocator: BlockAllocator | None = None) -> None:
         self._state = state
-        self._pages = pages
+        self._allocator = allocator
         self._prefixes: dict[int, Prefix] = {}
         self._joins: dict[int, _Join] = {}
         self._texts: dict[int, _Text] = {}
@@ -127,12 +127,12 @@ class RowChanges:
         return list(joins)
 
     def _positions(self, row: int, prefix: Prefix) -> NDArray[np.int64]:
-        """Where a prefix goes, counted through all pages: int64[T]."""
+        """Where a prefix goes, counted through all blocks: int64[T]."""
         length = prefix.keys.shape[1]
-        if self._pages is not None:
-            return self._pages.positions(row, length)
+        if self._allocator is not None:
+            return self._allocator.positions(row, length)
         assert self._state.cache.plain, "only the pages know where its rows are"
-        return row * self._state.cache.page_positions + np.arange(length)
+        return row * self._state.cache.block_size + np.arange(length)
 
 
 def _write_prefixes(state: FrameState, keys: list[Tensor], values: list[Tensor], places: Tensor) -> None:

@@ -31,7 +31,7 @@ Compilation.wait = counted
 folder, paged = sys.argv[1], sys.argv[2] == "paged"
 qwen3 = Qwen3(models=(Checkpoint(source=folder),), positions=4_096, memory=0.08 if paged else 0.85)
 engine = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=folder + "/voices")), 32)
-assert any(model.pages for model in engine._models) == paged
+assert any(model.blocks for model in engine._models) == paged
 engine.close()
 print(len(before), *(file.name for kernel in set(cache.iterdir()) - before for file in kernel.iterdir()))
 """

@@ -53,8 +53,8 @@ def test_linear(rows: int, outputs: int, inputs: int, normed: bool, gated: bool,
 
 
 @torch.inference_mode()
-def test_a_talker_layers_attention_over_pages(model: SpeechModel) -> None:
-    """Lengths on both sides of every edge; pages in any order; and a row that pauses."""
+def test_a_talker_layers_attention_over_blocks(model: SpeechModel) -> None:
+    """Lengths on both sides of every edge; blocks in any order; and a row that pauses."""
     from agent_tts.model.fused import FusedTalker
     from agent_tts.model.kernels.attention import Place, Scratch, attend
 
@@ -65,12 +65,12 @@ def test_a_talker_layers_attention_over_pages(model: SpeechModel) -> None:
     positions[-1] = plain.padding_position
     plain.keys[0].normal_()
     plain.values[0].normal_()
-    pages = torch.randperm(rows * 32, device="cuda").view(rows, 32) + 1
+    blocks = torch.randperm(rows * 32, device="cuda").view(rows, 32) + 1
     paged = Cache.paged(config, rows, 1024, rows * 32 + 1, 32, positions.device, torch.bfloat16)
-    paged.block_table[:, :32] = pages
+    paged.block_table[:, :32] = blocks
     places = torch.where(positions == plain.padding_position, paged.padding_position, positions)
     for ours, theirs in ((paged.keys, plain.keys), (paged.values, plain.values)):
-        ours[0][pages] = theirs[0].view(rows, 32, 32, *theirs.shape[3:])
+        ours[0][blocks] = theirs[0].view(rows, 32, 32, *theirs.shape[3:])
 
     fused = FusedTalker(model.frame)
     layer, module, heads = fused.layers[0], cast(Layer, talker.layers[0]).self_attn, fused.heads
@@ -87,7 +87,7 @@ def test_a_talker_layers_attention_over_pages(model: SpeechModel) -> None:
         attend(layer.q_norm, layer.k_norm, heads, place, scratch, qkv, found)
         assert error(found[:-1], seen[0][:-1]) < 2 * ROUNDING
         assert not scratch.counters.any()
-    written = paged.keys[0][pages].flatten(1, 2)
+    written = paged.keys[0][blocks].flatten(1, 2)
     assert error(written[:-1], plain.keys[0][:-1]) < ROUNDING
     assert torch.equal(written[-1, :-1], plain.keys[0][-1, :-1])
 

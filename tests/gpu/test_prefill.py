@@ -57,8 +57,8 @@ def state_of(model: SpeechModel, *, paged: bool = True) -> SpeechState:
     state = model.init_state(ROWS, POSITIONS, ROWS * 33 if paged else None)
     frame, generator = state.frame, torch.Generator("cuda").manual_seed(1)
     if paged:
-        pages = torch.randperm(ROWS * 32, device="cuda", generator=generator).view(ROWS, 32)
-        frame.cache.block_table[:, :32] = pages + 1
+        blocks = torch.randperm(ROWS * 32, device="cuda", generator=generator).view(ROWS, 32)
+        frame.cache.block_table[:, :32] = blocks + 1
     for tensor in (frame.cache.keys, frame.cache.values, frame.feedback):
         tensor.copy_(torch.randn(tensor.shape, device="cuda", generator=generator))
     frame.position.fill_(500)

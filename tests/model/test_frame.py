@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.frame import Frame, FrameModel, PromptEntries
 from agent_tts.model.frame_state import FrameState
-from agent_tts.model.pages import Pages
 from agent_tts.model.prompt import Prompt, Reference, Speaker, Voice, build_prompt
 from agent_tts.model.row_changes import RowChanges
 from agent_tts.model.sampling import Sampling
@@ -54,7 +54,7 @@ def step(model: FrameModel, state: FrameState, *rows: int) -> Frame:
     return model.step(state, run)
 
 
-def tell(changed: RowChanges | Pages) -> list[int] | None:
+def tell(changed: RowChanges | BlockAllocator) -> list[int] | None:
     """Tells the device what has changed; of changes of rows, those that join by it."""
     joined = changed.collect(writes := Writes())
     writes.send(torch.device("cpu"))
@@ -364,7 +364,7 @@ class TestPrefill:
 
     def state(self, model: FrameModel, *, paged: bool) -> FrameState:
         """Everything is marked, so that what is written can be told."""
-        state = model.init_state(self.ROWS, 64, 80 if paged else None, page_positions=8)
+        state = model.init_state(self.ROWS, 64, 80 if paged else None, block_size=8)
         if paged:
             state.cache.block_table[:, :8] = torch.randperm(79)[: self.ROWS * 8].view(self.ROWS, 8) + 1
         state.cache.keys.fill_(9)

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.frame_state import FrameState
-from agent_tts.model.pages import Pages
 from agent_tts.model.row_changes import Prefix, RowChanges
 from agent_tts.model.sampling import Sampling
 from tests.model import tiny
@@ -44,17 +44,17 @@ def begin_with(changes: RowChanges, row: int, prefix: Prefix, sampling: Sampling
 
 
 @pytest.mark.parametrize("pages", [None, 100])
-def test_many_at_once_are_one_after_the_other(model: FrameModel, pages: int | None) -> None:
-    state = model.init_state(ROWS, 64, pages, page_positions=4)
-    given = None if pages is None else Pages(state.cache)
-    for length in range(4, 65, 4):  # so that no row's pages are next to each other
+def test_many_at_once_are_one_after_the_other(model: FrameModel, blocks: int | None) -> None:
+    state = model.init_state(ROWS, 64, blocks, block_size=4)
+    given = None if blocks is None else BlockAllocator(state.cache)
+    for length in range(4, 65, 4):  # so that no row's blocks are next to each other
         assert given is None or all(given.ensure(row, length) for row in range(ROWS))
     if given is not None:
         tell(given)
     prefix = spoken_before(model, state)
     again = copy.deepcopy(state)
     length = prefix.keys.shape[1]
-    assert length > 4  # more than a page
+    assert length > 4  # more than a block
     joining = (4, 1, 3)
 
     together = RowChanges(state, given)

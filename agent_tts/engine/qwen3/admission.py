@@ -16,8 +16,8 @@ from torch import Tensor
 
 from agent_tts.engine.qwen3.prefill import Part
 from agent_tts.engine.qwen3.prompt_queue import Limits, PromptQueue, Taken
+from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.codec_state import CodecState
-from agent_tts.model.pages import Pages
 from agent_tts.model.prompt import Prompt, Voice
 from agent_tts.model.row_changes import Prefix, RowChanges
 from agent_tts.model.sampling import Sampling
@@ -77,22 +77,22 @@ class Admission:
 
     Args:
         positions: that a row may have.
-        pages: of the cache, where rows share it.
+        allocator: of the blocks of the cache, where rows share it.
         limits: of the prompts that a step computes.
     """
 
     def __init__(
-        self, model: SpeechModel, state: SpeechState, positions: int, pages: Pages | None, limits: Limits
+        self, model: SpeechModel, state: SpeechState, positions: int, allocator: BlockAllocator | None, limits: Limits
     ) -> None:
         self._frame = model.frame
         self._codec = model.codec
         self._state = state
         self._positions = positions
-        self._pages = pages
+        self._allocator = allocator
         self._queue: PromptQueue[_Joining] = PromptQueue(limits)
         # What the step computes that is being launched.
         self._taken: list[Taken[_Joining]] = []
-        self._changes = RowChanges(state.frame, pages)
+        self._changes = RowChanges(state.frame, allocator)
         # The last prompt of each row, until the row is released.
         self._joining: dict[int, _Joining] = {}
         # What rows that are about to join go on from in the codec; the others start a stream.
@@ -140,7 +140,7 @@ class Admission:
 
     def reserve(self, row: int, positions: int) -> bool:
         """Whether a row may use so many positions of the cache; False when the others have taken what there is."""
-        return self._pages is None or self._pages.ensure(row, positions)
+        return self._allocator is None or self._allocator.ensure(row, positions)
 
     def release(self, row: int) -> None:
         """Nobody uses the row until it is joined again."""
@@ -148,8 +148,8 @@ class Admission:
             self._queue.drop(joining)
         self._changes.forget(row)
         self._codecs.pop(row, None)
-        if self._pages:
-            self._pages.release(row)
+        if self._allocator:
+            self._allocator.release(row)
 
     @property
     def has_prompts(self) -> bool:
@@ -159,8 +159,8 @@ class Admission:
     def update(self) -> bool:
         """Tell the device what rows want, ahead of a step and without waiting; whether it has prompts to compute."""
         writes = Writes()
-        if self._pages:
-            self._pages.collect(writes)
+        if self._allocator:
+            self._allocator.collect(writes)
         if rows := self._changes.collect(writes):
             writes.add(partial(self._codec.reset, self._state.codec), np.array(rows, np.int64))
         writes.send(self._state.frame.ended.device)

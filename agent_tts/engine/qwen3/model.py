@@ -20,13 +20,13 @@ from agent_tts.engine.qwen3.graphs import FrameGraphs, Launched, batch_sizes, mo
 from agent_tts.events import VoiceKind
 from agent_tts.model import codec as codec_module
 from agent_tts.model.acceleration import accelerate, can_fuse
+from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.codec import Codec
 from agent_tts.model.codec_state import CodecState
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
-from agent_tts.model.layers import PAGE_POSITIONS
-from agent_tts.model.pages import Pages
+from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import Position, Prompt, Reference, Voice
 from agent_tts.model.sampling import Sampling
 from agent_tts.model.speech import SpeechModel, SpeechState
@@ -71,8 +71,8 @@ class Qwen3Model:
             raise CheckpointError("vocab.json: more tokens than the model has embeddings for")
         self.rows = rows
         self.positions = positions
-        # Pages of the cache that the rows share; None gives each row all its positions. Set before it is loaded.
-        self.pages: int | None = None
+        # BlockAllocator of the cache that the rows share; None gives each row all its positions. Set before it is loaded.
+        self.blocks: int | None = None
         self.device = device
         self.dtype = dtype
         self._graphs = graphs
@@ -116,15 +116,15 @@ class Qwen3Model:
         return sum(plan.nbytes for plan in self._plans)
 
     @property
-    def page_bytes(self) -> int:
-        """Memory of one page of the cache on the device."""
-        return PAGE_POSITIONS * self._position_bytes
+    def block_bytes(self) -> int:
+        """Memory of one block of the cache on the device."""
+        return BLOCK_SIZE * self._position_bytes
 
     @property
     def cache_bytes(self) -> int:
         """Memory of the cache on the device."""
-        if self.pages is not None:
-            return self.pages * self.page_bytes
+        if self.blocks is not None:
+            return self.blocks * self.block_bytes
         return rows_of_state(self.rows, self.device) * (self.positions + 1) * self._position_bytes
 
     @property
@@ -147,11 +147,11 @@ class Qwen3Model:
             logger.info("{}: loaded on {} as {}", self.name, self.device, _name_of(self.dtype))
             model = SpeechModel(self._frame, self._codec)
             fused = accelerate(model)
-            state = model.init_state(rows_of_state(self.rows, self.device), self.positions, self.pages)
+            state = model.init_state(rows_of_state(self.rows, self.device), self.positions, self.blocks)
             times.append(time.monotonic())
             compilation.wait(self._tell_compiled)
             times.append(time.monotonic())
-        pages = Pages(state.frame.cache) if self.pages is not None else None
+        blocks = BlockAllocator(state.frame.cache) if self.blocks is not None else None
         captured = self._graphs and self.device.type == "cuda"
         if captured:
             logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if fused else "")
@@ -163,7 +163,7 @@ class Qwen3Model:
             beside=not self._one_size,
             progress=self._tell,
         )
-        admission = Admission(model, state, self.positions, pages, runner.limits)
+        admission = Admission(model, state, self.positions, blocks, runner.limits)
         times.append(time.monotonic())
         spans = [after - before for before, after in pairwise(times)]
         logger.info("{}: weights {:.1f} s, then kernels {:.1f} s, capture {:.1f} s", self.name, *spans)
@@ -180,7 +180,7 @@ class Qwen3Model:
             dtype=_name_of(self.dtype),
             codec_dtype=_name_of(self._codec_dtype),
             positions=self.positions,
-            paged=self.pages is not None,
+            paged=self.blocks is not None,
             sizes=self.sizes,
             beside=not self._one_size,
             capability=torch.cuda.get_device_capability(self.device),
@@ -244,9 +244,9 @@ class Qwen3Model:
     def wipe(self, row: int) -> None:
         """Overwrite all that a row holds. A mask hides numbers from later owners, but a masked NaN is still NaN."""
         state = self._loaded.state
-        pages = state.frame.cache.block_table[row]
+        blocks = state.frame.cache.block_table[row]
         for cache in (state.frame.cache.keys, state.frame.cache.values):
-            cache[:, pages] = 0
+            cache[:, blocks] = 0
         for ring in (state.codec.keys, state.codec.values):
             ring[:, row] = 0
 

@@ -3,7 +3,7 @@
 A row's cache is read to its true length, which the device knows and the host need not. Long rows are read by several
 programs at once; the last of them to finish puts the parts together, always in the same order.
 
-The cache is pages: position p of row r is place p % size of page table[r, p // size]. One page a row is a plain cache.
+The cache is blocks: position p of row r is place p % size of block table[r, p // size]. One block a row is a plain cache.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def _turned(x, heads, weight, cos, sin, eps, HALF: tl.constexpr, DIM: tl.constex
 
 
 @triton.jit
-def _places(pages, positions, end, page_stride, stride, SIZE: tl.constexpr):
+def _places(blocks, positions, end, block_stride, stride, SIZE: tl.constexpr):
     """Where positions are in the cache, in elements; anywhere from `end` on."""
-    page = tl.load(pages + positions // SIZE, mask=positions < end, other=0)
-    return page * page_stride + (positions % SIZE) * stride
+    block = tl.load(blocks + positions // SIZE, mask=positions < end, other=0)
+    return block * block_stride + (positions % SIZE) * stride
 
 
 @triton.jit
@@ -67,17 +67,17 @@ def _write(
     k_norm,  # [DIM]
     rope,  # [S, 2, HALF]: cosine and sine
     positions,  # int64[B]; the padding position for what is to leave no trace
-    keys,  # [pages, SIZE, PAIRS, DIM]
+    keys,  # [blocks, SIZE, PAIRS, DIM]
     values,
-    block_table,  # int64[B, PAGES]
+    block_table,  # int64[B, BLOCKS]
     eps,
     padding_position,
-    page_stride,  # elements from page to page
+    block_stride,  # elements from block to block
     HEADS: tl.constexpr,
     PAIRS: tl.constexpr,
     DIM: tl.constexpr,
     SIZE: tl.constexpr,
-    PAGES: tl.constexpr,
+    BLOCKS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     row, pair = tl.program_id(0), tl.program_id(1)
@@ -90,7 +90,7 @@ def _write(
     cos, sin = tl.load(rope + position * DIM + half), tl.load(rope + position * DIM + HALF + half)
     x = qkv + row * (HEADS + 2 * PAIRS) * DIM
     at = _places(
-        block_table + row * PAGES, position + tl.arange(0, 1), padding_position, page_stride, PAIRS * DIM, SIZE
+        block_table + row * BLOCKS, position + tl.arange(0, 1), padding_position, block_stride, PAIRS * DIM, SIZE
     )
     _keep(x, pair * DIM + at, keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM)
 
@@ -102,22 +102,22 @@ def _attend(
     k_norm,  # [DIM]
     rope,  # [S, 2, HALF]: cosine and sine
     positions,  # int64[B]; the padding position for a row that pauses
-    keys,  # [pages, SIZE, PAIRS, DIM]
+    keys,  # [blocks, SIZE, PAIRS, DIM]
     values,
-    block_table,  # int64[B, PAGES]
+    block_table,  # int64[B, BLOCKS]
     out,  # [B, HEADS DIM]
     parts,  # float32[B, PAIRS, splits, GROUP, DIM]: sums over a split, not yet divided
     tops,  # float32[B, PAIRS, splits, GROUP, 2]: the split's largest logit, and the sum of the powers
     counters,  # int32[B, PAIRS]: splits done; zero before and after
     eps,
     padding_position,
-    page_stride,  # elements from page to page
+    block_stride,  # elements from block to block
     scale,
     HEADS: tl.constexpr,
     PAIRS: tl.constexpr,
     DIM: tl.constexpr,
     SIZE: tl.constexpr,
-    PAGES: tl.constexpr,
+    BLOCKS: tl.constexpr,
     SPLIT: tl.constexpr,  # positions
     SPLITS: tl.constexpr,  # as many as the longest row has
     TILE: tl.constexpr,
@@ -139,7 +139,7 @@ def _attend(
     cache = pair * DIM
     end = tl.minimum(begin + SPLIT, length)
     if SPLIT == TILE:  # read while the kernel before still runs
-        at = cache + _places(block_table + row * PAGES, begin + tile, end, page_stride, PAIRS * DIM, SIZE)
+        at = cache + _places(block_table + row * BLOCKS, begin + tile, end, block_stride, PAIRS * DIM, SIZE)
         ok = (begin + tile < end)[:, None]
         k_low = tl.load(keys + at[:, None] + half[None, :], mask=ok, other=0)
         k_high = tl.load(keys + at[:, None] + HALF + half[None, :], mask=ok, other=0)
@@ -156,7 +156,7 @@ def _attend(
     acc = tl.zeros((16, DIM), tl.float32)
     if last:
         to = cache + _places(
-            block_table + row * PAGES, position + tl.arange(0, 1), padding_position, page_stride, PAIRS * DIM, SIZE
+            block_table + row * BLOCKS, position + tl.arange(0, 1), padding_position, block_stride, PAIRS * DIM, SIZE
         )
         new_low, new_high, new_value = _keep(x, to, keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM)
         top = tl.sum(q_low.to(tl.float32) * new_low.to(tl.float32), 1)
@@ -166,7 +166,7 @@ def _attend(
     for start in range(begin, end, TILE):
         p = start + tile
         if SPLIT != TILE:
-            at = cache + _places(block_table + row * PAGES, p, end, page_stride, PAIRS * DIM, SIZE)
+            at = cache + _places(block_table + row * BLOCKS, p, end, block_stride, PAIRS * DIM, SIZE)
             ok = (p < end)[:, None]
             k_low = tl.load(keys + at[:, None] + half[None, :], mask=ok, other=0)
             k_high = tl.load(keys + at[:, None] + HALF + half[None, :], mask=ok, other=0)
@@ -313,9 +313,9 @@ class Place:
     """Where the positions of a step are in one layer of a cache."""
 
     positions: Tensor  # int64[B]
-    keys: Tensor  # [pages, size, pairs, dim]; a page is contiguous
+    keys: Tensor  # [blocks, size, pairs, dim]; a block is contiguous
     values: Tensor
-    block_table: Tensor  # int64[B, pages of a row]
+    block_table: Tensor  # int64[B, blocks of a row]
     padding_position: int
 
 

@@ -604,35 +604,35 @@ def test_a_full_cache_ends_the_stream(checkpoint: Checkpoints) -> None:
 
 
 class TestSharedCache:
-    """Where memory is short, slots share pages of the cache."""
+    """Where memory is short, slots share blocks of the cache."""
 
     @pytest.fixture
-    def pages(self, monkeypatch: pytest.MonkeyPatch, ending: Checkpoints) -> Callable[[int], None]:
-        """Leaves as much memory as so many pages take."""
+    def blocks(self, monkeypatch: pytest.MonkeyPatch, ending: Checkpoints) -> Callable[[int], None]:
+        """Leaves as much memory as so many blocks take."""
 
         def leave(count: int) -> None:
             with engine(ending("custom_voice")) as plenty:
                 model = plenty._models[0]
                 fixed = model.weight_bytes + model.codec_bytes
-                free = math.ceil((fixed + (count + 0.5) * model.page_bytes) / Qwen3().memory)
+                free = math.ceil((fixed + (count + 0.5) * model.block_bytes) / Qwen3().memory)
             monkeypatch.setattr(qwen3_loading, "free_bytes", lambda device: free)
 
         return leave
 
-    def test_it_sounds_the_same(self, ryan: Qwen3Engine, pages: Callable[[int], None], ending: Checkpoints) -> None:
-        pages(20)
+    def test_it_sounds_the_same(self, ryan: Qwen3Engine, blocks: Callable[[int], None], ending: Checkpoints) -> None:
+        blocks(20)
         scripts = {slot: Script([TEXT], replace(RYAN, voice=voice)) for slot, voice in enumerate(("ryan", "sohee"))}
         with engine(ending("custom_voice")) as shared:
-            assert shared._models[0].pages == 20
-            for _ in range(3):  # pages go from row to row
+            assert shared._models[0].blocks == 20
+            for _ in range(3):  # blocks go from row to row
                 for slot, spoken in speak_all(shared, scripts).items():
                     assert np.array_equal(spoken.pcm, speak(ryan, TEXT, options=scripts[slot].options, slot=slot).pcm)
 
     def test_who_waits_for_room_does_not_stop_who_has_it(
-        self, pages: Callable[[int], None], ending: Checkpoints
+        self, blocks: Callable[[int], None], ending: Checkpoints
     ) -> None:
         """Four slots share a cache for two; a step may have two of them, as it may have 256 of 512 on a GPU."""
-        pages(5)
+        blocks(5)
         with engine(ending("custom_voice"), positions=64) as shared:
             loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, sizes=(2,), window_frames=1_000)))
             for stream in range(1, 5):
@@ -648,9 +648,9 @@ class TestSharedCache:
         assert sorted(over) == [1, 2, 3, 4]
 
     def test_a_stream_waits_for_room_and_gets_what_others_give_back(
-        self, pages: Callable[[int], None], ending: Checkpoints
+        self, blocks: Callable[[int], None], ending: Checkpoints
     ) -> None:
-        pages(16)
+        blocks(16)
         with engine(ending("custom_voice")) as shared:
             shared.step([StartRequest(0, 1, RYAN), AddText(0, TEXT)], [0])
             assert any(isinstance(one, FrameOutput) for one in shared.step([], [0]))

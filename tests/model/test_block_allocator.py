@@ -1,12 +1,12 @@
-"""Rows take pages as they grow, and the next owner gets them."""
+"""Rows take blocks as they grow, and the next owner gets them."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.layers import Cache
-from agent_tts.model.pages import Pages
 from agent_tts.model.sampling import Sampling
 from tests.model import tiny
 from tests.model.test_frame import prompt_of, said, step, tell
@@ -16,19 +16,19 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def cache() -> Cache:
-    """Two rows of 20 positions, and five pages of 4 for both."""
+    """Two rows of 20 positions, and five blocks of 4 for both."""
     config = tiny.config("custom_voice").talker
-    return Cache.paged(config, rows=2, positions=20, pages=6, size=4, device=CPU, dtype=torch.float32)
+    return Cache.paged(config, rows=2, positions=20, blocks=6, size=4, device=CPU, dtype=torch.float32)
 
 
-def test_nobody_shares_a_page(cache: Cache) -> None:
-    pages = Pages(cache)
-    assert pages.ensure(0, 5)
-    assert pages.ensure(1, 4)
-    assert pages.ensure(0, 8)  # it has them
-    assert pages.ensure(0, 9)
-    assert not pages.ensure(0, 17)  # one is left
-    tell(pages)
+def test_no_two_rows_share_a_block(cache: Cache) -> None:
+    blocks = BlockAllocator(cache)
+    assert blocks.ensure(0, 5)
+    assert blocks.ensure(1, 4)
+    assert blocks.ensure(0, 8)  # it has them
+    assert blocks.ensure(0, 9)
+    assert not blocks.ensure(0, 17)  # one is left
+    tell(blocks)
     given = [*cache.block_table[0, :3].tolist(), *cache.block_table[1, :1].tolist()]
     assert len(set(given)) == 4
     assert 0 not in given
@@ -37,51 +37,51 @@ def test_nobody_shares_a_page(cache: Cache) -> None:
 
 
 def test_more_than_there_is_changes_nothing(cache: Cache) -> None:
-    pages = Pages(cache)
-    assert pages.ensure(0, 12)
-    tell(pages)
+    blocks = BlockAllocator(cache)
+    assert blocks.ensure(0, 12)
+    tell(blocks)
     before = cache.block_table.clone()
-    assert not pages.ensure(1, 9)
-    tell(pages)
+    assert not blocks.ensure(1, 9)
+    tell(blocks)
     assert torch.equal(cache.block_table, before)
-    assert pages.ensure(1, 8)
+    assert blocks.ensure(1, 8)
 
 
-def test_pages_come_back_with_the_row(cache: Cache) -> None:
-    pages = Pages(cache)
-    assert pages.ensure(0, 20)
-    tell(pages)
-    pages.release(0)
+def test_blocks_come_back_with_the_row(cache: Cache) -> None:
+    blocks = BlockAllocator(cache)
+    assert blocks.ensure(0, 20)
+    tell(blocks)
+    blocks.release(0)
     assert cache.block_table[0].any()  # a step that is under way still needs it
-    tell(pages)
+    tell(blocks)
     assert not cache.block_table.any()
-    assert pages.ensure(1, 20)
-    tell(pages)
+    assert blocks.ensure(1, 20)
+    tell(blocks)
     assert cache.block_table[1, :5].all()
     assert cache.block_table[1, -1] == 0  # the padding position stays nobody's
     with pytest.raises(ValueError, match="at most 20 positions"):
-        pages.ensure(1, 21)
+        blocks.ensure(1, 21)
 
 
-def test_a_request_says_the_same_over_pages() -> None:
-    """Rows that grow page by page, beside each other, over what others left."""
+def test_a_request_says_the_same_over_blocks() -> None:
+    """Rows that grow block by block, beside each other, over what others left."""
     model = tiny.models("custom_voice")[1]
     plain = model.init_state(rows=2, positions=64)
-    paged = model.init_state(rows=2, positions=64, pages=12, page_positions=8)
+    paged = model.init_state(rows=2, positions=64, blocks=12, block_size=8)
     paged.cache.keys.fill_(9)
     paged.cache.values.fill_(9)
-    pages = Pages(paged.cache)
+    blocks = BlockAllocator(paged.cache)
     prompt = prompt_of(model)
     for row in range(2):
-        assert pages.ensure(row, len(prompt.prefix))
-        tell(pages)
+        assert blocks.ensure(row, len(prompt.prefix))
+        tell(blocks)
         for state in (plain, paged):
             model.join(state, row, prompt, Sampling(seed=row))
     found, expected = [], []
     for frame in range(12):
         for row in range(2):
-            assert pages.ensure(row, len(prompt.prefix) + frame + 1)
-        tell(pages)
+            assert blocks.ensure(row, len(prompt.prefix) + frame + 1)
+        tell(blocks)
         found.append(step(model, paged, 0, 1))
         expected.append(step(model, plain, 0, 1))
     for row in range(2):
