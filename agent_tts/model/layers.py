@@ -51,12 +51,12 @@ class Cache:
     keys: Tensor  # [layers, blocks, size, key/value heads, head_dim], rotated
     values: Tensor  # same shape
     block_table: Tensor  # int64[B, blocks of a row]
-    plain: bool  # block r is row r, all of it
+    contiguous: bool  # block r is row r, all of it
 
     @staticmethod
     def empty(shape: TransformerShape, rows: int, positions: int, device: torch.device, dtype: torch.dtype) -> Cache:
         """A block for each row, as long as the row, the padding position included."""
-        return Cache._of(shape, torch.arange(rows, device=device)[:, None], rows, positions, dtype, plain=True)
+        return Cache._of(shape, torch.arange(rows, device=device)[:, None], rows, positions, dtype, contiguous=True)
 
     @staticmethod
     def paged(
@@ -73,15 +73,15 @@ class Cache:
         Block 0 is nobody's: the last of each table, with the padding position, and all that a row has not been given.
         """
         block_table = torch.zeros(rows, -(-positions // size) + 1, dtype=torch.int64, device=device)
-        return Cache._of(shape, block_table, blocks, size, dtype, plain=False)
+        return Cache._of(shape, block_table, blocks, size, dtype, contiguous=False)
 
     @staticmethod
     def _of(
-        shape: TransformerShape, block_table: Tensor, blocks: int, size: int, dtype: torch.dtype, *, plain: bool
+        shape: TransformerShape, block_table: Tensor, blocks: int, size: int, dtype: torch.dtype, *, contiguous: bool
     ) -> Cache:
         extent = (shape.num_hidden_layers, blocks, size, shape.num_key_value_heads, shape.head_dim)
         keys, values = (torch.zeros(extent, device=block_table.device, dtype=dtype) for _ in range(2))
-        return Cache(keys, values, block_table, plain)
+        return Cache(keys, values, block_table, contiguous)
 
     @property
     def block_size(self) -> int:
@@ -91,7 +91,7 @@ class Cache:
     @property
     def padding_position(self) -> int:
         size = self.block_size
-        return size - 1 if self.plain else (self.block_table.shape[1] - 1) * size
+        return size - 1 if self.contiguous else (self.block_table.shape[1] - 1) * size
 
     def first(self, rows: int) -> Cache:
         """The first rows, over the same blocks."""
@@ -268,7 +268,7 @@ class Transformer(nn.Module):
         """
         block_table = cache.block_table if rows is None else cache.block_table[rows]
         size, seen = cache.block_size, positions.shape[1] if span is None else span
-        read = None if span is None or (rows is None and cache.plain) else block_table[:, : -(-span // size)]
+        read = None if span is None or (rows is None and cache.contiguous) else block_table[:, : -(-span // size)]
         mask = torch.arange(seen, device=positions.device) <= positions[..., None]
         cos, sin = self.rope(positions, cache.keys.dtype)
         return Window(block_table.gather(1, positions // size), positions % size, read, span, cos, sin, mask[:, None])

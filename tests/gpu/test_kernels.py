@@ -61,15 +61,15 @@ def test_a_talker_layers_attention_over_blocks(model: SpeechModel) -> None:
     talker, config = model.frame.talker, model.frame.config.talker
     positions = torch.tensor([0, 1, 63, 64, 65, 511, 512, 700, 1022, 0], device="cuda")
     rows = len(positions)
-    plain = Cache.empty(config, rows, 1024, positions.device, torch.bfloat16)
-    positions[-1] = plain.padding_position
-    plain.keys[0].normal_()
-    plain.values[0].normal_()
+    contiguous = Cache.empty(config, rows, 1024, positions.device, torch.bfloat16)
+    positions[-1] = contiguous.padding_position
+    contiguous.keys[0].normal_()
+    contiguous.values[0].normal_()
     blocks = torch.randperm(rows * 32, device="cuda").view(rows, 32) + 1
     paged = Cache.paged(config, rows, 1024, rows * 32 + 1, 32, positions.device, torch.bfloat16)
     paged.block_table[:, :32] = blocks
-    places = torch.where(positions == plain.padding_position, paged.padding_position, positions)
-    for ours, theirs in ((paged.keys, plain.keys), (paged.values, plain.values)):
+    places = torch.where(positions == contiguous.padding_position, paged.padding_position, positions)
+    for ours, theirs in ((paged.keys, contiguous.keys), (paged.values, contiguous.values)):
         ours[0][blocks] = theirs[0].view(rows, 32, 32, *theirs.shape[3:])
 
     fused = FusedTalker(model.frame)
@@ -78,7 +78,12 @@ def test_a_talker_layers_attention_over_blocks(model: SpeechModel) -> None:
     qkv = x @ layer.qkv.T
     seen: list[Tensor] = []
     hook = module.o_proj.register_forward_pre_hook(lambda _, args: seen.append(args[0][:, 0]))
-    module(x[:, None], plain.keys[0], plain.values[0], talker.window(positions[:, None], plain.padding_position, plain))
+    module(
+        x[:, None],
+        contiguous.keys[0],
+        contiguous.values[0],
+        talker.window(positions[:, None], contiguous.padding_position, contiguous),
+    )
     hook.remove()
     for split in (64, 128, 1024):
         scratch = Scratch.empty(rows, paged.padding_position + 1, heads, positions.device, split=split)
@@ -88,8 +93,8 @@ def test_a_talker_layers_attention_over_blocks(model: SpeechModel) -> None:
         assert error(found[:-1], seen[0][:-1]) < 2 * ROUNDING
         assert not scratch.counters.any()
     written = paged.keys[0][blocks].flatten(1, 2)
-    assert error(written[:-1], plain.keys[0][:-1]) < ROUNDING
-    assert torch.equal(written[-1, :-1], plain.keys[0][-1, :-1])
+    assert error(written[:-1], contiguous.keys[0][:-1]) < ROUNDING
+    assert torch.equal(written[-1, :-1], contiguous.keys[0][-1, :-1])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

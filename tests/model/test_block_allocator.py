@@ -66,7 +66,7 @@ def test_blocks_come_back_with_the_row(cache: Cache) -> None:
 def test_a_request_says_the_same_over_blocks() -> None:
     """Rows that grow block by block, beside each other, over what others left."""
     model = tiny.models("custom_voice")[1]
-    plain = model.init_state(rows=2, positions=64)
+    contiguous = model.init_state(rows=2, positions=64)
     paged = model.init_state(rows=2, positions=64, blocks=12, block_size=8)
     paged.cache.keys.fill_(9)
     paged.cache.values.fill_(9)
@@ -75,7 +75,7 @@ def test_a_request_says_the_same_over_blocks() -> None:
     for row in range(2):
         assert blocks.ensure(row, len(prompt.prefix))
         tell(blocks)
-        for state in (plain, paged):
+        for state in (contiguous, paged):
             model.join(state, row, prompt, Sampling(seed=row))
     found, expected = [], []
     for frame in range(12):
@@ -83,7 +83,7 @@ def test_a_request_says_the_same_over_blocks() -> None:
             assert blocks.ensure(row, len(prompt.prefix) + frame + 1)
         tell(blocks)
         found.append(step(model, paged, 0, 1))
-        expected.append(step(model, plain, 0, 1))
+        expected.append(step(model, contiguous, 0, 1))
     for row in range(2):
         assert torch.equal(said(found, row), said(expected, row))
     assert len(said(found)) > 8
