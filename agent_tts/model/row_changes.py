@@ -131,7 +131,7 @@ class RowChanges:
         length = prefix.keys.shape[1]
         if self._allocator is not None:
             return self._allocator.positions(row, length)
-        assert self._state.cache.contiguous, "only the pages know where its rows are"
+        assert self._state.cache.contiguous, "only the allocator knows where its rows are"
         return row * self._state.cache.block_size + np.arange(length)
 
 

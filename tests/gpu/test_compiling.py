@@ -38,7 +38,7 @@ print(len(before), *(file.name for kernel in set(cache.iterdir()) - before for f
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("memory", ["plain", "paged"])
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
 def test_a_first_start_finds_all_its_kernels(tmp_path: Path, memory: str) -> None:
     write(tmp_path / "0.6B", size="0.6B")
     environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path / "cache")}

@@ -43,7 +43,7 @@ def begin_with(changes: RowChanges, row: int, prefix: Prefix, sampling: Sampling
     changes.join(row, prefix.keys.shape[1], sampling, prefix.start)
 
 
-@pytest.mark.parametrize("pages", [None, 100])
+@pytest.mark.parametrize("blocks", [None, 100])
 def test_many_at_once_are_one_after_the_other(model: FrameModel, blocks: int | None) -> None:
     state = model.init_state(ROWS, 64, blocks, block_size=4)
     given = None if blocks is None else BlockAllocator(state.cache)
