@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from agent_tts.model.config import ModelConfig
-from agent_tts.model.frame_state import COUNTS, FLAGS, WISHES, FrameState
+from agent_tts.model.frame_state import COUNTS, FLAGS, SAMPLING_PARAMS, FrameState
 from agent_tts.model.layers import BLOCK_SIZE, Cache
 from agent_tts.model.predictor import Draw, Predictor, PredictorState
 from agent_tts.model.prompt import VECTOR, Prompt
 from agent_tts.model.row_changes import Prefix, RowChanges
-from agent_tts.model.sampling import Sampling, Warp, draw, forbid, penalise
+from agent_tts.model.sampling import SamplingParams, Warp, draw, forbid, penalise
 from agent_tts.model.talker import PromptPositions, Talker
 from agent_tts.model.upload import Writes, staged
 
@@ -118,14 +118,14 @@ class FrameModel(nn.Module):
             cache=cache,
             scratch=self.predictor.init_state(rows, device, dtype),
             counts=block(COUNTS, torch.int64),
-            wishes=block(WISHES, torch.float32),
+            sampling_params=block(SAMPLING_PARAMS, torch.float32),
             flags=block(FLAGS, torch.bool),
             feedback=torch.zeros(rows, talker.hidden_size, device=device, dtype=dtype),
             text=torch.zeros(rows, positions, device=device, dtype=torch.int64),
             seen=torch.zeros(rows, talker.vocab_size, device=device, dtype=torch.bool),
             text_lengths=[0] * rows,
         )
-        state.wishes.fill_(1)  # what a row without an owner computes with is a number
+        state.sampling_params.fill_(1)  # what a row without an owner computes with is a number
         state.ended.fill_(True)
         return state
 
@@ -143,7 +143,7 @@ class FrameModel(nn.Module):
 
     @torch.inference_mode()
     def join(
-        self, state: FrameState, row: int, prompt: Prompt, sampling: Sampling, vector: Tensor | None = None
+        self, state: FrameState, row: int, prompt: Prompt, sampling: SamplingParams, vector: Tensor | None = None
     ) -> None:
         """Gives one row to a request, prompt and text, whoever had it before.
 

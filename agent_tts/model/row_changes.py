@@ -17,12 +17,12 @@ from agent_tts.model.frame_state import (
     FLAGS,
     POSITION,
     SAMPLING,
+    SAMPLING_PARAMS,
     TEXT_COMPLETE,
     TEXT_LENGTH,
-    WISHES,
     FrameState,
 )
-from agent_tts.model.sampling import Sampling
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.upload import Writes
 
 
@@ -40,7 +40,7 @@ class _Join:
     """A row that is given to a request."""
 
     positions: int  # length of the prompt's prefix
-    sampling: Sampling
+    sampling: SamplingParams
     start: Tensor  # [H]: codec side of the first frame step
 
 
@@ -78,7 +78,7 @@ class RowChanges:
         """Puts the beginning of a prompt into a row."""
         self._prefixes[row] = prefix
 
-    def join(self, row: int, positions: int, sampling: Sampling, start: Tensor) -> None:
+    def join(self, row: int, positions: int, sampling: SamplingParams, start: Tensor) -> None:
         """Gives a row to a request, with no text yet; whatever the former owner left is forgotten.
 
         Args:
@@ -140,10 +140,10 @@ def _write_prefixes(state: FrameState, keys: list[Tensor], values: list[Tensor],
 
 
 def _write_joins(
-    state: FrameState, starts: list[Tensor], rows: Tensor, counts: Tensor, wishes: Tensor, flags: Tensor
+    state: FrameState, starts: list[Tensor], rows: Tensor, counts: Tensor, sampling_params: Tensor, flags: Tensor
 ) -> None:
     state.counts.index_copy_(1, rows, counts)
-    state.wishes.index_copy_(1, rows, wishes.view(torch.float32)[:, ::2])
+    state.sampling_params.index_copy_(1, rows, sampling_params.view(torch.float32)[:, ::2])
     state.flags.index_copy_(1, rows, flags.view(torch.bool)[:, ::8])
     state.seen.index_fill_(0, rows, False)
     state.feedback.index_copy_(0, rows, torch.stack(starts))
@@ -160,16 +160,16 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def _join_numbers(joins: Mapping[int, _Join], texts: Mapping[int, _Text]) -> list[NDArray[np.int64]]:
-    """Counts [COUNTS, n], the bits of the wishes [WISHES, n], flags [FLAGS, n]; with the text that is there."""
+    """Counts [COUNTS, n], the bits of the sampling params [SAMPLING_PARAMS, n], flags [FLAGS, n]; with the text that is there."""
     counts = np.zeros((COUNTS, len(joins)), np.int64)
-    wishes = np.zeros((WISHES, len(joins)), np.int64)
+    sampling_params = np.zeros((SAMPLING_PARAMS, len(joins)), np.int64)
     flags = np.zeros((FLAGS, len(joins)), np.int64)
     for index, (row, join) in enumerate(joins.items()):
         counts[POSITION, index] = join.positions
-        counts[SAMPLING:, index], wishes.view(np.float32)[:, 2 * index] = join.sampling.numbers()
+        counts[SAMPLING:, index], sampling_params.view(np.float32)[:, 2 * index] = join.sampling.numbers()
         if text := texts.get(row):
             counts[TEXT_LENGTH, index], flags[TEXT_COMPLETE, index] = text.end, text.complete
-    return [counts, wishes, flags]
+    return [counts, sampling_params, flags]
 
 
 def _token_numbers(texts: Mapping[int, _Text], size: int) -> list[NDArray[np.int64]]:

@@ -7,7 +7,7 @@ import torch
 
 from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.layers import Cache
-from agent_tts.model.sampling import Sampling
+from agent_tts.model.sampling import SamplingParams
 from tests.model import tiny
 from tests.model.test_frame import prompt_of, said, step, tell
 
@@ -76,7 +76,7 @@ def test_a_request_says_the_same_over_blocks() -> None:
         assert blocks.ensure(row, len(prompt.prefix))
         tell(blocks)
         for state in (contiguous, paged):
-            model.join(state, row, prompt, Sampling(seed=row))
+            model.join(state, row, prompt, SamplingParams(seed=row))
     found, expected = [], []
     for frame in range(12):
         for row in range(2):

@@ -20,11 +20,11 @@ from agent_tts.model.frame import Frame, FrameModel, PromptEntries
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.prompt import Prompt, Reference, Speaker, Voice, build_prompt
 from agent_tts.model.row_changes import RowChanges
-from agent_tts.model.sampling import Sampling
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.upload import Writes
 from tests.model import tiny
 
-GREEDY = Sampling(temperature=0, predictor_temperature=0)
+GREEDY = SamplingParams(temperature=0, predictor_temperature=0)
 TTS_EOS = 151673
 FRAMES = 10
 RYAN = Voice("ryan")
@@ -74,7 +74,11 @@ def said(frames: list[Frame], row: int = 0) -> Tensor:
 
 
 def speak(
-    model: FrameModel, prompt: Prompt, sampling: Sampling = GREEDY, vector: Tensor | None = None, frames: int = FRAMES
+    model: FrameModel,
+    prompt: Prompt,
+    sampling: SamplingParams = GREEDY,
+    vector: Tensor | None = None,
+    frames: int = FRAMES,
 ) -> Tensor:
     """Codes of one request alone: int64[<= frames, 16]."""
     state = model.init_state(rows=1, positions=64)
@@ -260,12 +264,15 @@ class TestText:
             add_text(state, 0, [5] * 16, complete=True)
 
 
-def requests(model: FrameModel) -> list[tuple[Prompt, Sampling]]:
+def requests(model: FrameModel) -> list[tuple[Prompt, SamplingParams]]:
     """Three requests that differ in everything, drawn with noise."""
     return [
-        (prompt_of(model, Voice("ryan"), language="english"), Sampling(seed=1)),
-        (prompt_of(model, Voice("eric"), text=tiny.TEXT[:3], instruct=tiny.INSTRUCT), Sampling(seed=-2, top_k=5)),
-        (prompt_of(model, Voice("serena"), streaming=False), Sampling(seed=2**64 - 3, top_p=0.8, temperature=1.3)),
+        (prompt_of(model, Voice("ryan"), language="english"), SamplingParams(seed=1)),
+        (prompt_of(model, Voice("eric"), text=tiny.TEXT[:3], instruct=tiny.INSTRUCT), SamplingParams(seed=-2, top_k=5)),
+        (
+            prompt_of(model, Voice("serena"), streaming=False),
+            SamplingParams(seed=2**64 - 3, top_p=0.8, temperature=1.3),
+        ),
     ]
 
 
@@ -448,7 +455,7 @@ class TestStep:
 
     def test_reads_what_rows_want_where_kernels_are_compiled_to_find_it(self) -> None:
         state = tiny.models("custom_voice")[1].init_state(rows=3, positions=48)
-        for block in (state.counts, state.wishes, state.flags):
+        for block in (state.counts, state.sampling_params, state.flags):
             assert all(line.data_ptr() % 16 == 0 for line in block)
 
     def test_keeps_every_tensor_in_place(self) -> None:

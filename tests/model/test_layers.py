@@ -90,7 +90,7 @@ class TestCache:
             found = model.run(x[torch.arange(3), positions][:, None], cache, window)
             torch.testing.assert_close(found[:, 0], expected[torch.arange(3), positions])
 
-    def test_pages_in_any_order_are_a_row(self) -> None:
+    def test_blocks_in_any_order_are_a_row(self) -> None:
         """A prompt and steps over blocks of 4 say what one long block says; block 0 is nobody's."""
         model, x = self.transformer(), noise(2, 10, 64)
         cache = Cache.paged(CONFIG, rows=2, positions=10, blocks=8, size=4, device=CPU, dtype=torch.float32)

@@ -21,7 +21,7 @@ from agent_tts.model.codec import ENCODING, Codec
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.prompt import Reference, Speaker, Voice, build_prompt
-from agent_tts.model.sampling import Sampling
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.weights import build, plan
 from tests.model import oracle, tiny
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 SIZE = "0.6B"
 FRAMES = 12
 HIDDEN = 1024  # of the talker of this size
-GREEDY = Sampling(temperature=0, predictor_temperature=0)
+GREEDY = SamplingParams(temperature=0, predictor_temperature=0)
 
 
 @dataclass(frozen=True)

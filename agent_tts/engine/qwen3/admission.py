@@ -20,7 +20,7 @@ from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.codec_state import CodecState
 from agent_tts.model.prompt import Prompt, Voice
 from agent_tts.model.row_changes import Prefix, RowChanges
-from agent_tts.model.sampling import Sampling
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.upload import Writes
 
@@ -45,7 +45,7 @@ class _Joining:
 
     row: int
     prompt: Prompt
-    sampling: Sampling
+    sampling: SamplingParams
     speaker: Speaker
     computed: int = 0  # entries, see `Prompt.length`
     joined: bool = False  # the row speaks from the next update on
@@ -100,7 +100,7 @@ class Admission:
         # What prompts have begun with, the one used last at the end.
         self.prefixes: OrderedDict[object, Prefix] = OrderedDict()
 
-    def join(self, row: int, prompt: Prompt, sampling: Sampling, speaker: Speaker) -> bool:
+    def join(self, row: int, prompt: Prompt, sampling: SamplingParams, speaker: Speaker) -> bool:
         """Give a row to a prompt, whoever had it before; see `Qwen3Model.join`."""
         joining = self._joining.get(row)
         if joining is not None and joining.prompt is prompt:

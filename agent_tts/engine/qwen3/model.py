@@ -28,7 +28,7 @@ from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import Position, Prompt, Reference, Voice
-from agent_tts.model.sampling import Sampling
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.weights import build, plan
 from agent_tts.text.tokens import Tokenizer
@@ -220,7 +220,7 @@ class Qwen3Model:
             self._loaded.model.decode(state, codes[None], run, rows)
         return state
 
-    def join(self, row: int, prompt: Prompt, sampling: Sampling, speaker: Speaker) -> bool:
+    def join(self, row: int, prompt: Prompt, sampling: SamplingParams, speaker: Speaker) -> bool:
         """Give a row to a prompt, whoever had it before; True when the row may run from the next update on.
 
         False as long as there is too little of the cache left for it, or its prompt has to be computed, which steps do:
@@ -303,7 +303,9 @@ class _Running:
             for _ in ("computed", "kept"):
                 joined: list[int] = []
                 for _ in range(len(rows) + 1):  # each step computes one prompt at least
-                    joined += [row for row in rows if row not in joined and join(row, prompt, Sampling(), speaker)]
+                    joined += [
+                        row for row in rows if row not in joined and join(row, prompt, SamplingParams(), speaker)
+                    ]
                     self.admission.update()
                     if launched := self.launch(joined):
                         launched.result()

@@ -29,7 +29,7 @@ from agent_tts.engine.qwen3.voices import Cast
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
 from agent_tts.events import FRAME_MS, SpeechOptions
 from agent_tts.model.prompt import Prompt, build_prompt, text_needed
-from agent_tts.model.sampling import Sampling
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.text.breaks import MAX_BREAK_MS, Break
 from agent_tts.voices import LANGUAGES
 
@@ -311,22 +311,22 @@ def _language(options: SpeechOptions, model: Qwen3Model) -> str:
     return name
 
 
-def _sampling(options: SpeechOptions, model: Qwen3Model) -> Sampling:
+def _sampling(options: SpeechOptions, model: Qwen3Model) -> SamplingParams:
     """How a request draws its codes; temperature 0 is greedy for the predictor, too.
 
     Raises:
         InvalidRequest: a value is out of its range.
     """
     seed = secrets.randbits(63) if options.seed is None else options.seed
-    wish = options.sampling
+    asked = options.sampling
     try:
         sampling = replace(
-            Sampling.of(model.config.generation, seed),
-            temperature=wish.temperature,
-            top_k=wish.top_k,
-            top_p=wish.top_p,
-            repetition_penalty=wish.repetition_penalty,
+            SamplingParams.of(model.config.generation, seed),
+            temperature=asked.temperature,
+            top_k=asked.top_k,
+            top_p=asked.top_p,
+            repetition_penalty=asked.repetition_penalty,
         )
     except ValueError as error:
         raise InvalidRequest(f"sampling: {error}", "sampling") from None
-    return replace(sampling, predictor_temperature=0) if wish.temperature == 0 else sampling
+    return replace(sampling, predictor_temperature=0) if asked.temperature == 0 else sampling

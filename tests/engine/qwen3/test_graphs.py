@@ -15,7 +15,7 @@ from agent_tts.model import codec as codec_module
 from agent_tts.model.codec import Codec
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.prompt import Voice, build_prompt
-from agent_tts.model.sampling import Sampling
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.weights import build, plan
 
@@ -40,7 +40,7 @@ def state(model: SpeechModel) -> SpeechState:
     state = model.init_state(ROWS, 64)
     prompt = build_prompt(model.frame.config, Voice("ryan"), role=ROLE, text=TEXT)
     for row in range(ROWS):
-        model.frame.join(state.frame, row, prompt, Sampling(seed=row))
+        model.frame.join(state.frame, row, prompt, SamplingParams(seed=row))
     return state
 
 

@@ -13,7 +13,7 @@ from agent_tts.engine.qwen3.prefill import Part, PromptInputs
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import Cache
 from agent_tts.model.prompt import Prompt, Reference, Speaker, Voice, build_prompt
-from agent_tts.model.sampling import Sampling
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.talker import PromptPositions
 from tests.model import tiny
 
@@ -65,7 +65,7 @@ def test_prompts_beside_one_another_are_each_alone(model: FrameModel) -> None:
         embedded = model.prefill(together, inputs.entries, None)
         starts |= {row: embedded[end] for row, end in zip(wanted, ends, strict=True)}
     for row, prompt in ((2, prompt_of(model, 20)), (0, prompt_of(model, 12)), (1, long)):
-        model.join(alone, row, prompt, Sampling(), vector(row))
+        model.join(alone, row, prompt, SamplingParams(), vector(row))
         torch.testing.assert_close(starts[row], alone.feedback[row], rtol=0, atol=1e-5)
     for mine, theirs in ((together.cache.keys, alone.cache.keys), (together.cache.values, alone.cache.values)):
         torch.testing.assert_close(mine[:, :, :padding_position], theirs[:, :, :padding_position], rtol=0, atol=1e-5)
