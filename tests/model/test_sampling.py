@@ -126,7 +126,7 @@ class TestNoise:
 class TestDraw:
     @pytest.mark.parametrize("along", ["frames", "seeds"])
     @pytest.mark.parametrize(
-        "wish",
+        "params",
         [
             SamplingParams(),
             SamplingParams(temperature=1.7, top_k=0),
@@ -135,10 +135,10 @@ class TestDraw:
         ],
         ids=["default", "hot", "top-p", "top-k"],
     )
-    def test_has_the_frequencies_of_the_softmax(self, one: SamplingParams, along: str) -> None:
+    def test_has_the_frequencies_of_the_softmax(self, params: SamplingParams, along: str) -> None:
         count, size = 20_000, 64
         x = logits(11, size).expand(count, size)
-        one = talker_warp(one)
+        one = talker_warp(params)
         how = Warp(one.temperature.expand(count), one.top_k.expand(count), one.top_p.expand(count))
         counter, still = torch.arange(count), torch.full((count,), 42)
         seed, frame = (still, counter) if along == "frames" else (counter, still)
