@@ -28,7 +28,7 @@ from agent_tts.model.upload import Writes, staged
 # What chooses a code of every row: (logits [B, V], codebook from 0) -> int64[B].
 Choose = Callable[[Tensor, int], Tensor]
 
-ENTRIES_BESIDE = 128  # of prompts, in a step of fused kernels: `bench frame` tells what they cost beside a frame
+PROMPT_ENTRIES = 128  # of prompts, in a step of fused kernels: `bench frame` tells what they cost beside a frame
 
 CONTROL_CODES = 1024  # the end of the talker's vocabulary: no speech, so never drawn, except for the end of speech
 
@@ -38,9 +38,9 @@ class StepOps:
     """The parts of a step that there are two of: the modules, and fused kernels (`fused.fuse`)."""
 
     talk: Callable[[Tensor, Tensor, Cache, Tensor | None], Tensor]  # as Talker.step; its input may be overwritten
-    prefill: Callable[[PromptPositions, Cache, int | None], None]  # as Talker.prefill; of any rows, with `talk_beside`
+    prefill: Callable[[PromptPositions, Cache, int | None], None]  # as Talker.prefill; of any rows, with `talk_mixed`
     # As `talk`, with prompts of other rows in the same products; None where every prompt is computed alone.
-    talk_beside: Callable[[Tensor, Tensor, Cache, Tensor | None, PromptPositions], Tensor] | None
+    talk_mixed: Callable[[Tensor, Tensor, Cache, Tensor | None, PromptPositions], Tensor] | None
     complete: Callable[[PredictorState, Tensor, Tensor, Draw], tuple[Tensor, Tensor]]  # as Predictor.forward
     draw: Callable[[Tensor, Warp, Tensor, Tensor, int], Tensor]  # as sampling.draw
 
@@ -175,7 +175,7 @@ class FrameModel(nn.Module):
         """Computes entries into their rows; gives what each has been embedded as, [P, H].
 
         What it gives for a prompt's last entry is the codec side of the row's first frame step. It asks the host
-        nothing, so it can be captured once and replayed. For one row, or for any where `ops` has `talk_beside`. `span`
+        nothing, so it can be captured once and replayed. For one row, or for any where `ops` has `talk_mixed`. `span`
         is how many leading positions of the row they may read; None where they begin at position 0.
         """
         embedded = self.embed(entries)
@@ -207,13 +207,13 @@ class FrameModel(nn.Module):
         run: Tensor,
         choose: Choose | None = None,
         rows: Tensor | None = None,
-        beside: PromptPositions | None = None,
+        prompts: PromptPositions | None = None,
     ) -> Frame:
-        """One frame for the rows of a mask bool[B]; nothing of any other row changes but of those `beside`.
+        """One frame for the rows of a mask bool[B]; nothing of any other row changes but of those of `prompts`.
 
         The batch are the rows int64[B], or all. A row that is there twice must not run. `choose` takes the place of
-        drawing: for a comparison that hears the logits and forces the codes. `beside` are prompts that are computed
-        with it, where `ops` has `talk_beside`.
+        drawing: for a comparison that hears the logits and forces the codes. `prompts` are computed
+        in the same batch, where `ops` has `talk_mixed`.
 
         A row that is to run but has no text, or no room, or has ended, does not run. No row reads tts_pad, or draws the
         end of speech, before it has read the whole of its text.
@@ -229,7 +229,7 @@ class FrameModel(nn.Module):
         at = now.text_read.clamp(max=state.text.shape[1] - 1)
         token = torch.where(has_text, state.text[batch, at], self.config.tts_pad_token_id)
         x = now.feedback + self.talker.embed_text(token)
-        hidden = self._talk(x, torch.where(run, now.position, state.cache.padding_position), state.cache, rows, beside)
+        hidden = self._talk(x, torch.where(run, now.position, state.cache.padding_position), state.cache, rows, prompts)
 
         text_read = now.text_read + has_text
         may_end = now.text_complete & (text_read >= now.text_length) & (now.frame >= now.sampling.min_frames)
@@ -250,12 +250,12 @@ class FrameModel(nn.Module):
         return Frame(torch.cat((first[:, None], others), dim=1), run & ~ended, finite, ended, starved, full)
 
     def _talk(
-        self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None, beside: PromptPositions | None
+        self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None, prompts: PromptPositions | None
     ) -> Tensor:
-        if beside is None:
+        if prompts is None:
             return self.ops.talk(x, positions, cache, rows)
-        assert self.ops.talk_beside is not None, "here every prompt is computed alone"
-        return self.ops.talk_beside(x, positions, cache, rows, beside)
+        assert self.ops.talk_mixed is not None, "here every prompt is computed alone"
+        return self.ops.talk_mixed(x, positions, cache, rows, prompts)
 
     def _mask_first(self, state: FrameState, logits: Tensor, may_end: Tensor) -> Tensor:
         """What of the first code's logits may be drawn: float32[B, V], bool[B] -> float32[B, V]."""

@@ -35,7 +35,7 @@ from agent_tts.model.talker import PromptPositions
 def fuse(model: FrameModel) -> None:
     """Makes the steps of a loaded model run on the kernels: on a GPU, in bfloat16."""
     talker = FusedTalker(model)
-    model.ops = StepOps(talker.step, talker.prefill, talker.step_beside, FusedPredictor(model).step, draw)
+    model.ops = StepOps(talker.step, talker.prefill, talker.step_mixed, FusedPredictor(model).step, draw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class FusedTalker:
     def step(self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None = None) -> Tensor:
         return self._run(x, cache, self._frames(positions, cache, rows))
 
-    def step_beside(
+    def step_mixed(
         self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None, prompts: PromptPositions
     ) -> Tensor:
         """Both: what `step` gives. No row is of both."""

@@ -31,10 +31,10 @@ def modules_of(model: FrameModel, dtype: torch.dtype) -> FrameModel:
     return plain.to("cuda")
 
 
-def forced_logits(model: FrameModel, rows: int, codes: Tensor, *, beside: bool = False) -> list[Tensor]:
+def forced_logits(model: FrameModel, rows: int, codes: Tensor, *, mixed: bool = False) -> list[Tensor]:
     """Logits of some frames whose codes are given, after positions of noise that differ from row to row.
 
-    `beside` has the prompts of 30 more rows computed with each frame.
+    `mixed` has the prompts of 30 more rows computed with each frame.
     """
     state = model.init_state(rows + 30, 512)
     generator = torch.Generator("cuda").manual_seed(7)
@@ -57,7 +57,7 @@ def forced_logits(model: FrameModel, rows: int, codes: Tensor, *, beside: bool =
             return frame[:, codebook].contiguous()
 
         run, who = torch.ones(rows, dtype=torch.bool, device="cuda"), torch.arange(rows, device="cuda")
-        model.step(state, run, choose, who, prompts if beside else None)
+        model.step(state, run, choose, who, prompts if mixed else None)
     return heard
 
 
@@ -78,8 +78,8 @@ def test_fused_logits_are_as_near_to_float32_as_the_modules(model: SpeechModel, 
         return statistics.mean(errors)
 
     plain = error(forced_logits(eager, rows, codes))
-    for beside in (False, True):
-        assert error(forced_logits(model.frame, rows, codes, beside=beside)) < 1.05 * plain
+    for mixed in (False, True):
+        assert error(forced_logits(model.frame, rows, codes, mixed=mixed)) < 1.05 * plain
 
 
 def speaking(model: SpeechModel, rows: int) -> SpeechState:

@@ -42,7 +42,7 @@ class Steps:
     positions: int
     paged: bool
     sizes: tuple[int, ...]  # batches
-    beside: bool  # prompts may ride along
+    mixed: bool  # a batch may have prompts beside its frames
     capability: tuple[int, int]  # of the GPU
 
     @staticmethod

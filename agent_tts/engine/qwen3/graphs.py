@@ -27,7 +27,7 @@ from torch import Tensor
 from agent_tts.engine.qwen3.prefill import Part, PromptInputs
 from agent_tts.engine.qwen3.prompt_queue import Limits
 from agent_tts.model.config import FRAME_SAMPLES
-from agent_tts.model.frame import ENTRIES_BESIDE
+from agent_tts.model.frame import PROMPT_ENTRIES
 from agent_tts.model.speech import SpeechFrame, SpeechModel, SpeechState
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -99,7 +99,7 @@ class FrameGraphs:
         captured: False runs the same step kernel by kernel; so does a CPU.
         buckets: on a GPU, sizes of batches besides the largest, which is all rows, or as many as fit the last bucket;
             None is `BUCKETS`.
-        beside: prompts may ride along with a frame.
+        mixed: a batch may have prompts beside its frames.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class FrameGraphs:
         *,
         captured: bool = True,
         buckets: Sequence[int] | None = None,
-        beside: bool = True,
+        mixed: bool = True,
         progress: Progress | None = None,
     ) -> None:
         device = state.frame.ended.device
@@ -127,9 +127,9 @@ class FrameGraphs:
         self._turns = [_Turn(self._who) for _ in range(_IN_FLIGHT if self._on_device else 0)]
         # What it reads of prompts, where those of several rows are computed at once. None where each is alone.
         self._prompts: PromptInputs | None = None
-        if model.frame.ops.talk_beside is not None:
-            self._prompts = PromptInputs(state.frame, ENTRIES_BESIDE, model.frame.config.talker.num_code_groups)
-        self._beside = beside and self._prompts is not None
+        if model.frame.ops.talk_mixed is not None:
+            self._prompts = PromptInputs(state.frame, PROMPT_ENTRIES, model.frame.config.talker.num_code_groups)
+        self._mixed = mixed and self._prompts is not None
         # By the rows of the frame, or 0 without one, and whether there are prompts.
         self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, _Written]] = {}
         if captured and self._on_device:
@@ -139,9 +139,9 @@ class FrameGraphs:
     def limits(self) -> Limits:
         """Of the prompts that a step computes."""
         if self._prompts is not None:
-            return Limits(ENTRIES_BESIDE, cut=True)
+            return Limits(PROMPT_ENTRIES, cut=True)
         # Kernel by kernel, a prompt takes a GPU's host as long as some frames, however short it is.
-        return Limits(ENTRIES_BESIDE, prompts=1) if self._on_device else Limits(CPU_ENTRIES)
+        return Limits(PROMPT_ENTRIES, prompts=1) if self._on_device else Limits(CPU_ENTRIES)
 
     def step(self, rows: Sequence[int], parts: Sequence[Part] = ()) -> tuple[Launched | None, list[Tensor]]:
         """A frame of these different rows, at most `most`, and parts of prompts of others, within `limits`.
@@ -149,7 +149,7 @@ class FrameGraphs:
         Gives the frame, if there are rows, and of each part what its last entry is embedded as, [H]. Waits for the
         frame before the last, if that is still under way: its memory is used again.
         """
-        if rows and (self._beside or not parts):
+        if rows and (self._mixed or not parts):
             return self._frame(rows, parts)
         embedded = self._compute(parts) if parts else []
         return self._frame(rows)[0] if rows else None, embedded
@@ -167,7 +167,7 @@ class FrameGraphs:
         return frame.prefill(state, entries, part.span)[-1].clone()
 
     def _frame(self, rows: Sequence[int], parts: Sequence[Part] = ()) -> tuple[Launched, list[Tensor]]:
-        """With these parts beside it, where they may be."""
+        """With these parts in the same batch, where they may be."""
         if not self._on_device:
             return self._frame_on_host(rows), []
         ends = self._prompts.fill(parts) if self._prompts and parts else []
@@ -200,23 +200,23 @@ class FrameGraphs:
 
     @torch.inference_mode()
     def _by_kernels(self, size: int, *, prompts: bool) -> _Written:
-        frame, beside = self._model.frame, None
+        frame, embedded = self._model.frame, None
         if prompts:
             assert self._prompts is not None
-            beside = frame.embed(self._prompts.entries)
+            embedded = frame.embed(self._prompts.entries)
         if not size:
-            assert beside is not None
-            frame.ops.prefill(beside, self._state.frame.cache, None)
-            return _Written(beside.x[:0], beside.x)
-        packed = _pack(self._model.step(self._state, self._all[:size], self._who[:size], beside))
-        return _Written(packed, beside.x if beside else packed[:0])
+            assert embedded is not None
+            frame.ops.prefill(embedded, self._state.frame.cache, None)
+            return _Written(embedded.x[:0], embedded.x)
+        packed = _pack(self._model.step(self._state, self._all[:size], self._who[:size], embedded))
+        return _Written(packed, embedded.x if embedded else packed[:0])
 
     def _capture(self, progress: Progress) -> None:
         """Captures all that there may be, the largest first: the others fit into its memory."""
         self._who.fill_(self._padding_row)  # who has ended: it changes nothing, and compiles what has to be compiled
         pool = torch.cuda.graph_pool_handle()
         sizes = self._sizes[::-1]
-        wanted = [(size, True) for size in sizes if self._beside] + [(size, False) for size in sizes]
+        wanted = [(size, True) for size in sizes if self._mixed] + [(size, False) for size in sizes]
         if self._prompts is not None:
             wanted.append((0, True))
         for done, (size, prompts) in enumerate(wanted, 1):

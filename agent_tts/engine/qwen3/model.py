@@ -160,7 +160,7 @@ class Qwen3Model:
             state,
             captured=captured,
             buckets=() if self._one_size else None,
-            beside=not self._one_size,
+            mixed=not self._one_size,
             progress=self._tell,
         )
         admission = Admission(model, state, self.positions, blocks, runner.limits)
@@ -182,7 +182,7 @@ class Qwen3Model:
             positions=self.positions,
             paged=self.blocks is not None,
             sizes=self.sizes,
-            beside=not self._one_size,
+            mixed=not self._one_size,
             capability=torch.cuda.get_device_capability(self.device),
         )
 

@@ -33,7 +33,7 @@ def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("config")
     write_configuration(folder, SIZE, "custom_voice")
     return Steps(
-        str(folder), "bfloat16", request.param, positions=64, paged=True, sizes=(1, 3), beside=True, capability=(9, 0)
+        str(folder), "bfloat16", request.param, positions=64, paged=True, sizes=(1, 3), mixed=True, capability=(9, 0)
     )
 
 
