@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from agent_tts.engine.qwen3.prefill import Part
-from agent_tts.engine.qwen3.prompt_queue import Limits, PromptQueue, Taken
+from agent_tts.engine.qwen3.prefill import ChunkInputs
+from agent_tts.engine.qwen3.prompt_queue import PrefillBudget, PromptQueue, PromptChunk
 from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.codec_state import CodecState
 from agent_tts.model.prompt import Prompt, Voice
@@ -78,20 +78,25 @@ class Admission:
     Args:
         positions: that a row may have.
         allocator: of the blocks of the cache, where rows share it.
-        limits: of the prompts that a step computes.
+        budget: of the prompts that a step computes.
     """
 
     def __init__(
-        self, model: SpeechModel, state: SpeechState, positions: int, allocator: BlockAllocator | None, limits: Limits
+        self,
+        model: SpeechModel,
+        state: SpeechState,
+        positions: int,
+        allocator: BlockAllocator | None,
+        budget: PrefillBudget,
     ) -> None:
         self._frame = model.frame
         self._codec = model.codec
         self._state = state
         self._positions = positions
         self._allocator = allocator
-        self._queue: PromptQueue[_Joining] = PromptQueue(limits)
+        self._queue: PromptQueue[_Joining] = PromptQueue(budget)
         # What the step computes that is being launched.
-        self._taken: list[Taken[_Joining]] = []
+        self._chunks: list[PromptChunk[_Joining]] = []
         self._changes = RowChanges(state.frame, allocator)
         # The last prompt of each row, until the row is released.
         self._joining: dict[int, _Joining] = {}
@@ -169,27 +174,27 @@ class Admission:
         self._codecs.clear()
         return self.has_prompts
 
-    def take(self) -> list[Part]:
+    def take(self) -> list[ChunkInputs]:
         """What the step computes that is about to be launched; `computed` has to be called when it is."""
-        self._taken = self._queue.take()
-        return [self._part(taken) for taken in self._taken]
+        self._chunks = self._queue.schedule()
+        return [self._inputs(chunk) for chunk in self._chunks]
 
     def computed(self, ends: Sequence[Tensor]) -> None:
         """The step is launched; of each part, what its last entry is embedded as."""
-        for (joining, _, end), start in zip(self._taken, ends, strict=True):
+        for (joining, _, end), start in zip(self._chunks, ends, strict=True):
             if end == joining.shared:
                 self._keep(joining, start if joining.is_shared else None)
             if end == joining.length:
                 self._begin(joining, start)
-        self._taken = []
+        self._chunks = []
 
-    def _part(self, taken: Taken[_Joining]) -> Part:
-        joining, begin, end = taken
+    def _inputs(self, chunk: PromptChunk[_Joining]) -> ChunkInputs:
+        joining, begin, end = chunk
         length = len(joining.prompt.prefix)
         positions = np.arange(begin, end)
         positions[positions == length] = self._state.frame.cache.padding_position
         numbers = joining.prompt.numbers(self._frame.config.talker.num_code_groups, begin, end)
-        return Part(joining.row, positions, min(end, length) if begin else None, numbers, joining.speaker.vector)
+        return ChunkInputs(joining.row, positions, min(end, length) if begin else None, numbers, joining.speaker.vector)
 
     def _keep(self, joining: _Joining, start: Tensor | None) -> None:
         """Keeps what a prompt shares with others for the next one, and for those that wait; `start` if that is all."""

@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agent_tts.engine.qwen3.prefill import Part, PromptInputs
-from agent_tts.engine.qwen3.prompt_queue import Limits
+from agent_tts.engine.qwen3.prefill import ChunkInputs, PromptInputs
+from agent_tts.engine.qwen3.prompt_queue import PrefillBudget
 from agent_tts.model.config import FRAME_SAMPLES
 from agent_tts.model.frame import PROMPT_ENTRIES
 from agent_tts.model.speech import SpeechFrame, SpeechModel, SpeechState
@@ -136,15 +136,15 @@ class FrameGraphs:
             self._capture(progress or (lambda done, total: None))
 
     @property
-    def limits(self) -> Limits:
+    def prefill_budget(self) -> PrefillBudget:
         """Of the prompts that a step computes."""
         if self._prompts is not None:
-            return Limits(PROMPT_ENTRIES, cut=True)
+            return PrefillBudget(PROMPT_ENTRIES, cut=True)
         # Kernel by kernel, a prompt takes a GPU's host as long as some frames, however short it is.
-        return Limits(PROMPT_ENTRIES, prompts=1) if self._on_device else Limits(CPU_ENTRIES)
+        return PrefillBudget(PROMPT_ENTRIES, prompts=1) if self._on_device else PrefillBudget(CPU_ENTRIES)
 
-    def step(self, rows: Sequence[int], parts: Sequence[Part] = ()) -> tuple[Launched | None, list[Tensor]]:
-        """A frame of these different rows, at most `most`, and parts of prompts of others, within `limits`.
+    def step(self, rows: Sequence[int], parts: Sequence[ChunkInputs] = ()) -> tuple[Launched | None, list[Tensor]]:
+        """A frame of these different rows, at most `most`, and parts of prompts of others, within `prefill_budget`.
 
         Gives the frame, if there are rows, and of each part what its last entry is embedded as, [H]. Waits for the
         frame before the last, if that is still under way: its memory is used again.
@@ -154,19 +154,19 @@ class FrameGraphs:
         embedded = self._compute(parts) if parts else []
         return self._frame(rows)[0] if rows else None, embedded
 
-    def _compute(self, parts: Sequence[Part]) -> list[Tensor]:
+    def _compute(self, parts: Sequence[ChunkInputs]) -> list[Tensor]:
         """Parts of prompts without a frame."""
         if self._prompts is None:
             return [self._compute_alone(part) for part in parts]
         ends = self._prompts.fill(parts)
         return self._run(0, prompts=True).at(ends)
 
-    def _compute_alone(self, part: Part) -> Tensor:
+    def _compute_alone(self, part: ChunkInputs) -> Tensor:
         frame, state = self._model.frame, self._state.frame
         entries = frame.entries(state, part.row, part.positions, part.numbers, part.vector)
         return frame.prefill(state, entries, part.span)[-1].clone()
 
-    def _frame(self, rows: Sequence[int], parts: Sequence[Part] = ()) -> tuple[Launched, list[Tensor]]:
+    def _frame(self, rows: Sequence[int], parts: Sequence[ChunkInputs] = ()) -> tuple[Launched, list[Tensor]]:
         """With these parts in the same batch, where they may be."""
         if not self._on_device:
             return self._frame_on_host(rows), []

@@ -163,7 +163,7 @@ class Qwen3Model:
             mixed=not self._one_size,
             progress=self._tell,
         )
-        admission = Admission(model, state, self.positions, blocks, runner.limits)
+        admission = Admission(model, state, self.positions, blocks, runner.prefill_budget)
         times.append(time.monotonic())
         spans = [after - before for before, after in pairwise(times)]
         logger.info("{}: weights {:.1f} s, then kernels {:.1f} s, capture {:.1f} s", self.name, *spans)

@@ -17,7 +17,7 @@ from agent_tts.model.upload import staged
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChunkInputs:
     """Entries of a row's prompt that follow one another."""
 
     row: int
@@ -43,7 +43,7 @@ class PromptInputs:
         self.fill(())
 
     @torch.inference_mode()
-    def fill(self, parts: Sequence[Part]) -> list[int]:
+    def fill(self, parts: Sequence[ChunkInputs]) -> list[int]:
         """Puts parts there, by one copy and without waiting; the place of the last entry of each."""
         host = np.zeros(len(self._packed), np.int64)
         entries = PromptEntries.of(torch.from_numpy(host), self.entries.vectors)

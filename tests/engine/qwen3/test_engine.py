@@ -33,7 +33,7 @@ from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.qwen3 import loading as qwen3_loading
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import Launched
-from agent_tts.engine.qwen3.prefill import Part
+from agent_tts.engine.qwen3.prefill import ChunkInputs
 from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.events import Sampling, SpeechOptions
@@ -198,7 +198,7 @@ def counted(made: Qwen3Engine) -> list[int]:
     running, sizes = made._models[0]._loaded, list[int]()
     take, padding_position = running.admission.take, running.state.frame.cache.padding_position
 
-    def taken() -> list[Part]:
+    def taken() -> list[ChunkInputs]:
         parts = take()
         for part in parts:
             sizes.append(len(part.positions))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agent_tts.engine.qwen3.prefill import Part, PromptInputs
+from agent_tts.engine.qwen3.prefill import ChunkInputs, PromptInputs
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import Cache
 from agent_tts.model.prompt import Prompt, Reference, Speaker, Voice, build_prompt
@@ -43,9 +43,9 @@ def vector(row: int) -> Tensor:
     return tiny.speaker_vector() * (row + 1)
 
 
-def part(prompt: Prompt, row: int, padding_position: int, begin: int = 0, end: int | None = None) -> Part:
+def part(prompt: Prompt, row: int, padding_position: int, begin: int = 0, end: int | None = None) -> ChunkInputs:
     positions = np.append(np.arange(len(prompt.prefix)), padding_position)[begin:end]
-    return Part(row, positions, None, prompt.numbers(16, begin, end), vector(row))
+    return ChunkInputs(row, positions, None, prompt.numbers(16, begin, end), vector(row))
 
 
 def test_prompts_beside_one_another_are_each_alone(model: FrameModel) -> None:
