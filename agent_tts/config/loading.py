@@ -9,11 +9,12 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import yaml
+from loguru import logger
 from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -38,6 +39,10 @@ def _is_section(field: FieldInfo) -> bool:
 
 
 FIELDS: dict[str, FieldInfo] = dict(_fields(Settings))
+
+
+# Old keys, which work for this version, and what each is called now.
+RENAMED = {"qwen3.positions": "qwen3.max_model_len"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,8 @@ def load(
     environ: Mapping[str, str] = os.environ,
 ) -> Loaded:
     """Like `load_settings`, with the source of each value."""
-    values = [*_from_file(config), *_from_environment(environ), *_from_flags(overrides or {})]
+    written = [*_from_file(config), *_from_environment(environ), *_from_flags(overrides or {})]
+    values = [_renamed(value) for value in written]
     if wrong := [line for value in values if (line := _misplaced(value))]:
         raise SettingsError("\n".join(wrong))
     tree: dict[str, Any] = {}
@@ -180,6 +186,14 @@ def _parse(key: str, text: str) -> Any:
 
 def _takes_text(field: FieldInfo) -> bool:
     return field.annotation is str or isinstance(next(iter(get_args(field.annotation)), None), str)
+
+
+def _renamed(value: _Value) -> _Value:
+    """The value under the present name of its key; an old name is logged."""
+    if value.key not in RENAMED:
+        return value
+    logger.warning("{}: is now called {}; the old name works in this version only", value.written, RENAMED[value.key])
+    return replace(value, key=RENAMED[value.key])
 
 
 # ---------------------------------------------------------------- complaints

@@ -96,9 +96,9 @@ class FrameModel(nn.Module):
         self.ops = StepOps(self.talker.step, self.talker.prefill, None, self.predictor, draw)
 
     def init_state(
-        self, rows: int, positions: int, blocks: int | None = None, block_size: int = BLOCK_SIZE
+        self, rows: int, max_model_len: int, blocks: int | None = None, block_size: int = BLOCK_SIZE
     ) -> FrameState:
-        """Empty rows. `positions` bounds prompt and frames of a request together; one more is the cache's padding position.
+        """Empty rows. `max_model_len` bounds prompt and frames of a request together; one more is the cache's padding position.
 
         With a number of `blocks` the rows share so many, of which one is nobody's, and have to be given them (`BlockAllocator`)
         before they write there. Without, each has room for all its positions.
@@ -106,9 +106,9 @@ class FrameModel(nn.Module):
         talker, weight = self.config.talker, self.talker.codec_head.weight
         device, dtype = weight.device, weight.dtype
         if blocks is None:
-            cache = Cache.empty(talker, rows, positions + 1, device, dtype)
+            cache = Cache.empty(talker, rows, max_model_len + 1, device, dtype)
         else:
-            cache = Cache.paged(talker, rows, positions, blocks, block_size, device, dtype)
+            cache = Cache.paged(talker, rows, max_model_len, blocks, block_size, device, dtype)
 
         def block(size: int, dtype: torch.dtype) -> Tensor:
             """Zeros [size, B], each line at a multiple of 16 bytes: kernels are compiled for such addresses."""
@@ -121,7 +121,7 @@ class FrameModel(nn.Module):
             sampling_params=block(SAMPLING_PARAMS, torch.float32),
             flags=block(FLAGS, torch.bool),
             feedback=torch.zeros(rows, talker.hidden_size, device=device, dtype=dtype),
-            text=torch.zeros(rows, positions, device=device, dtype=torch.int64),
+            text=torch.zeros(rows, max_model_len, device=device, dtype=torch.int64),
             seen=torch.zeros(rows, talker.vocab_size, device=device, dtype=torch.bool),
             text_lengths=[0] * rows,
         )

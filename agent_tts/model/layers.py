@@ -62,17 +62,17 @@ class Cache:
     def paged(
         shape: TransformerShape,
         rows: int,
-        positions: int,
+        max_model_len: int,
         blocks: int,
         size: int,
         device: torch.device,
         dtype: torch.dtype,
     ) -> Cache:
-        """`blocks` blocks of `size` positions, which rows of at least `positions` are given and give back.
+        """`blocks` blocks of `size` positions, which rows of at least `max_model_len` are given and give back.
 
         Block 0 is nobody's: the last of each table, with the padding position, and all that a row has not been given.
         """
-        block_table = torch.zeros(rows, -(-positions // size) + 1, dtype=torch.int64, device=device)
+        block_table = torch.zeros(rows, -(-max_model_len // size) + 1, dtype=torch.int64, device=device)
         return Cache._of(shape, block_table, blocks, size, dtype, contiguous=False)
 
     @staticmethod

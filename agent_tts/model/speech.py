@@ -50,10 +50,10 @@ class SpeechModel:
         # As Codec.step; `accelerate` may put a faster one here.
         self.decode: Callable[[CodecState, Tensor, Tensor, Tensor | None], Tensor] = codec.step
 
-    def init_state(self, rows: int, positions: int, blocks: int | None = None) -> SpeechState:
+    def init_state(self, rows: int, max_model_len: int, blocks: int | None = None) -> SpeechState:
         """Empty rows; see `FrameModel.init_state`."""
         weight = next(self.codec.parameters())
-        frame = self.frame.init_state(rows, positions, blocks)
+        frame = self.frame.init_state(rows, max_model_len, blocks)
         return SpeechState(frame, self.codec.init_state(rows, weight.device, weight.dtype))
 
     @torch.inference_mode()

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from loguru import logger
 
 from agent_tts.config.loading import FIELDS, find_config, load, load_settings, to_yaml
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
 
-CONFIGS = Path(__file__).parent.parent / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 @pytest.fixture
@@ -91,6 +92,25 @@ def test_an_unknown_key_in_a_file_is_refused_with_the_nearest(tmp_path: Path) ->
     path.write_text("timeouts:\n  drain: 3\n")
     with pytest.raises(SettingsError, match=r"timeouts\.drain in bad\.yaml: .* did you mean timeouts\.drain_s\?"):
         load_settings(path, environ={})
+
+
+@pytest.mark.parametrize("source", ["file", "environment", "flag"])
+def test_an_old_key_works_and_is_told_once_what_it_is_called_now(tmp_path: Path, source: str) -> None:
+    told: list[str] = []
+    file = tmp_path / "node.yaml"
+    file.write_text("qwen3: {positions: 512}" if source == "file" else "")
+    sink = logger.add(told.append, level="WARNING", format="{message}")
+    try:
+        settings = load_settings(
+            file,
+            {"qwen3.positions": 512} if source == "flag" else None,
+            {"AGENT_TTS_QWEN3__POSITIONS": "512"} if source == "environment" else {},
+        )
+    finally:
+        logger.remove(sink)
+    assert settings.qwen3.max_model_len == 512
+    (message,) = told
+    assert "qwen3.max_model_len" in message
 
 
 def test_variables_of_client_commands_are_no_settings() -> None:

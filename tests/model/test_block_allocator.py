@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 def cache() -> Cache:
     """Two rows of 20 positions, and five blocks of 4 for both."""
     config = tiny.config("custom_voice").talker
-    return Cache.paged(config, rows=2, positions=20, blocks=6, size=4, device=CPU, dtype=torch.float32)
+    return Cache.paged(config, rows=2, max_model_len=20, blocks=6, size=4, device=CPU, dtype=torch.float32)
 
 
 def test_no_two_rows_share_a_block(cache: Cache) -> None:
@@ -66,8 +66,8 @@ def test_blocks_come_back_with_the_row(cache: Cache) -> None:
 def test_a_request_says_the_same_over_blocks() -> None:
     """Rows that grow block by block, beside each other, over what others left."""
     model = tiny.models("custom_voice")[1]
-    contiguous = model.init_state(rows=2, positions=64)
-    paged = model.init_state(rows=2, positions=64, blocks=12, block_size=8)
+    contiguous = model.init_state(rows=2, max_model_len=64)
+    paged = model.init_state(rows=2, max_model_len=64, blocks=12, block_size=8)
     paged.cache.keys.fill_(9)
     paged.cache.values.fill_(9)
     blocks = BlockAllocator(paged.cache)

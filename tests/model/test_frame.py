@@ -81,7 +81,7 @@ def speak(
     frames: int = FRAMES,
 ) -> Tensor:
     """Codes of one request alone: int64[<= frames, 16]."""
-    state = model.init_state(rows=1, positions=64)
+    state = model.init_state(rows=1, max_model_len=64)
     model.join(state, 0, prompt, sampling, vector)
     return said([step(model, state, 0) for _ in range(frames)])
 
@@ -219,7 +219,7 @@ class TestSaysWhatUpstreamSays:
 class TestEndOfSpeech:
     def test_is_reported_once_and_is_no_frame(self) -> None:
         upstream, ours = tiny.models("custom_voice")
-        state = ours.init_state(rows=1, positions=64)
+        state = ours.init_state(rows=1, max_model_len=64)
         ours.join(state, 0, prompt_of(ours), GREEDY)
         with end_of_speech_at(8, upstream, ours, languages=["auto"], speakers=["ryan"]):
             frames = [step(ours, state, 0) for _ in range(FRAMES)]
@@ -241,7 +241,7 @@ class TestText:
     def test_word_by_word_is_the_whole_text(self, cuts: list[int], late: int) -> None:
         """Tokens in any pieces, each after the row has waited for it: the same codes, and nothing read in between."""
         _, ours = tiny.models("custom_voice")
-        state = ours.init_state(rows=1, positions=64)
+        state = ours.init_state(rows=1, max_model_len=64)
         first, *bounds = [*cuts, len(tiny.TEXT)]
         ours.join(state, 0, prompt_of(ours, text=tiny.TEXT[:first], complete=False), GREEDY)
         frames = [step(ours, state, 0) for _ in range(first)]
@@ -256,7 +256,7 @@ class TestText:
 
     def test_longer_than_the_cache_is_refused(self) -> None:
         _, ours = tiny.models("custom_voice")
-        state = ours.init_state(rows=1, positions=20)
+        state = ours.init_state(rows=1, max_model_len=20)
         with pytest.raises(ValueError, match="20 positions"):
             ours.join(state, 0, prompt_of(ours, text=[5] * 20), GREEDY)
         ours.join(state, 0, prompt_of(ours, complete=False), GREEDY)
@@ -284,7 +284,7 @@ class TestRows:
         _, ours = tiny.models("custom_voice")
         wanted = requests(ours)
         alone = [speak(ours, prompt, sampling, frames=6) for prompt, sampling in wanted]
-        state = ours.init_state(rows=4, positions=48)
+        state = ours.init_state(rows=4, max_model_len=48)
         places = data.draw(st.permutations(range(4)))[:3]
         arrivals = data.draw(st.tuples(*[st.integers(0, 4)] * 3))
         heard: list[list[Frame]] = [[], [], []]
@@ -302,7 +302,7 @@ class TestRows:
 
     def test_that_pause_advance_nothing(self) -> None:
         _, ours = tiny.models("custom_voice")
-        state = ours.init_state(rows=2, positions=48)
+        state = ours.init_state(rows=2, max_model_len=48)
         for row in (0, 1):
             ours.join(state, row, *requests(ours)[row])
         step(ours, state, 0, 1)
@@ -317,7 +317,7 @@ class TestRows:
     def test_that_are_reused_start_clean(self) -> None:
         _, ours = tiny.models("custom_voice")
         prompt, sampling = prompt_of(ours), replace(GREEDY, repetition_penalty=4.0)
-        state = ours.init_state(rows=2, positions=48)
+        state = ours.init_state(rows=2, max_model_len=48)
         for tensor in row_tensors(state, 1).values():
             tensor.fill_(True if tensor.dtype == torch.bool else 7)
         state.seen[1, ::2] = False  # a penalty on all codes alike would change little
@@ -326,7 +326,7 @@ class TestRows:
 
     def test_that_nobody_has_joined_say_nothing(self) -> None:
         _, ours = tiny.models("custom_voice")
-        state = ours.init_state(rows=2, positions=48)
+        state = ours.init_state(rows=2, max_model_len=48)
         ours.join(state, 0, *requests(ours)[0])
         frame = step(ours, state, 0, 1)
         assert frame.spoke.tolist() == [True, False]
@@ -335,7 +335,7 @@ class TestRows:
     def test_that_are_full_stop_and_say_so(self) -> None:
         _, ours = tiny.models("custom_voice")
         prompt = prompt_of(ours)
-        state = ours.init_state(rows=1, positions=len(prompt.prefix) + 9)
+        state = ours.init_state(rows=1, max_model_len=len(prompt.prefix) + 9)
         ours.join(state, 0, prompt, GREEDY)
         frames = [step(ours, state, 0) for _ in range(11)]
         assert torch.equal(said(frames), speak(ours, prompt, frames=9))
@@ -343,7 +343,7 @@ class TestRows:
 
     def test_need_the_vector_of_their_voice(self) -> None:
         _, ours = tiny.models("base")
-        state = ours.init_state(rows=1, positions=48)
+        state = ours.init_state(rows=1, max_model_len=48)
         for vector in (None, torch.zeros(3)):
             with pytest.raises(ValueError, match="vector of 64"):
                 ours.join(state, 0, prompt_of(ours, Voice(Speaker.VECTOR)), GREEDY, vector)
@@ -439,7 +439,7 @@ class TestPrefill:
 
     def test_asks_the_host_nothing(self) -> None:
         model = FrameModel(tiny.models("custom_voice")[1].config).to("meta")
-        state = model.init_state(rows=3, positions=48)
+        state = model.init_state(rows=3, max_model_len=48)
         packed = torch.zeros(PromptEntries.size(2, 16), dtype=torch.int64, device="meta")
         for span in (None, 48):
             embedded = model.prefill(state, PromptEntries.of(packed, state.feedback[:2]), span)
@@ -450,18 +450,18 @@ class TestStep:
     def test_asks_the_host_nothing(self) -> None:
         """On tensors without data, whatever needs a value on the host raises."""
         model = FrameModel(tiny.models("custom_voice")[1].config).to("meta")
-        frame = model.step(model.init_state(rows=3, positions=48), torch.ones(3, dtype=torch.bool, device="meta"))
+        frame = model.step(model.init_state(rows=3, max_model_len=48), torch.ones(3, dtype=torch.bool, device="meta"))
         assert frame.codes.shape == (3, 16)
 
     def test_reads_what_rows_want_where_kernels_are_compiled_to_find_it(self) -> None:
-        state = tiny.models("custom_voice")[1].init_state(rows=3, positions=48)
+        state = tiny.models("custom_voice")[1].init_state(rows=3, max_model_len=48)
         for block in (state.counts, state.sampling_params, state.flags):
             assert all(line.data_ptr() % 16 == 0 for line in block)
 
     def test_keeps_every_tensor_in_place(self) -> None:
         """What a captured step reads and writes stays where it was captured."""
         _, ours = tiny.models("custom_voice")
-        state = ours.init_state(rows=2, positions=48)
+        state = ours.init_state(rows=2, max_model_len=48)
         places = {name: tensor.data_ptr() for name, tensor in row_tensors(state, 0).items()}
         ours.join(state, 0, *requests(ours)[0])
         step(ours, state, 0)

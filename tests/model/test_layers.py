@@ -93,7 +93,7 @@ class TestCache:
     def test_blocks_in_any_order_are_a_row(self) -> None:
         """A prompt and steps over blocks of 4 say what one long block says; block 0 is nobody's."""
         model, x = self.transformer(), noise(2, 10, 64)
-        cache = Cache.paged(CONFIG, rows=2, positions=10, blocks=8, size=4, device=CPU, dtype=torch.float32)
+        cache = Cache.paged(CONFIG, rows=2, max_model_len=10, blocks=8, size=4, device=CPU, dtype=torch.float32)
         cache.keys.fill_(9)
         cache.values.fill_(9)
         assert cache.padding_position >= 10

@@ -76,7 +76,7 @@ class Admission:
     """Prompts of rows, on their way into a state.
 
     Args:
-        positions: that a row may have.
+        max_model_len: positions that a row may use.
         allocator: of the blocks of the cache, where rows share it.
         budget: of the prompts that a step computes.
     """
@@ -85,14 +85,14 @@ class Admission:
         self,
         model: SpeechModel,
         state: SpeechState,
-        positions: int,
+        max_model_len: int,
         allocator: BlockAllocator | None,
         budget: PrefillBudget,
     ) -> None:
         self._frame = model.frame
         self._codec = model.codec
         self._state = state
-        self._positions = positions
+        self._max_model_len = max_model_len
         self._allocator = allocator
         self._queue: PromptQueue[_Joining] = PromptQueue(budget)
         # What the step computes that is being launched.
@@ -112,7 +112,7 @@ class Admission:
             return joining.joined
         self._frame.check(self._state.frame, prompt, speaker.vector)
         self.release(row)
-        if not self.reserve(row, min(self._positions, len(prompt.prefix) + SPEECH_POSITIONS)):
+        if not self.reserve(row, min(self._max_model_len, len(prompt.prefix) + SPEECH_POSITIONS)):
             return False
         joining = self._joining[row] = _Joining(row, prompt, sampling, speaker)
         key = joining.key

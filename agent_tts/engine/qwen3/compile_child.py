@@ -45,7 +45,7 @@ def rehearse(steps: Steps) -> list[Launch]:
     hollow(model.codec, getattr(torch, steps.codec_dtype))
     put_kernels(model)
     rows = max(steps.sizes)
-    state = model.init_state(rows, steps.positions, rows if steps.paged else None)
+    state = model.init_state(rows, steps.max_model_len, rows if steps.paged else None)
     run, who = (torch.empty(rows, dtype=dtype, device="meta") for dtype in (torch.bool, torch.int64))
     numbers = partial(torch.empty, dtype=torch.int64, device="meta")
     packed = numbers(PromptEntries.size(PROMPT_ENTRIES, config.talker.num_code_groups))

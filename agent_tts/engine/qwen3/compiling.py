@@ -39,7 +39,7 @@ class Steps:
     folder: str  # of the checkpoint
     dtype: str  # torch's name of it
     codec_dtype: str
-    positions: int
+    max_model_len: int
     paged: bool
     sizes: tuple[int, ...]  # batches
     mixed: bool  # a batch may have prompts beside its frames

@@ -46,7 +46,7 @@ def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
                 dtype=dtype,
                 codec_dtype=_codec_dtype(settings.codec_dtype, device, dtype),
                 rows=slots,
-                positions=settings.positions,
+                max_model_len=settings.max_model_len,
                 graphs=settings.cuda_graphs,
                 one_size=settings.reproducible,
             )
@@ -88,10 +88,10 @@ def plan_memory(models: Sequence[Qwen3Model], device: torch.device, slots: int, 
         left = budget - fixed
         for model in models:
             model.blocks = int(left / len(models) / model.block_bytes)
-            if model.blocks * BLOCK_SIZE < 2 * model.positions:
+            if model.blocks * BLOCK_SIZE < 2 * model.max_model_len:
                 raise SettingsError(
                     f"the models need {(fixed + caches) / GIB:.1f} GiB on {device}, and {free / GIB:.1f} GiB are free: "
-                    f"fewer slots (now {slots}), fewer qwen3.positions, fewer qwen3.models or a smaller one"
+                    f"fewer slots (now {slots}), fewer qwen3.max_model_len, fewer qwen3.models or a smaller one"
                 )
     for model in models:
         weights, codec, cache = (n / GIB for n in (model.weight_bytes, model.codec_bytes, model.cache_bytes))

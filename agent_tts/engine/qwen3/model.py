@@ -42,7 +42,7 @@ class Qwen3Model:
     """Reads what a checkpoint says of itself at once; takes memory when it is loaded.
 
     Args:
-        positions: of the cache of each row: prompt and frames of one piece of speech.
+        max_model_len: positions of the cache that a row may use: prompt and frames of one segment of text.
         graphs: on a GPU, a step is one captured graph.
         one_size: every step is a batch of all rows, so that the rounding of one never depends on the others.
     Raises:
@@ -58,7 +58,7 @@ class Qwen3Model:
         dtype: torch.dtype,
         codec_dtype: torch.dtype,
         rows: int,
-        positions: int,
+        max_model_len: int,
         graphs: bool = True,
         one_size: bool = False,
     ) -> None:
@@ -70,8 +70,8 @@ class Qwen3Model:
         if self.tokenizer.size > self.config.talker.text_vocab_size:
             raise CheckpointError("vocab.json: more tokens than the model has embeddings for")
         self.rows = rows
-        self.positions = positions
-        # BlockAllocator of the cache that the rows share; None gives each row all its positions. Set before it is loaded.
+        self.max_model_len = max_model_len
+        # Blocks of the cache that the rows share; None gives each row all its positions. Set before it is loaded.
         self.blocks: int | None = None
         self.device = device
         self.dtype = dtype
@@ -125,7 +125,7 @@ class Qwen3Model:
         """Memory of the cache on the device."""
         if self.blocks is not None:
             return self.blocks * self.block_bytes
-        return rows_of_state(self.rows, self.device) * (self.positions + 1) * self._position_bytes
+        return rows_of_state(self.rows, self.device) * (self.max_model_len + 1) * self._position_bytes
 
     @property
     def codec_bytes(self) -> int:
@@ -147,7 +147,7 @@ class Qwen3Model:
             logger.info("{}: loaded on {} as {}", self.name, self.device, _name_of(self.dtype))
             model = SpeechModel(self._frame, self._codec)
             fused = accelerate(model)
-            state = model.init_state(rows_of_state(self.rows, self.device), self.positions, self.blocks)
+            state = model.init_state(rows_of_state(self.rows, self.device), self.max_model_len, self.blocks)
             times.append(time.monotonic())
             compilation.wait(self._tell_compiled)
             times.append(time.monotonic())
@@ -163,7 +163,7 @@ class Qwen3Model:
             mixed=not self._one_size,
             progress=self._tell,
         )
-        admission = Admission(model, state, self.positions, blocks, runner.prefill_budget)
+        admission = Admission(model, state, self.max_model_len, blocks, runner.prefill_budget)
         times.append(time.monotonic())
         spans = [after - before for before, after in pairwise(times)]
         logger.info("{}: weights {:.1f} s, then kernels {:.1f} s, capture {:.1f} s", self.name, *spans)
@@ -179,7 +179,7 @@ class Qwen3Model:
             folder=str(self.folder),
             dtype=_name_of(self.dtype),
             codec_dtype=_name_of(self._codec_dtype),
-            positions=self.positions,
+            max_model_len=self.max_model_len,
             paged=self.blocks is not None,
             sizes=self.sizes,
             mixed=not self._one_size,

@@ -112,7 +112,7 @@ class Row:
         self.runs = (
             not (self.outlet and self.outlet.ready)
             and (self._complete or (self._given - self._read > TOKENS_AHEAD and self.track.pieces[0].speakable))
-            and 0 < self._used < self.model.positions
+            and 0 < self._used < self.model.max_model_len
             and self.model.reserve(self.track.slot, self._used + 1)
         )
         return self.runs
@@ -185,7 +185,7 @@ class Row:
             language=self._language,
             instruct=instruct,
         )
-        if len(prompt.prefix) + max(1, len(prompt.text)) > self.model.positions:
+        if len(prompt.prefix) + max(1, len(prompt.text)) > self.model.max_model_len:
             raise Unsupported("the voice's reference and the instructions leave no room for speech: shorten them")
         return Joining(prompt, len(start))
 
@@ -202,7 +202,7 @@ class Row:
             piece.tokens.clear()
         # What is left of a reference's transcript is on the text side, too, and waits for the text that follows it.
         if self.joined and piece.speakable and (self._complete or self._read < self._given):
-            if self._used < self.model.positions and self.model.reserve(slot, self._used + 1):
+            if self._used < self.model.max_model_len and self.model.reserve(slot, self._used + 1):
                 self.runs = True
             elif not self._under_way:
                 return self._end(cut=True)
@@ -218,7 +218,7 @@ class Row:
 
     def _give(self, tokens: list[int], *, complete: bool) -> None:
         # What the cache has no room for can never be read: the piece is cut where the cache is full.
-        tokens = tokens[: max(0, self.model.positions - self._given - 1)]
+        tokens = tokens[: max(0, self.model.max_model_len - self._given - 1)]
         self.model.add_text(self.track.slot, tokens, complete=complete)
         self._given += len(tokens) + complete
         self.tokens += len(tokens)

@@ -65,7 +65,7 @@ def main() -> None:
     triton.runtime.driver.set_active(Target(steps.capability))
     model = model_of(steps)
     put_kernels(model)
-    state = model.init_state(max(steps.sizes), steps.positions, max(steps.sizes) + 3 if steps.paged else None)
+    state = model.init_state(max(steps.sizes), steps.max_model_len, max(steps.sizes) + 3 if steps.paged else None)
     with unmade(Compiler(steps)):
         prompts = PromptInputs(state.frame, PROMPT_ENTRIES, 16).entries
         for size in steps.sizes:
@@ -73,7 +73,7 @@ def main() -> None:
             if steps.mixed:
                 model.step(state, torch.ones(size, dtype=torch.bool), torch.arange(size), model.frame.embed(prompts))
         model.frame.prefill(state.frame, prompts, None)
-        alone = model.init_state(1, steps.positions).codec
+        alone = model.init_state(1, steps.max_model_len).codec
         codes = torch.zeros(1, 16, dtype=torch.int64)
         model.decode(alone, codes, torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.int64))
     print(len(missed))
