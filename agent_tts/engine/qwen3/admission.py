@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from agent_tts.engine.qwen3.prefill import ChunkInputs
-from agent_tts.engine.qwen3.prompt_queue import PrefillBudget, PromptQueue, PromptChunk
+from agent_tts.engine.qwen3.prompt_queue import PrefillBudget, PromptChunk, PromptQueue
 from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.codec_state import CodecState
 from agent_tts.model.prompt import Prompt, Voice

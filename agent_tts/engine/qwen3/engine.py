@@ -21,7 +21,7 @@ from agent_tts.engine.qwen3.admission import Speaker
 from agent_tts.engine.qwen3.graphs import Launched
 from agent_tts.engine.qwen3.loading import create_models, use
 from agent_tts.engine.qwen3.model import Qwen3Model
-from agent_tts.engine.qwen3.pieces import Piece
+from agent_tts.engine.qwen3.pieces import Segment
 from agent_tts.engine.qwen3.row import Row
 from agent_tts.engine.qwen3.runaway import RunawayDetector
 from agent_tts.engine.qwen3.step_timer import StepTimer
@@ -104,7 +104,7 @@ class Qwen3Engine:
             running = [row for row in rows if row.runs and row.model is model]
             if running or prompts:
                 pieces = [(row, row.begin()) for row in running]
-                if launched := model.launch([row.track.slot for row in running]):
+                if launched := model.launch([row.feed.slot for row in running]):
                     self._under_way.append(_Frames(model, pieces, launched))
         self._goes_on = not self._under_way and any(model.has_prompts for model in self._models)
         if self._under_way and self._overlaps:
@@ -153,7 +153,7 @@ class Qwen3Engine:
         if row.joined or not (begun or self._joins) or not self._is_ready(row):
             return
         if row.join():
-            self._runaway.reset(row.track.slot)
+            self._runaway.reset(row.feed.slot)
         if not begun and (row.joined or row.joining):
             self._joins -= 1
 
@@ -206,13 +206,13 @@ class Qwen3Engine:
                 for index, (row, piece) in enumerate(frames.rows)
                 if row.is_of(piece) and self._slots.owns(row)
             ]
-            slots, tokens = [row.track.slot for _, row in heard], [row.tokens for _, row in heard]
+            slots, tokens = [row.feed.slot for _, row in heard], [row.tokens for _, row in heard]
             index = [index for index, _ in heard]
             away = self._runaway.see(slots, spoken.codes[index], spoken.pcm[index], tokens)
             ordinary = spoken.finite[index] & ~spoken.ended[index] & ~away
             for (at, row), is_ordinary, run_away in zip(heard, ordinary.tolist(), away.tolist(), strict=True):
                 if is_ordinary and row.heard and row.outlet is None:
-                    outputs.append(FrameOutput(row.track.slot, row.track.epoch, spoken.pcm[at].tobytes()))
+                    outputs.append(FrameOutput(row.feed.slot, row.feed.epoch, spoken.pcm[at].tobytes()))
                 else:
                     outputs += self._slots.guard(row, partial(row.hear, spoken, at, run_away=run_away))
         if step and self._overlaps:
@@ -225,7 +225,7 @@ class _Frames:
     """One frame of rows of one model, under way."""
 
     model: Qwen3Model
-    rows: list[tuple[Row, Piece]]  # in the order of the launch, with what each is speaking
+    rows: list[tuple[Row, Segment]]  # in the order of the launch, with what each is speaking
     launched: Launched
 
 

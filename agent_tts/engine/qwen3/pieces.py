@@ -14,11 +14,11 @@ from agent_tts.text.tokens import TokenFeed
 
 # A piece ends with the sentence in which it has so many characters: a minute of speech. Two minutes, at the end of a
 # sentence that long, are still within the model's training and a cache of 2 048 positions.
-PIECE_CHARS = 1_000
+SEGMENT_CHARS = 1_000
 
 
 @dataclass(slots=True, eq=False)
-class Piece:
+class Segment:
     """Text that is spoken by one prompt."""
 
     tokens: list[int] = field(default_factory=list)  # known, and not taken by the model
@@ -33,7 +33,7 @@ class Piece:
         return self.complete and not self.speakable
 
 
-class PieceFeed:
+class SegmentFeed:
     """Text in by any split, tokens out as early as they are certain; equal texts with equal flushes give equal pieces.
 
     A flush ends a piece: all of its text has to be heard, and a model speaks its last words only when it knows that
@@ -50,10 +50,10 @@ class PieceFeed:
         self._offset = 0
         self._chars: list[str] = []
         self._reader = Reader(Reading.of(opened.options, language), self._take, self._rest)
-        self._segmenter = Segmenter(PIECE_CHARS)
+        self._segmenter = Segmenter(SEGMENT_CHARS)
         self._tokens = tokens
         # Pieces that are not spoken yet, the one that grows included; never empty while `ended` is False.
-        self.pieces: deque[Piece] = deque([Piece()])
+        self.pieces: deque[Segment] = deque([Segment()])
         # Whether the last of `pieces` is the last of the stream.
         self.ended = False
 
@@ -115,7 +115,7 @@ class PieceFeed:
         piece = self.pieces[-1]
         piece.tokens += self._tokens.flush()
         piece.complete = True
-        self.pieces.append(Piece())
+        self.pieces.append(Segment())
 
     def _flush(self) -> None:
         if self.pieces[-1].speakable or len(self.pieces) == 1:

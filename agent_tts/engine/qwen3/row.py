@@ -22,7 +22,7 @@ from agent_tts.engine.outlet import Outlet
 from agent_tts.engine.qwen3.admission import Speaker
 from agent_tts.engine.qwen3.graphs import Spoken
 from agent_tts.engine.qwen3.model import Qwen3Model
-from agent_tts.engine.qwen3.pieces import Piece, PieceFeed
+from agent_tts.engine.qwen3.pieces import Segment, SegmentFeed
 from agent_tts.engine.qwen3.runaway import SILENT_PEAK
 from agent_tts.engine.qwen3.stretch import Stretch
 from agent_tts.engine.qwen3.voices import Cast
@@ -59,7 +59,7 @@ class Row:
     """
 
     def __init__(self, opened: StartRequest, cast: Cast) -> None:
-        self.track = PieceFeed(opened, cast.model.tokenizer.feed(), _code(opened.options))
+        self.feed = SegmentFeed(opened, cast.model.tokenizer.feed(), _code(opened.options))
         speed = opened.options.speed
         # Its audio, where that is not the model's frames as they are. None where it is.
         self.outlet = Outlet(opened.slot, opened.epoch) if opened.options.breaks or speed != 1 else None
@@ -111,16 +111,16 @@ class Row:
         """Whether it takes part in this step with what it has: most rows do in most steps."""
         self.runs = (
             not (self.outlet and self.outlet.ready)
-            and (self._complete or (self._given - self._read > TOKENS_AHEAD and self.track.pieces[0].speakable))
+            and (self._complete or (self._given - self._read > TOKENS_AHEAD and self.feed.pieces[0].speakable))
             and 0 < self._used < self.model.max_model_len
-            and self.model.reserve(self.track.slot, self._used + 1)
+            and self.model.reserve(self.feed.slot, self._used + 1)
         )
         return self.runs
 
     def hand_out(self) -> list[StepOutput]:
         """Once a step, of a row with an outlet: what of its audio comes next, or why there is none."""
         assert self.outlet is not None
-        slot, epoch = self.track.slot, self.track.epoch
+        slot, epoch = self.feed.slot, self.feed.epoch
         outputs = self.outlet.hand_out()
         if self.outlet.finished:
             outputs.append(DoneOutput(slot, epoch, length=self._cut))
@@ -134,12 +134,12 @@ class Row:
         self._dry = False
         if self.outlet and self.outlet.ended:
             return outputs
-        self.track.read()
+        self.feed.read()
         while (
-            self.track.pieces and self.track.pieces[0].is_mute and not (self.outlet and self.outlet.ready > RESTS_AHEAD)
+            self.feed.pieces and self.feed.pieces[0].is_mute and not (self.outlet and self.outlet.ready > RESTS_AHEAD)
         ):
             outputs += self._end_piece()
-            self.track.read()
+            self.feed.read()
         return outputs
 
     def join(self) -> bool:
@@ -154,20 +154,20 @@ class Row:
         if self._joining is None:
             self._joining = self._next(self.speaker)
         if self._joining is None or not self.model.join(
-            self.track.slot, self._joining.prompt, self._sampling, self.speaker
+            self.feed.slot, self._joining.prompt, self._sampling, self.speaker
         ):
             return False
         (prompt, tokens), self._joining = self._joining, None
-        del self.track.pieces[0].tokens[:tokens]
+        del self.feed.pieces[0].tokens[:tokens]
         self._used, self._read, self._given = len(prompt.prefix), 0, len(prompt.text)
         self.tokens, self._complete = tokens, prompt.complete
         return True
 
     def _next(self, speaker: Speaker) -> Joining | None:
         """The prompt of the present piece, if enough of it is known."""
-        if not self.track.pieces or self.track.pieces[0].is_mute:
+        if not self.feed.pieces or self.feed.pieces[0].is_mute:
             return None
-        piece, needed = self.track.pieces[0], text_needed(speaker.voice)
+        piece, needed = self.feed.pieces[0], text_needed(speaker.voice)
         if not self._can_join(piece) and (needed or self.heard):
             return None
         start = piece.tokens[:needed] if piece.speakable else []
@@ -191,12 +191,12 @@ class Row:
 
     def settle(self) -> list[StepOutput]:
         """Hand the row its text; whether it can run, or why it cannot."""
-        slot, epoch = self.track.slot, self.track.epoch
+        slot, epoch = self.feed.slot, self.feed.epoch
         if self.outlet and (self.outlet.ready or self.outlet.ended):
             return []
-        if not self.track.pieces:
+        if not self.feed.pieces:
             return self._end()
-        piece = self.track.pieces[0]
+        piece = self.feed.pieces[0]
         if self.joined and piece.speakable and not self._complete and (piece.tokens or piece.complete):
             self._give(piece.tokens, complete=piece.complete)
             piece.tokens.clear()
@@ -206,12 +206,12 @@ class Row:
                 self.runs = True
             elif not self._under_way:
                 return self._end(cut=True)
-        elif self.track.dry and not piece.complete and (self.joined or not self._can_join(piece)):
+        elif self.feed.dry and not piece.complete and (self.joined or not self._can_join(piece)):
             self._dry = True
             return [] if self.outlet else [StarvedOutput(slot, epoch)]
         return []
 
-    def _can_join(self, piece: Piece) -> bool:
+    def _can_join(self, piece: Segment) -> bool:
         """Whether enough of a piece is known for its prompt, as far as can be said before the voice is ready."""
         needed = text_needed(self.speaker.voice) if self.speaker else 0
         return piece.complete or (piece.speakable and len(piece.tokens) >= needed)
@@ -219,36 +219,36 @@ class Row:
     def _give(self, tokens: list[int], *, complete: bool) -> None:
         # What the cache has no room for can never be read: the piece is cut where the cache is full.
         tokens = tokens[: max(0, self.model.max_model_len - self._given - 1)]
-        self.model.add_text(self.track.slot, tokens, complete=complete)
+        self.model.add_text(self.feed.slot, tokens, complete=complete)
         self._given += len(tokens) + complete
         self.tokens += len(tokens)
         self._complete = complete
 
-    def begin(self) -> Piece:
+    def begin(self) -> Segment:
         """The row takes part in a step, with the piece that is returned."""
         self._used += 1
         self._read += 1
         self._under_way += 1
-        return self.track.pieces[0]
+        return self.feed.pieces[0]
 
-    def is_of(self, piece: Piece) -> bool:
+    def is_of(self, piece: Segment) -> bool:
         """A step is done that the row began with `piece`; whether it is still speaking it.
 
         If not, its end was under way when the step began, and there is no frame.
         """
         self._under_way -= 1
-        return bool(self.track.pieces) and self.track.pieces[0] is piece
+        return bool(self.feed.pieces) and self.feed.pieces[0] is piece
 
     def hear(self, spoken: Spoken, index: int, *, run_away: bool) -> list[StepOutput]:
         """What the row did in a step: entry `index` of `spoken`."""
         if self.outlet and self.outlet.ended:
             return []
         if not spoken.finite[index]:
-            self.model.wipe(self.track.slot)
+            self.model.wipe(self.feed.slot)
             raise NotFinite("the model computed a frame that is not finite")
         if spoken.ended[index]:
             outputs = self._end_piece()
-            return outputs if self.track.pieces else [*outputs, *self._end()]
+            return outputs if self.feed.pieces else [*outputs, *self._end()]
         outputs = []
         pcm = spoken.pcm[index]
         # The first frame of a speaker is usually digital silence, which would be 80 ms of waiting.
@@ -259,14 +259,14 @@ class Row:
 
     def _end_piece(self) -> list[StepOutput]:
         """The present piece has been spoken."""
-        piece = self.track.pieces.popleft()
+        piece = self.feed.pieces.popleft()
         if self._joining is not None:
             self._joining = None
-            self.model.release(self.track.slot)
+            self.model.release(self.feed.slot)
         self._used = self._read = self._given = self.tokens = 0
         self._complete = False
         if self.outlet is None:
-            return [FlushedOutput(self.track.slot, self.track.epoch)] * piece.flushes
+            return [FlushedOutput(self.feed.slot, self.feed.epoch)] * piece.flushes
         if self._stretch is not None:
             self.outlet.write(self._stretch.finish())
         self.outlet.rest(Break(piece.rest_ms))
@@ -277,14 +277,14 @@ class Row:
     def _frame(self, pcm: bytes) -> list[StepOutput]:
         """What a frame of the model gives."""
         if self.outlet is None:
-            return [FrameOutput(self.track.slot, self.track.epoch, pcm)]
+            return [FrameOutput(self.feed.slot, self.feed.epoch, pcm)]
         self.outlet.write(pcm if self._stretch is None else self._stretch.push(pcm))
         return []
 
     def _end(self, *, cut: bool = False) -> list[StepOutput]:
         """All pieces have been spoken, or no more of them will be."""
         if self.outlet is None:
-            return [DoneOutput(self.track.slot, self.track.epoch, length=cut)]
+            return [DoneOutput(self.feed.slot, self.feed.epoch, length=cut)]
         if self._stretch is not None:
             self.outlet.write(self._stretch.finish())
         self.outlet.end()

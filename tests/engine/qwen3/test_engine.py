@@ -511,7 +511,7 @@ def test_a_text_that_comes_whole_is_read_as_it_is_spoken(ryan: Qwen3Engine) -> N
     for _ in range(3):
         outputs += ryan.step([], [0])
     (row,) = ryan._slots.owners()
-    assert not row.track.dry
+    assert not row.feed.dry
     outputs += ryan.step([AddText(0, sentence, last=True)], [0])
     while not isinstance(outputs[-1], DoneOutput):
         outputs += ryan.step([], [0])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent_tts.bench.checkpoint_tokenizer import write_tokenizer
 from agent_tts.engine.base import AddText, StartRequest
-from agent_tts.engine.qwen3.pieces import PIECE_CHARS, PieceFeed
+from agent_tts.engine.qwen3.pieces import SEGMENT_CHARS, SegmentFeed
 from agent_tts.events import SpeechOptions
 from agent_tts.text.tokens import Tokenizer
 
@@ -27,31 +27,31 @@ Spoken = list[tuple[list[int], int]]  # of each piece: its tokens, and the flush
 
 def pieces(tokenizer: Tokenizer, parts: Sequence[str | None], *, clean: bool = False) -> Spoken:
     """The pieces of a text that comes in parts; None is a flush. Tokens are taken as soon as there are any."""
-    track = PieceFeed(StartRequest(0, 1, SpeechOptions(clean=clean)), tokenizer.feed())
+    feed = SegmentFeed(StartRequest(0, 1, SpeechOptions(clean=clean)), tokenizer.feed())
     taken: list[int] = []
     spoken: Spoken = []
 
     def take() -> None:
         nonlocal taken
         while True:
-            track.read()
-            if not track.pieces:
+            feed.read()
+            if not feed.pieces:
                 return
-            piece = track.pieces[0]
+            piece = feed.pieces[0]
             taken += piece.tokens
             piece.tokens.clear()
             if piece.complete:
-                spoken.append((taken, track.pieces.popleft().flushes))
+                spoken.append((taken, feed.pieces.popleft().flushes))
                 taken = []
-            elif track.dry:
+            elif feed.dry:
                 return
 
     for part in parts:
-        track.take_text(AddText(0, part or "", flush=part is None))
+        feed.take_text(AddText(0, part or "", flush=part is None))
         take()
-    track.take_text(AddText(0, "", last=True))
+    feed.take_text(AddText(0, "", last=True))
     take()
-    assert track.ended
+    assert feed.ended
     return spoken
 
 
@@ -85,7 +85,7 @@ def visible(tokenizer: Tokenizer, tokens: list[int]) -> str:
 
 def test_a_text_is_one_piece_as_long_as_a_model_can_speak_it_in_one_go(tokenizer: Tokenizer) -> None:
     sentence = "How are you in the world? "
-    count = PIECE_CHARS // len(sentence)
+    count = SEGMENT_CHARS // len(sentence)
     assert pieces(tokenizer, [sentence * count]) == [(tokenizer.encode(sentence * count), 0)]
     longer = pieces(tokenizer, [sentence * 3 * count])
     assert len(longer) == 3
@@ -93,11 +93,11 @@ def test_a_text_is_one_piece_as_long_as_a_model_can_speak_it_in_one_go(tokenizer
 
 
 def test_a_long_text_is_read_a_chunk_at_a_time(tokenizer: Tokenizer) -> None:
-    track = PieceFeed(StartRequest(0, 1, SpeechOptions()), tokenizer.feed())
-    track.take_text(AddText(0, "word " * 4_000, last=True))
-    track.read()
-    assert 0 < len(track.pieces[0].tokens) < 1_000
-    assert not track.dry
+    feed = SegmentFeed(StartRequest(0, 1, SpeechOptions()), tokenizer.feed())
+    feed.take_text(AddText(0, "word " * 4_000, last=True))
+    feed.read()
+    assert 0 < len(feed.pieces[0].tokens) < 1_000
+    assert not feed.dry
 
 
 def test_markup_is_not_spoken_unless_it_is_wanted(tokenizer: Tokenizer) -> None:
@@ -124,18 +124,18 @@ def test_pauses_and_flushes_keep_their_order(
     tokenizer: Tokenizer, parts: list[str | None], expected: list[object], at_once: bool
 ) -> None:
     """However late what is read is spoken."""
-    track = PieceFeed(StartRequest(0, 1, SpeechOptions(breaks=True)), tokenizer.feed())
+    feed = SegmentFeed(StartRequest(0, 1, SpeechOptions(breaks=True)), tokenizer.feed())
     found: list[object] = []
 
     def speak() -> None:
-        while track.pieces and track.pieces[0].complete:
-            piece = track.pieces.popleft()
+        while feed.pieces and feed.pieces[0].complete:
+            piece = feed.pieces.popleft()
             found.extend([*[1_000] * (piece.rest_ms // 1_000), *["flush"] * piece.flushes])
 
     for part in parts:
-        track._read(AddText(0, part or "", flush=part is None))
+        feed._read(AddText(0, part or "", flush=part is None))
         if not at_once:
             speak()
-    track._read(AddText(0, "", last=True))
+    feed._read(AddText(0, "", last=True))
     speak()
     assert found == expected
