@@ -21,9 +21,9 @@ from agent_tts.engine.qwen3.admission import Speaker
 from agent_tts.engine.qwen3.graphs import Launched
 from agent_tts.engine.qwen3.loading import create_models, use
 from agent_tts.engine.qwen3.model import Qwen3Model
-from agent_tts.engine.qwen3.pieces import Segment
 from agent_tts.engine.qwen3.row import Row
 from agent_tts.engine.qwen3.runaway import RunawayDetector
+from agent_tts.engine.qwen3.segment_feed import Segment
 from agent_tts.engine.qwen3.step_timer import StepTimer
 from agent_tts.engine.qwen3.voices import Qwen3Voices
 from agent_tts.engine.slots import Slots
@@ -103,9 +103,9 @@ class Qwen3Engine:
         for model, prompts in zip(self._models, computes, strict=True):
             running = [row for row in rows if row.runs and row.model is model]
             if running or prompts:
-                pieces = [(row, row.begin()) for row in running]
+                segments = [(row, row.begin()) for row in running]
                 if launched := model.launch([row.feed.slot for row in running]):
-                    self._under_way.append(_Frames(model, pieces, launched))
+                    self._under_way.append(_Frames(model, segments, launched))
         self._goes_on = not self._under_way and any(model.has_prompts for model in self._models)
         if self._under_way and self._overlaps:
             kind = (*computes, *((frames.model.name, frames.launched.size) for frames in self._under_way))
@@ -148,7 +148,7 @@ class Qwen3Engine:
         return outputs + row.settle()
 
     def _join(self, row: Row) -> None:
-        """Begin the prompt of a row's next piece, if there is one and its turn has come, or ask for it again."""
+        """Begin the prompt of a row's next segment, if there is one and its turn has come, or ask for it again."""
         begun = row.joining
         if row.joined or not (begun or self._joins) or not self._is_ready(row):
             return
@@ -203,8 +203,8 @@ class Qwen3Engine:
             # Who is still speaking what it spoke when the step began.
             heard = [
                 (index, row)
-                for index, (row, piece) in enumerate(frames.rows)
-                if row.is_of(piece) and self._slots.owns(row)
+                for index, (row, segment) in enumerate(frames.rows)
+                if row.is_of(segment) and self._slots.owns(row)
             ]
             slots, tokens = [row.feed.slot for _, row in heard], [row.tokens for _, row in heard]
             index = [index for index, _ in heard]

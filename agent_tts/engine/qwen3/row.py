@@ -1,4 +1,4 @@
-"""One request of Qwen3Engine: its text in pieces, and where its row is in the present one."""
+"""One request of Qwen3Engine: its text in segments, and where its row is in the present one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from agent_tts.engine.outlet import Outlet
 from agent_tts.engine.qwen3.admission import Speaker
 from agent_tts.engine.qwen3.graphs import Spoken
 from agent_tts.engine.qwen3.model import Qwen3Model
-from agent_tts.engine.qwen3.pieces import Segment, SegmentFeed
 from agent_tts.engine.qwen3.runaway import SILENT_PEAK
+from agent_tts.engine.qwen3.segment_feed import Segment, SegmentFeed
 from agent_tts.engine.qwen3.stretch import Stretch
 from agent_tts.engine.qwen3.voices import Cast
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
@@ -44,14 +44,14 @@ RESTS_AHEAD = MAX_BREAK_MS // FRAME_MS
 
 
 class Joining(NamedTuple):
-    """A prompt, and how many tokens of its piece's text are in it."""
+    """A prompt, and how many tokens of its segment's text are in it."""
 
     prompt: Prompt
     tokens: int
 
 
 class Row:
-    """Every piece of the text is a prompt of its own. In each step that the row takes part in it reads one token.
+    """Every segment of the text is a prompt of its own. In each step that the row takes part in it reads one token.
 
     Raises:
         InvalidRequest: the sampling cannot be done.
@@ -78,18 +78,18 @@ class Row:
         self._joining: Joining | None = None
         # Whether it can take part in this step.
         self.runs = False
-        # Frames that are under way: of this piece, or of the end of the one before.
+        # Frames that are under way: of this segment, or of the end of the one before.
         self._under_way = 0
         # Whether a frame has been handed out.
         self.heard = False
-        # Positions of the cache that are in use. 0 while the row has not joined for its present piece.
+        # Positions of the cache that are in use. 0 while the row has not joined for its present segment.
         self._used = 0
         # Tokens on the text side of the row's steps, and how many of them it has read.
         self._given = 0
         self._read = 0
-        # Tokens of the present piece's text, as far as the model knows it.
+        # Tokens of the present segment's text, as far as the model knows it.
         self.tokens = 0
-        # Whether these are all tokens of the piece.
+        # Whether these are all tokens of the segment.
         self._complete = False
 
     @property
@@ -99,7 +99,7 @@ class Row:
 
     @property
     def joined(self) -> bool:
-        """Whether the prompt of the present piece is in the cache."""
+        """Whether the prompt of the present segment is in the cache."""
         return self._used > 0
 
     @property
@@ -111,7 +111,7 @@ class Row:
         """Whether it takes part in this step with what it has: most rows do in most steps."""
         self.runs = (
             not (self.outlet and self.outlet.ready)
-            and (self._complete or (self._given - self._read > TOKENS_AHEAD and self.feed.pieces[0].speakable))
+            and (self._complete or (self._given - self._read > TOKENS_AHEAD and self.feed.segments[0].speakable))
             and 0 < self._used < self.model.max_model_len
             and self.model.reserve(self.feed.slot, self._used + 1)
         )
@@ -129,16 +129,18 @@ class Row:
         return outputs
 
     def read(self) -> list[StepOutput]:
-        """Read the text, and pass pieces in which there is nothing to speak, unless enough pauses wait."""
+        """Read the text, and pass segments in which there is nothing to speak, unless enough pauses wait."""
         outputs: list[StepOutput] = []
         self._dry = False
         if self.outlet and self.outlet.ended:
             return outputs
         self.feed.read()
         while (
-            self.feed.pieces and self.feed.pieces[0].is_mute and not (self.outlet and self.outlet.ready > RESTS_AHEAD)
+            self.feed.segments
+            and self.feed.segments[0].is_mute
+            and not (self.outlet and self.outlet.ready > RESTS_AHEAD)
         ):
-            outputs += self._end_piece()
+            outputs += self._end_segment()
             self.feed.read()
         return outputs
 
@@ -158,19 +160,19 @@ class Row:
         ):
             return False
         (prompt, tokens), self._joining = self._joining, None
-        del self.feed.pieces[0].tokens[:tokens]
+        del self.feed.segments[0].tokens[:tokens]
         self._used, self._read, self._given = len(prompt.prefix), 0, len(prompt.text)
         self.tokens, self._complete = tokens, prompt.complete
         return True
 
     def _next(self, speaker: Speaker) -> Joining | None:
-        """The prompt of the present piece, if enough of it is known."""
-        if not self.feed.pieces or self.feed.pieces[0].is_mute:
+        """The prompt of the present segment, if enough of it is known."""
+        if not self.feed.segments or self.feed.segments[0].is_mute:
             return None
-        piece, needed = self.feed.pieces[0], text_needed(speaker.voice)
-        if not self._can_join(piece) and (needed or self.heard):
+        segment, needed = self.feed.segments[0], text_needed(speaker.voice)
+        if not self._can_join(segment) and (needed or self.heard):
             return None
-        start = piece.tokens[:needed] if piece.speakable else []
+        start = segment.tokens[:needed] if segment.speakable else []
         config, tokenizer = self.model.config, self.model.tokenizer
         instruct: tuple[int, ...] = ()
         if self.cast.instructions:
@@ -181,7 +183,7 @@ class Row:
             speaker.voice,
             role=tokenizer.role(config.im_start_token_id),
             text=start,
-            complete=piece.complete and len(piece.tokens) <= needed,
+            complete=segment.complete and len(segment.tokens) <= needed,
             language=self._language,
             instruct=instruct,
         )
@@ -194,30 +196,30 @@ class Row:
         slot, epoch = self.feed.slot, self.feed.epoch
         if self.outlet and (self.outlet.ready or self.outlet.ended):
             return []
-        if not self.feed.pieces:
+        if not self.feed.segments:
             return self._end()
-        piece = self.feed.pieces[0]
-        if self.joined and piece.speakable and not self._complete and (piece.tokens or piece.complete):
-            self._give(piece.tokens, complete=piece.complete)
-            piece.tokens.clear()
+        segment = self.feed.segments[0]
+        if self.joined and segment.speakable and not self._complete and (segment.tokens or segment.complete):
+            self._give(segment.tokens, complete=segment.complete)
+            segment.tokens.clear()
         # What is left of a reference's transcript is on the text side, too, and waits for the text that follows it.
-        if self.joined and piece.speakable and (self._complete or self._read < self._given):
+        if self.joined and segment.speakable and (self._complete or self._read < self._given):
             if self._used < self.model.max_model_len and self.model.reserve(slot, self._used + 1):
                 self.runs = True
             elif not self._under_way:
                 return self._end(cut=True)
-        elif self.feed.dry and not piece.complete and (self.joined or not self._can_join(piece)):
+        elif self.feed.dry and not segment.complete and (self.joined or not self._can_join(segment)):
             self._dry = True
             return [] if self.outlet else [StarvedOutput(slot, epoch)]
         return []
 
-    def _can_join(self, piece: Segment) -> bool:
-        """Whether enough of a piece is known for its prompt, as far as can be said before the voice is ready."""
+    def _can_join(self, segment: Segment) -> bool:
+        """Whether enough of a segment is known for its prompt, as far as can be said before the voice is ready."""
         needed = text_needed(self.speaker.voice) if self.speaker else 0
-        return piece.complete or (piece.speakable and len(piece.tokens) >= needed)
+        return segment.complete or (segment.speakable and len(segment.tokens) >= needed)
 
     def _give(self, tokens: list[int], *, complete: bool) -> None:
-        # What the cache has no room for can never be read: the piece is cut where the cache is full.
+        # What the cache has no room for can never be read: the segment is cut where the cache is full.
         tokens = tokens[: max(0, self.model.max_model_len - self._given - 1)]
         self.model.add_text(self.feed.slot, tokens, complete=complete)
         self._given += len(tokens) + complete
@@ -225,19 +227,19 @@ class Row:
         self._complete = complete
 
     def begin(self) -> Segment:
-        """The row takes part in a step, with the piece that is returned."""
+        """The row takes part in a step, with the segment that is returned."""
         self._used += 1
         self._read += 1
         self._under_way += 1
-        return self.feed.pieces[0]
+        return self.feed.segments[0]
 
-    def is_of(self, piece: Segment) -> bool:
-        """A step is done that the row began with `piece`; whether it is still speaking it.
+    def is_of(self, segment: Segment) -> bool:
+        """A step is done that the row began with `segment`; whether it is still speaking it.
 
         If not, its end was under way when the step began, and there is no frame.
         """
         self._under_way -= 1
-        return bool(self.feed.pieces) and self.feed.pieces[0] is piece
+        return bool(self.feed.segments) and self.feed.segments[0] is segment
 
     def hear(self, spoken: Spoken, index: int, *, run_away: bool) -> list[StepOutput]:
         """What the row did in a step: entry `index` of `spoken`."""
@@ -247,8 +249,8 @@ class Row:
             self.model.wipe(self.feed.slot)
             raise NotFinite("the model computed a frame that is not finite")
         if spoken.ended[index]:
-            outputs = self._end_piece()
-            return outputs if self.feed.pieces else [*outputs, *self._end()]
+            outputs = self._end_segment()
+            return outputs if self.feed.segments else [*outputs, *self._end()]
         outputs = []
         pcm = spoken.pcm[index]
         # The first frame of a speaker is usually digital silence, which would be 80 ms of waiting.
@@ -257,20 +259,20 @@ class Row:
             outputs += self._frame(pcm.astype("<i2").tobytes())
         return [*outputs, *self._end(cut=True)] if run_away else outputs
 
-    def _end_piece(self) -> list[StepOutput]:
-        """The present piece has been spoken."""
-        piece = self.feed.pieces.popleft()
+    def _end_segment(self) -> list[StepOutput]:
+        """The present segment has been spoken."""
+        segment = self.feed.segments.popleft()
         if self._joining is not None:
             self._joining = None
             self.model.release(self.feed.slot)
         self._used = self._read = self._given = self.tokens = 0
         self._complete = False
         if self.outlet is None:
-            return [FlushedOutput(self.feed.slot, self.feed.epoch)] * piece.flushes
+            return [FlushedOutput(self.feed.slot, self.feed.epoch)] * segment.flushes
         if self._stretch is not None:
             self.outlet.write(self._stretch.finish())
-        self.outlet.rest(Break(piece.rest_ms))
-        for _ in range(piece.flushes):
+        self.outlet.rest(Break(segment.rest_ms))
+        for _ in range(segment.flushes):
             self.outlet.flush()
         return []
 
@@ -282,7 +284,7 @@ class Row:
         return []
 
     def _end(self, *, cut: bool = False) -> list[StepOutput]:
-        """All pieces have been spoken, or no more of them will be."""
+        """All segments have been spoken, or no more of them will be."""
         if self.outlet is None:
             return [DoneOutput(self.feed.slot, self.feed.epoch, length=cut)]
         if self._stretch is not None:
