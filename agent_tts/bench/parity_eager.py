@@ -90,7 +90,7 @@ class Eager:
         prompt = request.prompt
         positions = len(prompt.prefix) + max(frames, len(prompt.text))
         state = self.model.init_state(1, positions)
-        self.model.join(state, 0, prompt, PLAIN, request.vector)
+        self.model.admit(state, 0, prompt, PLAIN, request.vector)
         for _ in range(frames):
             self.model.step(state, torch.ones_like(state.ended), choose)
 

@@ -1,6 +1,6 @@
 """One 80 ms frame for every row: the next token of text and the last frame go in, sixteen codes come out.
 
-A row is a request. Rows join, pause, leave and are reused while the others go on: all of it is masks over tensors of a
+A row is a request. Rows are admitted, pause, leave and are reused while the others go on: all of it is masks over tensors of a
 fixed shape, and a step asks the host nothing, so it can be captured once and replayed.
 """
 
@@ -80,7 +80,7 @@ class Frame:
 
 
 class FrameModel(nn.Module):
-    """Talker and code predictor as one step. Joins and text come between steps; a step is only masks and tensors."""
+    """Talker and code predictor as one step. Admissions and text come between steps; a step is only masks and tensors."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class FrameModel(nn.Module):
         return state
 
     def check(self, state: FrameState, prompt: Prompt, vector: Tensor | None) -> None:
-        """Whether a row of the state can join with a prompt.
+        """Whether a row of the state can be given a prompt.
 
         Raises:
             ValueError: prompt and text are longer than the cache, or the speaker's vector [H] is missing.
@@ -142,7 +142,7 @@ class FrameModel(nn.Module):
             raise ValueError(f"this voice needs a speaker vector of {size} values")
 
     @torch.inference_mode()
-    def join(
+    def admit(
         self, state: FrameState, row: int, prompt: Prompt, sampling: SamplingParams, vector: Tensor | None = None
     ) -> None:
         """Gives one row to a request, prompt and text, whoever had it before.
@@ -154,7 +154,7 @@ class FrameModel(nn.Module):
         positions = np.append(np.arange(len(prompt.prefix)), state.cache.padding_position)
         entries = self.entries(state, row, positions, prompt.numbers(self.config.talker.num_code_groups), vector)
         changes = RowChanges(state)
-        changes.join(row, len(prompt.prefix), sampling, self.prefill(state, entries, None)[-1])
+        changes.admit(row, len(prompt.prefix), sampling, self.prefill(state, entries, None)[-1])
         changes.add_text(row, prompt.text, complete=prompt.complete)
         changes.collect(writes := Writes())
         writes.send(state.ended.device)

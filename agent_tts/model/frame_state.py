@@ -1,6 +1,6 @@
 """What the rows remember from frame to frame.
 
-What a request says of itself is in three blocks of numbers, so that any number of rows can join by three writes.
+What a request says of itself is in three blocks of numbers, so that any number of rows are admitted by three writes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FrameState:
     flags: Tensor  # bool[FLAGS, B]
     feedback: Tensor  # [B, H]: codec side of the next frame step
     text: Tensor  # int64[B, S]: text side of the frame steps
-    seen: Tensor  # bool[B, V]: first codes drawn since the row joined
+    seen: Tensor  # bool[B, V]: first codes drawn since the row was admitted
     text_lengths: list[int]
 
     @property
@@ -52,7 +52,7 @@ class FrameState:
 
     @property
     def frame(self) -> Tensor:
-        """int64[B]: frames drawn since the row joined; the counter of the noise."""
+        """int64[B]: frames drawn since the row was admitted; the counter of the noise."""
         return self.counts[FRAME]
 
     @property
@@ -62,7 +62,7 @@ class FrameState:
 
     @property
     def ended(self) -> Tensor:
-        """bool[B]: the row has drawn the end of speech, or nobody has joined it."""
+        """bool[B]: the row has drawn the end of speech, or nothing was admitted to it."""
         return self.flags[ENDED]
 
     @property

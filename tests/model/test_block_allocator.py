@@ -76,7 +76,7 @@ def test_a_request_says_the_same_over_blocks() -> None:
         assert blocks.ensure(row, len(prompt.prefix))
         tell(blocks)
         for state in (contiguous, paged):
-            model.join(state, row, prompt, SamplingParams(seed=row))
+            model.admit(state, row, prompt, SamplingParams(seed=row))
     found, expected = [], []
     for frame in range(12):
         for row in range(2):

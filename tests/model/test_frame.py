@@ -55,10 +55,10 @@ def step(model: FrameModel, state: FrameState, *rows: int) -> Frame:
 
 
 def tell(changed: RowChanges | BlockAllocator) -> list[int] | None:
-    """Tells the device what has changed; of changes of rows, those that join by it."""
-    joined = changed.collect(writes := Writes())
+    """Tells the device what has changed; of changes of rows, those that are admitted by it."""
+    admitted = changed.collect(writes := Writes())
     writes.send(torch.device("cpu"))
-    return joined
+    return admitted
 
 
 def add_text(state: FrameState, row: int, tokens: Sequence[int], *, complete: bool) -> None:
@@ -82,7 +82,7 @@ def speak(
 ) -> Tensor:
     """Codes of one request alone: int64[<= frames, 16]."""
     state = model.init_state(rows=1, max_model_len=64)
-    model.join(state, 0, prompt, sampling, vector)
+    model.admit(state, 0, prompt, sampling, vector)
     return said([step(model, state, 0) for _ in range(frames)])
 
 
@@ -220,7 +220,7 @@ class TestEndOfSpeech:
     def test_is_reported_once_and_is_no_frame(self) -> None:
         upstream, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=1, max_model_len=64)
-        ours.join(state, 0, prompt_of(ours), GREEDY)
+        ours.admit(state, 0, prompt_of(ours), GREEDY)
         with end_of_speech_at(8, upstream, ours, languages=["auto"], speakers=["ryan"]):
             frames = [step(ours, state, 0) for _ in range(FRAMES)]
         assert [frame.spoke.item() for frame in frames] == [True] * 8 + [False] * 2
@@ -243,7 +243,7 @@ class TestText:
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=1, max_model_len=64)
         first, *bounds = [*cuts, len(tiny.TEXT)]
-        ours.join(state, 0, prompt_of(ours, text=tiny.TEXT[:first], complete=False), GREEDY)
+        ours.admit(state, 0, prompt_of(ours, text=tiny.TEXT[:first], complete=False), GREEDY)
         frames = [step(ours, state, 0) for _ in range(first)]
         for begin, end in zip([first, *bounds], bounds, strict=False):
             waiting = [step(ours, state, 0) for _ in range(late)]
@@ -258,8 +258,8 @@ class TestText:
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=1, max_model_len=20)
         with pytest.raises(ValueError, match="20 positions"):
-            ours.join(state, 0, prompt_of(ours, text=[5] * 20), GREEDY)
-        ours.join(state, 0, prompt_of(ours, complete=False), GREEDY)
+            ours.admit(state, 0, prompt_of(ours, text=[5] * 20), GREEDY)
+        ours.admit(state, 0, prompt_of(ours, complete=False), GREEDY)
         with pytest.raises(ValueError, match="20 tokens"):
             add_text(state, 0, [5] * 16, complete=True)
 
@@ -280,7 +280,7 @@ class TestRows:
     @settings(max_examples=5, deadline=None)
     @given(data=st.data())
     def test_say_the_same_in_any_company(self, data: st.DataObject) -> None:
-        """Rows join at any time, in any row, pause at any time; each says what it says alone."""
+        """Rows are admitted at any time, in any row, pause at any time; each says what it says alone."""
         _, ours = tiny.models("custom_voice")
         wanted = requests(ours)
         alone = [speak(ours, prompt, sampling, frames=6) for prompt, sampling in wanted]
@@ -291,7 +291,7 @@ class TestRows:
         for now in range(22):
             for request, (prompt, sampling) in enumerate(wanted):
                 if arrivals[request] == now:
-                    ours.join(state, places[request], prompt, sampling)
+                    ours.admit(state, places[request], prompt, sampling)
             running = [r for r in range(3) if arrivals[r] <= now and len(heard[r]) < len(alone[r])]
             chosen = [r for r in running if now > 14 or data.draw(st.booleans())]
             frame = step(ours, state, *(places[r] for r in chosen))
@@ -304,7 +304,7 @@ class TestRows:
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=2, max_model_len=48)
         for row in (0, 1):
-            ours.join(state, row, *requests(ours)[row])
+            ours.admit(state, row, *requests(ours)[row])
         step(ours, state, 0, 1)
         before = {name: tensor.clone() for name, tensor in row_tensors(state, 1).items()}
         moving = row_tensors(state, 0)["position"].clone()
@@ -321,13 +321,13 @@ class TestRows:
         for tensor in row_tensors(state, 1).values():
             tensor.fill_(True if tensor.dtype == torch.bool else 7)
         state.seen[1, ::2] = False  # a penalty on all codes alike would change little
-        ours.join(state, 1, prompt, sampling)
+        ours.admit(state, 1, prompt, sampling)
         assert torch.equal(said([step(ours, state, 1) for _ in range(8)], 1), speak(ours, prompt, sampling, frames=8))
 
     def test_that_nobody_has_joined_say_nothing(self) -> None:
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=2, max_model_len=48)
-        ours.join(state, 0, *requests(ours)[0])
+        ours.admit(state, 0, *requests(ours)[0])
         frame = step(ours, state, 0, 1)
         assert frame.spoke.tolist() == [True, False]
         assert not frame.starved.any()  # nor wait for text: nobody is there
@@ -336,7 +336,7 @@ class TestRows:
         _, ours = tiny.models("custom_voice")
         prompt = prompt_of(ours)
         state = ours.init_state(rows=1, max_model_len=len(prompt.prefix) + 9)
-        ours.join(state, 0, prompt, GREEDY)
+        ours.admit(state, 0, prompt, GREEDY)
         frames = [step(ours, state, 0) for _ in range(11)]
         assert torch.equal(said(frames), speak(ours, prompt, frames=9))
         assert [frame.full.item() for frame in frames] == [False] * 9 + [True] * 2
@@ -346,7 +346,7 @@ class TestRows:
         state = ours.init_state(rows=1, max_model_len=48)
         for vector in (None, torch.zeros(3)):
             with pytest.raises(ValueError, match="vector of 64"):
-                ours.join(state, 0, prompt_of(ours, Voice(Speaker.VECTOR)), GREEDY, vector)
+                ours.admit(state, 0, prompt_of(ours, Voice(Speaker.VECTOR)), GREEDY, vector)
 
 
 def row_tensors(state: FrameState, row: int) -> dict[str, Tensor]:
@@ -385,7 +385,7 @@ class TestPrefill:
         for prompt, vector in self.prompts(model):
             whole, cut_up = self.state(model, paged=paged), self.state(model, paged=paged)
             cut_up.cache.block_table.copy_(whole.cache.block_table)
-            model.join(whole, self.ROW, prompt, GREEDY, vector)
+            model.admit(whole, self.ROW, prompt, GREEDY, vector)
 
             length, positions = (
                 len(prompt.prefix),
@@ -463,7 +463,7 @@ class TestStep:
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=2, max_model_len=48)
         places = {name: tensor.data_ptr() for name, tensor in row_tensors(state, 0).items()}
-        ours.join(state, 0, *requests(ours)[0])
+        ours.admit(state, 0, *requests(ours)[0])
         step(ours, state, 0)
         assert {name: tensor.data_ptr() for name, tensor in row_tensors(state, 0).items()} == places
 
@@ -481,6 +481,6 @@ def test_a_row_that_is_not_a_number_says_so_although_it_draws_codes() -> None:
     _, model = tiny.models("custom_voice")
     state = model.init_state(2, 64)
     for row in range(2):
-        model.join(state, row, prompt_of(model), GREEDY)
+        model.admit(state, row, prompt_of(model), GREEDY)
     state.feedback[0] = torch.nan
     assert step(model, state, 0, 1).finite.tolist() == [False, True]

@@ -30,7 +30,7 @@ def spoken_before(model: FrameModel, state: FrameState) -> Prefix:
     """Rows that all have had an owner; what the first has of its prompt."""
     prompt = prompt_of(model)
     for row in range(ROWS):
-        model.join(state, row, prompt, SamplingParams(seed=row))
+        model.admit(state, row, prompt, SamplingParams(seed=row))
     start = state.feedback[0].clone()
     for _ in range(3):
         step(model, state, *range(ROWS))
@@ -39,8 +39,8 @@ def spoken_before(model: FrameModel, state: FrameState) -> Prefix:
 
 def begin_with(changes: RowChanges, row: int, prefix: Prefix, sampling: SamplingParams) -> None:
     assert prefix.start is not None
-    changes.begin(row, prefix)
-    changes.join(row, prefix.keys.shape[1], sampling, prefix.start)
+    changes.put_prefix(row, prefix)
+    changes.admit(row, prefix.keys.shape[1], sampling, prefix.start)
 
 
 @pytest.mark.parametrize("blocks", [None, 100])
@@ -55,10 +55,10 @@ def test_many_at_once_are_one_after_the_other(model: FrameModel, blocks: int | N
     again = copy.deepcopy(state)
     length = prefix.keys.shape[1]
     assert length > 4  # more than a block
-    joining = (4, 1, 3)
+    admitted = (4, 1, 3)
 
     together = RowChanges(state, given)
-    for row in joining:
+    for row in admitted:
         begin_with(together, row, prefix, SamplingParams(seed=-row, top_k=row, predictor_top_p=0.5))
         text = prompt_of(model, text=tiny.TEXT[:row], complete=row == 1).text
         together.add_text(row, text, complete=row == 1)
@@ -66,10 +66,10 @@ def test_many_at_once_are_one_after_the_other(model: FrameModel, blocks: int | N
     together.add_text(2, [9], complete=True)
     together.add_text(5, [6], complete=False)
     together.add_text(4, tiny.TEXT[4:], complete=False)
-    assert tell(together) == list(joining)
+    assert tell(together) == list(admitted)
 
-    for row in joining:
-        model.join(
+    for row in admitted:
+        model.admit(
             again,
             row,
             prompt_of(model, text=tiny.TEXT[:row], complete=row == 1),
@@ -122,7 +122,7 @@ def test_a_beginning_comes_ahead_of_the_row(model: FrameModel) -> None:
     prefix = spoken_before(model, state)
     before = copy.deepcopy(state)
     changes = RowChanges(state)
-    changes.begin(2, prefix)
+    changes.put_prefix(2, prefix)
     assert tell(changes) == []
     for mine, kept in zip(state.cache.read(2, prefix.keys.shape[1]), (prefix.keys, prefix.values), strict=True):
         assert torch.equal(mine, kept)

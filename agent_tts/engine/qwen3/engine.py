@@ -1,7 +1,7 @@
 """Qwen3Engine: Qwen3-TTS for many callers at once; a slot is a row of its model's batch.
 
 A step reads what text has come, gives rows to new prompts, and has each model compute one frame for the rows that can
-run. Rows join, pause and leave while the others go on.
+run. Rows begin, pause and leave while the others go on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from agent_tts.events import EngineInfo, Model
 from agent_tts.voices.library import VoiceLibrary
 
 # Prompts that are begun in one step: each takes the host about a tenth of a millisecond, and everybody waits for it.
-JOINS_PER_STEP = 16
+PREFILLS_PER_STEP = 16
 
 # While a step is under way, it is looked at so often at least: it may be done before it is expected to.
 LOOK_S = 0.002
@@ -72,7 +72,7 @@ class Qwen3Engine:
         # What it has to do: at most one thing for each model and for each clone, and nothing that no row waits for.
         self._loading: dict[object, Future[Speaker] | Future[None]] = {}
         # Prompts that may still be begun in this step.
-        self._joins = 0
+        self._prefills_left = 0
         # On a GPU the next step is prepared while one is under way.
         self._overlaps = self._models[0].device.type == "cuda"
         # The frames that are under way, one for each model that has any.
@@ -83,7 +83,7 @@ class Qwen3Engine:
         self.sizes = self._models[0].sizes
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
-        """See `Engine.step`. A slot that waits for its model, or for its turn to join, yields nothing this time."""
+        """See `Engine.step`. A slot that waits for its model, or for its turn to be prefilled, yields nothing this time."""
         began = time.perf_counter()
         outputs = self._slots.apply(inputs)
         for one in inputs:
@@ -91,13 +91,13 @@ class Qwen3Engine:
                 for model in self._models:
                     model.release(one.slot)
         self._forget_loading()
-        self._joins = JOINS_PER_STEP
+        self._prefills_left = PREFILLS_PER_STEP
         rows = self._slots.owners(run)
         for row in rows:
             if not row.goes_on():
                 outputs += self._slots.guard(row, partial(self._prepare, row))
         for row in self._slots.owners([one.slot for one in inputs if isinstance(one, StartRequest)]):
-            outputs += self._slots.guard(row, partial(self._join, row))  # ahead of its text
+            outputs += self._slots.guard(row, partial(self._prefill, row))  # ahead of its text
         computes = [model.update() for model in self._models]
         before, self._under_way = self._under_way, []
         for model, prompts in zip(self._models, computes, strict=True):
@@ -144,18 +144,18 @@ class Qwen3Engine:
     def _prepare(self, row: Row) -> list[StepOutput]:
         row.runs = False
         outputs = row.read()
-        self._join(row)
+        self._prefill(row)
         return outputs + row.settle()
 
-    def _join(self, row: Row) -> None:
+    def _prefill(self, row: Row) -> None:
         """Begin the prompt of a row's next segment, if there is one and its turn has come, or ask for it again."""
-        begun = row.joining
-        if row.joined or not (begun or self._joins) or not self._is_ready(row):
+        begun = row.prefills
+        if row.decodes or not (begun or self._prefills_left) or not self._is_ready(row):
             return
-        if row.join():
+        if row.prefill():
             self._runaway.reset(row.feed.slot)
-        if not begun and (row.joined or row.joining):
-            self._joins -= 1
+        if not begun and (row.decodes or row.prefills):
+            self._prefills_left -= 1
 
     def _is_ready(self, row: Row) -> bool:
         """Whether the model and the voice of a row are there; otherwise they come, in a thread of their own.

@@ -8,9 +8,9 @@ kernel; on a CPU, where a large batch costs little more, it is always all rows, 
 alone, one after the other.
 
 Rounding depends on the size of a batch, and on whether prompts ride along: a request is bit-equal to itself among steps
-of one size that they never join.
+of one size that never ride along.
 
-Whoever changes the state between steps (joins, text) does it on the stream that is current here: its order is all the
+Whoever changes the state between steps (prefixes, admissions, text) does it on the stream that is current here: its order is all the
 synchronisation there is.
 """
 

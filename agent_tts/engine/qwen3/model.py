@@ -34,7 +34,7 @@ from agent_tts.model.weights import build, plan
 from agent_tts.text.tokens import Tokenizer
 
 KINDS: dict[ModelType, VoiceKind] = {"custom_voice": "named", "voice_design": "designed", "base": "cloned"}
-WARM_UP_ROWS = 16  # that join at once, before anybody else does
+WARM_UP_ROWS = 16  # that are prefilled at once, before anybody else does
 SPEAKER_ENCODER = ("speaker_encoder.",)  # what begins so in model.safetensors is for enrolment only
 
 
@@ -220,7 +220,7 @@ class Qwen3Model:
             self._loaded.model.decode(state, codes[None], run, rows)
         return state
 
-    def join(self, row: int, prompt: Prompt, sampling: SamplingParams, speaker: Speaker) -> bool:
+    def prefill(self, row: int, prompt: Prompt, sampling: SamplingParams, speaker: Speaker) -> bool:
         """Give a row to a prompt, whoever had it before; True when the row may run from the next update on.
 
         False as long as there is too little of the cache left for it, or its prompt has to be computed, which steps do:
@@ -229,14 +229,14 @@ class Qwen3Model:
         Raises:
             ValueError: the prompt is longer than the cache, or needs a speaker's vector.
         """
-        return self._loaded.admission.join(row, prompt, sampling, speaker)
+        return self._loaded.admission.prefill(row, prompt, sampling, speaker)
 
     def reserve(self, row: int, positions: int) -> bool:
         """Whether a row may use so many positions of the cache; False when the others have taken what there is."""
         return self._loaded.admission.reserve(row, positions)
 
     def release(self, row: int) -> None:
-        """Nobody uses the row until it is joined again."""
+        """Nobody uses the row until it is given another prompt."""
         if self._running:
             self._running.admission.release(row)
 
@@ -256,7 +256,7 @@ class Qwen3Model:
         self._loaded.admission.add_text(row, [*tokens, *end], complete=complete)
 
     def update(self) -> bool:
-        """Do what rows that join and texts that were added ask for, ahead of a step; whether it computes prompts."""
+        """Do what new rows and texts that were added ask for, ahead of a step; whether it computes prompts."""
         return self._running is not None and self._running.admission.update()
 
     @property
@@ -267,7 +267,7 @@ class Qwen3Model:
     def launch(self, rows: Sequence[int]) -> Launched | None:
         """Begin a step: prompts that wait, and a frame of different rows; None with no rows.
 
-        They are no more than the largest of `sizes`. Each has joined, and has text or knows that it is all.
+        They are no more than the largest of `sizes`. Each has its prompt in the cache, and has text or knows that it is all.
         """
         return self._loaded.launch(rows)
 
@@ -297,17 +297,17 @@ class _Running:
         Fewer, where so many have no room in the cache.
         """
         prompt = Prompt((Position(0, None),) * 16, shared=16, start=None, text=(0,), complete=False)
-        speaker, join = Speaker(Voice()), self.admission.join
+        speaker, prefill = Speaker(Voice()), self.admission.prefill
         for rows in map(range, sorted({1, most})):
             self.admission.prefixes.clear()
             for _ in ("computed", "kept"):
-                joined: list[int] = []
+                ready: list[int] = []
                 for _ in range(len(rows) + 1):  # each step computes one prompt at least
-                    joined += [
-                        row for row in rows if row not in joined and join(row, prompt, SamplingParams(), speaker)
+                    ready += [
+                        row for row in rows if row not in ready and prefill(row, prompt, SamplingParams(), speaker)
                     ]
                     self.admission.update()
-                    if launched := self.launch(joined):
+                    if launched := self.launch(ready):
                         launched.result()
                 for row in rows:
                     self.admission.release(row)

@@ -43,7 +43,7 @@ TOKENS_AHEAD = 8
 RESTS_AHEAD = MAX_BREAK_MS // FRAME_MS
 
 
-class Joining(NamedTuple):
+class RowPrompt(NamedTuple):
     """A prompt, and how many tokens of its segment's text are in it."""
 
     prompt: Prompt
@@ -75,14 +75,14 @@ class Row:
         self._language = _language(opened.options, cast.model)
         self._sampling = _sampling(opened.options, cast.model)
         # The prompt that is being computed, which may take several steps. None when none is.
-        self._joining: Joining | None = None
+        self._prompt: RowPrompt | None = None
         # Whether it can take part in this step.
         self.runs = False
         # Frames that are under way: of this segment, or of the end of the one before.
         self._under_way = 0
         # Whether a frame has been handed out.
         self.heard = False
-        # Positions of the cache that are in use. 0 while the row has not joined for its present segment.
+        # Positions of the cache that are in use. 0 while the row does not decode its present segment.
         self._used = 0
         # Tokens on the text side of the row's steps, and how many of them it has read.
         self._given = 0
@@ -98,14 +98,14 @@ class Row:
         return self.cast.model
 
     @property
-    def joined(self) -> bool:
+    def decodes(self) -> bool:
         """Whether the prompt of the present segment is in the cache."""
         return self._used > 0
 
     @property
-    def joining(self) -> bool:
+    def prefills(self) -> bool:
         """Whether a part of its prompt has to be computed yet."""
-        return self._joining is not None
+        return self._prompt is not None
 
     def goes_on(self) -> bool:
         """Whether it takes part in this step with what it has: most rows do in most steps."""
@@ -144,7 +144,7 @@ class Row:
             self.feed.read()
         return outputs
 
-    def join(self) -> bool:
+    def prefill(self) -> bool:
         """Ask for the prompt, if enough is known for it; whether it is all there.
 
         The first prompt may come before its text.
@@ -153,24 +153,24 @@ class Row:
             Unsupported: there can be no such prompt.
         """
         assert self.speaker is not None
-        if self._joining is None:
-            self._joining = self._next(self.speaker)
-        if self._joining is None or not self.model.join(
-            self.feed.slot, self._joining.prompt, self._sampling, self.speaker
+        if self._prompt is None:
+            self._prompt = self._next(self.speaker)
+        if self._prompt is None or not self.model.prefill(
+            self.feed.slot, self._prompt.prompt, self._sampling, self.speaker
         ):
             return False
-        (prompt, tokens), self._joining = self._joining, None
+        (prompt, tokens), self._prompt = self._prompt, None
         del self.feed.segments[0].tokens[:tokens]
         self._used, self._read, self._given = len(prompt.prefix), 0, len(prompt.text)
         self.tokens, self._complete = tokens, prompt.complete
         return True
 
-    def _next(self, speaker: Speaker) -> Joining | None:
+    def _next(self, speaker: Speaker) -> RowPrompt | None:
         """The prompt of the present segment, if enough of it is known."""
         if not self.feed.segments or self.feed.segments[0].is_mute:
             return None
         segment, needed = self.feed.segments[0], text_needed(speaker.voice)
-        if not self._can_join(segment) and (needed or self.heard):
+        if not self._can_prefill(segment) and (needed or self.heard):
             return None
         start = segment.tokens[:needed] if segment.speakable else []
         config, tokenizer = self.model.config, self.model.tokenizer
@@ -189,7 +189,7 @@ class Row:
         )
         if len(prompt.prefix) + max(1, len(prompt.text)) > self.model.max_model_len:
             raise Unsupported("the voice's reference and the instructions leave no room for speech: shorten them")
-        return Joining(prompt, len(start))
+        return RowPrompt(prompt, len(start))
 
     def settle(self) -> list[StepOutput]:
         """Hand the row its text; whether it can run, or why it cannot."""
@@ -199,21 +199,21 @@ class Row:
         if not self.feed.segments:
             return self._end()
         segment = self.feed.segments[0]
-        if self.joined and segment.speakable and not self._complete and (segment.tokens or segment.complete):
+        if self.decodes and segment.speakable and not self._complete and (segment.tokens or segment.complete):
             self._give(segment.tokens, complete=segment.complete)
             segment.tokens.clear()
         # What is left of a reference's transcript is on the text side, too, and waits for the text that follows it.
-        if self.joined and segment.speakable and (self._complete or self._read < self._given):
+        if self.decodes and segment.speakable and (self._complete or self._read < self._given):
             if self._used < self.model.max_model_len and self.model.reserve(slot, self._used + 1):
                 self.runs = True
             elif not self._under_way:
                 return self._end(cut=True)
-        elif self.feed.dry and not segment.complete and (self.joined or not self._can_join(segment)):
+        elif self.feed.dry and not segment.complete and (self.decodes or not self._can_prefill(segment)):
             self._dry = True
             return [] if self.outlet else [StarvedOutput(slot, epoch)]
         return []
 
-    def _can_join(self, segment: Segment) -> bool:
+    def _can_prefill(self, segment: Segment) -> bool:
         """Whether enough of a segment is known for its prompt, as far as can be said before the voice is ready."""
         needed = text_needed(self.speaker.voice) if self.speaker else 0
         return segment.complete or (segment.speakable and len(segment.tokens) >= needed)
@@ -262,8 +262,8 @@ class Row:
     def _end_segment(self) -> list[StepOutput]:
         """The present segment has been spoken."""
         segment = self.feed.segments.popleft()
-        if self._joining is not None:
-            self._joining = None
+        if self._prompt is not None:
+            self._prompt = None
             self.model.release(self.feed.slot)
         self._used = self._read = self._given = self.tokens = 0
         self._complete = False

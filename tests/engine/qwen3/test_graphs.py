@@ -36,11 +36,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SpeechModel:
 
 @pytest.fixture
 def state(model: SpeechModel) -> SpeechState:
-    """Everybody has joined, with a seed each."""
+    """Every row is admitted, with a seed each."""
     state = model.init_state(ROWS, 64)
     prompt = build_prompt(model.frame.config, Voice("ryan"), role=ROLE, text=TEXT)
     for row in range(ROWS):
-        model.frame.join(state.frame, row, prompt, SamplingParams(seed=row))
+        model.frame.admit(state.frame, row, prompt, SamplingParams(seed=row))
     return state
 
 
