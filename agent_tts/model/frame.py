@@ -1,7 +1,7 @@
 """One 80 ms frame for every row: the next token of text and the last frame go in, sixteen codes come out.
 
-A row is a request. Rows are admitted, pause, leave and are reused while the others go on: all of it is masks over tensors of a
-fixed shape, and a step asks the host nothing, so it can be captured once and replayed.
+A row is a request. Rows are admitted, paused, released and reused while the others go on: all of it is masks over
+tensors of a fixed shape. A step needs nothing of the host, so it can be captured once and replayed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PromptEntries:
     """P entries of prompts, of rows that do not run; see `Prompt.numbers`. K codebooks."""
 
     rows: Tensor  # int64[P]
-    positions: Tensor  # int64[P]: in the row; the padding position for what is only embedded: a prompt's last entry, and padding
+    positions: Tensor  # int64[P]: in the row; the padding position where an entry is only embedded
     numbers: Tensor  # int64[P, 1 + K]
     vectors: Tensor  # [P, H]: the speaker's, at the entry that has a place for it
 
@@ -80,7 +80,7 @@ class Frame:
 
 
 class FrameModel(nn.Module):
-    """Talker and code predictor as one step. Admissions and text come between steps; a step is only masks and tensors."""
+    """Talker and code predictor as one step. Rows change between steps; a step is only masks and tensors."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -98,10 +98,12 @@ class FrameModel(nn.Module):
     def init_state(
         self, rows: int, max_model_len: int, blocks: int | None = None, block_size: int = BLOCK_SIZE
     ) -> FrameState:
-        """Empty rows. `max_model_len` bounds prompt and frames of a request together; one more is the cache's padding position.
+        """Empty rows.
 
-        With a number of `blocks` the rows share so many, of which one is nobody's, and have to be given them (`BlockAllocator`)
-        before they write there. Without, each has room for all its positions.
+        Args:
+            max_model_len: positions of a row, for prompt and frames together; the cache has a padding position besides.
+            blocks: that the rows share, one of which takes what must leave no trace; a row gets its blocks from a
+                `BlockAllocator` before it writes there. None gives each row room for all its positions.
         """
         talker, weight = self.config.talker, self.talker.codec_head.weight
         device, dtype = weight.device, weight.dtype

@@ -27,7 +27,7 @@ from agent_tts.model.kernels.attention import (
 )
 from agent_tts.model.kernels.linear import Norm, linear, rms_norm
 from agent_tts.model.kernels.sampling import draw
-from agent_tts.model.layers import Cache, Layer, RMSNorm, Transformer, TransformerShape
+from agent_tts.model.layers import Cache, RMSNorm, Transformer, TransformerLayer, TransformerShape
 from agent_tts.model.predictor import Draw, PredictorState
 from agent_tts.model.talker import PromptPositions
 
@@ -52,7 +52,7 @@ class FusedLayer:
     down: Tensor  # [H, I]
 
     @staticmethod
-    def of(layer: Layer) -> FusedLayer:
+    def of(layer: TransformerLayer) -> FusedLayer:
         attention, mlp = layer.self_attn, layer.mlp
         return FusedLayer(
             input_norm=_norm(layer.input_layernorm),
@@ -74,7 +74,7 @@ class FusedLayer:
 
 
 def joined(*modules: nn.Module) -> Tensor:
-    """The weights of layers, or block tables, of equal width as one [sum of lengths, width], which they become views of."""
+    """The weights of layers or embeddings of equal width as one [sum of lengths, width], which they become views of."""
     weights = [module.get_parameter("weight") for module in modules]
     whole = torch.cat([weight.detach() for weight in weights])
     for module, part in zip(modules, torch.split(whole, [len(weight) for weight in weights]), strict=True):
@@ -98,7 +98,7 @@ class FusedTalker:
     def __init__(self, model: FrameModel) -> None:
         config, talker = model.config.talker, model.talker
         weight = talker.codec_head.weight
-        self.layers = [FusedLayer.of(cast(Layer, layer)) for layer in talker.layers]
+        self.layers = [FusedLayer.of(cast(TransformerLayer, layer)) for layer in talker.layers]
         self._norm = talker.norm
         self.heads = _heads(config, talker, config.max_position_embeddings, weight)
         # By how many rows a step has.
@@ -163,7 +163,7 @@ class FusedPredictor:
     def __init__(self, model: FrameModel) -> None:
         predictor = model.predictor
         self._codebooks = predictor.codebooks
-        self.layers = [FusedLayer.of(cast(Layer, layer)) for layer in predictor.layers]
+        self.layers = [FusedLayer.of(cast(TransformerLayer, layer)) for layer in predictor.layers]
         self._norm = _norm(predictor.norm)
         self.heads = _heads(predictor.shape, predictor, predictor.codebooks, predictor.norm.weight)
         self._lm_heads = [head.get_parameter("weight") for head in predictor.lm_head]

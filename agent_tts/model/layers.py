@@ -41,11 +41,11 @@ class TransformerShape(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Keys and values of all rows, in blocks: position p of a row is place p % size of block p // size in its block table.
+    """Keys and values of all rows, in blocks: position p of a row is place p % size of block block_table[row, p // size].
 
-    Past what a row may use is the padding position: what has to be computed but must not be kept (a paused row, the padding of a
-    prompt) is written there. A query at position p reads positions 0..p, so nothing that is used ever reads the padding position,
-    or what a former owner of the block left behind.
+    The padding position is past what a row may use: what is computed but must not be kept (a paused row, the padding of
+    a prompt) is written there. A query at position p reads positions 0..p, so it never reads the padding position, nor
+    what a former owner of the block left behind.
     """
 
     keys: Tensor  # [layers, blocks, size, key/value heads, head_dim], rotated
@@ -70,7 +70,8 @@ class Cache:
     ) -> Cache:
         """`blocks` blocks of `size` positions, which rows of at least `max_model_len` are given and give back.
 
-        Block 0 is nobody's: the last of each table, with the padding position, and all that a row has not been given.
+        Block 0 belongs to no row: it is the last of each table, with the padding position, and stands for all blocks
+        that a row has not been given.
         """
         block_table = torch.zeros(rows, -(-max_model_len // size) + 1, dtype=torch.int64, device=device)
         return Cache._of(shape, block_table, blocks, size, dtype, contiguous=False)
@@ -236,7 +237,7 @@ class MLP(nn.Module):
         return out
 
 
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """One pre-norm layer: attention, then the feed-forward, each added to its input."""
 
     def __init__(self, shape: TransformerShape) -> None:
@@ -257,7 +258,7 @@ class Transformer(nn.Module):
 
     def __init__(self, shape: TransformerShape) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
+        self.layers = nn.ModuleList(TransformerLayer(shape) for _ in range(shape.num_hidden_layers))
         self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.rope = Rope(shape.head_dim, shape.rope_theta)
 

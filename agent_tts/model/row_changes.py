@@ -164,7 +164,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def _admission_numbers(admissions: Mapping[int, _Admission], texts: Mapping[int, _Text]) -> list[NDArray[np.int64]]:
-    """Counts [COUNTS, n], the bits of the sampling params [SAMPLING_PARAMS, n], flags [FLAGS, n]; with the text that is there."""
+    """Counts [COUNTS, n], bits of the sampling params [SAMPLING_PARAMS, n], flags [FLAGS, n]; with the text so far."""
     counts = np.zeros((COUNTS, len(admissions)), np.int64)
     sampling_params = np.zeros((SAMPLING_PARAMS, len(admissions)), np.int64)
     flags = np.zeros((FLAGS, len(admissions)), np.int64)

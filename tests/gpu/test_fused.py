@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from agent_tts.bench.frame import mid_speech
-from agent_tts.engine.qwen3.graphs import FrameGraphs, Launched, rows_of_state
+from agent_tts.engine.qwen3.graphs import FrameGraphs, LaunchedStep, rows_of_state
 from agent_tts.model.acceleration import accelerate
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.speech import SpeechModel, SpeechState
@@ -89,7 +89,7 @@ def speaking(model: SpeechModel, rows: int) -> SpeechState:
     return state
 
 
-def launched(graphs: FrameGraphs, rows: list[int]) -> Launched:
+def launched(graphs: FrameGraphs, rows: list[int]) -> LaunchedStep:
     frame, _ = graphs.step(rows)
     assert frame is not None
     return frame

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agent_tts.model import sampling
-from agent_tts.model.layers import Cache, Layer
+from agent_tts.model.layers import Cache, TransformerLayer
 from agent_tts.model.speech import SpeechModel
 
 ROUNDING = 4e-3  # relative error of bfloat16 results that are rounded the same, after sums in another order
@@ -73,7 +73,7 @@ def test_a_talker_layers_attention_over_blocks(model: SpeechModel) -> None:
         ours[0][blocks] = theirs[0].view(rows, 32, 32, *theirs.shape[3:])
 
     fused = FusedTalker(model.frame)
-    layer, module, heads = fused.layers[0], cast(Layer, talker.layers[0]).self_attn, fused.heads
+    layer, module, heads = fused.layers[0], cast(TransformerLayer, talker.layers[0]).self_attn, fused.heads
     x = noise(rows, config.hidden_size)
     qkv = x @ layer.qkv.T
     seen: list[Tensor] = []

@@ -18,7 +18,7 @@ from torch import Tensor
 from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.frame import Frame, FrameModel, PromptEntries
 from agent_tts.model.frame_state import FrameState
-from agent_tts.model.prompt import Prompt, Reference, Speaker, Voice, build_prompt
+from agent_tts.model.prompt import Prompt, PromptVoice, Reference, SpeakerPlace, build_prompt
 from agent_tts.model.row_changes import RowChanges
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.upload import Writes
@@ -27,7 +27,7 @@ from tests.model import tiny
 GREEDY = SamplingParams(temperature=0, predictor_temperature=0)
 TTS_EOS = 151673
 FRAMES = 10
-RYAN = Voice("ryan")
+RYAN = PromptVoice("ryan")
 
 
 def upstream_codes(upstream: Any, frames: int = FRAMES, **request: Any) -> Tensor:
@@ -44,7 +44,7 @@ def upstream_codes(upstream: Any, frames: int = FRAMES, **request: Any) -> Tenso
     return found
 
 
-def prompt_of(model: FrameModel, voice: Voice = RYAN, **options: Any) -> Prompt:
+def prompt_of(model: FrameModel, voice: PromptVoice = RYAN, **options: Any) -> Prompt:
     return build_prompt(model.config, voice, **{"role": tiny.ROLE, "text": tiny.TEXT, **options})
 
 
@@ -128,7 +128,7 @@ class TestSaysWhatUpstreamSays:
             instruct_ids=[torch.tensor([instruct])] if instruct else None,
             non_streaming_mode=not streaming,
         )
-        prompt = prompt_of(ours, Voice("Ryan"), language="English", instruct=instruct, streaming=streaming)
+        prompt = prompt_of(ours, PromptVoice("Ryan"), language="English", instruct=instruct, streaming=streaming)
         assert torch.equal(speak(ours, prompt), theirs)
         assert len(theirs) == FRAMES
         assert len(set(theirs[:, 0].tolist())) > FRAMES // 2  # a model that says one thing proves nothing
@@ -140,7 +140,7 @@ class TestSaysWhatUpstreamSays:
     def test_in_every_kind_of_language(self, speaker: str, language: str) -> None:
         upstream, ours = tiny.models("custom_voice")
         theirs = upstream_codes(upstream, 4, languages=[language], speakers=[speaker])
-        assert torch.equal(speak(ours, prompt_of(ours, Voice(speaker), language=language), frames=4), theirs)
+        assert torch.equal(speak(ours, prompt_of(ours, PromptVoice(speaker), language=language), frames=4), theirs)
 
     @MODES
     @pytest.mark.parametrize("language", ["auto", "German"])
@@ -152,7 +152,7 @@ class TestSaysWhatUpstreamSays:
             instruct_ids=[torch.tensor([tiny.INSTRUCT])],
             non_streaming_mode=not streaming,
         )
-        prompt = prompt_of(ours, Voice(), language=language, instruct=tiny.INSTRUCT, streaming=streaming)
+        prompt = prompt_of(ours, PromptVoice(), language=language, instruct=tiny.INSTRUCT, streaming=streaming)
         assert torch.equal(speak(ours, prompt), theirs)
 
     @MODES
@@ -164,7 +164,7 @@ class TestSaysWhatUpstreamSays:
         theirs = upstream_codes(
             upstream, languages=["english"], voice_clone_prompt=clone, non_streaming_mode=not streaming
         )
-        prompt = prompt_of(ours, Voice(Speaker.VECTOR), language="english", streaming=streaming)
+        prompt = prompt_of(ours, PromptVoice(SpeakerPlace.VECTOR), language="english", streaming=streaming)
         assert torch.equal(speak(ours, prompt, vector=vector), theirs)
 
     @MODES
@@ -186,7 +186,7 @@ class TestSaysWhatUpstreamSays:
             non_streaming_mode=not streaming,
         )
         reference = Reference(tiny.REF_TEXT, tuple(map(tuple, frames.tolist())))
-        prompt = prompt_of(ours, Voice(Speaker.VECTOR, reference), streaming=streaming)
+        prompt = prompt_of(ours, PromptVoice(SpeakerPlace.VECTOR, reference), streaming=streaming)
         assert torch.equal(speak(ours, prompt, vector=vector), theirs)
 
     @pytest.mark.parametrize("penalty", [0.5, 2.0])
@@ -267,10 +267,13 @@ class TestText:
 def requests(model: FrameModel) -> list[tuple[Prompt, SamplingParams]]:
     """Three requests that differ in everything, drawn with noise."""
     return [
-        (prompt_of(model, Voice("ryan"), language="english"), SamplingParams(seed=1)),
-        (prompt_of(model, Voice("eric"), text=tiny.TEXT[:3], instruct=tiny.INSTRUCT), SamplingParams(seed=-2, top_k=5)),
+        (prompt_of(model, PromptVoice("ryan"), language="english"), SamplingParams(seed=1)),
         (
-            prompt_of(model, Voice("serena"), streaming=False),
+            prompt_of(model, PromptVoice("eric"), text=tiny.TEXT[:3], instruct=tiny.INSTRUCT),
+            SamplingParams(seed=-2, top_k=5),
+        ),
+        (
+            prompt_of(model, PromptVoice("serena"), streaming=False),
             SamplingParams(seed=2**64 - 3, top_p=0.8, temperature=1.3),
         ),
     ]
@@ -346,7 +349,7 @@ class TestRows:
         state = ours.init_state(rows=1, max_model_len=48)
         for vector in (None, torch.zeros(3)):
             with pytest.raises(ValueError, match="vector of 64"):
-                ours.admit(state, 0, prompt_of(ours, Voice(Speaker.VECTOR)), GREEDY, vector)
+                ours.admit(state, 0, prompt_of(ours, PromptVoice(SpeakerPlace.VECTOR)), GREEDY, vector)
 
 
 def row_tensors(state: FrameState, row: int) -> dict[str, Tensor]:
@@ -366,7 +369,11 @@ class TestPrefill:
         """Of ten and forty-odd positions."""
         vector = tiny.speaker_vector()
         reference = Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(30).tolist())))
-        voices = [(Voice(), None), (Voice(Speaker.VECTOR), vector), (Voice(Speaker.VECTOR, reference), vector)]
+        voices = [
+            (PromptVoice(), None),
+            (PromptVoice(SpeakerPlace.VECTOR), vector),
+            (PromptVoice(SpeakerPlace.VECTOR, reference), vector),
+        ]
         return [(prompt_of(model, voice), vector) for voice, vector in voices]
 
     def state(self, model: FrameModel, *, paged: bool) -> FrameState:
@@ -425,10 +432,10 @@ class TestPrefill:
         model = tiny.models("base")[1]
         other = (11, 12, 13, 14, 15, 16, 17, 18, 19, 20)
         for prompt, vector in self.prompts(model):
-            voice = Voice() if vector is None else Voice(Speaker.VECTOR)
+            voice = PromptVoice() if vector is None else PromptVoice(SpeakerPlace.VECTOR)
             if len(prompt.prefix) > 20:
-                voice = Voice(
-                    Speaker.VECTOR, Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(30).tolist())))
+                voice = PromptVoice(
+                    SpeakerPlace.VECTOR, Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(30).tolist())))
                 )
             another = prompt_of(model, voice, text=other)
             assert prompt.shared == another.shared

@@ -20,7 +20,7 @@ from agent_tts.bench.checkpoint import write
 from agent_tts.model.codec import ENCODING, Codec
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.frame import FrameModel
-from agent_tts.model.prompt import Reference, Speaker, Voice, build_prompt
+from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, build_prompt
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.weights import build, plan
 from tests.model import oracle, tiny
@@ -37,20 +37,20 @@ GREEDY = SamplingParams(temperature=0, predictor_temperature=0)
 class Case:
     """One kind of voice, as upstream's arguments and as ours."""
 
-    voice: Voice
+    voice: PromptVoice
     request: dict[str, Any]
     vector: Tensor | None = None
 
 
 def case(model_type: ModelType) -> Case:
     if model_type == "custom_voice":
-        return Case(Voice("ryan"), {"speakers": ["Ryan"]})
+        return Case(PromptVoice("ryan"), {"speakers": ["Ryan"]})
     vector = torch.randn(HIDDEN, generator=torch.Generator().manual_seed(5))
     frames = tiny.reference_frames(9)
     clone = {"ref_code": [frames], "ref_spk_embedding": [vector], "x_vector_only_mode": [False], "icl_mode": [True]}
     reference = Reference(tiny.REF_TEXT, tuple(map(tuple, frames.tolist())))
     ref_ids = [torch.tensor([[*tiny.ROLE, *tiny.REF_TEXT, 151645, 198]])]
-    return Case(Voice(Speaker.VECTOR, reference), {"voice_clone_prompt": clone, "ref_ids": ref_ids}, vector)
+    return Case(PromptVoice(SpeakerPlace.VECTOR, reference), {"voice_clone_prompt": clone, "ref_ids": ref_ids}, vector)
 
 
 @pytest.fixture(scope="module", params=["custom_voice", "base"])

@@ -18,7 +18,7 @@ from agent_tts.engine.qwen3.prefill import ChunkInputs
 from agent_tts.engine.qwen3.prompt_queue import PrefillBudget, PromptChunk, PromptQueue
 from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.codec_state import CodecState
-from agent_tts.model.prompt import Prompt, Voice
+from agent_tts.model.prompt import Prompt, PromptVoice
 from agent_tts.model.row_changes import Prefix, RowChanges
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, SpeechState
@@ -30,10 +30,10 @@ SPEECH_POSITIONS = 300
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Speaker:
+class LoadedVoice:
     """Who speaks, as the model needs it."""
 
-    voice: Voice
+    voice: PromptVoice
     vector: Tensor | None = None  # [H], on the device
     identity: bytes = b""  # of the vector: the same for equal ones
     codec: CodecState | None = None  # of one row: what follows the voice's reference; None is the start of a stream
@@ -46,7 +46,7 @@ class _Prefill:
     row: int
     prompt: Prompt
     sampling: SamplingParams
-    speaker: Speaker
+    speaker: LoadedVoice
     computed: int = 0  # entries, see `Prompt.length`
     decoding: bool = False  # the row decodes from the next update on
 
@@ -105,7 +105,7 @@ class Admission:
         # What prompts have begun with, the one used last at the end.
         self.prefixes: OrderedDict[object, Prefix] = OrderedDict()
 
-    def prefill(self, row: int, prompt: Prompt, sampling: SamplingParams, speaker: Speaker) -> bool:
+    def prefill(self, row: int, prompt: Prompt, sampling: SamplingParams, speaker: LoadedVoice) -> bool:
         """Give a row to a prompt, whoever had it before; see `Qwen3Model.prefill`."""
         prefill = self._prefills.get(row)
         if prefill is not None and prefill.prompt is prompt:

@@ -17,8 +17,8 @@ from loguru import logger
 
 from agent_tts.config.settings import Settings
 from agent_tts.engine.base import FrameOutput, ReleaseSlot, StartRequest, StepInput, StepOutput
-from agent_tts.engine.qwen3.admission import Speaker
-from agent_tts.engine.qwen3.graphs import Launched
+from agent_tts.engine.qwen3.admission import LoadedVoice
+from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine.qwen3.loading import create_models, use
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.row import Row
@@ -70,7 +70,7 @@ class Qwen3Engine:
         # Loads models on first use and makes clones ready, one after the other, while the others speak.
         self._loader = ThreadPoolExecutor(1, "qwen3 loader", use, (self._models[0].device,))
         # What it has to do: at most one thing for each model and for each clone, and nothing that no row waits for.
-        self._loading: dict[object, Future[Speaker] | Future[None]] = {}
+        self._loading: dict[object, Future[LoadedVoice] | Future[None]] = {}
         # Prompts that may still be begun in this step.
         self._prefills_left = 0
         # On a GPU the next step is prepared while one is under way.
@@ -83,7 +83,7 @@ class Qwen3Engine:
         self.sizes = self._models[0].sizes
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
-        """See `Engine.step`. A slot that waits for its model, or for its turn to be prefilled, yields nothing this time."""
+        """See `Engine.step`. A slot that waits for its model or its prefill yields nothing in this step."""
         began = time.perf_counter()
         outputs = self._slots.apply(inputs)
         for one in inputs:
@@ -170,14 +170,14 @@ class Qwen3Engine:
             row.loading = self._load(row, loaded)
         if row.speaker is None and row.loading and row.loading.done():
             result, row.loading = _result(row.model, row.loading), None
-            if isinstance(result, Speaker):
+            if isinstance(result, LoadedVoice):
                 row.speaker = result
                 self._voices.keep(row.cast, result)
         return row.speaker is not None
 
-    def _load(self, row: Row, loaded: bool) -> Future[Speaker] | Future[None]:
+    def _load(self, row: Row, loaded: bool) -> Future[LoadedVoice] | Future[None]:
         """Begin with what a row still needs: first its model, then its voice."""
-        loading: Future[Speaker] | Future[None]
+        loading: Future[LoadedVoice] | Future[None]
         key: object = row.cast.key if loaded else row.model
         known = self._loading.get(key)
         if known is not None and not (known.done() and known.exception()):
@@ -226,7 +226,7 @@ class _Frames:
 
     model: Qwen3Model
     rows: list[tuple[Row, Segment]]  # in the order of the launch, with what each is speaking
-    launched: Launched
+    launched: LaunchedStep
 
 
 def _wait(loading: Sequence[Future[Any]]) -> None:
@@ -237,7 +237,7 @@ def _wait(loading: Sequence[Future[Any]]) -> None:
         time.sleep(WAIT_S)
 
 
-def _result(model: Qwen3Model, loading: Future[Speaker] | Future[None]) -> Speaker | None:
+def _result(model: Qwen3Model, loading: Future[LoadedVoice] | Future[None]) -> LoadedVoice | None:
     """What has been loaded.
 
     Raises:

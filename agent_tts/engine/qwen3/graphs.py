@@ -10,8 +10,8 @@ alone, one after the other.
 Rounding depends on the size of a batch, and on whether prompts ride along: a request is bit-equal to itself among steps
 of one size that never ride along.
 
-Whoever changes the state between steps (prefixes, admissions, text) does it on the stream that is current here: its order is all the
-synchronisation there is.
+Changes of the state between steps (prefixes, admissions, text) are queued on the CUDA stream that is current here: the
+order of that stream is the only synchronisation.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def batch_sizes(rows: int, buckets: Sequence[int] = BUCKETS) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class StepResult:
     """A `SpeechFrame` on the host, for the n rows of a step, in their order.
 
     Its arrays are good until the second launch after it.
@@ -73,7 +73,7 @@ class Spoken:
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchedStep:
     """A step that has been launched."""
 
     size: int  # of its batch
@@ -84,12 +84,12 @@ class Launched:
         """Whether `result` would not wait."""
         return self._written is None or bool(self._written.query())  # type: ignore[no-untyped-call]
 
-    def result(self) -> Spoken:
+    def result(self) -> StepResult:
         """What the step did; waits until it has."""
         if self._written is not None:
             self._written.synchronize()
         codes, pcm, masks = np.split(self._packed, [_CODES, _CODES + FRAME_SAMPLES], axis=1)
-        return Spoken(codes, pcm, **{name: masks[:, index] != 0 for index, name in enumerate(_MASKS)})
+        return StepResult(codes, pcm, **{name: masks[:, index] != 0 for index, name in enumerate(_MASKS)})
 
 
 class FrameGraphs:
@@ -124,14 +124,14 @@ class FrameGraphs:
         self._who = torch.zeros(most, dtype=torch.int64 if self._on_device else torch.bool, device=device)
         self._all = torch.ones(most, dtype=torch.bool, device=device)
         # What the host writes and reads, in turns, where it is not the device itself.
-        self._turns = [_Turn(self._who) for _ in range(_IN_FLIGHT if self._on_device else 0)]
+        self._turns = [_HostBuffers(self._who) for _ in range(_IN_FLIGHT if self._on_device else 0)]
         # What it reads of prompts, where those of several rows are computed at once. None where each is alone.
         self._prompts: PromptInputs | None = None
         if model.frame.ops.talk_mixed is not None:
             self._prompts = PromptInputs(state.frame, PROMPT_ENTRIES, model.frame.config.talker.num_code_groups)
         self._mixed = mixed and self._prompts is not None
         # By the rows of the frame, or 0 without one, and whether there are prompts.
-        self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, _Written]] = {}
+        self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, _DeviceOutput]] = {}
         if captured and self._on_device:
             self._capture(progress or (lambda done, total: None))
 
@@ -143,7 +143,7 @@ class FrameGraphs:
         # Kernel by kernel, a prompt takes a GPU's host as long as some frames, however short it is.
         return PrefillBudget(PROMPT_ENTRIES, prompts=1) if self._on_device else PrefillBudget(CPU_ENTRIES)
 
-    def step(self, rows: Sequence[int], parts: Sequence[ChunkInputs] = ()) -> tuple[Launched | None, list[Tensor]]:
+    def step(self, rows: Sequence[int], parts: Sequence[ChunkInputs] = ()) -> tuple[LaunchedStep | None, list[Tensor]]:
         """A frame of these different rows, at most `most`, and parts of prompts of others, within `prefill_budget`.
 
         Gives the frame, if there are rows, and of each part what its last entry is embedded as, [H]. Waits for the
@@ -166,7 +166,7 @@ class FrameGraphs:
         entries = frame.entries(state, part.row, part.positions, part.numbers, part.vector)
         return frame.prefill(state, entries, part.span)[-1].clone()
 
-    def _frame(self, rows: Sequence[int], parts: Sequence[ChunkInputs] = ()) -> tuple[Launched, list[Tensor]]:
+    def _frame(self, rows: Sequence[int], parts: Sequence[ChunkInputs] = ()) -> tuple[LaunchedStep, list[Tensor]]:
         """With these parts in the same batch, where they may be."""
         if not self._on_device:
             return self._frame_on_host(rows), []
@@ -182,15 +182,15 @@ class FrameGraphs:
         out = turn.packed[:size]
         out.copy_(written.frame, non_blocking=True)
         turn.written.record()
-        return Launched(size, out.numpy()[:count], turn.written), written.at(ends)
+        return LaunchedStep(size, out.numpy()[:count], turn.written), written.at(ends)
 
-    def _frame_on_host(self, rows: Sequence[int]) -> Launched:
+    def _frame_on_host(self, rows: Sequence[int]) -> LaunchedStep:
         self._who.zero_()
         self._who[list(rows)] = True
         packed = _pack(self._model.step(self._state, self._who))
-        return Launched(len(packed), packed.numpy()[list(rows)], None)
+        return LaunchedStep(len(packed), packed.numpy()[list(rows)], None)
 
-    def _run(self, size: int, *, prompts: bool) -> _Written:
+    def _run(self, size: int, *, prompts: bool) -> _DeviceOutput:
         """By a graph where there is one: then it is written where it was the last time."""
         if (size, prompts) not in self._graphs:
             return self._by_kernels(size, prompts=prompts)
@@ -199,7 +199,7 @@ class FrameGraphs:
         return written
 
     @torch.inference_mode()
-    def _by_kernels(self, size: int, *, prompts: bool) -> _Written:
+    def _by_kernels(self, size: int, *, prompts: bool) -> _DeviceOutput:
         frame, embedded = self._model.frame, None
         if prompts:
             assert self._prompts is not None
@@ -207,9 +207,9 @@ class FrameGraphs:
         if not size:
             assert embedded is not None
             frame.ops.prefill(embedded, self._state.frame.cache, None)
-            return _Written(embedded.x[:0], embedded.x)
+            return _DeviceOutput(embedded.x[:0], embedded.x)
         packed = _pack(self._model.step(self._state, self._all[:size], self._who[:size], embedded))
-        return _Written(packed, embedded.x if embedded else packed[:0])
+        return _DeviceOutput(packed, embedded.x if embedded else packed[:0])
 
     def _capture(self, progress: Progress) -> None:
         """Captures all that there may be, the largest first: the others fit into its memory."""
@@ -230,7 +230,7 @@ class FrameGraphs:
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _DeviceOutput:
     """What a step wrote on the device. The next replay writes there again."""
 
     frame: Tensor  # int16[B, _WIDTH]
@@ -241,7 +241,7 @@ class _Written:
         return [self.embedded[end].clone() for end in ends]
 
 
-class _Turn:
+class _HostBuffers:
     """Memory of the host for one step in flight on a GPU."""
 
     def __init__(self, who: Tensor) -> None:

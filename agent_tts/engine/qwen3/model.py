@@ -14,9 +14,9 @@ import torch
 from loguru import logger
 from numpy.typing import NDArray
 
-from agent_tts.engine.qwen3.admission import Admission, Speaker
+from agent_tts.engine.qwen3.admission import Admission, LoadedVoice
 from agent_tts.engine.qwen3.compiling import Steps, compiling
-from agent_tts.engine.qwen3.graphs import FrameGraphs, Launched, batch_sizes, most_rows, rows_of_state
+from agent_tts.engine.qwen3.graphs import FrameGraphs, LaunchedStep, batch_sizes, most_rows, rows_of_state
 from agent_tts.events import VoiceKind
 from agent_tts.model import codec as codec_module
 from agent_tts.model.acceleration import accelerate, can_fuse
@@ -27,7 +27,7 @@ from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import BLOCK_SIZE
-from agent_tts.model.prompt import Position, Prompt, Reference, Voice
+from agent_tts.model.prompt import Position, Prompt, PromptVoice, Reference
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.weights import build, plan
@@ -192,7 +192,7 @@ class Qwen3Model:
     def _tell(self, done: int, total: int) -> None:
         logger.info("{}: {} of {} captured", self.name, done, total)
 
-    def speaker(self, voice: Voice, vector: NDArray[np.float32] | None = None) -> Speaker:
+    def speaker(self, voice: PromptVoice, vector: NDArray[np.float32] | None = None) -> LoadedVoice:
         """A voice made ready; `vector` float32[H] where the voice has a place for one. Takes as long as some frames.
 
         Raises:
@@ -206,7 +206,7 @@ class Qwen3Model:
                 raise ValueError("a speaker vector with values that are not finite, or too large")
             placed = placed.to(self.device)
         identity = b"" if vector is None else hashlib.sha256(vector.tobytes()).digest()
-        return Speaker(voice, placed, identity, self._after(voice.reference) if voice.reference else None)
+        return LoadedVoice(voice, placed, identity, self._after(voice.reference) if voice.reference else None)
 
     def _after(self, reference: Reference) -> CodecState:
         """The codec's state behind a reference. Frame by frame: a long clip in one piece takes gigabytes.
@@ -220,7 +220,7 @@ class Qwen3Model:
             self._loaded.model.decode(state, codes[None], run, rows)
         return state
 
-    def prefill(self, row: int, prompt: Prompt, sampling: SamplingParams, speaker: Speaker) -> bool:
+    def prefill(self, row: int, prompt: Prompt, sampling: SamplingParams, speaker: LoadedVoice) -> bool:
         """Give a row to a prompt, whoever had it before; True when the row may run from the next update on.
 
         False as long as there is too little of the cache left for it, or its prompt has to be computed, which steps do:
@@ -264,10 +264,10 @@ class Qwen3Model:
         """Whether prompts wait to be computed by a step."""
         return self._running is not None and self._running.admission.has_prompts
 
-    def launch(self, rows: Sequence[int]) -> Launched | None:
+    def launch(self, rows: Sequence[int]) -> LaunchedStep | None:
         """Begin a step: prompts that wait, and a frame of different rows; None with no rows.
 
-        They are no more than the largest of `sizes`. Each has its prompt in the cache, and has text or knows that it is all.
+        At most the largest of `sizes`. Each has its prompt in the cache, and has text left or its whole text.
         """
         return self._loaded.launch(rows)
 
@@ -285,7 +285,7 @@ class _Running:
     graphs: FrameGraphs
     admission: Admission
 
-    def launch(self, rows: Sequence[int]) -> Launched | None:
+    def launch(self, rows: Sequence[int]) -> LaunchedStep | None:
         """See `Qwen3Model.launch`."""
         launched, ends = self.graphs.step(rows, self.admission.take())
         self.admission.computed(ends)
@@ -297,7 +297,7 @@ class _Running:
         Fewer, where so many have no room in the cache.
         """
         prompt = Prompt((Position(0, None),) * 16, shared=16, start=None, text=(0,), complete=False)
-        speaker, prefill = Speaker(Voice()), self.admission.prefill
+        speaker, prefill = LoadedVoice(PromptVoice()), self.admission.prefill
         for rows in map(range, sorted({1, most})):
             self.admission.prefixes.clear()
             for _ in ("computed", "kept"):

@@ -19,12 +19,12 @@ from agent_tts.engine.base import (
     StepOutput,
 )
 from agent_tts.engine.outlet import Outlet
-from agent_tts.engine.qwen3.admission import Speaker
-from agent_tts.engine.qwen3.graphs import Spoken
+from agent_tts.engine.qwen3.admission import LoadedVoice
+from agent_tts.engine.qwen3.graphs import StepResult
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.runaway import SILENT_PEAK
 from agent_tts.engine.qwen3.segment_feed import Segment, SegmentFeed
-from agent_tts.engine.qwen3.stretch import Stretch
+from agent_tts.engine.qwen3.stretch import TimeStretch
 from agent_tts.engine.qwen3.voices import Cast
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
 from agent_tts.events import FRAME_MS, SpeechOptions
@@ -64,14 +64,14 @@ class Row:
         # Its audio, where that is not the model's frames as they are. None where it is.
         self.outlet = Outlet(opened.slot, opened.epoch) if opened.options.breaks or speed != 1 else None
         # Changes the speed of the model's frames. None at the model's own.
-        self._stretch = Stretch(speed) if speed != 1 else None
+        self._stretch = TimeStretch(speed) if speed != 1 else None
         # Whether the outlet ends because of a limit, and whether there is nothing to run for until more text comes.
         self._cut = self._dry = False
         self.cast = cast
         # The voice on its model. None until the model is loaded.
-        self.speaker: Speaker | None = None
+        self.speaker: LoadedVoice | None = None
         # What is being loaded for it: its model or its voice. None when nothing is.
-        self.loading: Future[Speaker] | Future[None] | None = None
+        self.loading: Future[LoadedVoice] | Future[None] | None = None
         self._language = _language(opened.options, cast.model)
         self._sampling = _sampling(opened.options, cast.model)
         # The prompt that is being computed, which may take several steps. None when none is.
@@ -165,7 +165,7 @@ class Row:
         self.tokens, self._complete = tokens, prompt.complete
         return True
 
-    def _next(self, speaker: Speaker) -> RowPrompt | None:
+    def _next(self, speaker: LoadedVoice) -> RowPrompt | None:
         """The prompt of the present segment, if enough of it is known."""
         if not self.feed.segments or self.feed.segments[0].is_mute:
             return None
@@ -241,7 +241,7 @@ class Row:
         self._under_way -= 1
         return bool(self.feed.segments) and self.feed.segments[0] is segment
 
-    def hear(self, spoken: Spoken, index: int, *, run_away: bool) -> list[StepOutput]:
+    def hear(self, spoken: StepResult, index: int, *, run_away: bool) -> list[StepOutput]:
         """What the row did in a step: entry `index` of `spoken`."""
         if self.outlet and self.outlet.ended:
             return []

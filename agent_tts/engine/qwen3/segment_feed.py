@@ -34,7 +34,9 @@ class Segment:
 
 
 class SegmentFeed:
-    """Text in by any split, tokens out as early as they are certain; equal texts with equal flushes give equal segments.
+    """Text in by any split, tokens out as soon as later text cannot change them.
+
+    Equal texts with equal flushes give equal segments.
 
     A flush ends a segment: all of its text has to be heard, and a model speaks its last words only when it knows that
     they are the last.

@@ -3,7 +3,7 @@
 A row's cache is read to its true length, which the device knows and the host need not. Long rows are read by several
 programs at once; the last of them to finish puts the parts together, always in the same order.
 
-The cache is blocks: position p of row r is place p % size of block table[r, p // size]. One block a row is a contiguous cache.
+Position p of row r is place p % size of block block_table[r, p // size]. A contiguous cache has one block a row.
 """
 
 from __future__ import annotations

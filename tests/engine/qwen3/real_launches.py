@@ -21,7 +21,7 @@ from agent_tts.model.acceleration import put_kernels
 from agent_tts.model.codec import Codec
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame import PROMPT_ENTRIES, FrameModel
-from agent_tts.model.kernels.ahead import Target
+from agent_tts.model.kernels.ahead import CompileTarget
 from agent_tts.model.kernels.launch import unmade
 from agent_tts.model.speech import SpeechModel
 from agent_tts.model.weights import build, hollow
@@ -62,7 +62,7 @@ def main() -> None:
 
     listener: Callable[..., None] = listen
     triton.knobs.compilation.listener = listener
-    triton.runtime.driver.set_active(Target(steps.capability))
+    triton.runtime.driver.set_active(CompileTarget(steps.capability))
     model = model_of(steps)
     put_kernels(model)
     state = model.init_state(max(steps.sizes), steps.max_model_len, max(steps.sizes) + 3 if steps.paged else None)

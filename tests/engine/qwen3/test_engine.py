@@ -32,7 +32,7 @@ from agent_tts.engine.base import (
 from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.qwen3 import loading as qwen3_loading
 from agent_tts.engine.qwen3.engine import Qwen3Engine
-from agent_tts.engine.qwen3.graphs import Launched
+from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine.qwen3.prefill import ChunkInputs
 from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.errors import SettingsError, UnknownVoice
@@ -491,7 +491,7 @@ def test_a_first_frame_that_is_silent_is_not_waited_for_and_the_next_is_as_it_wa
     expected = speak(ryan, TEXT, options=RYAN)
     model, steps = ryan._models[0], iter([0.0])
 
-    def quiet(rows: Sequence[int]) -> Launched | None:
+    def quiet(rows: Sequence[int]) -> LaunchedStep | None:
         launched = launch(rows)
         if launched is None:
             return None
@@ -573,7 +573,7 @@ class TestAStepIsUnderWayWhileTheNextBegins:
         with overlapped(ryan):
             ryan.step([StartRequest(0, 1, RYAN), AddText(0, TEXT)], [0])
             assert ryan.under_way_s() == 0
-            monkeypatch.setattr(Launched, "ready", lambda launched: False)
+            monkeypatch.setattr(LaunchedStep, "ready", lambda launched: False)
             assert 0 < (ryan.under_way_s() or 0) < 0.01
             ryan.step([ReleaseSlot(0)], [])
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from agent_tts.bench.checkpoint import write
-from agent_tts.engine.qwen3.graphs import BUCKETS, FrameGraphs, Spoken
+from agent_tts.engine.qwen3.graphs import BUCKETS, FrameGraphs, StepResult
 from agent_tts.model import codec as codec_module
 from agent_tts.model.codec import Codec
 from agent_tts.model.frame import FrameModel
-from agent_tts.model.prompt import Voice, build_prompt
+from agent_tts.model.prompt import PromptVoice, build_prompt
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.weights import build, plan
@@ -38,13 +38,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SpeechModel:
 def state(model: SpeechModel) -> SpeechState:
     """Every row is admitted, with a seed each."""
     state = model.init_state(ROWS, 64)
-    prompt = build_prompt(model.frame.config, Voice("ryan"), role=ROLE, text=TEXT)
+    prompt = build_prompt(model.frame.config, PromptVoice("ryan"), role=ROLE, text=TEXT)
     for row in range(ROWS):
         model.frame.admit(state.frame, row, prompt, SamplingParams(seed=row))
     return state
 
 
-def frame_of(graphs: FrameGraphs, rows: list[int]) -> Spoken:
+def frame_of(graphs: FrameGraphs, rows: list[int]) -> StepResult:
     launched, ends = graphs.step(rows)
     assert launched is not None
     assert not ends
