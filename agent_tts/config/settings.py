@@ -144,7 +144,7 @@ class Qwen3(Section):
         "auto", description="auto is float16 by fused kernels on a GPU, otherwise float32"
     )
     max_model_len: int = Field(
-        2_048, ge=64, le=32_768, description="prompt and 80 ms frames of one segment of the text"
+        2_048, ge=64, le=32_768, description="positions of one utterance: its prompt, then one for each 80 ms frame"
     )
     memory: float = Field(
         0.85,

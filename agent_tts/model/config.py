@@ -224,7 +224,7 @@ def _refuse_25_hz(top: JsonObject, tokenizer: JsonObject) -> None:
     for section, entry in ((top, "tokenizer_type"), (tokenizer, "model_type")):
         if "25hz" in str(section.entries.get(entry)):
             raise CheckpointError(
-                f"{table.where}: {entry} is {table.entries[entry]!r}: a 25 Hz checkpoint; "
+                f"{section.where}: {entry} is {section.entries[entry]!r}: a 25 Hz checkpoint; "
                 "only 12.5 Hz checkpoints (Qwen3-TTS-12Hz-...) are supported"
             )
 
@@ -241,4 +241,4 @@ def _require_supported(tokenizer: JsonObject, talker: JsonObject, predictor: Jso
         scaling = section.entries.get("rope_scaling") or {}
         kind = scaling.get("rope_type", scaling.get("type", "default")) if isinstance(scaling, dict) else scaling
         if kind != "default":
-            raise CheckpointError(f"{table.where}: rope_scaling of type {kind!r} is not supported; only 'default' is")
+            raise CheckpointError(f"{section.where}: rope_scaling of type {kind!r} is not supported; only 'default' is")

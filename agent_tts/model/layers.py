@@ -41,7 +41,7 @@ class TransformerShape(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Keys and values of all rows, in blocks: position p of a row is place p % size of block block_table[row, p // size].
+    """Keys and values of all rows, in blocks of `size` positions: p is place p % size of block_table[row, p // size].
 
     The padding position is past what a row may use: what is computed but must not be kept (a paused row, the padding of
     a prompt) is written there. A query at position p reads positions 0..p, so it never reads the padding position, nor

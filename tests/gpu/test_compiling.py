@@ -19,7 +19,7 @@ import os, sys
 from pathlib import Path
 from agent_tts.engine.compiling import Compilation
 from agent_tts.engine.qwen3 import Qwen3Engine
-from agent_tts.settings import Checkpoint, Qwen3, Settings, Voices
+from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
 
 cache, before, wait = Path(os.environ["TRITON_CACHE_DIR"]), set(), Compilation.wait
 
