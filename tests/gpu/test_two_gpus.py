@@ -34,7 +34,7 @@ async def test_each_gpu_has_its_engine_and_one_that_dies_takes_only_its_own_stre
         "voices": {"folder": str(tmp_path / "voices")},
     }
     lines: list[str] = []
-    padding_position = logger.add(lines.append, level="INFO", format="{message}")
+    sink = logger.add(lines.append, level="INFO", format="{message}")
     service = SpeechService(engine_processes(Settings.model_validate(values)))
     try:
         await service.start()
@@ -63,5 +63,5 @@ async def test_each_gpu_has_its_engine_and_one_that_dies_takes_only_its_own_stre
         await asyncio.gather(*(hearing.task for hearing in again))
         assert all(hearing.ends[0].reason in ("end", "length") for hearing in again)
     finally:
-        logger.remove(padding_position)
+        logger.remove(sink)
         await service.close()
