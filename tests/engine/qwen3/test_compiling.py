@@ -102,9 +102,9 @@ def lives(pid: int) -> bool:
 @pytest.fixture
 def log() -> Iterator[list[str]]:
     lines: list[str] = []
-    padding_position = logger.add(lambda message: lines.append(str(message)), format="{message}")
+    sink = logger.add(lambda message: lines.append(str(message)), format="{message}")
     yield lines
-    logger.remove(padding_position)
+    logger.remove(sink)
 
 
 def test_real_launches_find_all_compiled(steps: Steps, cache: Path, compiled: tuple[Heard, Heard]) -> None:

@@ -712,7 +712,7 @@ def test_only_so_many_prompts_are_computed_or_begun_in_one_step(
     with engine(checkpoint("custom_voice"), slots=8) as many:
         assert speaking(many, 8) == [0, 8]  # computed in one step, of which the others had the same in front of them
         assert speaking(many, 8) == [8]  # which are ready now
-        monkeypatch.setattr("agent_tts.engine.qwen3.engine.JOINS_PER_STEP", 2)
+        monkeypatch.setattr("agent_tts.engine.qwen3.engine.PREFILLS_PER_STEP", 2)
         assert speaking(many, 8) == [2, 4, 6, 8]
 
 
@@ -737,7 +737,7 @@ def test_who_leaves_before_its_prompt_is_computed_leaves_nothing_behind(checkpoi
 def test_who_has_begun_takes_nobodys_turn_and_waits_for_none(
     checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent_tts.engine.qwen3.engine.JOINS_PER_STEP", 1)
+    monkeypatch.setattr("agent_tts.engine.qwen3.engine.PREFILLS_PER_STEP", 1)
 
     def come(slot: int, options: SpeechOptions, run: list[int]) -> list[int]:
         outputs = made.step([StartRequest(slot, slot, options), AddText(slot, TEXT, last=True)], run)
