@@ -175,7 +175,7 @@ PARENT = """
 import asyncio, sys
 from agent_tts.events import Append, Audio, Open, SpeechOptions
 from agent_tts.ipc.client import EngineProcess
-from agent_tts.settings import Settings
+from agent_tts.config.settings import Settings
 
 async def main() -> None:
     speaks = asyncio.Event()
