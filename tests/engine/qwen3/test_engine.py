@@ -249,7 +249,7 @@ def test_prompts_are_computed_ahead_of_their_text_when_nobody_speaks(checkpoint:
         loop.submit(events.OpenRequest(1, STYLED))
         turns = 0
         while loop.wait_s() == 0:
-            loop.turn()
+            loop.step()
             turns += 1
             assert turns < 10
         assert turns >= 3
@@ -643,7 +643,7 @@ class TestSharedCache:
                 ):
                     loop.submit(command)
             over = [
-                one.request_id for _ in range(400) for one in loop.turn() if isinstance(one, events.RequestFinished)
+                one.request_id for _ in range(400) for one in loop.step() if isinstance(one, events.RequestFinished)
             ]
         assert sorted(over) == [1, 2, 3, 4]
 
