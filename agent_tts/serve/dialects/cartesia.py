@@ -17,6 +17,7 @@ from agent_tts.protocol.validation import first_complaint, message_error
 from agent_tts.serve.dialects.cartesia_events import ContextEvents, failure
 from agent_tts.serve.dialects.cartesia_request import RawFormat, Request
 from agent_tts.serve.dialects.sentences import spaced
+from agent_tts.speech.words.timeline import Word
 
 # Ids of contexts that failed, remembered so that a client's text in flight does not open them anew.
 MAX_REMEMBERED = 64
@@ -166,7 +167,7 @@ class CartesiaAdapter:
             return ()
         match item["type"]:
             case "words":
-                context.events.words.learn(item["words"], final=item["kind"] == "aligned")
+                context.events.words.learn((Word(**word) for word in item["words"]), final=item["kind"] == "aligned")
             case "context.flushed":
                 return [context.events.flushed()]
             case "context.done" if item["reason"] != "error":  # which was told; the id may be of a new one by now

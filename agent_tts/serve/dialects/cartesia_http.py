@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 from secrets import token_hex
 from typing import Annotated, Any, Literal, TypeVar
@@ -119,7 +118,7 @@ class EventsBody:
         """See `Body`: encoders free themselves."""
 
     def _learn(self, words: list[Word], *, final: bool = False) -> None:
-        self._events.words.learn([dataclasses.asdict(word) for word in words], final=final)
+        self._events.words.learn(words, final=final)
 
     def _chunk(self, payload: bytes, samples: int) -> bytes:
         events = self._events.audio(payload, self._first_sample)
