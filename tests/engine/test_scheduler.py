@@ -118,7 +118,7 @@ def test_waiting_too_long_is_at_capacity() -> None:
     assert finished(bench.step()) == [(2, "error", "at_capacity")]
 
 
-def test_frames_of_an_earlier_owner_are_dropped() -> None:
+def test_frames_of_an_earlier_request_are_dropped() -> None:
     bench = Bench()
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "one")
@@ -499,7 +499,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.open: dict[int, int] = {}  # request -> frames seen and not taken
         self.started: list[int] = []
         self.over: set[int] = set()
-        self.owners: dict[int | None, int] = {}  # slot -> epoch, as the engine was told
+        self.in_slot: dict[int | None, int] = {}  # slot -> epoch, as the engine was told
         self.under_way: list[Step] = []  # whose outputs are still to come
 
     def requests(self, data: st.DataObject) -> int:
@@ -546,15 +546,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not (free and self.scheduler.queued), "a slot is free and somebody waits"
         for message in step.inputs:
             if isinstance(message, base.StartRequest):
-                assert message.slot not in self.owners, "a slot was handed over without a close"
-                self.owners[message.slot] = message.epoch
+                assert message.slot not in self.in_slot, "a slot was handed over without a close"
+                self.in_slot[message.slot] = message.epoch
             elif isinstance(message, base.ReleaseSlot):
-                del self.owners[message.slot]
+                del self.in_slot[message.slot]
             else:
-                assert message.slot in self.owners, "text for nobody"
+                assert message.slot in self.in_slot, "text for nobody"
         before = [request.id for step in self.under_way for request in step.requests]
         for request in step.requests:
-            assert self.owners[request.slot] == request.id
+            assert self.in_slot[request.slot] == request.id
             assert self.open[request.id] + before.count(request.id) < self.policy.window_frames, "ran without credit"
         done, self.under_way = [*self.under_way, step], []
         if data.draw(st.booleans(), label="late"):
@@ -570,7 +570,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 outputs.append(base.DoneOutput(slot, epoch))
             elif kind == "failed":
                 outputs.append(base.FailedOutput(slot, epoch, "internal", "x"))
-            outputs.append(base.FrameOutput(slot, 0, PCM))  # of an earlier owner
+            outputs.append(base.FrameOutput(slot, 0, PCM))  # of an earlier request
         for event in self.scheduler.update(outputs, done, self.now, 0.001):
             self.see(event)
 
