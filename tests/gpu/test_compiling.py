@@ -31,14 +31,14 @@ Compilation.wait = counted
 folder, paged = sys.argv[1], sys.argv[2] == "paged"
 qwen3 = Qwen3(models=(Checkpoint(source=folder),), max_model_len=4_096, memory=0.08 if paged else 0.85)
 engine = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=folder + "/voices")), 32)
-assert any(model.pages for model in engine._models) == paged
+assert any(model.blocks for model in engine._models) == paged
 engine.close()
 print(len(before), *(file.name for kernel in set(cache.iterdir()) - before for file in kernel.iterdir()))
 """
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("memory", ["plain", "paged"])
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
 def test_a_first_start_finds_all_its_kernels(tmp_path: Path, memory: str) -> None:
     write(tmp_path / "0.6B", size="0.6B")
     environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path / "cache")}
