@@ -9,7 +9,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint configs/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-qwen agent test check format fault fuzz atheris autobahn load soak slow bench clean
+.PHONY: help serve serve-qwen agent test quick check lint types all-tests quick-tests browser format fault fuzz atheris autobahn load soak slow bench clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,14 +23,31 @@ serve-qwen: $(VENV)/qwen ## the same with Qwen3-TTS on this machine's GPU; fetch
 agent: $(VENV)/agent ## the same with somebody to talk to: recognition (Whisper, fetched once), any LLM server, the page's Talk view
 	$(BIN)/agent-tts agent $(ARGS)
 
-test: check ## everything that has to hold: checks, then all tests (ARGS="-k words" picks)
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+test: browser $(VENV)/dev lint ## everything that has to hold: lint, types and all tests (ARGS="-k words" picks)
+	@$(MAKE) --no-print-directory --jobs 2 types all-tests
 
-check: $(VENV)/dev ## format, lint and types
+quick: $(VENV)/dev lint ## lint, types, and all tests that need no process, socket or browser
+	@$(MAKE) --no-print-directory --jobs 2 types quick-tests
+
+check: lint types ## format, lint and types
+
+lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(VENV)/dev
 	$(BIN)/mypy
 	$(BIN)/mypy pipelines
+
+all-tests: $(VENV)/dev
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+quick-tests: $(VENV)/dev
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not node and not slow and not gpu" $(ARGS)
+
+# First of all prerequisites of `test`: a missing browser is told before anything is installed.
+browser:
+	@.ci/chromium
 
 format: $(VENV)/dev ## format the code and fix what ruff can fix
 	$(BIN)/ruff format .

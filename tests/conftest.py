@@ -7,10 +7,11 @@ import gc
 import inspect
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,14 @@ import pytest
 from tests import virtual_time
 
 virtual_time.install()
+
+TESTS = Path(__file__).parent
+
+# Folders whose tests all need a process, a socket or a browser, as if each were marked `node`.
+WITH_NODES = {"agent", "browser", "cli", "client", "deploy", "doctor", "fault", "integrations", "measure"}
+
+# What a test that is not marked `node` must not do, as events of `sys.audit`.
+OUTSIDE = {"os.fork", "os.posix_spawn", "socket.bind", "socket.connect", "subprocess.Popen"}
 
 # What may take its time to go: executor threads, sockets in their closing handshake.
 GRACE_S = 2.0
@@ -40,8 +49,39 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if item.path.relative_to(TESTS).parts[0] in WITH_NODES:
+            item.add_marker(pytest.mark.node)
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(inspect.unwrap(item.obj)):
             item.fixturenames.append("no_leaked_tasks")
+
+
+class _Guard:
+    """Refuses `OUTSIDE` to tests that are not marked `node`, so that `make quick` needs none of it."""
+
+    # The test that runs, its fixtures included, if it is not marked; otherwise None.
+    test: str | None = None
+
+    def __call__(self, event: str, args: tuple[object, ...]) -> None:
+        if self.test is None or event not in OUTSIDE:
+            return
+        if record := os.environ.get("RECORD_NODE_TESTS"):
+            with open(record, "a") as file:
+                file.write(self.test + "\n")
+        else:
+            raise AssertionError(f"{event} {args!r}: mark this test `node`")
+
+
+_guard = _Guard()
+sys.addaudithook(_guard)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    _guard.test = None if "node" in item.keywords else item.nodeid
+    try:
+        return (yield)
+    finally:
+        _guard.test = None
 
 
 @pytest.fixture(autouse=True)
