@@ -29,7 +29,7 @@ def counted(compilation, progress):
 
 Compilation.wait = counted
 folder, paged = sys.argv[1], sys.argv[2] == "paged"
-qwen3 = Qwen3(models=(Checkpoint(source=folder),), positions=4_096, memory=0.08 if paged else 0.85)
+qwen3 = Qwen3(models=(Checkpoint(source=folder),), max_model_len=4_096, memory=0.08 if paged else 0.85)
 engine = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=folder + "/voices")), 32)
 assert any(model.blocks for model in engine._models) == paged
 engine.close()
