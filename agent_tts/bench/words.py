@@ -12,8 +12,9 @@ from agent_tts.bench.statistics import percentiles
 from agent_tts.errors import SpeechError, from_code
 from agent_tts.events import SAMPLE_RATE, RequestAudio, RequestFinished, RequestFlushed, SpeechOptions
 from agent_tts.events import RequestWords as Aligned
+from agent_tts.protocol.context import Word
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.words.timeline import Word, WordTimeline
+from agent_tts.speech.words.timeline import WordTimeline
 
 # What agents say, in languages of several scripts.
 TEXTS = {

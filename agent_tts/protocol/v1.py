@@ -21,7 +21,8 @@ from pydantic import (
 
 from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFormat
 from agent_tts.events import Sampling, SpeechOptions
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.protocol.formats import check_format
 
 SUBPROTOCOL = "agent_tts.v1"
@@ -30,8 +31,6 @@ SUBPROTOCOL = "agent_tts.v1"
 HEADER = struct.Struct("<BBHIQ")
 VERSION = 1
 KIND_AUDIO = 1
-FLAG_LAST = 1  # last frame of the context
-FLAG_FLUSH = 2  # all audio before a flush point has been sent with this frame
 
 MAX_ID = 128
 
@@ -65,7 +64,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
-class Output(_Strict):
+class OutputFormat(_Strict):
     """How audio is sent."""
 
     encoding: Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw", "opus", "ogg_opus", "mp3"] = "pcm_s16le"
@@ -106,7 +105,7 @@ class SessionConfig(_Strict):
     clean: bool = True
     normalize: bool = False
     breaks: bool = False
-    output: Output = Output()
+    output: OutputFormat = OutputFormat()
     lead_ms: int | None = Field(1_000, ge=0)
     sampling: SamplingFields = SamplingFields()
 
@@ -283,7 +282,7 @@ def _refuse(error: ValidationError, what: str, skip: int = 0) -> NoReturn:
     where = [str(part) for part in first["loc"][skip:]]
     field = ".".join([what, *where])
     if first["type"] == "extra_forbidden":
-        nested: dict[str, type[BaseModel]] = {"output": Output, "sampling": SamplingFields}
+        nested: dict[str, type[BaseModel]] = {"output": OutputFormat, "sampling": SamplingFields}
         allowed = nested.get(where[0], SessionConfig) if len(where) > 1 else SessionConfig
         raise BadMessage(f"{what} has a field that is not known; fields are {', '.join(allowed.model_fields)}")
     kind: type[SpeechError] = UnsupportedFormat if "output" in where else BadMessage

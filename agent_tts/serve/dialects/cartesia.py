@@ -12,7 +12,8 @@ from pydantic import Field, ValidationError
 from agent_tts.config.settings import Limits
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, from_code
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.dialects.cartesia_events import ContextEvents, failure
 from agent_tts.serve.dialects.cartesia_request import RawFormat, Request, refusal
 from agent_tts.serve.dialects.sentences import spaced

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent_tts.errors import UnknownType
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.dialects.deepgram import (
     CLOSE_CODES,
     POLICY_VIOLATION,

@@ -13,7 +13,8 @@ from agent_tts.config.settings import Limits
 from agent_tts.errors import SpeechError, TextTooLong, from_code
 from agent_tts.events import FRAME_MS
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.dialects.elevenlabs_alignment import Characters
 from agent_tts.serve.dialects.elevenlabs_request import StreamMessage, parse_message, parse_query
 from agent_tts.serve.dialects.sentences import spaced

@@ -17,7 +17,8 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from agent_tts.errors import BadMessage, TextTooLong, UnknownType, Unsupported
 from agent_tts.events import SAMPLE_RATE
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.dialects.cartesia_request import refusal
 from agent_tts.speech.audio.files import wav_header
 from agent_tts.speech.words.due_words import DueWords, Told

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from agent_tts.config.settings import Limits
 from agent_tts.errors import AtCapacity, InvalidRequest, SpeechError, TextTooLong, UnknownVoice, UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.protocol.formats import check_format
 from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS, MAX_REASON_BYTES, MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.elevenlabs_alignment import Characters
