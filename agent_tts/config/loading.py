@@ -9,11 +9,13 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import yaml
+from loguru import logger
 from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -21,8 +23,11 @@ import agent_tts
 from agent_tts.config.settings import ENV_PREFIX, Section, Settings
 from agent_tts.errors import SettingsError
 
-# Variables of the commands that talk to a node; no settings of one.
+# Variables of the commands that talk to a node, which are not settings.
 CLIENT_VARIABLES = frozenset({"AGENT_TTS_URL", "AGENT_TTS_KEY"})
+
+# Old keys that work for one more version in files, variables and flags, with the key that replaced each.
+RENAMED = {"qwen3.positions": "qwen3.max_model_len"}
 
 
 def _fields(section: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -77,7 +82,8 @@ def load(
     environ: Mapping[str, str] = os.environ,
 ) -> Loaded:
     """Like `load_settings`, with the source of each value."""
-    values = [*_from_file(config), *_from_environment(environ), *_from_flags(overrides or {})]
+    found = [*_from_file(config), *_from_environment(environ), *_from_flags(overrides or {})]
+    values = [_parsed(_renamed(value)) for value in found]
     if wrong := [line for value in values if (line := _misplaced(value))]:
         raise SettingsError("\n".join(wrong))
     tree: dict[str, Any] = {}
@@ -155,17 +161,43 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[_Value]:
     for name, text in environ.items():
         if name.upper().startswith(ENV_PREFIX) and name.upper() not in CLIENT_VARIABLES:
             key = name[len(ENV_PREFIX) :].lower().replace("__", ".")
-            yield _Value(key, _parse(key, text), "environment", name)
+            yield _Value(key, text, "environment", name)
 
 
 def _from_flags(overrides: Mapping[str, Any]) -> Iterator[_Value]:
     for key, value in overrides.items():
-        yield _Value(key, _parse(key, value) if isinstance(value, str) else value, "flag", f"{key} on the command line")
+        yield _Value(key, value, "flag", f"{key} on the command line")
 
 
-def _parse(key: str, text: str) -> Any:
+# ---------------------------------------------------------------- names and strings
+
+
+def _renamed(value: _Value) -> _Value:
+    if value.key not in RENAMED:
+        return value
+    key = RENAMED[value.key]
+    _warn_of_new_name(value.written, _spelt(key, value.source))
+    return replace(value, key=key)
+
+
+@cache  # says it once
+def _warn_of_new_name(written: str, new: str) -> None:
+    logger.warning("{} is called {} now; the old name will go with the next version", written, new)
+
+
+def _spelt(key: str, source: str) -> str:
+    return ENV_PREFIX + key.upper().replace(".", "__") if source == "environment" else key
+
+
+def _parsed(value: _Value) -> _Value:
+    """A string from a variable or a flag becomes what its setting takes; values of files are typed by YAML."""
+    if value.source not in ("environment", "flag") or not isinstance(value.value, str):
+        return value
+    return replace(value, value=_parse(FIELDS.get(value.key), value.value))
+
+
+def _parse(field: FieldInfo | None, text: str) -> Any:
     """A value out of a string: as it is where text is wanted, split at commas for lists of text, else as YAML."""
-    field = FIELDS.get(key)
     if field is None:
         return text
     if get_origin(field.annotation) is tuple and not text.lstrip().startswith("["):
@@ -206,9 +238,7 @@ def _unknown(value: _Value) -> str:
     if not near:
         return f"{value.written}: there is no such setting; `agent-tts serve --print-config` shows all"
     key = near[0] if near[0] in FIELDS else _by_last_name()[near[0]]
-    if value.source == "environment":
-        key = ENV_PREFIX + key.upper().replace(".", "__")
-    return f"{value.written}: there is no such setting; did you mean {key}?"
+    return f"{value.written}: there is no such setting; did you mean {_spelt(key, value.source)}?"
 
 
 def _by_last_name() -> dict[str, str]:

@@ -143,7 +143,9 @@ class Qwen3(Section):
     codec_dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
         "auto", description="auto is float16 by fused kernels on a GPU, otherwise float32"
     )
-    positions: int = Field(2_048, ge=64, le=32_768, description="prompt and 80 ms frames of one piece of speech")
+    max_model_len: int = Field(
+        2_048, ge=64, le=32_768, description="positions of one utterance: its prompt, then one for each 80 ms frame"
+    )
     memory: float = Field(
         0.85,
         gt=0,

@@ -342,7 +342,7 @@ async def test_the_voice_is_chosen_previewed_and_changed(browser: DevTools) -> N
         await page.type("tone-660")
         await page.press("Enter")
         call = await start(page, agent)
-        assert call.wishes == {"voice": "tone-660"}
+        assert call.choice == {"voice": "tone-660"}
         await page.click("#talk-voice")
         await page.type("tone-1320")
         await page.press("Enter")

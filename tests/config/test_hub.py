@@ -36,7 +36,7 @@ UNNEEDED = {
 FETCH = """
 import sys
 from agent_tts.errors import SettingsError
-from agent_tts.hub import local_folder
+from agent_tts.config.hub import local_folder
 try:
     print(local_folder(sys.argv[1], sys.argv[2] or None), end="")
 except SettingsError as error:

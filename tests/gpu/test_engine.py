@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def engine(folder: Path, slots: int = 4, **settings: Any) -> Iterator[Qwen3Engine]:
-    qwen3 = Qwen3(models=(Checkpoint(source=str(folder)),), positions=512, **settings)
+    qwen3 = Qwen3(models=(Checkpoint(source=str(folder)),), max_model_len=512, **settings)
     made = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(folder / "voices"))), slots)
     try:
         yield made

@@ -25,7 +25,7 @@ STREAMS = 32
 async def test_each_gpu_has_its_engine_and_one_that_dies_takes_only_its_own_streams(tmp_path: Path) -> None:
     """The engines come up side by side, take as many streams each, and the lost one comes back on its own GPU."""
     write(tmp_path / "model", size="0.6B")
-    qwen3 = {"models": [str(tmp_path / "model")], "device": "cuda:0,cuda:1", "positions": 1024}
+    qwen3 = {"models": [str(tmp_path / "model")], "device": "cuda:0,cuda:1", "max_model_len": 1024}
     values = {
         "engine": "qwen3",
         "slots": STREAMS,

@@ -36,7 +36,7 @@ async def said_by_both(node: RunningNode) -> list[bytes]:
 
 async def test_a_voice_that_is_added_or_replaced_is_spoken_by_every_engine(ending: Checkpoints, tmp_path: Path) -> None:
     models = [{"source": str(ending("base"))}]
-    qwen3 = {"models": models, "device": "cpu, cpu", "dtype": "float32", "positions": 256}
+    qwen3 = {"models": models, "device": "cpu, cpu", "dtype": "float32", "max_model_len": 256}
     values = {"engine": "qwen3", "slots": 2, "qwen3": qwen3, "voices": {"folder": str(tmp_path / "voices")}}
     close = {"Connection": "close"}
     async with running_node(**values) as node, httpx.AsyncClient(base_url=node.url, headers=close, timeout=60) as http:

@@ -117,7 +117,7 @@ async def speaker(
     folders = [ending(kind) for kind in ("custom_voice", "voice_design", "base")]
     models: list[dict[str, str]] = [{"source": str(folder)} for folder in folders]
     models.append({"source": str(checkpoint("base")), "load": "first_use"})
-    qwen3 = {"models": models, "device": "cpu", "dtype": "float32", "positions": 256}
+    qwen3 = {"models": models, "device": "cpu", "dtype": "float32", "max_model_len": 256}
     close = {"Connection": "close"}  # no connection outlives its test
     async with (
         running_node(engine="qwen3", slots=SLOTS, qwen3=qwen3, voices={"folder": str(library)}) as node,

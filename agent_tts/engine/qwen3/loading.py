@@ -46,7 +46,7 @@ def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
                 dtype=dtype,
                 codec_dtype=_codec_dtype(settings.codec_dtype, device, dtype),
                 rows=slots,
-                positions=settings.positions,
+                positions=settings.max_model_len,
                 graphs=settings.cuda_graphs,
                 one_size=settings.reproducible,
             )
@@ -91,7 +91,7 @@ def plan_memory(models: Sequence[Qwen3Model], device: torch.device, slots: int, 
             if model.pages * PAGE_POSITIONS < 2 * model.positions:
                 raise SettingsError(
                     f"the models need {(fixed + caches) / GIB:.1f} GiB on {device}, and {free / GIB:.1f} GiB are free: "
-                    f"fewer slots (now {slots}), fewer qwen3.positions, fewer qwen3.models or a smaller one"
+                    f"fewer slots (now {slots}), a smaller qwen3.max_model_len, fewer qwen3.models or a smaller one"
                 )
     for model in models:
         weights, codec, cache = (n / GIB for n in (model.weight_bytes, model.codec_bytes, model.cache_bytes))

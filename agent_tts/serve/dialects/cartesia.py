@@ -13,7 +13,7 @@ from agent_tts.config.settings import Limits
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, from_code
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
-from agent_tts.protocol.context import AudioChunk
+from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.serve.dialects.cartesia_events import ContextEvents, failure
 from agent_tts.serve.dialects.cartesia_request import RawFormat, Request, refusal
 from agent_tts.serve.dialects.sentences import spaced
@@ -164,7 +164,7 @@ class CartesiaAdapter:
             return ()
         match item["type"]:
             case "words":
-                context.events.words.learn(item["words"], final=item["kind"] == "aligned")
+                context.events.words.learn((Word(**word) for word in item["words"]), final=item["kind"] == "aligned")
             case "context.flushed":
                 return [context.events.flushed()]
             case "context.done" if item["reason"] != "error":  # which was told; the id may be of a new one by now

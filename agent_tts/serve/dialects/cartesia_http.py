@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 from secrets import token_hex
 from typing import Annotated, Any, Literal, TypeVar
@@ -80,7 +79,7 @@ class EventsBody:
 
     def words(self, words: Words) -> bytes:
         """See `Body`: they are told with their audio."""
-        self._events.words.learn([dataclasses.asdict(word) for word in words.words], final=words.kind == "aligned")
+        self._events.words.learn(words.words, final=words.kind == "aligned")
         return b""
 
     def audio(self, pcm: bytes) -> bytes:

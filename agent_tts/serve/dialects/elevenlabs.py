@@ -14,11 +14,11 @@ from agent_tts.errors import SpeechError, TextTooLong, from_code
 from agent_tts.events import FRAME_MS
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
-from agent_tts.protocol.context import AudioChunk
+from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.serve.dialects.elevenlabs_alignment import Characters
 from agent_tts.serve.dialects.elevenlabs_request import StreamMessage, parse_message, parse_query
 from agent_tts.serve.dialects.sentences import spaced
-from agent_tts.speech.words.due_words import DueWords, Told
+from agent_tts.speech.words.due_words import DueWords
 
 # Names of contexts that were begun without a text, or refused: the oldest are forgotten.
 MAX_IDLE_CONTEXTS = 64
@@ -45,7 +45,7 @@ class _Context:
     chars: int = 0  # text so far
     is_flushed: bool = False  # since its last text
     ends_in_word: bool = False  # its text so far
-    words: DueWords = field(default_factory=DueWords)
+    words: DueWords[Word] = field(default_factory=DueWords)
     characters: Characters = field(default_factory=Characters)
 
 
@@ -299,7 +299,7 @@ class MultiStreamAdapter:
             return ()
         match item["type"]:
             case "words":
-                context.words.learn(item["words"], final=item["kind"] == "aligned")
+                context.words.learn((Word(**word) for word in item["words"]), final=item["kind"] == "aligned")
             case "context.done":
                 return self._done(context, item["reason"])
             case "pong":
@@ -358,7 +358,7 @@ class MultiStreamAdapter:
         if self._named.get(context.name) is context:
             del self._named[context.name]
 
-    def _alignment(self, context: _Context, words: list[Told]) -> dict[str, Any] | None:
+    def _alignment(self, context: _Context, words: list[Word]) -> dict[str, Any] | None:
         """Times of the words' characters."""
         since_ms = 0 if self._is_synced else context.characters.end_ms
         characters = context.characters.of(words)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import asdict
 from typing import Any
 
 from agent_tts.errors import SpeechError
 from agent_tts.events import SAMPLE_RATE
-from agent_tts.protocol.context import Words
+from agent_tts.protocol.context import Word, Words
 from agent_tts.serve.dialects.audio_body import AudioBody
 from agent_tts.serve.dialects.elevenlabs_alignment import Character, Characters
 from agent_tts.speech.words.due_words import DueWords
@@ -26,7 +25,7 @@ class TimedBody:
     def __init__(self, audio: AudioBody, *, is_whole: bool) -> None:
         self._audio = audio
         self._is_whole = is_whole
-        self._due = DueWords()
+        self._due = DueWords[Word]()
         self._characters = Characters()
         # Bytes and characters that wait to be told, where that happens at the end.
         self._data = b""
@@ -36,7 +35,7 @@ class TimedBody:
 
     def words(self, words: Words) -> bytes:
         """See `Body`."""
-        self._due.learn([asdict(word) for word in words.words], final=words.kind == "aligned")
+        self._due.learn(words.words, final=words.kind == "aligned")
         return b""
 
     def audio(self, pcm: bytes) -> bytes:

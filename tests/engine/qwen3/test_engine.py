@@ -55,7 +55,7 @@ RYAN = SpeechOptions(voice="ryan", language="en", seed=0, clean=False, sampling=
 def engine(*folders: Path, slots: int = 4, voices: Path | None = None, **settings: Any) -> Iterator[Qwen3Engine]:
     """An engine with some checkpoints, on the CPU."""
     models = tuple(Checkpoint(source=str(folder)) for folder in folders)
-    qwen3 = Qwen3(models=models, device="cpu", **{"positions": 256, **settings})
+    qwen3 = Qwen3(models=models, device="cpu", **{"max_model_len": 256, **settings})
     made = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(voices or "/nonexistent"))), slots)
     try:
         yield made
@@ -578,7 +578,7 @@ class TestAStepIsUnderWayWhileTheNextBegins:
             ryan.step([ReleaseSlot(0)], [])
 
     def test_a_full_cache_ends_the_stream_behind_its_last_frame(self, checkpoint: Checkpoints) -> None:
-        with engine(checkpoint("custom_voice"), slots=1, positions=64) as small:
+        with engine(checkpoint("custom_voice"), slots=1, max_model_len=64) as small:
             plain = speak(small, "word " * 60, options=RYAN)
             with overlapped(small):
                 spoken = speak(small, "word " * 60, options=RYAN)
@@ -596,7 +596,7 @@ def test_speech_that_runs_away_is_cut(checkpoint: Checkpoints) -> None:
 
 
 def test_a_full_cache_ends_the_stream(checkpoint: Checkpoints) -> None:
-    with engine(checkpoint("custom_voice"), positions=64) as small:
+    with engine(checkpoint("custom_voice"), max_model_len=64) as small:
         spoken = speak(small, "Hello world, how are you? " * 20, options=RYAN)
         assert isinstance(spoken.outputs[-1], DoneOutput)
         assert spoken.outputs[-1].length
@@ -633,7 +633,7 @@ class TestSharedCache:
     ) -> None:
         """Four slots share a cache for two; a step may have two of them, as it may have 256 of 512 on a GPU."""
         pages(5)
-        with engine(ending("custom_voice"), positions=64) as shared:
+        with engine(ending("custom_voice"), max_model_len=64) as shared:
             loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, sizes=(2,), window_frames=1_000)))
             for stream in range(1, 5):
                 for command in (
@@ -773,7 +773,7 @@ class TestSeveralModels:
             Checkpoint(source=str(ending("voice_design")), load="first_use"),
         )
         settings = Settings(
-            qwen3=Qwen3(models=models, device="cpu", positions=256), voices=Voices(folder="/nonexistent")
+            qwen3=Qwen3(models=models, device="cpu", max_model_len=256), voices=Voices(folder="/nonexistent")
         )
         late = Qwen3Engine(settings, 2)
         described = SpeechOptions("design", instructions="Old.", seed=0)
@@ -818,5 +818,5 @@ class TestRefuses:
 
     def test_more_memory_than_there_is(self, checkpoint: Checkpoints) -> None:
         with pytest.raises(SettingsError, match="GiB are free: fewer slots"):
-            with engine(checkpoint("custom_voice"), slots=65_535, positions=32_768):
+            with engine(checkpoint("custom_voice"), slots=65_535, max_model_len=32_768):
                 pass

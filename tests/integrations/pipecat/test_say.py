@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import dominant_hz, running_node
 
-SCRIPT = Path(__file__).parents[2] / "pipelines" / "say.py"
+SCRIPT = Path(__file__).parents[3] / "pipelines" / "say.py"
 
 
 async def run(*arguments: str, text: bytes = b"") -> tuple[int | None, bytes, str]:
