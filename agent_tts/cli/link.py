@@ -73,20 +73,7 @@ async def remote(url: str, key: str | None, options: SpeechOptions) -> AsyncIter
     """
     from agent_tts.client.connection import connect
 
-    names = (
-        "model",
-        "voice",
-        "language",
-        "instructions",
-        "seed",
-        "speed",
-        "pitch",
-        "clean",
-        "lead_ms",
-        "normalize",
-        "breaks",
-    )
-    session = {name: getattr(options, name) for name in names} | {"sampling": dataclasses.asdict(options.sampling)}
+    session = dataclasses.asdict(options)
     async with connect(url, api_key=key, buffer_bytes=BUFFER_BYTES, timestamps="none", **session) as node:
         yield node.open
 
