@@ -6,8 +6,9 @@ of a dead stream can always be told apart. Each engine of a node counts its own.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 SAMPLE_RATE = 24_000  # Hz, mono, of every engine
 FRAME_SAMPLES = 1_920  # 80 ms
@@ -71,6 +72,16 @@ class SpeechOptions:
     ] = None
     normalize: Annotated[bool, Option(help="Say numbers, money, dates and addresses in words.")] = False
     breaks: Annotated[bool, Option(help='Obey <break time="500ms"/> in the text.')] = False
+
+
+def declared(kind: type) -> dict[str, tuple[Any, Option, Any]]:
+    """Type, `Option` and default of each field of `SpeechOptions` or `Sampling` that is declared with an `Option`."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        field.name: (hints[field.name].__origin__, hints[field.name].__metadata__[0], field.default)
+        for field in dataclasses.fields(kind)
+        if hasattr(hints[field.name], "__metadata__")
+    }
 
 
 VoiceKind = Literal["named", "designed", "cloned"]
