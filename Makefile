@@ -9,7 +9,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint configs/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-qwen agent test check fault fuzz atheris autobahn load soak slow bench clean
+.PHONY: help serve serve-qwen agent test check format fault fuzz atheris autobahn load soak slow bench clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ check: $(VENV)/dev ## format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy pipelines
+
+format: $(VENV)/dev ## format the code and fix what ruff can fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
 
 fault: $(VENV)/dev ## the faults that a node must survive
 	$(BIN)/python -m pytest tests/fault $(ARGS)
