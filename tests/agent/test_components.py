@@ -1,0 +1,122 @@
+"""What answers, what hears, and which pipeline: found, or missed with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from pipecat.services.openai.llm import OpenAILLMService
+
+from agent_tts.agent.llm import LanguageModel
+from agent_tts.agent.loading import load_build
+from agent_tts.agent.responder import Responder, answer
+from agent_tts.agent.scripted import ScriptedSTT
+from agent_tts.agent.stt import SpeechToText
+from agent_tts.agent.turns import _after
+from agent_tts.config.settings import AgentLlm, AgentStt
+from agent_tts.errors import SettingsError
+from tests.agent.llm_server import MODEL, running_llm
+
+
+async def test_a_language_model_that_answers_is_used_and_its_first_model_taken() -> None:
+    async with running_llm() as llm:
+        model = LanguageModel(AgentLlm(base_url=llm.url))
+        status = await model.status()
+        assert (status.kind, status.name, status.message) == ("openai", MODEL, None)
+        service = await model.service()
+        assert isinstance(service, OpenAILLMService)
+        await service.cleanup()
+
+
+async def test_a_model_that_the_server_has_not_is_named_with_those_it_has() -> None:
+    async with running_llm() as llm:
+        status = await LanguageModel(AgentLlm(base_url=llm.url, model="owl")).status()
+    assert status.kind == "builtin"
+    assert "no model owl" in str(status.message)
+    assert MODEL in str(status.message)
+
+
+async def test_a_server_that_comes_later_is_found() -> None:
+    """What was found counts for a few seconds only."""
+    now = 0.0
+    async with running_llm() as llm:
+        model = LanguageModel(AgentLlm(base_url=f"{llm.url}/nowhere"), clock=lambda: now)
+        assert (await model.status()).kind == "builtin"
+        assert isinstance(await model.service(), Responder)
+        model._settings = AgentLlm(base_url=llm.url)
+        assert (await model.status()).kind == "builtin"
+        now = 60.0
+        assert (await model.status()).kind == "openai"
+
+
+def test_the_responder_repeats_what_was_said_last() -> None:
+    assert "no language model" in answer([])
+    first = {"role": "user", "content": "Good morning."}
+    assert answer([first]).endswith("You said: Good morning.")
+    messages = [first, {"role": "assistant", "content": "x"}, {"role": "user", "content": "And?"}]
+    assert answer(messages) == "You said: And?"
+
+
+@pytest.mark.parametrize("model", ["/nowhere", "no-such-size"])
+async def test_weights_that_cannot_be_had_are_a_sentence_and_typed_chat_works(model: str, tmp_path: Path) -> None:
+    stt = SpeechToText(AgentStt(model=model, folder=str(tmp_path)))
+    stt.start()
+    assert "being loaded" in str(stt.status.message)
+    async with asyncio.timeout(60):
+        await stt.wait()
+    assert stt.status.kind == "none"
+    assert model in str(stt.status.message)
+    assert str(stt.status.message).endswith("Typed chat works.")
+    assert stt.service() is None
+    await stt.close()
+
+
+async def test_weights_that_are_none_are_a_sentence_too(tmp_path: Path) -> None:
+    """The whole way to the loading of a model, which refuses what is in the folder."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.bin").write_bytes(b"nothing")
+    stt = SpeechToText(AgentStt(model=str(tmp_path)))
+    stt.start()
+    async with asyncio.timeout(60):
+        await stt.wait()
+    assert str(stt.status.message).startswith("Whisper's weights could not be had: RuntimeError")
+    await stt.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "is not a Python file"),
+        ("1/0", "cannot be run: ZeroDivisionError"),
+        ("built = 1", "has no function build"),
+    ],
+)
+def test_a_pipeline_that_is_none_is_a_setting_that_is_wrong(tmp_path: Path, text: str | None, said: str) -> None:
+    file = tmp_path / "mine.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SettingsError, match=said):
+        load_build(str(file))
+
+
+def test_a_pipeline_of_ones_own_is_taken(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def build(call):\n    return call\n")
+    assert load_build(str(file))(7) == 7  # type: ignore[arg-type, comparison-overlap]
+
+
+def test_the_rest_of_a_text_is_what_follows_its_heard_words() -> None:
+    assert _after("One two, three.", " One two,") == "three."
+    assert _after("One two, three.", "") == "One two, three."
+    assert _after("One.", " One.") == ""
+
+
+async def test_a_script_hears_without_weights_and_says_so() -> None:
+    stt = SpeechToText(AgentStt(kind="scripted", words="Go on."))
+    stt.start()
+    await stt.wait()
+    assert stt.status.kind == "scripted"
+    assert "Go on." in str(stt.status.message)
+    assert isinstance(stt.service(), ScriptedSTT)
+    await stt.close()

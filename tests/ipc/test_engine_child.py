@@ -1,0 +1,305 @@
+"""One life of the engine process: coming up, being watched, going."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from loguru import logger
+
+from agent_tts.config.settings import ENV_PREFIX, Settings
+from agent_tts.errors import EngineLost, SettingsError
+from agent_tts.events import AppendText, EnginePing, EnginePong, EngineReady, RequestAudio
+from agent_tts.ipc.engine_child import MAX_UNREAD_BYTES, EngineChild
+from agent_tts.ipc.engine_process import EngineProcess
+from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, encode
+from tests.ipc.listener import WAIT_S, Listener, engine_process, shadow_numpy, speak, tone_settings
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and scripts of POSIX")
+
+
+class Log:
+    """What is logged, line by line."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._news = asyncio.Event()
+
+    def write(self, line: str) -> None:
+        self.lines.append(line)
+        self._news.set()
+
+    async def until(self, words: str) -> None:
+        """Wait for a line with `words` in it."""
+        async with asyncio.timeout(WAIT_S):
+            while not any(words in line for line in self.lines):
+                self._news.clear()
+                await self._news.wait()
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    found = Log()
+    sink = logger.add(found.write, level="DEBUG", format="{message}")
+    yield found
+    logger.remove(sink)
+
+
+@pytest.fixture
+def slow_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next engine takes a minute to load; it says "loading" first."""
+    code = "import time; print('loading', flush=True); time.sleep(60)"
+    monkeypatch.setenv("PYTHONPATH", shadow_numpy(tmp_path, code))
+
+
+def use_interpreter(path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `script` take the place of the next engine process."""
+    path.write_text(script)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(sys, "executable", str(path))
+
+
+def record_writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Everything that is written to an engine process from now on."""
+    writes: list[bytes] = []
+    write = EngineChild._write
+
+    def record(child: EngineChild, data: bytes) -> None:
+        writes.append(data)
+        write(child, data)
+
+    monkeypatch.setattr(EngineChild, "_write", record)
+    return writes
+
+
+# ---------------------------------------------------------------- coming up
+
+
+async def test_start_hands_out_hello_and_close_ends_it_cleanly() -> None:
+    """`EngineReady` is there when `start` returns; the engine closes by itself, and that is no loss."""
+    async with engine_process(tone_settings()) as (link, listener):
+        assert isinstance(listener.seen[0], EngineReady)
+        assert link.alive
+    assert not link.alive
+    assert str(link._child).endswith("(exit code 0)")
+    assert listener.losses == []
+
+
+def _setup(frame: bytes) -> dict[str, object]:
+    [setup] = Decoder(TO_ENGINE).feed(frame)
+    assert isinstance(setup, Setup)
+    fields: dict[str, object] = json.loads(setup.settings)
+    return fields
+
+
+def _proc(link: EngineProcess, file: str) -> bytes:
+    return Path(f"/proc/{link.pid}/{file}").read_bytes()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+async def test_secrets_do_not_reach_the_engine_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by its environment, nor by its arguments, nor by its settings."""
+    monkeypatch.setenv(f"{ENV_PREFIX}AUTH__API_KEYS", '["hush-key"]')
+    monkeypatch.setenv("DATABASE_URL", "hush-elsewhere")
+    monkeypatch.setenv("HOMELESS", "hush-prefix")  # names are compared whole
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("AgEnT_tTs_ICE_SERVERS", '[{"urls": ["turn:x"], "credential": "hush-word"}]')
+    setups = record_writes(monkeypatch)
+    settings = tone_settings(
+        auth={"api_keys": ["hush-key"]}, ice_servers=[{"urls": ["turn:x"], "credential": "hush-word"}]
+    )
+    async with engine_process(settings) as (link, _):
+        seen = [_proc(link, file) for file in ("environ", "cmdline")]
+    assert b"PATH=" in seen[0]
+    assert b"OMP_NUM_THREADS=1" in seen[0]
+    for data in (*seen, *setups):
+        assert b"hush" not in data
+        assert b"AGENT_TTS_" not in data.upper()
+    assert not {"auth", "ice_servers", "host"} & _setup(setups[0]).keys()
+
+
+async def test_a_module_of_the_current_directory_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: without -P the engine process runs whatever lies about."""
+    (tmp_path / "numpy.py").write_text("raise SystemExit('a stranger')")
+    monkeypatch.chdir(tmp_path)
+    async with engine_process(tone_settings()) as (link, _):
+        assert link.alive
+
+
+async def test_an_engine_that_cannot_be_loaded_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has the last line that the process printed."""
+    monkeypatch.setenv("PYTHONPATH", shadow_numpy(tmp_path, "raise ImportError('no such library')"))
+    with pytest.raises(EngineLost, match="ImportError: no such library"):
+        await EngineProcess(tone_settings(), lambda _: None, lambda _: None).start()
+
+
+async def test_an_engine_that_cannot_be_set_up_is_a_settings_error() -> None:
+    """Whose message is what the engine said, so that a command can leave as for any other wrong setting."""
+    settings = Settings.model_validate({"engine": "espeak", "espeak": {"voice": "zz"}})
+    with pytest.raises(SettingsError, match=r"^espeak\.voice: no voice 'zz'"):
+        await EngineProcess(settings, lambda _: None, lambda _: None).start()
+
+
+async def test_an_interpreter_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As any other reason not to start."""
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with pytest.raises(EngineLost, match="cannot be spawned"):
+        await EngineProcess(tone_settings(), lambda _: None, lambda _: None).start()
+
+
+@pytest.mark.usefixtures("slow_engine")
+async def test_an_engine_that_takes_too_long_is_killed() -> None:
+    """The leak gate sees that it is gone. Mutation: without the deadline the test times out."""
+    listener = Listener()
+    link = EngineProcess(tone_settings(timeouts={"engine_start_s": 0.3}), listener.on_events, listener.on_lost)
+    with pytest.raises(EngineLost, match=r"not ready within 0\.3 s"):
+        await link.start()
+    assert listener.seen == []
+
+
+@pytest.mark.usefixtures("slow_engine")
+async def test_an_engine_killed_while_it_loads_is_an_error(log: Log) -> None:
+    """At once, not when the deadline is over."""
+    link = EngineProcess(tone_settings(), lambda _: None, lambda _: None)
+    task = asyncio.create_task(link.start())
+    await log.until("engine: loading")
+    assert link.pid is not None
+    os.kill(link.pid, signal.SIGKILL)
+    with pytest.raises(EngineLost, match="closed its pipe"):
+        await task
+
+
+@pytest.mark.usefixtures("slow_engine")
+async def test_cancelling_start_leaves_nothing(log: Log) -> None:
+    """The leak gate sees that it is gone. Mutation: without `end` in `start` a process is left."""
+    task = asyncio.create_task(EngineProcess(tone_settings(), lambda _: None, lambda _: None).start())
+    await log.until("engine: loading")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.usefixtures("slow_engine")
+async def test_close_ends_a_start(log: Log) -> None:
+    """`start` fails; nothing waits for an engine that has not said hello."""
+    link = EngineProcess(tone_settings(), lambda _: None, lambda _: None)
+    task = asyncio.create_task(link.start())
+    await log.until("engine: loading")
+    await link.close()
+    with pytest.raises(EngineLost, match="stopped"):
+        await task
+
+
+@pytest.mark.parametrize("first", [b"junk, whatever it is", encode(EnginePong(1, 0, 0, 0.0))], ids=["junk", "no hello"])
+async def test_something_else_than_an_engine_is_refused(
+    first: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it says, it is an error and it is killed."""
+    (tmp_path / "first").write_bytes(first)
+    script = f"#!/bin/sh\ncat {tmp_path}/first\nexec sleep 60\n"
+    use_interpreter(tmp_path / "python", script, monkeypatch)
+    with pytest.raises(EngineLost, match="broke the protocol"):
+        await EngineProcess(tone_settings(), lambda _: None, lambda _: None).start()
+
+
+# ---------------------------------------------------------------- being watched
+
+
+async def test_heartbeats_are_answered() -> None:
+    """Five within the time in which an engine must answer."""
+    async with engine_process(tone_settings(timeouts={"engine_heartbeat_s": 1.0})) as (_, listener):
+        start = asyncio.get_running_loop().time()
+        await listener.until(lambda: len(listener.all(EnginePong)) == 6)
+        assert 0.9 < asyncio.get_running_loop().time() - start < 3.0
+
+
+async def test_an_engine_that_does_not_read_is_killed() -> None:
+    """What waits for it is bounded. Mutation: without the bound the front's memory takes it all."""
+    async with engine_process(tone_settings(timeouts={"engine_heartbeat_s": 60.0})) as (link, listener):
+        assert link.pid is not None
+        os.kill(link.pid, signal.SIGSTOP)
+        append = AppendText(1, "x" * 500_000)
+        for _ in range(MAX_UNREAD_BYTES // 500_000 + 2):
+            link.send(append)
+            await asyncio.sleep(0)
+        await listener.hellos(2)
+        assert listener.losses == ["it does not read its commands"]
+
+
+async def test_an_engine_whose_pipe_outlives_it_is_lost_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that it left behind may hold the pipe. Mutation: without `process_exited` nobody notices."""
+    script = (
+        f"#!{sys.executable}\nimport os, subprocess, sys\nsubprocess.Popen(['sleep', '60'])\n"
+        f"os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])\n"
+    )
+    use_interpreter(tmp_path / "python", script, monkeypatch)
+    async with engine_process(tone_settings()) as (link, listener):
+        monkeypatch.undo()
+        assert link.pid is not None
+        group = link.pid  # it leads a session of its own
+        os.kill(link.pid, signal.SIGKILL)
+        await listener.hellos(2)
+        os.killpg(group, signal.SIGKILL)
+        assert listener.losses == ["it ended"]
+
+
+async def test_what_it_said_before_its_death_is_delivered_before_the_loss() -> None:
+    """Audio that was sent is not lost with the engine."""
+    async with engine_process(tone_settings()) as (link, listener):
+        speak(link, 1, instructions="fault:exit@3")
+        await listener.until(lambda: bool(listener.losses))
+        before = listener.seen[: listener.seen.index(listener.losses[0])]
+        assert sum(isinstance(event, RequestAudio) for event in before) == 3
+
+
+async def test_its_stderr_is_logged_line_by_line_and_its_last_words_on_death(log: Log) -> None:
+    """A crash can be understood from the log alone."""
+    async with engine_process(tone_settings()) as (link, listener):
+        pid = link.pid
+        speak(link, 1, instructions="fault:crash@0")
+        await listener.hellos(2)
+    assert "engine: RuntimeError: scripted" in [line.strip() for line in log.lines]
+    [death] = [line for line in log.lines if f"engine process {pid} (exit code 70) is lost: it closed its pipe" in line]
+    assert "RuntimeError: scripted" in death
+
+
+# ---------------------------------------------------------------- commands
+
+
+async def test_commands_of_one_tick_leave_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of credits and words a second are not as many system calls."""
+    async with engine_process(tone_settings()) as (link, listener):
+        await listener.until(lambda: bool(listener.all(EnginePong)))
+        writes = record_writes(monkeypatch)
+        for nonce in range(100, 150):
+            link.send(EnginePing(nonce))
+        assert writes == []
+        await listener.until(lambda: any(pong.nonce == 149 for pong in listener.all(EnginePong)))
+        assert writes[0] == b"".join(encode(EnginePing(nonce)) for nonce in range(100, 150))
+
+
+async def test_commands_to_an_engine_that_is_not_there_are_dropped() -> None:
+    """Before the start, after a loss, after the close."""
+    listener = Listener()
+    link = EngineProcess(tone_settings(), listener.on_events, listener.on_lost)
+    link.send(EnginePing(7_000))
+    await link.start()
+    assert link.pid is not None
+    os.kill(link.pid, signal.SIGKILL)
+    await listener.until(lambda: bool(listener.losses))
+    link.send(EnginePing(7_001))
+    await listener.hellos(2)
+    await link.close()
+    link.send(EnginePing(7_002))
+    assert not [pong for pong in listener.all(EnginePong) if pong.nonce >= 7_000]
