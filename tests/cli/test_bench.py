@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch  # noqa: F401 - its import keeps a pipe open, which a test that imports it first would leak
 
 from agent_tts.bench.voices import INSTRUCTIONS
 from tests.cli.process import children_of, environment, invoke, is_running, run, start
