@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
 import typer
@@ -27,9 +28,11 @@ from agent_tts.cli.options import (
     TlsKey,
     Url,
     settings_of,
+    with_speech_options,
 )
 from agent_tts.cli.reporting import reported
 from agent_tts.cli.voices import voices
+from agent_tts.events import SpeechOptions
 
 HEALTH_S = 4.0  # for a node to answer `agent-tts health`
 
@@ -118,6 +121,7 @@ def agent(
 
 
 @app.command()
+@with_speech_options
 def say(
     context: typer.Context,
     text: Annotated[str, typer.Argument(help="The text; - speaks stdin as it arrives.")],
@@ -126,22 +130,7 @@ def say(
         typer.Option("--output", "-o", metavar="FILE", help="wav, mp3, flac, opus, ogg, aac, pcm; - is raw pcm_s16le."),
     ] = None,
     play: Annotated[bool, typer.Option("--play", help="Play it, even with -o; the default without -o.")] = False,
-    voice: Annotated[str | None, typer.Option(help="See `agent-tts voices`.")] = None,
-    language: Annotated[str, typer.Option(help="A code (de, en-gb) or English name; auto is the voice's.")] = "auto",
-    speed: Annotated[float, typer.Option(min=0.25, max=4.0, help="2 speaks twice as fast.")] = 1.0,
-    pitch: Annotated[float, typer.Option(min=0.5, max=2.0, help="1 is the voice's own.")] = 1.0,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, help="The same seed and text is the same audio.")
-    ] = None,
-    clean: Annotated[bool, typer.Option(help="Make markdown, links and emoji speakable.")] = True,
-    normalize: Annotated[bool, typer.Option(help="Speak numbers, money and dates as words.")] = False,
-    breaks: Annotated[bool, typer.Option(help='Pause at <break time="500ms"/> in the text.')] = False,
-    instructions: Annotated[
-        str | None, typer.Option(help="How to speak; for a designed voice, its description.")
-    ] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, max=5.0, help="qwen3: 0 is greedy.")] = 0.9,
-    top_k: Annotated[int, typer.Option(min=0, max=100_000, help="qwen3: 0 keeps all.")] = 50,
-    top_p: Annotated[float, typer.Option(min=0.01, max=1.0, help="qwen3: 1 keeps all.")] = 1.0,
+    options: SpeechOptions = SpeechOptions(),  # noqa: B008
     url: Url = None,
     key: Key = None,
     engine: Engine = None,
@@ -157,22 +146,8 @@ def say(
 ) -> None:
     """Speak a text, on a running node (--url) or an engine of this machine."""
     from agent_tts.cli.say import say as speak
-    from agent_tts.events import Sampling, SpeechOptions
 
-    options = SpeechOptions(
-        voice,
-        language,
-        instructions,
-        seed,
-        speed,
-        pitch,
-        clean,
-        Sampling(temperature, top_k, top_p),
-        lead_ms=None,
-        model=model if url else None,
-        normalize=normalize,
-        breaks=breaks,
-    )
+    options = dataclasses.replace(options, lead_ms=None, model=model if url else None)
     with reported():
         flags = settings_of(context) | {"qwen3.models": [model] if model and not url else None}
         speak(text, options, output=output, play=play, url=url, key=key, flags=flags, quiet=quiet)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from agent_tts.cli.reporting import overrides
+from agent_tts.events import Sampling, SpeechOptions, declared
+
+# Options of speech that are not options of a command; --model has another meaning there.
+NOT_ASKED = {"lead_ms", "model", "speaker_embedding"}
 
 Url = Annotated[
     str | None,
@@ -54,6 +60,31 @@ SETTINGS = {
     "llm_model": "agent.llm.model",
     "whisper": "agent.stt.model",
 }
+
+
+def with_speech_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option for each declared one of speech; it gets them together, as its parameter `options`."""
+    asked = {name: one for name, one in declared(SpeechOptions).items() if name not in NOT_ASKED}
+    sampled = declared(Sampling)
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if parameter.name != "options":
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+            continue
+        for name, (hint, option, default) in (asked | sampled).items():
+            least = option.gt if option.ge is None else option.ge
+            given = Annotated[hint, typer.Option(min=least, max=option.le, help=option.help)]  # type: ignore[valid-type]
+            parameters.append(inspect.Parameter(name, parameter.KEYWORD_ONLY, default=default, annotation=given))
+
+    def run(**values: Any) -> None:
+        sampling = Sampling(**{name: values.pop(name) for name in sampled})
+        options = SpeechOptions(**{name: values.pop(name) for name in asked}, sampling=sampling)
+        command(options=options, **values)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 def settings_of(context: typer.Context) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.table import Table
 from agent_tts.config.loading import find_config, load, to_yaml
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import chosen_engine
-from agent_tts.ipc.engines import engine_settings
+from agent_tts.ipc.engine_process import engine_settings
 
 if TYPE_CHECKING:
     from agent_tts.agent.server import AgentServer
