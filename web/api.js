@@ -102,24 +102,24 @@ export class Api {
   /**
    * Call the agent.
    * @param {RTCSessionDescriptionInit} offer
-   * @param {{voice?: string}} wishes
+   * @param {{voice?: string}} options
    * @param {AbortSignal} signal
    * @returns {Promise<RTCSessionDescriptionInit & {pc_id: string}>}
    */
-  async callAgent(offer, wishes, signal) {
-    const body = JSON.stringify({ sdp: offer.sdp, type: offer.type, request_data: wishes });
+  async callAgent(offer, options, signal) {
+    const body = JSON.stringify({ sdp: offer.sdp, type: offer.type, request_data: options });
     const headers = { "Content-Type": "application/json" };
     return (await this.#call("api/agent/offer", { method: "POST", body, headers, signal })).json();
   }
 
   /**
    * A short speech as a file.
-   * @param {{voice: string, input: string}} wishes
+   * @param {{voice: string, input: string}} options
    * @param {AbortSignal} signal
    * @returns {Promise<Blob>} of audio/wav
    */
-  async speech(wishes, signal) {
-    const body = JSON.stringify({ model: "tts-1", response_format: "wav", ...wishes });
+  async speech(options, signal) {
+    const body = JSON.stringify({ model: "tts-1", response_format: "wav", ...options });
     const headers = { "Content-Type": "application/json" };
     return (await this.#call("v1/audio/speech", { method: "POST", body, headers, signal })).blob();
   }

@@ -47,12 +47,12 @@ export class Call {
    * @param {import("./api.js").Api} api
    * @param {RTCIceServer[]} iceServers
    * @param {MediaStream | null} microphone is the call's from now on; null for a call that is only written
-   * @param {{voice?: string}} wishes
+   * @param {{voice?: string}} options
    * @param {AbortSignal} signal
    * @returns {Promise<Call>}
    * @throws {ApiError} it did not come about
    */
-  static async open(api, iceServers, microphone, wishes, signal) {
+  static async open(api, iceServers, microphone, options, signal) {
     const limit = AbortSignal.any([signal, AbortSignal.timeout(OPEN_TIMEOUT_MS)]);
     const peer = new RTCPeerConnection({ iceServers });
     /** @type {Rtvi | null} */
@@ -66,7 +66,7 @@ export class Call {
       await peer.setLocalDescription();
       await gathered(peer);
       const offer = /** @type {RTCSessionDescription} */ (peer.localDescription);
-      const { type, sdp } = await api.callAgent(offer, wishes, limit);
+      const { type, sdp } = await api.callAgent(offer, options, limit);
       await peer.setRemoteDescription({ type, sdp });
       await Promise.race([opened, aborted(limit)]);
       rtvi = new Rtvi(channel);

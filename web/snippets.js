@@ -20,7 +20,7 @@ export const SNIPPETS = { python, javascript, curl };
  * What of it the node would not choose by itself.
  * @param {Choice} choice
  */
-function wishes({ voice, language, speed, instructions }) {
+function fields({ voice, language, speed, instructions }) {
   return {
     voice,
     ...(language === "auto" ? {} : { language }),
@@ -32,7 +32,7 @@ function wishes({ voice, language, speed, instructions }) {
 /** @param {Choice} choice */
 function python(choice) {
   const { base, text, locked } = choice;
-  const options = Object.entries(wishes(choice)).map(([name, value]) => `${name}=${JSON.stringify(value)}`);
+  const args = Object.entries(fields(choice)).map(([name, value]) => `${name}=${JSON.stringify(value)}`);
   const key = locked ? ', api_key=os.environ["AGENT_TTS_KEY"]' : "";
   return `import asyncio
 ${locked ? "import os\n" : ""}
@@ -41,7 +41,7 @@ from agent_tts import connect
 
 async def main() -> None:
     async with connect(${JSON.stringify(origin(base))}${key}) as node:
-        speech = await node.open(${options.join(", ")})
+        speech = await node.open(${args.join(", ")})
         for token in ${JSON.stringify(short(text))}.split(" "):  # your LLM
             speech.write(token + " ")
         speech.end()
@@ -70,7 +70,7 @@ node.binaryType = "arraybuffer";
 const send = (message) => node.send(JSON.stringify({ context_id: "t1", ...message }));
 
 node.onopen = () => {
-  send({ type: "context.open", ...${JSON.stringify(wishes(choice))} });
+  send({ type: "context.open", ...${JSON.stringify(fields(choice))} });
   for (const token of ${JSON.stringify(short(text))}.split(" ")) { // your LLM
     send({ type: "text.append", text: token + " " });
   }
@@ -87,7 +87,7 @@ node.onmessage = ({ data }) => {
 /** @param {Choice} choice */
 function curl(choice) {
   const { base, text, locked } = choice;
-  const body = { model: "tts-1", input: short(text), ...wishes(choice), response_format: "wav" };
+  const body = { model: "tts-1", input: short(text), ...fields(choice), response_format: "wav" };
   const key = locked ? `  -H "Authorization: Bearer $AGENT_TTS_KEY" \\\n` : "";
   return `curl -N ${new URL("v1/audio/speech", base)} \\
 ${key}  -H "Content-Type: application/json" \\

@@ -146,10 +146,10 @@ export class Talk {
   async #connect(microphone, signal) {
     this.#set("calling");
     const { wanted } = this.voice;
-    const wishes = wanted === null ? {} : { voice: wanted };
+    const options = wanted === null ? {} : { voice: wanted };
     const { ice_servers } = /** @type {import("./api.js").Agent} */ (this.#parts.agent);
     try {
-      const call = await Call.open(this.#api, ice_servers, microphone, wishes, signal);
+      const call = await Call.open(this.#api, ice_servers, microphone, options, signal);
       if (signal.aborted) return call.close();
       await this.#attach(call);
     } catch (error) {

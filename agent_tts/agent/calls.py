@@ -16,13 +16,14 @@ from pipecat.processors.frameworks.rtvi.models import ServerMessage
 from pipecat.transports.base_transport import BaseTransport, TransportParams
 from pipecat.transports.smallwebrtc.connection import SmallWebRTCConnection
 from pipecat.transports.smallwebrtc.transport import SmallWebRTCTransport
+from pydantic import BaseModel, ConfigDict, Field
 
 from agent_tts.agent.call import Call
-from agent_tts.agent.llm import Brain
+from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.loading import Build
 from agent_tts.agent.metrics import AgentMetrics
 from agent_tts.agent.running import listen_to_page, make_worker, run
-from agent_tts.agent.stt import Ears
+from agent_tts.agent.stt import SpeechToText
 from agent_tts.agent.turns import Tell, Turns
 from agent_tts.errors import BadMessage, Draining, Internal, at_capacity
 from agent_tts.events import SAMPLE_RATE, SpeechOptions
@@ -37,17 +38,17 @@ CLOSE_S = 2.0  # for aiortc to take a connection down
 MAX_CANDIDATES = 64  # in one message
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What a caller wants of the answers; None is the node's choice."""
+class VoiceChoice(BaseModel):
+    """The voice that a caller asks for; None is the node's choice."""
 
-    voice: str | None = None
-    language: str | None = None
-    instructions: str | None = None
+    model_config = ConfigDict(extra="ignore", frozen=True)
+    voice: str | None = Field(None, max_length=200)
+    language: str | None = Field(None, max_length=100)
+    instructions: str | None = Field(None, max_length=4_000)
 
 
 @dataclass(slots=True)
-class _Peer:
+class _WebRTCCall:
     """A call over WebRTC."""
 
     connection: SmallWebRTCConnection
@@ -58,21 +59,21 @@ class _Peer:
 class Calls:
     """Owns every call of a node; each is one task that takes all of it down."""
 
-    def __init__(self, node: Node, ears: Ears, brain: Brain, build: Build) -> None:
+    def __init__(self, node: Node, stt: SpeechToText, llm: LanguageModel, build: Build) -> None:
         self._node = node
         self._settings = node.settings.agent
-        self._ears = ears
-        self._brain = brain
+        self._stt = stt
+        self._llm = llm
         self._build = build
         self._metrics = AgentMetrics(node.metrics.registry)
         # Calls over WebRTC, by the id that the caller knows.
-        self._peers: dict[str, _Peer] = {}
+        self._peers: dict[str, _WebRTCCall] = {}
         # How many calls there are, whatever carries them.
         self._count = 0
 
     # ------------------------------------------------------------ WebRTC
 
-    async def offer(self, offer_sdp: str, wishes: Wishes, client: Client) -> dict[str, str]:
+    async def offer(self, offer_sdp: str, choice: VoiceChoice, client: Client) -> dict[str, str]:
         """Begin a call: the answer, with the node's candidates, as Pipecat's clients take it.
 
         Raises:
@@ -82,7 +83,7 @@ class Calls:
         permit = self._admit("webrtc", client)
         connection = SmallWebRTCConnection(ice_servers=ice.servers(self._node.settings))
         try:
-            self._check(wishes)
+            self._check(choice)
             _bound_gathering(connection.pc)
             async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
                 await connection.initialize(offer.sdp, "offer")
@@ -95,8 +96,8 @@ class Calls:
             if isinstance(error, TimeoutError):
                 raise Internal("the offer could not be answered in time") from None
             raise
-        peer = self._peers[connection.pc_id] = _Peer(connection, client)
-        peer.task = asyncio.create_task(self._live(peer, wishes, permit), name=f"call {connection.pc_id}")
+        peer = self._peers[connection.pc_id] = _WebRTCCall(connection, client)
+        peer.task = asyncio.create_task(self._live(peer, choice, permit), name=f"call {connection.pc_id}")
         return {name: str(value) for name, value in answer.items()}
 
     async def candidates(self, pc_id: str, candidates: list[tuple[str, str, int]], client: Client) -> None:
@@ -127,7 +128,7 @@ class Calls:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _live(self, peer: _Peer, wishes: Wishes, permit: contextlib.ExitStack) -> None:
+    async def _live(self, peer: _WebRTCCall, choice: VoiceChoice, permit: contextlib.ExitStack) -> None:
         connection = peer.connection
         try:
             params = TransportParams(audio_in_enabled=True, audio_out_enabled=True, audio_out_10ms_chunks=2)
@@ -136,7 +137,7 @@ class Calls:
             def tell(data: dict[str, Any]) -> None:
                 connection.send_app_message(ServerMessage(data=data).model_dump())
 
-            call = await self._make(transport, wishes, tell)
+            call = await self._make(transport, choice, tell)
             worker = make_worker(call, await asyncio.to_thread(self._build, call), SAMPLE_RATE, rtvi=True)
             listen_to_page(call, worker)
             await run(call, worker, _Presence(connection).gone)
@@ -170,7 +171,7 @@ class Calls:
             AtCapacity, Draining: there cannot be one more.
         """
         with self._admit(transport_name, client):
-            call = await self._make(transport, Wishes(), lambda _: None)
+            call = await self._make(transport, VoiceChoice(), lambda _: None)
             pipeline = await asyncio.to_thread(self._build, call)
             await run(call, make_worker(call, pipeline, out_rate, rtvi=False), gone)
 
@@ -191,25 +192,25 @@ class Calls:
         self._count -= 1
         self._metrics.calls.labels(transport_name).dec()
 
-    def _check(self, wishes: Wishes) -> None:
+    def _check(self, choice: VoiceChoice) -> None:
         """Refuse a voice or language that the node has not, before anything is said."""
-        voice = wishes.voice or self._settings.voice
-        language = wishes.language or self._settings.language or "auto"
-        self._node.service.resolve(SpeechOptions(voice, language, wishes.instructions))
+        voice = choice.voice or self._settings.voice
+        language = choice.language or self._settings.language or "auto"
+        self._node.service.resolve(SpeechOptions(voice, language, choice.instructions))
 
-    async def _make(self, transport: BaseTransport, wishes: Wishes, tell: Tell) -> Call:
+    async def _make(self, transport: BaseTransport, choice: VoiceChoice, tell: Tell) -> Call:
         voice = AgentTTSService.Settings(
-            voice=wishes.voice or self._settings.voice,
-            language=wishes.language or self._settings.language,
-            instructions=wishes.instructions,
+            voice=choice.voice or self._settings.voice,
+            language=choice.language or self._settings.language,
+            instructions=choice.instructions,
         )
         call_id = secrets.token_hex(4)
         return Call(
             id=call_id,
             settings=self._settings,
             transport=transport,
-            stt=self._ears.service(),
-            llm=await self._brain.service(),
+            stt=self._stt.service(),
+            llm=await self._llm.service(),
             tts=AgentTTSService(speech=self._node.service, metrics=self._node.metrics, settings=voice),
             turns=Turns(call_id, self._metrics, tell),
         )

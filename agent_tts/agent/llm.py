@@ -10,45 +10,45 @@ import httpx
 from pipecat.processors.frame_processor import FrameProcessor
 from pipecat.services.openai.llm import OpenAILLMService
 
-from agent_tts.agent.part import Part
 from agent_tts.agent.responder import NAME, Responder
+from agent_tts.agent.status import ComponentStatus
 from agent_tts.config.settings import AgentLlm
 
 FRESH_S = 5.0  # an answer of the server counts for so long
 
 
-class Brain:
+class LanguageModel:
     """Looks for the language model before each call, so that one that is started later is used then."""
 
     def __init__(self, settings: AgentLlm, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
         # What was found, and until when it counts.
-        self._found: tuple[Part, float] | None = None
+        self._found: tuple[ComponentStatus, float] | None = None
 
-    async def look(self) -> Part:
+    async def status(self) -> ComponentStatus:
         """What would answer now. Within `agent.llm.look_s`; cancelling it is safe."""
         if self._found is None or self._clock() >= self._found[1]:
-            self._found = (await self._look(), self._clock() + FRESH_S)
+            self._found = (await self._probe(), self._clock() + FRESH_S)
         return self._found[0]
 
     async def service(self) -> FrameProcessor:
         """What answers in a new pipeline."""
-        part = await self.look()
-        if part.kind == "builtin":
+        status = await self.status()
+        if status.kind == "builtin":
             return Responder()
         settings = OpenAILLMService.Settings(
-            model=part.name,
+            model=status.name,
             system_instruction=self._settings.instructions,
             max_tokens=self._settings.max_tokens,
         )
-        return _LanguageModel(base_url=self._settings.base_url, api_key=self._key or "none", settings=settings)
+        return _LanguageModelService(base_url=self._settings.base_url, api_key=self._key or "none", settings=settings)
 
     @property
     def _key(self) -> str | None:
         return None if self._settings.api_key is None else self._settings.api_key.get_secret_value()
 
-    async def _look(self) -> Part:
+    async def _probe(self) -> ComponentStatus:
         url = self._settings.base_url.rstrip("/")
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         try:
@@ -60,16 +60,16 @@ class Brain:
             return _none(f"the language model's server at {url} answers with HTTP {answer.status_code}")
         return self._choose(_names(answer), url)
 
-    def _choose(self, names: list[str], url: str) -> Part:
+    def _choose(self, names: list[str], url: str) -> ComponentStatus:
         wanted = self._settings.model
         if wanted is None and not names:
             return _none(f"the server at {url} has no model: fetch one (ollama pull llama3.2)")
         if wanted is not None and names and wanted not in names and f"{wanted}:latest" not in names:
             return _none(f"the server at {url} has no model {wanted}; it has {', '.join(names[:8])}")
-        return Part("openai", wanted or names[0])
+        return ComponentStatus("openai", wanted or names[0])
 
 
-class _LanguageModel(OpenAILLMService):
+class _LanguageModelService(OpenAILLMService):
     """Pipecat's service, which leaves its connections open."""
 
     async def cleanup(self) -> None:
@@ -87,5 +87,5 @@ def _names(answer: httpx.Response) -> list[str]:
     return [str(card["id"]) for card in cards or () if isinstance(card, dict) and "id" in card]
 
 
-def _none(why: str) -> Part:
-    return Part("builtin", NAME, f"{why[0].upper()}{why[1:]}. The built-in responder answers.")
+def _none(why: str) -> ComponentStatus:
+    return ComponentStatus("builtin", NAME, f"{why[0].upper()}{why[1:]}. The built-in responder answers.")

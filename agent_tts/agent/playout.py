@@ -32,7 +32,7 @@ from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.utils.text.base_text_aggregator import TextType
 
 from agent_tts.integrations.pipecat import AgentTTSService
-from agent_tts.integrations.pipecat.words import SPOKEN, Spoken
+from agent_tts.integrations.pipecat.words import SPOKEN, SpokenWord
 
 PIECE_MS = 20  # of audio that leaves at once
 LEAD_MS = 40  # audio that has left and is not played yet: what is still heard after a hold
@@ -41,7 +41,7 @@ STUCK_S = 0.5  # a transport that sends nothing for so long is not waited for
 AHEAD_MS = 2_000  # audio that waits here; more stays in the engine, where it is not even made
 
 
-class Listener(Protocol):
+class PlayoutListener(Protocol):
     """Who is told what becomes of an answer. No method may raise or await."""
 
     def sounded(self) -> None:
@@ -81,7 +81,7 @@ class Playout(FrameProcessor):
 
     def __init__(
         self,
-        listener: Listener,
+        listener: PlayoutListener,
         tts: FrameProcessor,
         output: FrameProcessor | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -181,7 +181,7 @@ class Playout(FrameProcessor):
             self._line.append(frame)
         self._changed.set()
 
-    def _words(self, spoken: Sequence[Spoken], context_id: str | None) -> list[Frame]:
+    def _words(self, spoken: Sequence[SpokenWord], context_id: str | None) -> list[Frame]:
         frames: list[Frame] = []
         for word in spoken:
             frame = TTSTextFrame(word.text, TextType.WORD)

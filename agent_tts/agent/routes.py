@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Literal, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agent_tts.agent.calls import Wishes
+from agent_tts.agent.calls import Calls, VoiceChoice
 from agent_tts.errors import BadMessage
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes.http import Authorized, read_body
@@ -16,22 +17,13 @@ from agent_tts.serve.transports import ice
 Body = TypeVar("Body", bound=BaseModel)
 
 
-class WishesBody(BaseModel):
-    """What the answers are to sound like."""
-
-    model_config = ConfigDict(extra="ignore")
-    voice: str | None = Field(None, max_length=200)
-    language: str | None = Field(None, max_length=100)
-    instructions: str | None = Field(None, max_length=4_000)
-
-
-class OfferBody(BaseModel):
+class CallOfferBody(BaseModel):
     """Pipecat's `SmallWebRTCRequest`. A call is not negotiated anew: another offer is another call."""
 
     model_config = ConfigDict(extra="ignore")
     sdp: str
     type: Literal["offer"]
-    request_data: WishesBody | None = None
+    request_data: VoiceChoice | None = None
 
 
 class CandidateBody(BaseModel):
@@ -55,7 +47,7 @@ def router() -> APIRouter:
     """`GET /api/agent`, and `POST` and `PATCH /api/agent/offer`."""
     routes = APIRouter(prefix="/api/agent", tags=["agent"])
     routes.add_api_route("", _describe, methods=["GET"])
-    routes.add_api_route("/offer", _offer, methods=["POST"], openapi_extra=_takes(OfferBody))
+    routes.add_api_route("/offer", _offer, methods=["POST"], openapi_extra=_takes(CallOfferBody))
     routes.add_api_route(
         "/offer",
         _patch,
@@ -74,8 +66,8 @@ async def _describe(request: Request, client: Authorized) -> dict[str, Any]:
     starting = "The engine is starting." if info is None else None
     tts = {"kind": info and info.engine, "name": info and info.model, "message": starting}
     return {
-        "stt": _told(server.ears.part),
-        "llm": _told(await server.brain.look()),
+        "stt": asdict(server.stt.status),
+        "llm": asdict(await server.llm.status()),
         "tts": tts,
         "ice_servers": ice.told(node.settings),
     }
@@ -85,13 +77,9 @@ async def _offer(request: Request) -> dict[str, str]:
     """Begin a call: an answer with the node's candidates."""
     node = _node(request)
     client = node.guard.authorize(request.headers, request.query_params, token_ok=True)
-    body = _parse(OfferBody, await read_body(request, node.settings))
-    wishes = body.request_data or WishesBody()
-    calls = request.app.state.agent.calls
-    answer: dict[str, str] = await calls.offer(
-        body.sdp, Wishes(wishes.voice, wishes.language, wishes.instructions), client
-    )
-    return answer
+    body = _parse(CallOfferBody, await read_body(request, node.settings))
+    calls: Calls = request.app.state.agent.calls
+    return await calls.offer(body.sdp, body.request_data or VoiceChoice(), client)
 
 
 async def _patch(request: Request) -> Response:
@@ -107,10 +95,6 @@ async def _patch(request: Request) -> Response:
 def _node(request: Request) -> Node:
     node: Node = request.app.state.node
     return node
-
-
-def _told(part: Any) -> dict[str, str | None]:
-    return {"kind": part.kind, "name": part.name, "message": part.message}
 
 
 def _takes(body: type[BaseModel]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Ears that take all speech for the same words: what a conversation costs is measured without weights to hear with."""
+"""Speech recognition that gives the same words for all speech, so that a call can be measured without weights."""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from agent_tts.agent.calls import Calls
-from agent_tts.agent.llm import Brain
+from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.loading import Build, load_build
 from agent_tts.agent.routes import router
-from agent_tts.agent.stt import Ears
+from agent_tts.agent.stt import SpeechToText
 from agent_tts.config.settings import Agent
 from agent_tts.serve.node import Node
 
@@ -24,22 +24,22 @@ class AgentServer:
         SettingsError: there is no such pipeline.
     """
 
-    def __init__(self, settings: Agent, build: Build | None = None, ears: Ears | None = None) -> None:
+    def __init__(self, settings: Agent, build: Build | None = None, stt: SpeechToText | None = None) -> None:
         self._build = build or load_build(settings.pipeline)
-        self.ears = ears or Ears(settings.stt)
-        self.brain = Brain(settings.llm)
+        self.stt = stt or SpeechToText(settings.stt)
+        self.llm = LanguageModel(settings.llm)
 
     def install(self, app: FastAPI, node: Node) -> None:
         """See `Extension`."""
-        self.calls = Calls(node, self.ears, self.brain, self._build)
+        self.calls = Calls(node, self.stt, self.llm, self._build)
         app.state.agent = self
         app.include_router(router())
 
     async def start(self) -> None:
         """See `Extension`."""
-        self.ears.start()
+        self.stt.start()
 
     async def close(self) -> None:
         """See `Extension`."""
         await self.calls.close()
-        await self.ears.close()
+        await self.stt.close()

@@ -12,8 +12,8 @@ from loguru import logger
 from pipecat.services.stt_service import STTService
 from pipecat.services.whisper.stt import WhisperSTTService
 
-from agent_tts.agent.part import Part
 from agent_tts.agent.scripted import ScriptedSTT
+from agent_tts.agent.status import ComponentStatus
 from agent_tts.config.settings import AgentStt
 from agent_tts.voices.library import default_folder
 
@@ -21,7 +21,7 @@ LOOK_S = 1.0  # between two looks at how far a download is
 TYPED = "Typed chat works."
 
 
-class Ears:
+class SpeechToText:
     """Loads the model once; until it is there, and if it cannot be had, calls are typed."""
 
     def __init__(self, settings: AgentStt) -> None:
@@ -34,15 +34,17 @@ class Ears:
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def part(self) -> Part:
+    def status(self) -> ComponentStatus:
         """What hears now."""
         if self._settings.kind == "none":
-            return Part("none", "none", f"Speech recognition is turned off (agent.stt.kind). {TYPED}")
+            return ComponentStatus("none", "none", f"Speech recognition is turned off (agent.stt.kind). {TYPED}")
         if self._settings.kind == "scripted":
-            return Part("scripted", "a script", f'All speech is taken for "{self._settings.words}" (agent.stt.kind).')
+            return ComponentStatus(
+                "scripted", "a script", f'All speech is taken for "{self._settings.words}" (agent.stt.kind).'
+            )
         if self._model is None:
-            return Part("none", self._settings.model, self._message)
-        return Part("whisper", self._settings.model)
+            return ComponentStatus("none", self._settings.model, self._message)
+        return ComponentStatus("whisper", self._settings.model)
 
     def start(self) -> None:
         """Begin to load."""

@@ -24,7 +24,7 @@ from pipecat.processors.frame_processor import FrameDirection
 from pipecat.processors.frameworks.rtvi.frames import RTVISendTextFrame
 
 from agent_tts.agent.metrics import AgentMetrics
-from agent_tts.integrations.pipecat.words import STREAM
+from agent_tts.integrations.pipecat.words import REQUEST_ID
 
 Tell = Callable[[dict[str, Any]], None]  # takes a message for the page; must not raise
 
@@ -40,7 +40,7 @@ class _Turn:
     llm_first_token: float | None = None
     audio_first: float | None = None
     context_id: str | None = None  # of the text-to-speech service
-    stream: str | None = None  # of the engine, the last one that was heard of
+    request_id: str | None = None  # of the engine; the last one of the turn
     written: str = ""  # by the language model
     heard: str = ""  # by the user
     failed: bool = False
@@ -111,7 +111,7 @@ class Turns(BaseObserver):
             case TTSStartedFrame(context_id=context_id) if self._turn is not None:
                 self._turn.context_id = context_id
             case TTSAudioRawFrame(metadata=metadata) if self._turn is not None:
-                self._turn.stream = metadata.get(STREAM, self._turn.stream)
+                self._turn.request_id = metadata.get(REQUEST_ID, self._turn.request_id)
             case InterruptionFrame():
                 self._interrupted()
             case _:
@@ -149,7 +149,7 @@ class Turns(BaseObserver):
             self._call_id,
             turn.number,
             turn.context_id,
-            turn.stream,
+            turn.request_id,
             outcome,
             told or "nothing",
         )
@@ -157,28 +157,28 @@ class Turns(BaseObserver):
     # ------------------------------------------------------------ the playout's side
 
     def sounded(self) -> None:
-        """See `Listener`."""
+        """See `PlayoutListener`."""
         if self._turn is not None and self._turn.audio_first is None:
             self._turn.audio_first = self._clock()
             self._tell({"kind": "turn", "turn": self._turn.number, "marks": self._turn.marks()})
 
     def heard(self, text: str) -> None:
-        """See `Listener`."""
+        """See `PlayoutListener`."""
         if self._turn is not None:
             self._turn.heard += text
 
     def held(self, rest_s: float) -> None:
-        """See `Listener`."""
+        """See `PlayoutListener`."""
         self._metrics.hold.observe(rest_s)
 
     def resumed(self) -> None:
-        """See `Listener`."""
+        """See `PlayoutListener`."""
         self._metrics.resumed.inc()
         if self._turn is not None:
             self._tell({"kind": "resumed", "turn": self._turn.number})
 
     def finished(self) -> None:
-        """See `Listener`."""
+        """See `PlayoutListener`."""
         self._end("failed" if self._turn is not None and self._turn.failed else "answered")
 
     # ------------------------------------------------------------ the page's side

@@ -12,7 +12,7 @@ from loguru import logger
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.events import EngineCommand, EngineEvent
-from agent_tts.ipc.child_process import ChildProcess
+from agent_tts.ipc.engine_child import EngineChild
 
 BACKOFF_S = (0.0, 0.1, 0.2, 0.5, 1.0)  # before the restart after the 1st, 2nd, ... death within `DEATHS_WITHIN_S`
 DEATHS_WITHIN_S = 60.0
@@ -38,7 +38,7 @@ class EngineProcess:
         self._on_events = on_events
         self._on_lost = on_lost
         # The running process, or the last one. None before `start`.
-        self._child: ChildProcess | None = None
+        self._child: EngineChild | None = None
         # Waits for the death of the process and starts the next one. None before `start` and after `close`.
         self._supervisor: asyncio.Task[None] | None = None
         # Set when the engine died once more than there are back-offs, within a minute: it stays away.
@@ -90,10 +90,10 @@ class EngineProcess:
             if self._child is not None:
                 await self._child.end()
 
-    def _new_child(self) -> ChildProcess:
-        return ChildProcess(self._settings, self._on_events, self._on_lost, self._name)
+    def _new_child(self) -> EngineChild:
+        return EngineChild(self._settings, self._on_events, self._on_lost, self._name)
 
-    async def _supervise(self, child: ChildProcess) -> None:
+    async def _supervise(self, child: EngineChild) -> None:
         """Keep an engine running. A safety net in case of bugs: without a supervisor the node has to end."""
         try:
             await self._keep_running(child)
@@ -101,7 +101,7 @@ class EngineProcess:
             logger.opt(exception=error).error("the {}'s supervisor failed", self._name)
             self.failed.set()
 
-    async def _keep_running(self, child: ChildProcess) -> None:
+    async def _keep_running(self, child: EngineChild) -> None:
         """Ends `child` and its successors when they are gone; the last one is ended by `close`."""
         deaths: deque[float] = deque()
         clock = asyncio.get_running_loop().time

@@ -8,7 +8,7 @@ from loguru import logger
 
 from agent_tts.errors import Internal, InvalidRequest
 from agent_tts.events import SAMPLE_RATE
-from agent_tts.voices import child
+from agent_tts.processes import run_module
 from agent_tts.voices.decode_child import MAX_CHANNELS, MAX_RATE, MIN_RATE, Refusal
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def decode(clip: bytes, *, max_s: float) -> NDArray[np.float32]:
     # A sample of slack: the rate of a clip need not divide 24 kHz.
     most = 1 + 4 * MAX_CHANNELS * (round(max_s * SAMPLE_RATE) + 1)
     try:
-        done = await child.run(
+        done = await run_module(
             "agent_tts.voices.decode_child", str(max_s), data=clip, output_bytes=most, timeout_s=TIMEOUT_S
         )
     except TimeoutError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from loguru import logger
 
 from agent_tts.errors import Internal, SettingsError
-from agent_tts.voices import child
+from agent_tts.processes import run_module
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +33,7 @@ async def encode(
     """
     what = "reference" if reference else "vector"
     try:
-        done = await child.run(
+        done = await run_module(
             "agent_tts.voices.encode_child",
             *(what, *map(str, checkpoints)),
             data=waveform.astype("<f4").tobytes(),

@@ -9,8 +9,8 @@ from pipecat.services.settings import STTSettings
 from pipecat.services.stt_service import SegmentedSTTService, STTService
 from pipecat.utils.time import time_now_iso8601
 
-from agent_tts.agent.part import Part
-from agent_tts.agent.stt import Ears
+from agent_tts.agent.status import ComponentStatus
+from agent_tts.agent.stt import SpeechToText
 from agent_tts.config.settings import AgentStt
 from tests.hearing import heard
 
@@ -30,15 +30,15 @@ class GrammarSTT(SegmentedSTTService):
             yield TranscriptionFrame(text, "", time_now_iso8601(), None)
 
 
-class GrammarEars(Ears):
+class GrammarSpeechToText(SpeechToText):
     """In the place of Whisper."""
 
     def __init__(self) -> None:
         super().__init__(AgentStt(kind="none"))
 
     @property
-    def part(self) -> Part:
-        return Part("whisper", "grammar")
+    def status(self) -> ComponentStatus:
+        return ComponentStatus("whisper", "grammar")
 
     def service(self) -> STTService:
         return GrammarSTT()

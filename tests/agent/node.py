@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 
 from agent_tts.agent.server import AgentServer
-from agent_tts.agent.stt import Ears
+from agent_tts.agent.stt import SpeechToText
 from agent_tts.serve.app import create_app
-from tests.agent.hearing import GrammarEars
+from tests.agent.hearing import GrammarSpeechToText
 from tests.support import RunningNode, running_app, settings_of
 
 
@@ -41,7 +41,7 @@ class RunningAgent:
 
 @asynccontextmanager
 async def running_agent(
-    llm: str = "http://127.0.0.1:9/v1", *, hears: bool = False, ears: Ears | None = None, **agent: Any
+    llm: str = "http://127.0.0.1:9/v1", *, hears: bool = False, whisper: SpeechToText | None = None, **agent: Any
 ) -> AsyncIterator[RunningAgent]:
     """A node of espeak and an agent in this event loop; with `hears`, a closed grammar stands for Whisper.
 
@@ -50,6 +50,6 @@ async def running_agent(
     """
     stt = agent.pop("stt", {"kind": "none"})
     settings = settings_of(engine="espeak", agent={"llm": {"base_url": llm}, "stt": stt, **agent})
-    server = AgentServer(settings.agent, ears=GrammarEars() if hears else ears)
+    server = AgentServer(settings.agent, stt=GrammarSpeechToText() if hears else whisper)
     async with running_app(create_app(settings, extension=server)) as node:
         yield RunningAgent(node.url, node, server)

@@ -17,7 +17,7 @@ from tests.support import running_app, running_node, settings_of, until
 KEY = {"Authorization": "Bearer sesame"}
 
 
-def without_ears(**values: Any) -> Any:
+def without_stt(**values: Any) -> Any:
     """Settings of an agent that is typed to."""
     agent = {"stt": {"kind": "none"}, "llm": {"base_url": "http://127.0.0.1:9/v1"}} | values.pop("agent", {})
     return settings_of(engine="espeak", agent=agent, **values)
@@ -43,7 +43,7 @@ async def test_the_page_is_told_what_is_there_and_what_is_missing() -> None:
 
 
 async def test_each_door_wants_a_key_and_a_token_stands_for_one() -> None:
-    settings = without_ears(auth={"api_keys": ["sesame"]})
+    settings = without_stt(auth={"api_keys": ["sesame"]})
     async with running_app(create_app(settings, extension=AgentServer(settings.agent))) as node:
         async with httpx.AsyncClient(base_url=node.url, timeout=20) as client:
             assert (await client.get("/api/agent")).status_code == 401
@@ -89,7 +89,7 @@ async def test_an_offer_that_is_none_is_refused(body: dict[str, Any], said: str)
 async def test_a_voice_that_is_not_there_is_refused_before_the_call() -> None:
     async with running_agent() as agent:
         with pytest.raises(ConnectionRefusedError, match=r"400.*voice"):
-            async with calling(agent.url, wishes={"voice": "nobody"}):
+            async with calling(agent.url, choice={"voice": "nobody"}):
                 pass
         assert agent.server.calls._count == 0
 

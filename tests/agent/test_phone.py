@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from agent_tts.agent.loading import pipelines_folder
 from agent_tts.serve.app import create_app
-from tests.agent.hearing import GrammarEars
+from tests.agent.hearing import GrammarSpeechToText
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent
 from tests.recogniser import recognise
@@ -30,13 +30,13 @@ PIECE = RATE // 50
 START: dict[str, Any] = {"streamSid": "MZ1", "callSid": "CA1", "customParameters": {}}
 
 
-def phone_server(settings: Any, ears: Any = None) -> Any:
+def phone_server(settings: Any, stt: Any = None) -> Any:
     spec = importlib.util.spec_from_file_location("phone", pipelines_folder() / "phone.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.PhoneServer(settings.agent, ears=ears)
+    return module.PhoneServer(settings.agent, stt=stt)
 
 
 def mulaw(samples: NDArray[np.int16]) -> bytes:
@@ -97,7 +97,7 @@ class Telephone:
 async def running_phone(llm: str, **agent: Any) -> AsyncIterator[RunningAgent]:
     """A node of espeak and an agent with a telephone."""
     settings = settings_of(engine="espeak", agent={"llm": {"base_url": llm}, "stt": {"kind": "none"}, **agent})
-    server = phone_server(settings, GrammarEars())
+    server = phone_server(settings, GrammarSpeechToText())
     async with running_app(create_app(settings, extension=server)) as node:
         yield RunningAgent(node.url, node, server)
 

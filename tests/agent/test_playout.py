@@ -27,7 +27,7 @@ from pipecat.workers.runner import WorkerRunner
 
 from agent_tts.agent.playout import AHEAD_MS, LEAD_MS, MOST_LEFT_MS, PIECE_MS, Playout
 from agent_tts.integrations.pipecat import AgentTTSService
-from agent_tts.integrations.pipecat.words import SPOKEN, Spoken
+from agent_tts.integrations.pipecat.words import SPOKEN, SpokenWord
 from tests.integrations.pipecat.pipeline import Loudspeaker
 from tests.support import until
 
@@ -114,7 +114,7 @@ def spoken(words: str, ms: int = 400) -> list[Frame]:
     frames: list[Frame] = [LLMFullResponseStartFrame()]
     for word in words.split():
         audio = TTSAudioRawFrame(b"\1\1" * (RATE * ms // 1_000), RATE, 1, context_id="c")
-        audio.metadata[SPOKEN] = [Spoken(word, 0.0, False)]
+        audio.metadata[SPOKEN] = [SpokenWord(word, 0.0, False)]
         frames.append(audio)
     return [*frames, TTSStoppedFrame(context_id="c"), LLMFullResponseEndFrame()]
 

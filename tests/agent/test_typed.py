@@ -55,9 +55,9 @@ async def test_the_log_and_the_metrics_name_the_speech_of_a_turn() -> None:
 
 async def test_without_a_language_model_the_responder_answers_and_says_so() -> None:
     async with running_agent() as agent:
-        part = await agent.server.brain.look()
-        assert part.kind == "builtin"
-        assert "http://127.0.0.1:9/v1" in str(part.message)
+        status = await agent.server.llm.status()
+        assert status.kind == "builtin"
+        assert "http://127.0.0.1:9/v1" in str(status.message)
         async with calling(agent.url) as caller:
             caller.type("Hello there.")
             await caller.loud()

@@ -11,7 +11,7 @@ import pytest
 from pipecat.services.whisper.stt import WhisperSTTService
 from tqdm import tqdm
 
-from agent_tts.agent.stt import Ears
+from agent_tts.agent.stt import SpeechToText
 from agent_tts.config.settings import AgentStt
 from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
@@ -32,16 +32,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_a_model_in_a_folder_is_loaded_once_for_all_calls(model: Path) -> None:
-    ears = Ears(AgentStt(model=str(model), device="cpu"))
-    ears.start()
+    stt = SpeechToText(AgentStt(model=str(model), device="cpu"))
+    stt.start()
     async with asyncio.timeout(LOAD_S):
-        await ears.wait()
-    assert (ears.part.kind, ears.part.name, ears.part.message) == ("whisper", str(model), None)
-    one, other = ears.service(), ears.service()
+        await stt.wait()
+    assert (stt.status.kind, stt.status.name, stt.status.message) == ("whisper", str(model), None)
+    one, other = stt.service(), stt.service()
     assert isinstance(one, WhisperSTTService)
     assert isinstance(other, WhisperSTTService)
     assert one._model is other._model is not None
-    await ears.close()
+    await stt.close()
 
 
 async def test_whisper_hears_in_a_call(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ async def test_whisper_hears_in_a_call(model: Path, monkeypatch: pytest.MonkeyPa
     stt = {"model": str(model), "device": "cpu"}
     async with running_llm("Fine.") as llm, running_agent(llm.url, stt=stt, turn_silence_s=0.6) as agent:
         async with asyncio.timeout(LOAD_S):
-            await agent.server.ears.wait()
+            await agent.server.stt.wait()
         question = await agent.speech("The weather is nice today.")
         async with calling(agent.url) as caller:
             await caller.say(question)

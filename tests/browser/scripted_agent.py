@@ -53,9 +53,9 @@ class Voice(MediaStreamTrack):
 class Call:
     """One call: what the page says is kept, what the agent says is up to the test."""
 
-    def __init__(self, wishes: Message) -> None:
+    def __init__(self, choice: Message) -> None:
         # `request_data` of the offer.
-        self.wishes = wishes
+        self.choice = choice
         self.voice = Voice()
         # RTVI messages of the page, in their order, and other ones.
         self.messages: list[Message] = []

@@ -88,7 +88,7 @@ async def test_kill_at_random_moments_under_load(seed: int) -> None:
     """Five kills under 32 streams: each stream ends with `engine_lost`, after a true start of its audio.
 
     Nothing grows: file descriptors are as before, and the leak gate finds no process, task or thread. A new stream is
-    bit-equal. Mutation: without `on_lost` in `ChildProcess._lose` every stream waits until the test times out.
+    bit-equal. Mutation: without `on_lost` in `EngineChild._lose` every stream waits until the test times out.
     """
     moments = random.Random(seed)
     async with speech_service(tone_settings()) as (service, link):

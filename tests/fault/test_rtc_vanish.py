@@ -42,7 +42,7 @@ async def vanishes(node: RunningNode, pings: bool, how: signal.Signals) -> float
 
 @pytest.mark.parametrize(("engine", "how"), [("tone", signal.SIGKILL), ("espeak", signal.SIGSTOP)])
 async def test_a_client_that_pinged_is_gone_in_5_s_and_any_other_in_12(engine: str, how: signal.Signals) -> None:
-    """Seen failing with the silence check of `RtcPeer._verdict` taken out: both are there for 30 s."""
+    """Seen failing with the silence check of `RtcPeer._close_reason` taken out: both are there for 30 s."""
     async with running_node(engine=engine) as node:
         async with undisturbed(node.ws_url):
             own, foreign = await asyncio.gather(vanishes(node, True, how), vanishes(node, False, how))

@@ -14,7 +14,7 @@ import pytest
 
 from agent_tts.events import EnginePong, EngineReady, RequestAudio
 from agent_tts.ipc import engine_process as client
-from agent_tts.ipc.child_process import STOP_S
+from agent_tts.ipc.engine_child import STOP_S
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
 from tests.ipc.listener import Listener, engine_process, shadow_numpy, speak, tone_settings
 

@@ -11,23 +11,20 @@ import contextlib
 import hashlib
 import json
 import os
-import selectors
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, cast
 
 from loguru import logger
 
 from agent_tts import model as model_package
+from agent_tts.processes import LineProcess
 
 Progress = Callable[[int, int], None]  # kernels compiled, of how many
 
 TIMEOUT_S = 150.0  # from its start; then the engine compiles for itself, while it may still start
-REAP_S = 5.0  # for a process that has closed its stdout, or is killed, to be gone
 TOLD_S = 1.0  # at least, from one report of progress to the next
 FEWEST_CORES = 3  # with fewer it would only be in the way
 
@@ -57,52 +54,33 @@ class Steps:
 
 
 class Compilation:
-    """The process that compiles; without one there is nothing to do."""
+    """The process that compiles; None where there is nothing to compile."""
 
-    def __init__(self, process: subprocess.Popen[bytes] | None) -> None:
+    def __init__(self, process: LineProcess | None) -> None:
         self._process = process
         self._deadline = time.monotonic() + TIMEOUT_S
 
     def wait(self, progress: Progress) -> None:
-        """Until all is compiled. If that fails or takes too long, it is logged: then each first launch compiles."""
+        """Wait until all kernels are compiled. A failure or a timeout is logged: then each first launch compiles."""
         if self._process is None:
             return
-        if not self._follow(cast(IO[bytes], self._process.stdout), progress):
-            logger.warning("kernels: not all are compiled after {:.0f} s; the rest is when first used", TIMEOUT_S)
-        elif code := self._reap():
-            logger.warning("kernels: not all are compiled, exit code {}; the rest is when first used", code)
-
-    def _follow(self, stdout: IO[bytes], progress: Progress) -> bool:
-        """Whether the process came to its end in time."""
-        unread, told = b"", 0.0
-        with selectors.DefaultSelector() as selector:
-            selector.register(stdout, selectors.EVENT_READ)
-            while selector.select(max(0.0, self._deadline - time.monotonic())):
-                chunk = os.read(stdout.fileno(), 1 << 12)
-                if not chunk:
-                    return True
-                *lines, unread = (unread + chunk).split(b"\n")
-                if not lines:
-                    continue
-                done, total = map(int, lines[-1].split())
+        told = 0.0
+        try:
+            for line in self._process.latest_lines(self._deadline):
+                done, total = map(int, line.split())
                 if done == total or time.monotonic() > told + TOLD_S:
                     progress(done, total)
                     told = time.monotonic()
-        return False
+        except TimeoutError:
+            logger.warning("kernels: not all are compiled after {:.0f} s; the rest is when first used", TIMEOUT_S)
+        else:
+            if code := self._process.reap():
+                logger.warning("kernels: not all are compiled, exit code {}; the rest is when first used", code)
 
     def close(self) -> None:
-        """Ends it, if it has not ended, with its workers."""
+        """Kill the process with its workers, unless it has ended."""
         if self._process is not None:
-            self._process.kill()
-            self._reap()
-            cast(IO[bytes], self._process.stdout).close()
-
-    def _reap(self) -> int | None:
-        """The exit code of a process that is ending; None if it cannot be ended."""
-        assert self._process is not None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(REAP_S)
-        return None
+            self._process.close()
 
 
 @contextlib.contextmanager
@@ -115,17 +93,15 @@ def compiling(steps: Steps | None) -> Iterator[Compilation]:
         compilation.close()
 
 
-def _start(steps: Steps) -> subprocess.Popen[bytes] | None:
+def _start(steps: Steps) -> LineProcess | None:
     """None if all are there, or where it cannot be: the child is for Linux."""
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < FEWEST_CORES:
         return None
     stamp = _cache() / f"agent-tts-{_key(steps)}"
     if stamp.exists() and stamp.stat().st_size:
         return None
-    # -P: no module of the current directory may take the place of one of ours.
-    command = [sys.executable, "-P", "-m", "agent_tts.engine.qwen3.compile_child", str(os.getpid()), str(stamp)]
     try:
-        return subprocess.Popen([*command, steps.to_json()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        return LineProcess("agent_tts.engine.qwen3.compile_child", str(os.getpid()), str(stamp), steps.to_json())
     except OSError as error:
         logger.warning("kernels are compiled when first used, one by one: {}", error)
         return None

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class _Link:
+class _PooledConnection:
     """A connection and those who use it."""
 
     node: NodeConnection
@@ -48,7 +48,7 @@ class Pool:
         self._url = url
         self._api_key = api_key
         # Open connections, and dead ones that nobody has closed yet.
-        self._links: list[_Link] = []
+        self._connections: list[_PooledConnection] = []
         # Held while a connection is made or dead ones are closed.
         self._changing = asyncio.Lock()
         # Makes the first connection ahead of its use; None until `prewarm`. Cancelled and awaited by `close`.
@@ -67,12 +67,12 @@ class Pool:
             TimeoutError: it did not answer within `timeout_s`.
         """
         async with asyncio.timeout(timeout_s):
-            link, is_reused = await self._find()
-        link.users += 1
+            pooled, is_reused = await self._find()
+        pooled.users += 1
         try:
-            yield link.node, is_reused
+            yield pooled.node, is_reused
         finally:
-            link.users -= 1
+            pooled.users -= 1
 
     def prewarm(self) -> None:
         """Connect in the background, unless that is under way. A failure is logged: the first speech tries again."""
@@ -85,26 +85,26 @@ class Pool:
             self._prewarming.cancel()
             await asyncio.wait([self._prewarming])
         async with self._changing:
-            await asyncio.gather(*(link.node.close() for link in self._links))
-            self._links.clear()
+            await asyncio.gather(*(pooled.node.close() for pooled in self._connections))
+            self._connections.clear()
 
     # ------------------------------------------------------------ inside
 
-    async def _find(self) -> tuple[_Link, bool]:
+    async def _find(self) -> tuple[_PooledConnection, bool]:
         async with self._changing:
             await self._drop_dead()
-            for link in self._links:
-                if link.has_room:
-                    return link, True
+            for pooled in self._connections:
+                if pooled.has_room:
+                    return pooled, True
             node = await open_connection(self._url, api_key=self._api_key)
             self.info = node.info
-            self._links.append(link := _Link(node))
-            return link, False
+            self._connections.append(pooled := _PooledConnection(node))
+            return pooled, False
 
     async def _drop_dead(self) -> None:
-        for link in [link for link in self._links if not link.is_good and link.users == 0]:
-            await link.node.close()
-            self._links.remove(link)
+        for pooled in [pooled for pooled in self._connections if not pooled.is_good and pooled.users == 0]:
+            await pooled.node.close()
+            self._connections.remove(pooled)
 
     async def _prewarm(self) -> None:
         try:

@@ -142,9 +142,9 @@ async def _listen(
     async for event in speech.events():
         match event:
             case Words(kind=kind, words=words):
-                transcript.tell(words, final=kind == "aligned")
+                transcript.learn(words, final=kind == "aligned")
             case Audio(payload=payload, first_sample=first):
-                emitter.push_timed_transcript(transcript.until((first + len(payload) // 2) * 1_000 / rate))
+                emitter.push_timed_transcript(transcript.due((first + len(payload) // 2) * 1_000 / rate))
                 emitter.push(payload)
             case Done(reason=reason):
                 audio_ms = event.audio_ms

@@ -1,4 +1,4 @@
-"""The words of a reply with their times, each handed out with the audio that speaks it. Pure."""
+"""The words of a reply as LiveKit takes them, each with the audio that speaks it. Pure."""
 
 from __future__ import annotations
 
@@ -7,64 +7,45 @@ from collections.abc import Iterable
 from livekit.agents.types import TimedString
 
 from agent_tts.client.utterance import Word
+from agent_tts.speech.words.due_words import DueWords
 
 
 class Transcript:
-    """The words of one context, as LiveKit takes them: every character of the text once and in order.
+    """The words of one context by the rule of `DueWords`: every character of its text comes once and in order.
 
-    LiveKit cannot take a time back. So a word waits for its audio, and better times that come meanwhile count.
+    Args:
+        start_ms: the context's first sample, from the reply's first.
     """
 
     def __init__(self, start_ms: float = 0.0) -> None:
-        """For a context whose first sample is `start_ms` after the reply's."""
         self._start_ms = start_ms
-        # The context's text so far.
+        self._due = DueWords[Word]()
+        # The context's text so far, and how much of it was handed out.
         self._text = ""
-        # How much of it was handed out.
         self._passed = 0
-        # Up to where in the text the times are final; None before the first that is.
-        self._final: int | None = None
-        # Words that wait, by where they begin in the text; in the order of the text.
-        self._waiting: dict[int, Word] = {}
 
     def write(self, text: str) -> None:
         """More text, as it is sent to the node."""
         self._text += text
 
-    def tell(self, words: Iterable[Word], *, final: bool = False) -> None:
-        """Words with their times, or better times; those of words that were handed out are ignored.
+    def learn(self, words: Iterable[Word], *, final: bool = False) -> None:
+        """See `DueWords.learn`."""
+        self._due.learn(words, final=final)
 
-        Final times come before their audio: once there are any, words wait for theirs.
-        """
-        for word in words:
-            if final:
-                self._final = word.char_end
-            if word.char_end > self._passed:
-                self._waiting[word.char_start] = word
-
-    def until(self, audio_ms: float) -> list[TimedString]:
-        """The words that begin within so much audio of the context, with the white space before them."""
-        begun: list[TimedString] = []
-        while self._waiting:
-            word = next(iter(self._waiting.values()))
-            if word.start_ms >= audio_ms or (self._final is not None and word.char_start >= self._final):
-                break
-            begun.append(self._pass(word, word.start_ms, word.end_ms))
-        return begun
+    def due(self, audio_ms: float) -> list[TimedString]:
+        """See `DueWords.due`; each word comes with the white space before it."""
+        return [self._timed(word, word.start_ms, word.end_ms) for word in self._due.due(audio_ms)]
 
     def finish(self, audio_ms: float) -> list[TimedString]:
-        """What is left, once all text has been spoken within so much audio; nothing where the node told no words."""
-        words = list(self._waiting.values())
-        left = [self._pass(word, min(word.start_ms, audio_ms), min(word.end_ms, audio_ms)) for word in words]
+        """What is left, within `audio_ms`: all text is spoken. Nothing where the node sent no words."""
+        rest = self._due.rest()
+        left = [self._timed(word, min(word.start_ms, audio_ms), min(word.end_ms, audio_ms)) for word in rest]
         if self._passed and (tail := self._text[self._passed :]):
             self._passed = len(self._text)
             left.append(TimedString(tail))
         return left
 
-    # ------------------------------------------------------------ inside
-
-    def _pass(self, word: Word, start_ms: float, end_ms: float) -> TimedString:
-        del self._waiting[word.char_start]
+    def _timed(self, word: Word, start_ms: float, end_ms: float) -> TimedString:
         text = self._text[self._passed : word.char_end]
         self._passed = word.char_end
         return TimedString(text, (self._start_ms + start_ms) / 1_000, (self._start_ms + end_ms) / 1_000)

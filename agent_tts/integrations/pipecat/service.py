@@ -29,7 +29,7 @@ from agent_tts.integrations.pipecat import faults
 from agent_tts.integrations.pipecat.in_process import InProcessNodeClient
 from agent_tts.integrations.pipecat.node_client import NodeClient, NodeUtterance, WebSocketNodeClient
 from agent_tts.integrations.pipecat.settings import AgentTTSSettings, defaults
-from agent_tts.integrations.pipecat.words import SPOKEN, STREAM, Spoken, SpokenWords
+from agent_tts.integrations.pipecat.words import REQUEST_ID, SPOKEN, SpokenWord, SpokenWords
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
 
@@ -45,7 +45,7 @@ class _Turn:
 
     context_id: str
     words: SpokenWords = field(default_factory=SpokenWords)
-    spoken: list[Spoken] = field(default_factory=list)  # goes with the next frame, as its metadata
+    spoken: list[SpokenWord] = field(default_factory=list)  # goes with the next frame, as its metadata
     utterance: NodeUtterance | None = None  # None until it is begun, and when it was starved of text
     hearing: asyncio.Task[None] | None = None  # reads `utterance`
     ended: bool = False  # no more text comes
@@ -272,13 +272,13 @@ class AgentTTSService(TTSService):
             async for event in utterance.events():
                 match event:
                     case Words(kind=kind, words=words):
-                        turn.words.tell(words, final=kind == "aligned")
+                        turn.words.learn(words, final=kind == "aligned")
                     case Audio(payload=pcm) if pcm:
                         samples += len(pcm) // 2
-                        await self._tell(turn, turn.words.until(samples * 1_000 / sample_rate))
+                        await self._tell(turn, turn.words.due(samples * 1_000 / sample_rate))
                         frame = TTSAudioRawFrame(pcm, sample_rate, 1, context_id=turn.context_id)
                         frame.metadata[SPOKEN], turn.spoken = turn.spoken, []
-                        frame.metadata[STREAM] = utterance.context_id
+                        frame.metadata[REQUEST_ID] = utterance.context_id
                         await self.append_to_audio_context(turn.context_id, frame)
                     case Done(reason=reason, audio_ms=audio_ms):
                         await self._done(turn, reason, audio_ms)
@@ -304,7 +304,7 @@ class AgentTTSService(TTSService):
             )
             await self._finish_if_ended(turn)
 
-    async def _tell(self, turn: _Turn, words: Sequence[Spoken]) -> None:
+    async def _tell(self, turn: _Turn, words: Sequence[SpokenWord]) -> None:
         turn.spoken += words
         for word in words:
             await self.add_word_timestamps([(word.text, word.at_s)], turn.context_id, word.joined)

@@ -1,4 +1,4 @@
-"""Which words a listener has been given: each is let go with the audio that speaks it. Pure."""
+"""Words as Pipecat takes them, each with the audio that speaks it. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agent_tts.client.utterance import Word
+from agent_tts.speech.words.due_words import DueWords
 
 # A character of a script that is written without spaces.
 _CHARACTER = "[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
@@ -14,16 +15,16 @@ _CHARACTER = "[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 _PIECE = re.compile(rf"[^\w\s]*(?:{_CHARACTER}|(?:(?!{_CHARACTER})\w)+)[^\w\s]*")
 
 
-# Metadata of the service's audio frames, and of the stop after the last: the `Spoken` that begin in them. Pipecat's
-# own word frames wait for the end of their sentence, which the language model may not have written yet.
+# Metadata key of the service's audio frames and of the stop after the last: the `SpokenWord`s that begin in the frame.
+# Pipecat's own word frames wait for the end of their sentence, which the language model may not have written yet.
 SPOKEN = "agent_tts.spoken"
 
-# Metadata of the service's audio frames: what names their context in the logs of the node.
-STREAM = "agent_tts.stream"
+# Metadata key of the service's audio frames: the request_id, as in the logs of the node.
+REQUEST_ID = "agent_tts.request_id"
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class SpokenWord:
     """A word of the text, or a character of one that is written without spaces."""
 
     text: str
@@ -31,60 +32,55 @@ class Spoken:
     joined: bool  # no space stands between it and its neighbours
 
 
+@dataclass(frozen=True, slots=True)
+class _TimedPiece:
+    """A `TimedText` that becomes one `SpokenWord`."""
+
+    text: str
+    start_ms: float
+    end_ms: float
+    char_start: int
+    char_end: int
+    joined: bool
+
+
 class SpokenWords:
-    """The words of one turn, over all contexts that it takes."""
+    """The words of one turn, which may take several contexts, by the rule of `DueWords`."""
 
     def __init__(self) -> None:
-        # Pieces told and not yet let go, by where they begin in the context's text.
-        self._waiting: dict[int, tuple[str, float, bool]] = {}
-        # Where the last one that was let go begins in the context's text; -1 before the first.
-        self._passed = -1
-        # Up to where in the context's text the times are final; None before the first that is.
-        self._final: int | None = None
+        # Of the context that speaks now.
+        self._due = DueWords[_TimedPiece]()
         # Audio of the turn before this context.
         self._before_ms = 0.0
 
-    def tell(self, words: Iterable[Word], *, final: bool = False) -> None:
-        """Words with their times, or better times of words told before; those that were let go stay so.
+    def learn(self, words: Iterable[Word], *, final: bool = False) -> None:
+        """See `DueWords.learn`."""
+        self._due.learn((piece for word in words for piece in _pieces(word)), final=final)
 
-        Final times come before their audio: once there are any, words wait for theirs.
-        """
-        for word in words:
-            if final:
-                self._final = word.char_end
-            for start, piece in _pieces(word):
-                if start > self._passed:
-                    self._waiting[start] = piece
+    def due(self, audio_ms: float) -> list[SpokenWord]:
+        """See `DueWords.due`."""
+        return self._spoken(self._due.due(audio_ms), audio_ms)
 
-    def until(self, audio_ms: float) -> list[Spoken]:
-        """What begins within so much audio of the context."""
-        begun = [start for start, (_, at_ms, _) in self._waiting.items() if at_ms < audio_ms]
-        return self._let_go([start for start in begun if self._final is None or start < self._final], audio_ms)
-
-    def finish(self, audio_ms: float) -> list[Spoken]:
-        """All of the context's text has been spoken within so much audio: what is left."""
-        left = self._let_go(list(self._waiting), audio_ms)
+    def finish(self, audio_ms: float) -> list[SpokenWord]:
+        """The words that are left, within `audio_ms`: all text of the context is spoken. The next context may begin."""
+        left = self._spoken(self._due.rest(), audio_ms)
+        self._due = DueWords()
         self._before_ms += audio_ms
-        self._passed, self._final = -1, None
         return left
 
-    def _let_go(self, starts: list[int], audio_ms: float) -> list[Spoken]:
-        spoken = []
-        for start in sorted(starts):
-            text, at_ms, joined = self._waiting.pop(start)
-            spoken.append(Spoken(text, (self._before_ms + min(at_ms, audio_ms)) / 1_000, joined))
-            self._passed = start
-        return spoken
+    def _spoken(self, pieces: list[_TimedPiece], audio_ms: float) -> list[SpokenWord]:
+        before_ms = self._before_ms
+        return [SpokenWord(p.text, (before_ms + min(p.start_ms, audio_ms)) / 1_000, p.joined) for p in pieces]
 
 
-def _pieces(word: Word) -> list[tuple[int, tuple[str, float, bool]]]:
-    """What of a word is let go at once: where it begins in the text, and (text, start in ms, whether it is joined)."""
+def _pieces(word: Word) -> list[_TimedPiece]:
+    """The word itself, or its characters where its script is written without spaces; these share its time evenly."""
     if re.search(_CHARACTER, word.word) is None:
-        return [(word.char_start, (word.word, word.start_ms, False))]
+        return [_TimedPiece(word.word, word.start_ms, word.end_ms, word.char_start, word.char_end, False)]
     texts = _PIECE.findall(word.word)
     step_ms = (word.end_ms - word.start_ms) / len(texts)
-    pieces, start = [], word.char_start
-    for index, text in enumerate(texts):
-        pieces.append((start, (text, word.start_ms + index * step_ms, True)))
-        start += len(text)
+    pieces, at, start_ms = [], word.char_start, float(word.start_ms)
+    for text in texts:
+        pieces.append(_TimedPiece(text, start_ms, start_ms + step_ms, at, at + len(text), True))
+        at, start_ms = at + len(text), start_ms + step_ms
     return pieces

@@ -15,7 +15,7 @@ from agent_tts.client.connection import ConnectionLost, connect, http_url
 from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.errors import BadMessage, SpeechError
 from agent_tts.integrations.wyoming import info, wire
-from agent_tts.integrations.wyoming.wire import Event
+from agent_tts.integrations.wyoming.wire import WyomingEvent
 from agent_tts.serve.routes.openai import VoiceList
 
 IDLE_S = 300.0  # without an event, and without speech
@@ -23,7 +23,7 @@ WRITE_S = 10.0  # for a client to take what it was sent
 ASK_S = 5.0  # for the node's list of voices
 BUFFER_BYTES = 16 << 20  # the longest context of a node
 
-Send = Callable[[Event], Awaitable[None]]
+Send = Callable[[WyomingEvent], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Target:
     key: str | None
 
 
-class Text:
+class SpokenText:
     """A text that is spoken while it comes. Made by `open`; closed by its maker, whatever happens."""
 
     def __init__(self, stack: AsyncExitStack, speech: RemoteUtterance, sender: asyncio.Task[None]) -> None:
@@ -45,7 +45,7 @@ class Text:
         self._sender = sender
 
     @classmethod
-    async def open(cls, target: Target, send: Send, data: dict[str, Any]) -> Text:
+    async def open(cls, target: Target, send: Send, data: dict[str, Any]) -> SpokenText:
         """Begin to speak as an event asks for, on a connection of its own.
 
         Raises:
@@ -87,10 +87,10 @@ class Text:
 
 
 async def _send_sound(speech: RemoteUtterance, send: Send) -> None:
-    await send(Event("audio-start", info.FORMAT))
+    await send(WyomingEvent("audio-start", info.FORMAT))
     async for pcm in speech:
-        await send(Event("audio-chunk", info.FORMAT, pcm))
-    await send(Event("audio-stop"))
+        await send(WyomingEvent("audio-chunk", info.FORMAT, pcm))
+    await send(WyomingEvent("audio-stop"))
 
 
 class Conversation:
@@ -101,7 +101,7 @@ class Conversation:
         self._reader = reader
         self._writer = writer
         # The one that is coming in chunks. None in between.
-        self._text: Text | None = None
+        self._text: SpokenText | None = None
 
     async def run(self) -> None:
         """Serve until the client leaves, or something goes wrong, which it is told. Cancelling it stops all speech.
@@ -111,34 +111,34 @@ class Conversation:
         """
         try:
             while (event := await self._next()) is not None:
-                await self._obey(event)
+                await self._dispatch(event)
         except SpeechError as error:
-            await self._send(Event("error", {"text": error.message, "code": error.code}))
+            await self._send(WyomingEvent("error", {"text": error.message, "code": error.code}))
         finally:
             await self._close_text()
 
-    async def _next(self) -> Event | None:
+    async def _next(self) -> WyomingEvent | None:
         async with asyncio.timeout(IDLE_S):
             return await wire.read(self._reader)
 
-    async def _obey(self, event: Event) -> None:
+    async def _dispatch(self, event: WyomingEvent) -> None:
         match event.type:
             case "describe":
-                await self._send(Event("info", info.describe(await self._voices())))
+                await self._send(WyomingEvent("info", info.describe(await self._voices())))
             case "ping":
-                await self._send(Event("pong", event.data))
+                await self._send(WyomingEvent("pong", event.data))
             case "synthesize" if self._text is None:  # beside a text in chunks it is the same text once more
-                self._text = await Text.open(self._target, self._send, event.data)
+                self._text = await SpokenText.open(self._target, self._send, event.data)
                 self._text.write(event.data)
                 await self._finish_text()
             case "synthesize-start":
                 await self._close_text()
-                self._text = await Text.open(self._target, self._send, event.data)
+                self._text = await SpokenText.open(self._target, self._send, event.data)
             case "synthesize-chunk" if self._text is not None:
                 self._text.write(event.data)
             case "synthesize-stop" if self._text is not None:
                 await self._finish_text()
-                await self._send(Event("synthesize-stopped"))
+                await self._send(WyomingEvent("synthesize-stopped"))
 
     async def _finish_text(self) -> None:
         assert self._text is not None
@@ -150,7 +150,7 @@ class Conversation:
         if text is not None:
             await text.close()
 
-    async def _send(self, event: Event) -> None:
+    async def _send(self, event: WyomingEvent) -> None:
         self._writer.write(wire.write(event))
         async with asyncio.timeout(WRITE_S):
             await self._writer.drain()

@@ -16,7 +16,7 @@ REST_S = 5.0  # for what follows a line
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class WyomingEvent:
     """One message, either way."""
 
     type: str
@@ -24,7 +24,7 @@ class Event:
     payload: bytes = b""
 
 
-async def read(reader: asyncio.StreamReader) -> Event | None:
+async def read(reader: asyncio.StreamReader) -> WyomingEvent | None:
     """The next event; None at the end of the stream. Cancelling it may lose a part of one.
 
     Raises:
@@ -43,12 +43,12 @@ async def read(reader: asyncio.StreamReader) -> Event | None:
         raise BadMessage("an event is a line of JSON with a type, its data and its payload") from None
 
 
-async def _rest(head: dict[str, Any], reader: asyncio.StreamReader) -> Event:
+async def _rest(head: dict[str, Any], reader: asyncio.StreamReader) -> WyomingEvent:
     data: dict[str, Any] = dict(head.get("data") or {})
     if length := _length(head, "data_length", MAX_DATA):
         data |= json.loads(await reader.readexactly(length))
     payload = await reader.readexactly(_length(head, "payload_length", MAX_PAYLOAD))
-    return Event(str(head["type"]), data, payload)
+    return WyomingEvent(str(head["type"]), data, payload)
 
 
 def _length(head: dict[str, Any], name: str, limit: int) -> int:
@@ -58,7 +58,7 @@ def _length(head: dict[str, Any], name: str, limit: int) -> int:
     return length
 
 
-def write(event: Event) -> bytes:
+def write(event: WyomingEvent) -> bytes:
     """An event as bytes."""
     head: dict[str, Any] = {"type": event.type}
     data = json.dumps(event.data).encode() if event.data else b""

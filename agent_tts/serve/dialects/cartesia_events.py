@@ -6,11 +6,13 @@ import base64
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from agent_tts.errors import SpeechError
 from agent_tts.serve.dialects.cartesia_request import RawFormat
-from agent_tts.speech.words.due_words import DueWords, Told
+from agent_tts.speech.words.due_words import DueWords
+from agent_tts.speech.words.timeline import Word
 
 SAMPLE_BYTES = {"pcm_s16le": 2, "pcm_f32le": 4, "mulaw": 1, "alaw": 1}
 
@@ -30,7 +32,7 @@ class ContextEvents:
 
     def __init__(self, context_id: str | None, audio_format: RawFormat) -> None:
         # Words whose audio has not been told.
-        self.words = DueWords()
+        self.words = DueWords[Word]()
         self._context_id = context_id
         self._sample_bytes = SAMPLE_BYTES[audio_format.ours]
         self._samples_ms = audio_format.sample_rate / 1_000
@@ -63,11 +65,11 @@ class ContextEvents:
         """There is nothing more."""
         return self._dump("done", ALL, done=True)
 
-    def _spoken(self, words: list[Told]) -> list[Told]:
+    def _spoken(self, words: list[Word]) -> list[Word]:
         """Without those of a tag for a pause, which would be taken for words of the text."""
         spoken = []
         for word in words:
-            text = word["word"]
+            text = word.word
             if self._in_tag:
                 part = _TAG_PART.match(text)
                 assert part is not None  # of nothing, if of nothing else
@@ -76,15 +78,15 @@ class ContextEvents:
             if text.endswith(_TAG_START):
                 self._in_tag, text = True, text.removesuffix(_TAG_START)
             if text:
-                spoken.append({**word, "word": text})
+                spoken.append(replace(word, word=text))
         return spoken
 
-    def _timestamps(self, words: list[Told]) -> str:
+    def _timestamps(self, words: list[Word]) -> str:
         """Times are in seconds from the context's first sample."""
         times = {
-            "words": [word["word"] for word in words],
-            "start": [word["start_ms"] / 1_000 for word in words],
-            "end": [word["end_ms"] / 1_000 for word in words],
+            "words": [word.word for word in words],
+            "start": [word.start_ms / 1_000 for word in words],
+            "end": [word.end_ms / 1_000 for word in words],
         }
         return self._dump("timestamps", MORE, done=False, word_timestamps=times)
 

@@ -17,7 +17,8 @@ from agent_tts.protocol.adapter import AudioChunk, Message
 from agent_tts.serve.dialects.elevenlabs_alignment import Characters
 from agent_tts.serve.dialects.elevenlabs_request import StreamMessage, parse_message, parse_query
 from agent_tts.serve.dialects.sentences import spaced
-from agent_tts.speech.words.due_words import DueWords, Told
+from agent_tts.speech.words.due_words import DueWords
+from agent_tts.speech.words.timeline import Word
 
 # Names of contexts that were begun without a text, or refused: the oldest are forgotten.
 MAX_IDLE_CONTEXTS = 64
@@ -44,7 +45,7 @@ class _Context:
     chars: int = 0  # text so far
     is_flushed: bool = False  # since its last text
     ends_in_word: bool = False  # its text so far
-    words: DueWords = field(default_factory=DueWords)
+    words: DueWords[Word] = field(default_factory=DueWords)
     characters: Characters = field(default_factory=Characters)
 
 
@@ -298,7 +299,7 @@ class MultiStreamAdapter:
             return ()
         match item["type"]:
             case "words":
-                context.words.learn(item["words"], final=item["kind"] == "aligned")
+                context.words.learn((Word(**word) for word in item["words"]), final=item["kind"] == "aligned")
             case "context.done":
                 return self._done(context, item["reason"])
             case "pong":
@@ -357,7 +358,7 @@ class MultiStreamAdapter:
         if self._named.get(context.name) is context:
             del self._named[context.name]
 
-    def _alignment(self, context: _Context, words: list[Told]) -> dict[str, Any] | None:
+    def _alignment(self, context: _Context, words: list[Word]) -> dict[str, Any] | None:
         """Times of the words' characters."""
         since_ms = 0 if self._is_synced else context.characters.end_ms
         characters = context.characters.of(words)

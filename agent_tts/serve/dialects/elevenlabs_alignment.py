@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent_tts.speech.words.due_words import Told
+from agent_tts.speech.words.timeline import Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class Characters:
         # End of the last character; times never go back, even where better ones become known.
         self.end_ms = 0
 
-    def of(self, words: list[Told]) -> list[Character]:
+    def of(self, words: list[Word]) -> list[Character]:
         """The characters of the next words; all letters of a word take the same time."""
         told: list[Character] = []
         for word in words:
-            start = max(word["start_ms"], self.end_ms)
-            end = max(word["end_ms"], start)
-            text = word["word"]
+            start = max(word.start_ms, self.end_ms)
+            end = max(word.end_ms, start)
+            text = word.word
             edges = [start + (end - start) * index // len(text) for index in range(len(text) + 1)]
             told += map(Character, text, edges, edges[1:])
             told.append(Character(" ", end, end))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import asdict
 from typing import Any
 
 from agent_tts.errors import SpeechError
@@ -30,7 +29,7 @@ class TimedBody:
         self._audio = audio
         self._is_whole = is_whole
         self._timeline = WordTimeline(aligned=is_aligned, speed=speed)
-        self._due = DueWords()
+        self._due = DueWords[Word]()
         self._learn(self._timeline.append(text) + self._timeline.complete())
         self._characters = Characters()
         # Bytes and characters that wait to be told, where that happens at the end.
@@ -74,7 +73,7 @@ class TimedBody:
         return round(self._samples * 1_000 / SAMPLE_RATE)
 
     def _learn(self, words: list[Word], *, final: bool = False) -> None:
-        self._due.learn([asdict(word) for word in words], final=final)
+        self._due.learn(words, final=final)
 
     def _tell(self) -> bytes:
         data, self._data = self._data, b""

@@ -18,9 +18,10 @@ from agent_tts.errors import BadMessage, TextTooLong, UnknownType, Unsupported
 from agent_tts.events import SAMPLE_RATE
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import AudioChunk, Message
-from agent_tts.serve.dialects.cartesia_request import refusal
+from agent_tts.protocol.validation import first_complaint, message_error
 from agent_tts.speech.audio.files import wav_header
-from agent_tts.speech.words.due_words import DueWords, Told
+from agent_tts.speech.words.due_words import DueWords
+from agent_tts.speech.words.timeline import Word
 from agent_tts.voices import DESIGN
 
 # Messages that wait for an utterance to be spoken, in characters; each counts for so many more.
@@ -93,7 +94,7 @@ class _Utterance:
     bytes: int = 0  # of audio that was told
     chunks: int = 0
     ms: float = 0.0  # the same in time
-    words: DueWords = field(default_factory=DueWords)
+    words: DueWords[Word] = field(default_factory=DueWords)
 
     @property
     def context_id(self) -> str:
@@ -186,7 +187,7 @@ class VllmOmniAdapter:
         try:
             config = Config.model_validate(message)
         except ValidationError as error:
-            raise refusal(error) from None
+            raise message_error(first_complaint(error)) from None
         if config.ref_audio is not None:
             raise Unsupported("ref_audio: add the voice once, by POST /v1/audio/voices, and name it as voice")
         yield protocol.build("session.update", session=config.session())
@@ -237,7 +238,7 @@ class VllmOmniAdapter:
             case "error" if item["code"] != "unknown_context":
                 return self._error(item)
             case "words" if utterance is not None and utterance.context_id == item["context_id"]:
-                utterance.words.learn(item["words"], final=item["kind"] == "aligned")
+                utterance.words.learn((Word(**word) for word in item["words"]), final=item["kind"] == "aligned")
             # An error was told; the id may be of one that goes on by now.
             case "context.done" if (
                 item["reason"] != "error" and utterance and utterance.context_id == item["context_id"]
@@ -301,12 +302,12 @@ def _start(utterance: _Utterance) -> str:
     return _told("audio.start", utterance.index, **fields)
 
 
-def _sound(utterance: _Utterance, pcm: bytes, words: list[Told]) -> str:
+def _sound(utterance: _Utterance, pcm: bytes, words: list[Word]) -> str:
     """Sound with the words that begin in it; the last of an utterance has none of its own."""
     start_ms = utterance.ms
     utterance.ms += len(pcm) * 500 / SAMPLE_RATE
     utterance.bytes += len(pcm)
-    times = [{"word": word["word"], "start_ms": word["start_ms"], "end_ms": word["end_ms"]} for word in words]
+    times = [{"word": word.word, "start_ms": word.start_ms, "end_ms": word.end_ms} for word in words]
     told = _told(
         "audio.chunk",
         utterance.index,

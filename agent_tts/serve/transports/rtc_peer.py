@@ -37,7 +37,7 @@ MAX_STRAY_CHANNELS = 8  # data channels that are not ours
 # whose receiver reports count too (libwebrtc sends them every 2.5 to 7.5 s).
 PING_SILENCE_S = 4.0
 RTCP_SILENCE_S = 10.0
-LOOK_S = 0.5  # between two looks
+CHECK_S = 0.5  # between two looks
 
 
 class RtcPeer:
@@ -132,11 +132,11 @@ class RtcPeer:
         pump = asyncio.create_task(self._pump(), name=f"pump of peer {self.id}")
         pump.add_done_callback(lambda _: self.hang_up("a fault of the node"))
         try:
-            while (why := self._verdict(time.monotonic())) is None:
+            while (why := self._close_reason(time.monotonic())) is None:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_S):
+                    async with asyncio.timeout(CHECK_S):
                         await self._gone.wait()
-                await self._look()
+                await self._check_activity()
             logger.info("rtc peer {}: {}", self.id, why)
         finally:
             pump.cancel()
@@ -153,7 +153,7 @@ class RtcPeer:
             del self._node.peers[self.id]
             self._permit.close()
 
-    async def _look(self) -> None:
+    async def _check_activity(self) -> None:
         """Take note of the client's receiver reports and of what it has sent."""
         stats = (await self._sender.getStats()).values()
         now = time.monotonic()
@@ -170,7 +170,7 @@ class RtcPeer:
                 self.hang_up("the client floods the connection")
         self._session.expire()
 
-    def _verdict(self, now: float) -> str | None:
+    def _close_reason(self, now: float) -> str | None:
         """Why the peer is to be closed now; None while it may live."""
         if self._why is not None:
             return self._why

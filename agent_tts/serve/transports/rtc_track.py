@@ -71,7 +71,7 @@ class Pacer:
 
 
 @dataclass(slots=True, eq=False)
-class _Lane:
+class _ContextAudio:
     """The audio of one context. It is encoded when it is played: so the work of all peers is spread over time."""
 
     encoder: OpusEncoder = field(default_factory=OpusEncoder)
@@ -131,40 +131,40 @@ class SpeechTrack(MediaStreamTrack):
         # Made by the first `recv`: the grid begins when the connection is up.
         self._pacer: Pacer | None = None
         # Contexts with audio, by number; the first plays, the others wait.
-        self._lanes: dict[int, _Lane] = {}
+        self._contexts: dict[int, _ContextAudio] = {}
 
     # ------------------------------------------------------------ the session's side
 
     def write(self, context_no: int, pcm: bytes) -> None:
         """Append audio of a context: pcm_s16le, 24 kHz, mono, of any length."""
-        lane = self._lanes.setdefault(context_no, _Lane())
-        lane.samples += len(pcm) // 2
-        lane.append(pcm)
+        audio = self._contexts.setdefault(context_no, _ContextAudio())
+        audio.samples += len(pcm) // 2
+        audio.append(pcm)
 
     def end(self, context_no: int) -> None:
         """All audio of the context has been written; what waits is still played. Idempotent."""
-        lane = self._lanes.get(context_no)
-        if lane is not None and not lane.ended:
-            lane.end()
+        audio = self._contexts.get(context_no)
+        if audio is not None and not audio.ended:
+            audio.end()
 
     def clear(self, context_no: int) -> None:
         """Drop what was not played yet, at once; the next packet is silence, or another context's. Idempotent."""
-        self._lanes.pop(context_no, None)
+        self._contexts.pop(context_no, None)
 
     def played_ms(self, context_no: int) -> int | None:
         """Audio of the context that has left for the listener; None when there is none, or all of it is over."""
-        lane = self._lanes.get(context_no)
-        return lane.played_ms if lane is not None and lane.played else None
+        audio = self._contexts.get(context_no)
+        return audio.played_ms if audio is not None and audio.played else None
 
     def wants(self, context_no: int) -> bool:
         """Whether more audio of the context is to be written now; `on_room` tells when it is again."""
-        lane = self._lanes.get(context_no)
-        return lane is None or lane.queued_ms < LEAD_MS
+        audio = self._contexts.get(context_no)
+        return audio is None or audio.queued_ms < LEAD_MS
 
     def is_playing(self, context_no: int) -> bool:
         """Whether audio of the context waits; `on_room` tells when it does not any more."""
-        lane = self._lanes.get(context_no)
-        return lane is not None and lane.queued_ms > 0
+        audio = self._contexts.get(context_no)
+        return audio is not None and audio.queued_ms > 0
 
     # ------------------------------------------------------------ RTP's side
 
@@ -187,20 +187,20 @@ class SpeechTrack(MediaStreamTrack):
         return packet
 
     def _next(self) -> bytes:
-        while self._lanes:
-            context_no, lane = next(iter(self._lanes.items()))
-            if lane.pieces:
-                return self._play(lane)
-            if not lane.ended:
+        while self._contexts:
+            context_no, audio = next(iter(self._contexts.items()))
+            if audio.pieces:
+                return self._play(audio)
+            if not audio.ended:
                 # The engine is late, or waits for text. Silence from the context's own encoder keeps the listener's
                 # decoder in step with it, so that speech goes on without a blemish.
-                return lane.encoder.encode(SILENT_PCM)[0]
-            del self._lanes[context_no]
+                return audio.encoder.encode(SILENT_PCM)[0]
+            del self._contexts[context_no]
         return SILENCE
 
-    def _play(self, lane: _Lane) -> bytes:
-        (packet,) = lane.encoder.encode(lane.pieces.popleft())
-        lane.played += 1
-        if lane.queued_ms in (0, LEAD_MS - PACKET_MS):
+    def _play(self, audio: _ContextAudio) -> bytes:
+        (packet,) = audio.encoder.encode(audio.pieces.popleft())
+        audio.played += 1
+        if audio.queued_ms in (0, LEAD_MS - PACKET_MS):
             self._on_room()
         return packet

@@ -127,7 +127,7 @@ class Connection:
     async def run(self) -> None:
         """Serve until either side closes. Cancelling it stops all speech of the connection at once."""
         writing = asyncio.create_task(self._write(), name=f"writer of session {self._session.id}")
-        self._look()
+        self._check_idle()
         try:
             self._session.receive(self._adapter.begin())
             await self._read()
@@ -193,9 +193,9 @@ class Connection:
             self._connection.write(messages)
         return size < WRITE_BYTES
 
-    def _look(self) -> None:
+    def _check_idle(self) -> None:
         """Let the session expire if it is time, and look again when it may be."""
-        self._idle_timer = self._loop.call_later(self._session.expire(), self._look)
+        self._idle_timer = self._loop.call_later(self._session.expire(), self._check_idle)
 
     def _cut(self) -> None:
         self._node.metrics.refused.labels("slow_consumer").inc()

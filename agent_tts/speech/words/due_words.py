@@ -1,50 +1,65 @@
-"""Words of a context, told once each with the audio that speaks them: for languages that cannot take a time back."""
+"""The rule by which words are let go: once each, in the order of the text, with the audio that speaks them. Pure."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Generic, Protocol, TypeVar
 
-Told = dict[str, Any]  # an entry of a `words` message of `agent_tts.v1`
+
+class TimedText(Protocol):
+    """A word, or a part of one: milliseconds of the context's audio, character offsets in its text."""
+
+    @property
+    def start_ms(self) -> float: ...
+    @property
+    def end_ms(self) -> float: ...
+    @property
+    def char_start(self) -> int: ...
+    @property
+    def char_end(self) -> int: ...
 
 
-class DueWords:
-    """Words that wait for their audio, in the order of the text.
+W = TypeVar("W", bound=TimedText)
 
-    What is known of a word may change until then: `aligned` times take the place of `estimated` ones. They come before
-    their audio, so once there are any, words wait for theirs.
+
+class DueWords(Generic[W]):
+    """Words of one context that wait for their audio, for clients that cannot take a time back.
+
+    Better times replace those of a word that waits. Final (`aligned`) times come before their audio, so from the first
+    of them on only words with final times are due.
     """
 
     def __init__(self) -> None:
-        # By the offset of their first character. One of the text's words is never cut in two ways.
-        self._waiting: dict[int, Told] = {}
-        # Offset after the last word whose times are final; None before the first that is.
+        # By `char_start`, in the order of the text.
+        self._waiting: dict[int, W] = {}
+        # `char_end` of the last word with final times; None before the first.
         self._final: int | None = None
-        # Offset after the last word that was told.
-        self._told = 0
+        # `char_end` of the last word that was let go.
+        self._passed = 0
 
-    def learn(self, words: list[Told], *, final: bool = False) -> None:
-        """Take the words of a `words` message; `final` if its kind is `aligned`."""
+    def learn(self, words: Iterable[W], *, final: bool = False) -> None:
+        """Take words, or better times of words; those that were let go are ignored."""
         for word in words:
             if final:
-                self._final = word["char_end"]
-            if word["char_start"] >= self._told:
-                self._waiting[word["char_start"]] = word
+                self._final = word.char_end
+            if word.char_start >= self._passed:
+                self._waiting[word.char_start] = word
 
-    def due(self, audio_ms: float) -> list[Told]:
-        """The words that have begun within so much audio, counted from the context's first sample."""
+    def due(self, audio_ms: float) -> list[W]:
+        """The words that begin before `audio_ms` of the context's audio."""
         due = []
         for word in self._waiting.values():
-            if word["start_ms"] >= audio_ms or (self._final is not None and word["char_start"] >= self._final):
+            if word.start_ms >= audio_ms or (self._final is not None and word.char_start >= self._final):
                 break
             due.append(word)
-        return self._tell(due)
+        return self._let_go(due)
 
-    def rest(self) -> list[Told]:
-        """All others: the audio has ended."""
-        return self._tell(list(self._waiting.values()))
+    def rest(self) -> list[W]:
+        """All words that are left: the audio has ended."""
+        return self._let_go(list(self._waiting.values()))
 
-    def _tell(self, words: list[Told]) -> list[Told]:
+    def _let_go(self, words: list[W]) -> list[W]:
         for word in words:
-            del self._waiting[word["char_start"]]
-            self._told = word["char_end"]
+            del self._waiting[word.char_start]
+            self._passed = word.char_end
         return words

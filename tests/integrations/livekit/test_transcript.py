@@ -17,30 +17,30 @@ YOU = Word("you.", 700, 900, 14, 18)
 def transcript(*words: Word, start_ms: float = 0.0) -> Transcript:
     made = Transcript(start_ms)
     made.write(TEXT)
-    made.tell(words)
+    made.learn(words)
     return made
 
 
 def test_a_word_waits_for_its_audio() -> None:
     made = transcript(HELLO, THERE, YOU)
-    assert made.until(80) == ["Hello"]
-    assert made.until(350) == []
-    assert made.until(430) == [" there,"]
+    assert made.due(80) == ["Hello"]
+    assert made.due(350) == []
+    assert made.due(430) == [" there,"]
     assert made.finish(900) == ["  you.", " "]
     assert made.finish(900) == []
 
 
 def test_times_are_the_replys_in_seconds() -> None:
-    (word,) = transcript(THERE, start_ms=1_000).until(400)
+    (word,) = transcript(THERE, start_ms=1_000).due(400)
     assert (word.start_time, word.end_time) == (1.35, 1.6)
 
 
 def test_better_times_count_until_the_word_is_handed_out() -> None:
     made = transcript(HELLO, THERE, YOU)
-    made.until(80)
-    made.tell([Word("Hello", 500, 600, 0, 5), Word("there,", 900, 1_000, 6, 12), Word("you.", 1_100, 1_200, 14, 18)])
-    assert made.until(800) == []
-    (word,) = made.until(1_000)
+    made.due(80)
+    made.learn([Word("Hello", 500, 600, 0, 5), Word("there,", 900, 1_000, 6, 12), Word("you.", 1_100, 1_200, 14, 18)])
+    assert made.due(800) == []
+    (word,) = made.due(1_000)
     assert (word, word.start_time) == (" there,", 0.9)
     assert made.finish(1_300) == ["  you.", " "]
 
@@ -67,8 +67,8 @@ def test_every_character_comes_once_and_in_order(text: str, times: list[int]) ->
         start = text.index(token, at)
         at = start + len(token)
         made.write(text[len(made._text) : at])
-        made.tell([Word(token, 100 * index, 100 * index + 90, start, at)])
-        handed += made.until(times[index % len(times)] if times else 0)
+        made.learn([Word(token, 100 * index, 100 * index + 90, start, at)])
+        handed += made.due(times[index % len(times)] if times else 0)
     made.write(text[len(made._text) :])
     handed += made.finish(2_000)
     assert "".join(handed) == (text if text.split() else "")
@@ -78,9 +78,9 @@ def test_once_there_are_final_times_words_wait_for_theirs() -> None:
     made = Transcript()
     made.write("one two")
     one, two = Word("one", 0, 100, 0, 3), Word("two", 100, 200, 4, 7)
-    made.tell([one, two])
-    made.tell([one], final=True)
-    assert [str(word) for word in made.until(400)] == ["one"]
-    made.tell([Word("two", 450, 600, 4, 7)], final=True)
-    assert made.until(440) == []
-    assert [str(word) for word in made.until(480)] == [" two"]
+    made.learn([one, two])
+    made.learn([one], final=True)
+    assert [str(word) for word in made.due(400)] == ["one"]
+    made.learn([Word("two", 450, 600, 4, 7)], final=True)
+    assert made.due(440) == []
+    assert [str(word) for word in made.due(480)] == [" two"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipecat.frames.frames import TTSAudioRawFrame
 
 from agent_tts.integrations.pipecat import AgentTTSService
-from agent_tts.integrations.pipecat.words import STREAM
+from agent_tts.integrations.pipecat.words import REQUEST_ID
 from agent_tts.serve.telemetry.metrics import Metrics
 from tests.integrations.pipecat.pipeline import running
 from tests.support import RunningNode, running_node, until
@@ -74,6 +74,6 @@ async def test_audio_names_its_stream_between_front_and_engine() -> None:
     async with running_node(engines=2) as node, running([service(node)]) as pipeline:
         await pipeline.turn("One.")
         await pipeline.turn("Two.")
-        names = {frame.metadata[STREAM] for frame in pipeline.down(TTSAudioRawFrame)}
+        names = {frame.metadata[REQUEST_ID] for frame in pipeline.down(TTSAudioRawFrame)}
     assert len(names) == 2
     assert all(engine in ("0", "1") and int(stream) > 0 for engine, stream in (name.split("/") for name in names))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent_tts.client.utterance import Word
-from agent_tts.integrations.pipecat.words import Spoken, SpokenWords
+from agent_tts.integrations.pipecat.words import SpokenWord, SpokenWords
 
 
 def words(*texts: str, ms: int = 100) -> list[Word]:
@@ -17,67 +17,67 @@ def words(*texts: str, ms: int = 100) -> list[Word]:
     return told
 
 
-def texts(spoken: list[Spoken]) -> list[str]:
+def texts(spoken: list[SpokenWord]) -> list[str]:
     return [each.text for each in spoken]
 
 
 def test_a_word_is_let_go_once_its_audio_begins() -> None:
     spoken = SpokenWords()
-    spoken.tell(words("one", "two", "three"))
-    assert texts(spoken.until(80)) == ["one"]
-    assert texts(spoken.until(100)) == []
-    assert spoken.until(260) == [Spoken("two", 0.1, joined=False), Spoken("three", 0.2, joined=False)]
+    spoken.learn(words("one", "two", "three"))
+    assert texts(spoken.due(80)) == ["one"]
+    assert texts(spoken.due(100)) == []
+    assert spoken.due(260) == [SpokenWord("two", 0.1, joined=False), SpokenWord("three", 0.2, joined=False)]
     assert spoken.finish(300) == []
 
 
 def test_once_there_are_final_times_words_wait_for_theirs() -> None:
     spoken = SpokenWords()
     one, two, three = words("one", "two", "three")
-    spoken.tell([one, two, three])
-    spoken.tell([one], final=True)
-    assert texts(spoken.until(400)) == ["one"]
-    spoken.tell([Word("two", 450, 600, two.char_start, two.char_end)], final=True)
-    assert texts(spoken.until(440)) == []
-    assert spoken.until(480) == [Spoken("two", 0.45, joined=False)]
+    spoken.learn([one, two, three])
+    spoken.learn([one], final=True)
+    assert texts(spoken.due(400)) == ["one"]
+    spoken.learn([Word("two", 450, 600, two.char_start, two.char_end)], final=True)
+    assert texts(spoken.due(440)) == []
+    assert spoken.due(480) == [SpokenWord("two", 0.45, joined=False)]
     assert texts(spoken.finish(600)) == ["three"]
-    spoken.tell(words("four"))
-    assert texts(spoken.until(80)) == ["four"]
+    spoken.learn(words("four"))
+    assert texts(spoken.due(80)) == ["four"]
 
 
 def test_the_end_of_the_audio_lets_all_go_within_it() -> None:
     """Estimates may lie beyond the audio."""
     spoken = SpokenWords()
-    spoken.tell(words("one", "two", "three"))
+    spoken.learn(words("one", "two", "three"))
     assert spoken.finish(150) == [
-        Spoken("one", 0.0, joined=False),
-        Spoken("two", 0.1, joined=False),
-        Spoken("three", 0.15, joined=False),
+        SpokenWord("one", 0.0, joined=False),
+        SpokenWord("two", 0.1, joined=False),
+        SpokenWord("three", 0.15, joined=False),
     ]
 
 
 def test_better_times_replace_those_of_words_that_wait() -> None:
     spoken = SpokenWords()
-    spoken.tell(words("one", "two", "three"))
-    spoken.until(150)
-    spoken.tell(words("one", "two", "three", ms=200))
-    assert texts(spoken.until(399)) == []
-    assert spoken.until(401) == [Spoken("three", 0.4, joined=False)]
+    spoken.learn(words("one", "two", "three"))
+    spoken.due(150)
+    spoken.learn(words("one", "two", "three", ms=200))
+    assert texts(spoken.due(399)) == []
+    assert spoken.due(401) == [SpokenWord("three", 0.4, joined=False)]
 
 
 def test_a_further_context_goes_on_where_the_first_ended() -> None:
     spoken = SpokenWords()
-    spoken.tell(words("one"))
+    spoken.learn(words("one"))
     spoken.finish(500)
-    spoken.tell(words("two"))
-    assert spoken.until(80) == [Spoken("two", 0.5, joined=False)]
+    spoken.learn(words("two"))
+    assert spoken.due(80) == [SpokenWord("two", 0.5, joined=False)]
 
 
 def test_a_script_without_spaces_is_let_go_by_the_character() -> None:
     spoken = SpokenWords()
-    spoken.tell([Word("你好，世界。", 0, 400, 0, 6)])
-    assert spoken.until(80) == [Spoken("你", 0.0, joined=True)]
-    assert texts(spoken.until(250)) == ["好，", "世"]
-    assert spoken.finish(400) == [Spoken("界。", 0.3, joined=True)]
+    spoken.learn([Word("你好，世界。", 0, 400, 0, 6)])
+    assert spoken.due(80) == [SpokenWord("你", 0.0, joined=True)]
+    assert texts(spoken.due(250)) == ["好，", "世"]
+    assert spoken.finish(400) == [SpokenWord("界。", 0.3, joined=True)]
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,6 @@ def test_a_script_without_spaces_is_let_go_by_the_character() -> None:
 )
 def test_pieces_are_all_of_the_word(text: str, pieces: list[str]) -> None:
     spoken = SpokenWords()
-    spoken.tell([Word(text, 0, 400, 0, len(text))])
+    spoken.learn([Word(text, 0, 400, 0, len(text))])
     assert texts(spoken.finish(400)) == pieces
     assert "".join(pieces) == text

@@ -199,11 +199,11 @@ def fed(data: bytes) -> asyncio.StreamReader:
 @given(data=st.dictionaries(st.text(max_size=5), st.text(max_size=20), max_size=3), payload=st.binary(max_size=50))
 def test_events_are_those_of_the_package(data: dict[str, str], payload: bytes) -> None:
     async def both() -> None:
-        ours = wire.write(wire.Event("some", data, payload))
+        ours = wire.write(wire.WyomingEvent("some", data, payload))
         theirs = await async_read_event(fed(ours))
         assert theirs is not None
         assert (theirs.type, theirs.data, theirs.payload or b"") == ("some", data, payload)
-        assert await wire.read(fed(ours)) == wire.Event("some", data, payload)
+        assert await wire.read(fed(ours)) == wire.WyomingEvent("some", data, payload)
 
     asyncio.run(both())
 

@@ -19,6 +19,7 @@ from agent_tts.protocol.formats import check_format
 from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS, MAX_REASON_BYTES, MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.elevenlabs_alignment import Characters
 from agent_tts.serve.dialects.elevenlabs_request import FORMATS, file_of, parse_request
+from agent_tts.speech.words.timeline import Word
 
 LIVEKIT = {"auto_mode": "true", "sync_alignment": "true"}
 SENTENCES = {"auto_mode": "true"}
@@ -298,7 +299,7 @@ def test_a_context_that_was_cut_tells_no_more_words() -> None:
 
 def test_characters_never_go_back_in_time() -> None:
     characters = Characters()
-    entries = words(("ab", 0, 0, 500), ("c", 3, 100, 200), ("d", 5, 600, 550))["words"]
+    entries = [Word(**word) for word in words(("ab", 0, 0, 500), ("c", 3, 100, 200), ("d", 5, 600, 550))["words"]]
     told = characters.of(entries[:1]) + characters.of(entries[1:])
     edges = [edge for each in told for edge in (each.start_ms, each.end_ms)]
     assert edges == sorted(edges)

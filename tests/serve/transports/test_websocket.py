@@ -71,7 +71,7 @@ async def test_session_close_closes_with_1000() -> None:
 
 
 async def test_an_idle_session_is_closed_with_1000() -> None:
-    """Guards `Connection._look`."""
+    """Guards `Connection._check_idle`."""
     async with running_node(limits={"session_idle_s": 0.2}) as running, wire(running.ws_url) as peer:
         await peer.say("t", "word " * 20, lead_ms=200)  # speech is no idling
         assert (await peer.until("context.done"))["reason"] == "end"

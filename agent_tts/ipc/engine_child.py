@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from loguru import logger
 
@@ -18,6 +16,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.events import EngineCommand, EngineEvent, EnginePing, EnginePong, EngineReady, StopEngine
 from agent_tts.ipc.wire import TO_FRONT, Decoder, Setup, WireError, encode
+from agent_tts.processes import DETACHED, REAP_S, TAIL_BYTES, kill, module_command, send_signal
 
 # What the engine process is told. API keys and TURN credentials are none of its business.
 ENGINE_SETTINGS = {"engine", "slots", "queue", "limits", "timeouts", "espeak", "tone", "qwen3", "voices"}
@@ -29,16 +28,14 @@ ENVIRONMENT = re.compile(
 )
 
 MAX_UNREAD_BYTES = 8 << 20  # commands that the engine process does not read, then it counts as hung
-TAIL_BYTES = 4_096  # of its stderr, kept for the log
 BEATS = 5  # heartbeats without an answer, then it counts as hung
 
 DUMP_S = 0.2  # for a hung process to write its stacks
 STOP_S = 2.0  # for a stopped one to close its engine
-REAP_S = 5.0  # for a killed one to be gone; a driver may hold it in the kernel
 LAST_WORDS_S = 0.2  # for its pipes to run empty after its end
 
 
-class ChildProcess(asyncio.SubprocessProtocol):
+class EngineChild(asyncio.SubprocessProtocol):
     """One life of the engine process.
 
     `on_events` gets what it sends, `EngineReady` first. `on_lost` is called at most once and last: after `EngineReady`,
@@ -130,15 +127,9 @@ class ChildProcess(asyncio.SubprocessProtocol):
             self._lose(f"cannot be spawned: {error.strerror}")
 
     async def _spawn(self) -> None:
-        options: dict[str, Any] = {}
-        if sys.platform == "win32":
-            options["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
-        else:
-            options["start_new_session"] = True  # Ctrl-C is for the front alone
-        # -P: no module of the current directory may take the place of one of ours.
-        command = (sys.executable, "-P", "-m", "agent_tts.ipc.child", str(os.getpid()))
+        command = module_command("agent_tts.ipc.child", str(os.getpid()))
         env = {name: value for name, value in os.environ.items() if ENVIRONMENT.match(name.upper())}
-        transport, _ = await self._loop.subprocess_exec(lambda: self, *command, env=env, **options)
+        transport, _ = await self._loop.subprocess_exec(lambda: self, *command, env=env, **DETACHED)
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         self._write(encode(Setup(self._settings.model_dump_json(include=ENGINE_SETTINGS))))
 
@@ -167,13 +158,14 @@ class ChildProcess(asyncio.SubprocessProtocol):
             if self.alive:
                 self.send(StopEngine())
                 await asyncio.wait([self._exited], timeout=STOP_S)
-            elif self._hung and sys.platform != "win32":
-                self._signal(signal.SIGUSR1)
+            elif self._hung and sys.platform != "win32" and self._transport is not None and not self._exited.done():
+                send_signal(self._transport, signal.SIGUSR1)
                 await asyncio.wait([self._exited], timeout=DUMP_S)
         finally:
             self._lose("stopped")
             if self._transport is not None:
-                self._kill()
+                if not self._exited.done():
+                    kill(self._transport)
                 await self._reap(self._transport)
 
     async def _reap(self, transport: asyncio.SubprocessTransport) -> None:
@@ -187,19 +179,6 @@ class ChildProcess(asyncio.SubprocessProtocol):
         await asyncio.wait([self._closed], timeout=LAST_WORDS_S)
         if not self._closed.done():
             logger.error("{} process {} cannot be killed", self._name, transport.get_pid())
-
-    def _kill(self) -> None:
-        if sys.platform == "win32":
-            with contextlib.suppress(ProcessLookupError):
-                cast(asyncio.SubprocessTransport, self._transport).kill()
-        else:
-            self._signal(signal.SIGKILL)
-
-    def _signal(self, signum: int) -> None:
-        # Not by the transport: asyncio's polls the process first and may so steal its exit code from the watcher.
-        if not self._exited.done() and self.pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signum)
 
     def _lose(self, why: str) -> None:
         """No more events, from now on."""

@@ -1,4 +1,4 @@
-"""Processes that work once. Python's own `timeit` is one that runs any program."""
+"""Child processes: `run_module` is tested with `timeit`, a module that runs any program."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ import sys
 
 import pytest
 
-from agent_tts.voices import child
-from agent_tts.voices.child import Done
+from agent_tts.processes import ENVIRONMENT, TAIL_BYTES, ModuleResult, run_module
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 
-async def python(program: str, data: bytes = b"", *, output_bytes: int = 1_000, timeout_s: float = 20) -> Done:
+async def python(program: str, data: bytes = b"", *, output_bytes: int = 1_000, timeout_s: float = 20) -> ModuleResult:
     arguments = ("-n", "1", "-r", "1", program)
-    return await child.run("timeit", *arguments, data=data, output_bytes=output_bytes, timeout_s=timeout_s)
+    return await run_module("timeit", *arguments, data=data, output_bytes=output_bytes, timeout_s=timeout_s)
 
 
 async def test_bytes_go_in_and_out() -> None:
     """More of them than a pipe holds, in both directions."""
     data = bytes(range(256)) * 4_096
     echo = "import os, sys; sys.stdout.buffer.write(sys.stdin.buffer.read()); sys.stdout.flush(); os._exit(0)"
-    assert await python(echo, data, output_bytes=len(data)) == Done(0, data, "")
+    assert await python(echo, data, output_bytes=len(data)) == ModuleResult(0, data, "")
 
 
 async def test_how_it_ended_is_told() -> None:
@@ -46,7 +45,7 @@ async def test_one_that_writes_too_much_is_killed() -> None:
 
 async def test_of_its_stderr_only_the_end_is_kept() -> None:
     done = await python("import os, sys; print('x' * 100_000 + 'end', file=sys.stderr, flush=True); os._exit(0)")
-    assert len(done.errors) < child.TAIL_BYTES
+    assert len(done.errors) < TAIL_BYTES
     assert done.errors.endswith("xend")
 
 
@@ -72,4 +71,4 @@ async def test_secrets_of_the_parent_do_not_reach_it(monkeypatch: pytest.MonkeyP
     done = await python("import os; print(*os.environ, flush=True); os._exit(0)")
     names = set(done.output.decode().split())
     assert "PATH" in names
-    assert names <= {*child.ENVIRONMENT, "LC_CTYPE"}  # which Python itself sets
+    assert names <= {*ENVIRONMENT, "LC_CTYPE"}  # which Python itself sets

@@ -8,8 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agent_tts.bench.parity import Logits
-from agent_tts.bench.parity_request import Request
 from agent_tts.model.acceleration import accelerate
 from agent_tts.model.codec import ENCODING, Codec
 from agent_tts.model.config import ModelConfig
@@ -17,6 +15,8 @@ from agent_tts.model.frame import CONTROL_CODES, Choose, FrameModel
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel
 from agent_tts.model.weights import build, plan
+from tests.measure.parity_distance import Logits
+from tests.measure.parity_request import Request
 
 # Nothing that depends on what was drawn before.
 PLAIN = SamplingParams(temperature=0, predictor_temperature=0, repetition_penalty=1, min_frames=0)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pipecat.services.openai.llm import OpenAILLMService
 
-from agent_tts.agent.llm import Brain
+from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.loading import load_build
 from agent_tts.agent.responder import Responder, answer
 from agent_tts.agent.scripted import ScriptedSTT
-from agent_tts.agent.stt import Ears
+from agent_tts.agent.stt import SpeechToText
 from agent_tts.agent.turns import _after
 from agent_tts.config.settings import AgentLlm, AgentStt
 from agent_tts.errors import SettingsError
@@ -21,33 +21,33 @@ from tests.agent.llm_server import MODEL, running_llm
 
 async def test_a_language_model_that_answers_is_used_and_its_first_model_taken() -> None:
     async with running_llm() as llm:
-        brain = Brain(AgentLlm(base_url=llm.url))
-        part = await brain.look()
-        assert (part.kind, part.name, part.message) == ("openai", MODEL, None)
-        service = await brain.service()
+        model = LanguageModel(AgentLlm(base_url=llm.url))
+        status = await model.status()
+        assert (status.kind, status.name, status.message) == ("openai", MODEL, None)
+        service = await model.service()
         assert isinstance(service, OpenAILLMService)
         await service.cleanup()
 
 
 async def test_a_model_that_the_server_has_not_is_named_with_those_it_has() -> None:
     async with running_llm() as llm:
-        part = await Brain(AgentLlm(base_url=llm.url, model="owl")).look()
-    assert part.kind == "builtin"
-    assert "no model owl" in str(part.message)
-    assert MODEL in str(part.message)
+        status = await LanguageModel(AgentLlm(base_url=llm.url, model="owl")).status()
+    assert status.kind == "builtin"
+    assert "no model owl" in str(status.message)
+    assert MODEL in str(status.message)
 
 
 async def test_a_server_that_comes_later_is_found() -> None:
     """What was found counts for a few seconds only."""
     now = 0.0
     async with running_llm() as llm:
-        brain = Brain(AgentLlm(base_url=f"{llm.url}/nowhere"), clock=lambda: now)
-        assert (await brain.look()).kind == "builtin"
-        assert isinstance(await brain.service(), Responder)
-        brain._settings = AgentLlm(base_url=llm.url)
-        assert (await brain.look()).kind == "builtin"
+        model = LanguageModel(AgentLlm(base_url=f"{llm.url}/nowhere"), clock=lambda: now)
+        assert (await model.status()).kind == "builtin"
+        assert isinstance(await model.service(), Responder)
+        model._settings = AgentLlm(base_url=llm.url)
+        assert (await model.status()).kind == "builtin"
         now = 60.0
-        assert (await brain.look()).kind == "openai"
+        assert (await model.status()).kind == "openai"
 
 
 def test_the_responder_repeats_what_was_said_last() -> None:
@@ -60,28 +60,28 @@ def test_the_responder_repeats_what_was_said_last() -> None:
 
 @pytest.mark.parametrize("model", ["/nowhere", "no-such-size"])
 async def test_weights_that_cannot_be_had_are_a_sentence_and_typed_chat_works(model: str, tmp_path: Path) -> None:
-    ears = Ears(AgentStt(model=model, folder=str(tmp_path)))
-    ears.start()
-    assert "being loaded" in str(ears.part.message)
+    stt = SpeechToText(AgentStt(model=model, folder=str(tmp_path)))
+    stt.start()
+    assert "being loaded" in str(stt.status.message)
     async with asyncio.timeout(60):
-        await ears.wait()
-    assert ears.part.kind == "none"
-    assert model in str(ears.part.message)
-    assert str(ears.part.message).endswith("Typed chat works.")
-    assert ears.service() is None
-    await ears.close()
+        await stt.wait()
+    assert stt.status.kind == "none"
+    assert model in str(stt.status.message)
+    assert str(stt.status.message).endswith("Typed chat works.")
+    assert stt.service() is None
+    await stt.close()
 
 
 async def test_weights_that_are_none_are_a_sentence_too(tmp_path: Path) -> None:
     """The whole way to the loading of a model, which refuses what is in the folder."""
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.bin").write_bytes(b"nothing")
-    ears = Ears(AgentStt(model=str(tmp_path)))
-    ears.start()
+    stt = SpeechToText(AgentStt(model=str(tmp_path)))
+    stt.start()
     async with asyncio.timeout(60):
-        await ears.wait()
-    assert str(ears.part.message).startswith("Whisper's weights could not be had: RuntimeError")
-    await ears.close()
+        await stt.wait()
+    assert str(stt.status.message).startswith("Whisper's weights could not be had: RuntimeError")
+    await stt.close()
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_the_rest_of_a_text_is_what_follows_its_heard_words() -> None:
 
 
 async def test_a_script_hears_without_weights_and_says_so() -> None:
-    ears = Ears(AgentStt(kind="scripted", words="Go on."))
-    ears.start()
-    await ears.wait()
-    assert ears.part.kind == "scripted"
-    assert "Go on." in str(ears.part.message)
-    assert isinstance(ears.service(), ScriptedSTT)
-    await ears.close()
+    stt = SpeechToText(AgentStt(kind="scripted", words="Go on."))
+    stt.start()
+    await stt.wait()
+    assert stt.status.kind == "scripted"
+    assert "Go on." in str(stt.status.message)
+    assert isinstance(stt.service(), ScriptedSTT)
+    await stt.close()
