@@ -7,14 +7,14 @@ its time. What the table says is then changed by hand: a rule over shapes, not a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import product
 
 import torch
 from triton.runtime.errors import OutOfResources
 from triton.testing import do_bench
 
-from agent_tts.model import codec_packed
-from agent_tts.model.codec_packed import PackedConv, PackedLinear, RingOutput, Streams
+from agent_tts.model.codec_packed import PackedConv, PackedLinear, Streams
 from agent_tts.model.kernels import tiles
 from agent_tts.model.kernels.linear import linear
 from agent_tts.model.kernels.tiles import Tile
@@ -45,11 +45,17 @@ def codec_tiles(channels: int) -> Iterable[Tile]:
             yield Tile(rows, outputs, step, 8 if rows * outputs >= 1 << 14 else 4, stages)
 
 
+def linear_layer(batch: int, outputs: int, inputs: int, gated: bool) -> Callable[[Tile | None], object]:
+    x = torch.randn(batch, inputs, device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(outputs * (1 + gated), inputs, device="cuda", dtype=torch.bfloat16)
+    return lambda tile: linear(x, weight, gated=gated, tile=tile)
+
+
 def report(shape: str, known: Tile | None, candidates: Iterable[Tile], run: Callable[[Tile | None], object]) -> None:
     times: dict[Tile | None, float] = {}
     for tile in [known, *candidates]:
         try:
-            times[tile] = do_bench(lambda tile=tile: run(tile)) * 1_000
+            times[tile] = do_bench(partial(run, tile)) * 1_000
         except OutOfResources:
             continue
     best = min(times, key=lambda tile: times[tile])
@@ -61,15 +67,13 @@ def codec_layer(rate: int, channels: int, outputs: int, taps: int, batch: int) -
     bias = torch.zeros(outputs, device="cuda", dtype=torch.float16)
     streams = Streams(torch.arange(batch, device="cuda"), torch.full((batch,), 9, device="cuda"))
 
+    frames = 1 + -(-(taps - 1) // rate)
+    x = torch.randn(batch, frames * rate, channels, device="cuda", dtype=torch.float16)
+    layer = PackedLinear(weight, bias, rate) if taps == 1 else PackedConv(weight, bias, rate, taps)
+
     def run(tile: Tile | None) -> object:
-        assert tile is not None
-        codec_packed.tiles.codec_tile = lambda *shape: tile
-        if taps == 1:
-            x = torch.randn(batch, rate, channels, device="cuda", dtype=torch.float16)
-            return PackedLinear(weight, bias, rate)(x, streams)
-        frames = 1 + -(-(taps - 1) // rate)
-        ring = torch.randn(batch, frames * rate, channels, device="cuda", dtype=torch.float16)
-        return PackedConv(weight, bias, rate, taps)(ring, streams, to=RingOutput())
+        setattr(tiles, "codec_tile", lambda *shape: tile)  # noqa: B010 - mypy would not have it otherwise
+        return layer(x, streams)
 
     return run
 
@@ -77,13 +81,9 @@ def codec_layer(rate: int, channels: int, outputs: int, taps: int, batch: int) -
 def main() -> None:
     table = tiles.codec_tile
     for batch, (outputs, inputs, gated) in product(BATCHES, LINEAR):
-        x = torch.randn(batch, inputs, device="cuda", dtype=torch.bfloat16)
-        weight = torch.randn(outputs * (1 + gated), inputs, device="cuda", dtype=torch.bfloat16)
         known = tiles.linear_tile(batch, outputs, inputs, gated)
-        report(
-            f"linear {batch} x {inputs} -> {outputs}{', gated' if gated else ''}", known, linear_tiles(inputs),
-            lambda tile, x=x, weight=weight, gated=gated: linear(x, weight, gated=gated, tile=tile),
-        )  # fmt: skip
+        shape = f"linear {batch} x {inputs} -> {outputs}{', gated' if gated else ''}"
+        report(shape, known, linear_tiles(inputs), linear_layer(batch, outputs, inputs, gated))
     for batch, (rate, channels, outputs, taps) in product(BATCHES, CODEC):
         known = table(batch * rate, outputs, channels)
         layer = codec_layer(rate, channels, outputs, taps, batch)
