@@ -117,7 +117,7 @@ class Engine(Protocol):
         """
         ...
 
-    def under_way_s(self) -> float | None:
+    def next_step_in_s(self) -> float | None:
         """None if all outputs have been given; otherwise the seconds after which to call `step` again.
 
         Outputs of the last step, or work, are pending then. The time is short enough for the next step to begin when

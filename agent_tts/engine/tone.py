@@ -60,7 +60,7 @@ class ToneEngine:
             outputs += self._slots.guard(request, request.speak)
         return outputs
 
-    def under_way_s(self) -> None:
+    def next_step_in_s(self) -> None:
         """Nothing is: a step is done when it returns."""
 
     def close(self) -> None:

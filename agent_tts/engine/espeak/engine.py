@@ -79,7 +79,7 @@ class EspeakEngine:
             outputs += self._slots.guard(request, request.feed.hand_out)
         return outputs
 
-    def under_way_s(self) -> None:
+    def next_step_in_s(self) -> None:
         """Nothing is: a step is done when it returns."""
 
     def close(self) -> None:

@@ -164,8 +164,8 @@ class Qwen3Engine:
             self._timer.done(time.perf_counter(), waited=waited)
         return outputs
 
-    def under_way_s(self) -> float | None:
-        """See `Engine.under_way_s`."""
+    def next_step_in_s(self) -> float | None:
+        """See `Engine.next_step_in_s`."""
         if not self._in_flight:
             return 0.0 if self._prompts_wait else None
         if all(frames.launched.ready() for frames in self._in_flight):
