@@ -12,11 +12,11 @@ from agent_tts.engine.scheduler import Policy, Scheduler, Step
 from agent_tts.events import EngineCommand, EngineEvent, EngineInfo, EngineReady
 
 
-def policy(settings: Settings, slots: int, sizes: tuple[int, ...] = ()) -> Policy:
+def policy(settings: Settings, slots: int, batch_sizes: tuple[int, ...] = ()) -> Policy:
     """The scheduler's limits from the settings."""
     return Policy(
         slots=slots,
-        sizes=sizes,
+        batch_sizes=batch_sizes,
         queue=2 * slots if settings.queue is None else settings.queue,
         queue_s=settings.timeouts.queue_s,
         text_idle_s=settings.limits.text_idle_s,

@@ -228,9 +228,9 @@ def test_no_step_is_for_nobody(lead_ms: int) -> None:
 
 
 class TestNewcomers:
-    def bench(self, speaking: int, sizes: tuple[int, ...] = (1, 2, 4)) -> Bench:
+    def bench(self, speaking: int, batch_sizes: tuple[int, ...] = (1, 2, 4)) -> Bench:
         """Streams that have been speaking for a while: all can run, and wait until there is a step for all."""
-        bench = Bench(slots=8, sizes=sizes)
+        bench = Bench(slots=8, batch_sizes=batch_sizes)
         for request in range(1, speaking + 1):
             bench.scheduler.open(request, SpeechOptions(lead_ms=5_000), 0.0)
             bench.scheduler.append(request, "text")
@@ -257,7 +257,7 @@ class TestNewcomers:
         assert len(run) == 4
 
     def test_without_sizes_nobody_costs_nothing(self) -> None:
-        bench = self.bench(2, sizes=())
+        bench = self.bench(2, batch_sizes=())
         for request in (3, 4, 5):
             self.comes(bench, request)
         assert bench.plan().run == [2, 3, 4]
@@ -277,7 +277,7 @@ class TestNewcomers:
         assert spoke == {0, 1, 2}
 
     def test_beside_the_unpaced_they_come_first(self) -> None:
-        bench = Bench(slots=8, sizes=(1, 2, 4))
+        bench = Bench(slots=8, batch_sizes=(1, 2, 4))
         for request in (1, 2):
             bench.scheduler.open(request, UNPACED, 0.0)
             bench.scheduler.append(request, "text")
@@ -286,7 +286,7 @@ class TestNewcomers:
         assert bench.plan().run == [2, 0, 1]
 
     def test_more_of_them_than_a_step_has_room_for_take_turns(self) -> None:
-        bench = Bench(slots=8, queue=8, sizes=(1, 2))
+        bench = Bench(slots=8, queue=8, batch_sizes=(1, 2))
         for request in (1, 2, 3):
             self.comes(bench, request)
         steps = [bench.plan() for _ in range(2)]
@@ -294,7 +294,7 @@ class TestNewcomers:
         assert 2 in steps[1].run
 
     def test_who_was_left_out_of_a_full_step_does_not_wait_for_the_next_time(self) -> None:
-        bench = Bench(slots=2, sizes=(1,))
+        bench = Bench(slots=2, batch_sizes=(1,))
         for request in (1, 2):
             self.comes(bench, request)
         bench.go(5.0)
@@ -443,7 +443,7 @@ class TestStepsUnderWay:
 
 
 def test_a_step_that_cannot_take_all_takes_newcomers_and_who_runs_dry_first() -> None:
-    bench = Bench(slots=3, sizes=(2,))
+    bench = Bench(slots=3, batch_sizes=(2,))
     for request in (1, 2, 3):
         bench.scheduler.open(request, UNPACED, 0.0)
         bench.scheduler.append(request, "text")
@@ -459,7 +459,7 @@ def test_a_step_that_cannot_take_all_takes_newcomers_and_who_runs_dry_first() ->
 @pytest.mark.parametrize("options", [UNPACED, SpeechOptions(lead_ms=400)])
 def test_who_cannot_speak_yet_does_not_silence_who_speaks(options: SpeechOptions) -> None:
     """Streams whose model is being loaded, or for whom the cache has no room, give no output when they run."""
-    bench, spoke = Bench(slots=4, sizes=(2,)), []
+    bench, spoke = Bench(slots=4, batch_sizes=(2,)), []
     for request in (1, 2, 3, 4):
         bench.scheduler.open(request, options, 0.0)
         bench.scheduler.append(request, "Hello")
@@ -476,7 +476,7 @@ def test_who_cannot_speak_yet_does_not_silence_who_speaks(options: SpeechOptions
 
 
 def test_those_who_cannot_speak_are_tried_in_turn() -> None:
-    bench = Bench(slots=6, sizes=(2,))
+    bench = Bench(slots=6, batch_sizes=(2,))
     for request in range(1, 7):
         bench.scheduler.open(request, UNPACED, 0.0)
         bench.scheduler.append(request, "Hello")

@@ -63,7 +63,7 @@ class EspeakEngine:
         )
         self._first_words = settings.espeak.first_words
         self._slots = SlotTable(slots, self._make)
-        self.sizes: tuple[int, ...] = ()
+        self.batch_sizes: tuple[int, ...] = ()
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. A slot whose clause does not fit into the step's budget yields nothing.

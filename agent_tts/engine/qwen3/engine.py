@@ -81,7 +81,7 @@ class Qwen3Engine:
         # Whether the last step was of prompts alone and there are more: they need not wait for their rows' text.
         self._prompts_wait = False
         self._timer = StepTimer()
-        self.sizes = self._models[0].sizes
+        self.batch_sizes = self._models[0].sizes
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. A slot that waits for its model or its prefill yields nothing in this step."""

@@ -634,7 +634,7 @@ class TestSharedCache:
         """Four slots share a cache for two; a step may have two of them, as it may have 256 of 512 on a GPU."""
         blocks(5)
         with engine(ending("custom_voice"), max_model_len=64) as shared:
-            loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, sizes=(2,), window_frames=1_000)))
+            loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, batch_sizes=(2,), window_frames=1_000)))
             for stream in range(1, 5):
                 for command in (
                     events.OpenRequest(stream, RYAN),
