@@ -1,4 +1,4 @@
-"""The agent's HTTP: what it is made of, and the signalling of its calls in the shape of Pipecat's clients."""
+"""The agent's HTTP: a description of it, and the signalling of its calls in the shape of Pipecat's clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 class CallOfferBody(BaseModel):
-    """Pipecat's `SmallWebRTCRequest`. A call is not negotiated anew: another offer is another call."""
+    """Pipecat's `SmallWebRTCRequest`. There is no renegotiation: another offer is another call."""
 
     model_config = ConfigDict(extra="ignore")
     sdp: str
@@ -27,8 +27,6 @@ class CallOfferBody(BaseModel):
 
 
 class CandidateBody(BaseModel):
-    """One candidate of the caller."""
-
     model_config = ConfigDict(extra="ignore")
     candidate: str = Field(max_length=1_000)
     sdp_mid: str = Field("0", max_length=64)
@@ -60,7 +58,7 @@ def router() -> APIRouter:
 
 
 async def _describe(request: Request, client: Authorized) -> dict[str, Any]:
-    """What hears, answers and speaks here, and why something else does not."""
+    """The agent's speech recognition, language model and voice, and what is missing."""
     server, node = request.app.state.agent, _node(request)
     info = node.service.info
     starting = "The engine is starting." if info is None else None
@@ -74,7 +72,7 @@ async def _describe(request: Request, client: Authorized) -> dict[str, Any]:
 
 
 async def _offer(request: Request) -> dict[str, str]:
-    """Begin a call: an answer with the node's candidates."""
+    """Begin a call; answers with the node's candidates."""
     node = _node(request)
     client = node.guard.authorize(request.headers, request.query_params, token_ok=True)
     body = _parse(CallOfferBody, await read_body(request, node.settings))
@@ -83,7 +81,7 @@ async def _offer(request: Request) -> dict[str, str]:
 
 
 async def _patch(request: Request) -> Response:
-    """Take candidates that were found after the offer."""
+    """Add candidates that were found after the offer."""
     node = _node(request)
     client = node.guard.authorize(request.headers, request.query_params, token_ok=True)
     body = _parse(CandidatesBody, await read_body(request, node.settings))
