@@ -68,7 +68,7 @@ class PlayoutListener(Protocol):
 class Playout(FrameProcessor):
     """Paces audio and words; the user's voice holds them, an interruption drops them.
 
-    A held answer goes on when the user's turn ends without an interruption; `barge_in.BargeIn` interrupts when there are
+    A held answer goes on when the user turn ends without an interruption; `barge_in.BargeIn` interrupts when there are
     words.
 
     Args:
