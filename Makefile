@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SECONDS ?= 30
 PYTHON2 ?= python2.7
+# Test processes: one more than there are cores, because some tests wait for processes of their own.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint configs/constraints.txt
 
 .DEFAULT_GOAL := help
@@ -22,7 +24,7 @@ agent: $(VENV)/agent ## the same with somebody to talk to: recognition (Whisper,
 	$(BIN)/agent-tts agent $(ARGS)
 
 test: check ## everything that has to hold: checks, then all tests (ARGS="-k words" picks)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 check: $(VENV)/dev ## format, lint and types
 	$(BIN)/ruff format --check .

@@ -45,7 +45,7 @@ class Mark(Enum):
     END = "end"
 
 
-class Track:
+class SlotFeed:
     """One owner's text and audio: units out to the engine, which writes their samples; frames out to the listener."""
 
     def __init__(self, opened: StartRequest, language: str, first_words: int = 2) -> None:
@@ -129,7 +129,7 @@ class Track:
         return outputs
 
 
-class TextTrack(Protocol):
+class Feed(Protocol):
     """Where the text of an owner goes."""
 
     @property
@@ -139,14 +139,14 @@ class TextTrack(Protocol):
     def take_text(self, text: AddText) -> None: ...
 
 
-class HasTrack(Protocol):
+class HasFeed(Protocol):
     """An owner as `Slots` knows it."""
 
     @property
-    def track(self) -> TextTrack: ...
+    def feed(self) -> Feed: ...
 
 
-OwnerT = TypeVar("OwnerT", bound=HasTrack)
+OwnerT = TypeVar("OwnerT", bound=HasFeed)
 
 
 class Slots(Generic[OwnerT]):
@@ -171,7 +171,7 @@ class Slots(Generic[OwnerT]):
                         outputs.append(_failed(slot, epoch, error))
                 case AddText(slot=slot):
                     if owner := self._owners[slot]:
-                        outputs += self.guard(owner, partial(owner.track.take_text, one))
+                        outputs += self.guard(owner, partial(owner.feed.take_text, one))
                 case ReleaseSlot(slot=slot):
                     self._owners[slot] = None
         return outputs
@@ -183,17 +183,17 @@ class Slots(Generic[OwnerT]):
 
     def owns(self, owner: OwnerT) -> bool:
         """Whether it still has its slot."""
-        return self._owners[owner.track.slot] is owner
+        return self._owners[owner.feed.slot] is owner
 
     def guard(self, owner: OwnerT, act: Callable[[], list[StepOutput] | None]) -> list[StepOutput]:
         """What `act` says for `owner`, or its failure; after the owner's last output the slot is nobody's."""
-        track = owner.track
+        feed = owner.feed
         try:
             outputs = act() or []
         except Exception as error:  # noqa: BLE001
-            outputs = [_failed(track.slot, track.epoch, error)]
+            outputs = [_failed(feed.slot, feed.epoch, error)]
         if outputs and isinstance(outputs[-1], DoneOutput | FailedOutput):
-            self._owners[track.slot] = None
+            self._owners[feed.slot] = None
         return outputs
 
     def clear(self) -> None:

@@ -21,7 +21,7 @@ from agent_tts.config.settings import Settings, Tone
 from agent_tts.engine import faults
 from agent_tts.engine.base import DoneOutput, StartRequest, StepInput, StepOutput, to_pcm16
 from agent_tts.engine.faults import Fault
-from agent_tts.engine.slots import Mark, Slots, Track
+from agent_tts.engine.slots import Mark, SlotFeed, Slots
 from agent_tts.errors import UnknownVoice
 from agent_tts.events import SAMPLE_RATE, EngineInfo, SpeechOptions, Voice
 from agent_tts.text.feed import Break
@@ -73,7 +73,7 @@ class _Owner:
 
     def __init__(self, opened: StartRequest, settings: Tone) -> None:
         options = opened.options
-        self.track = Track(opened, "en" if options.language == "auto" else options.language)
+        self.feed = SlotFeed(opened, "en" if options.language == "auto" else options.language)
         # The scripted fault; None when there is none, or when none is allowed.
         self._fault = Fault.parse(options.instructions) if settings.scripted_faults else None
         # float32[SAMPLE_RATE]: one second of the sine, a whole number of periods.
@@ -94,35 +94,35 @@ class _Owner:
             return
         if fault.kind == faults.SLOW:
             time.sleep(fault.at / 1_000)
-        elif fault.at == self.track.frames:
+        elif fault.at == self.feed.frames:
             fault.strike(faults.OF_ENGINE)
 
     def speak(self) -> list[StepOutput]:
         """The next frame, or why there is none."""
-        track, fault = self.track, self._fault
+        feed, fault = self.feed, self._fault
         endless = False
-        if fault is not None and fault.at <= track.frames:
+        if fault is not None and fault.at <= feed.frames:
             fault.strike(faults.OF_SLOT)
             if fault.kind == faults.DONE_AT:
-                return [DoneOutput(track.slot, track.epoch)]
+                return [DoneOutput(feed.slot, feed.epoch)]
             endless = fault.kind == faults.NEVER_END
-        while not track.ready and (self._words or track.pending or endless):
+        while not feed.ready and (self._words or feed.pending or endless):
             if self._words:
-                track.write(self._sound(self._words.popleft()))
-            elif endless and (not track.pending or track.pending[0] is Mark.END):
+                feed.write(self._sound(self._words.popleft()))
+            elif endless and (not feed.pending or feed.pending[0] is Mark.END):
                 self._words.append("on-and-on")
-            elif isinstance(item := track.pending.popleft(), Mark):
-                track.mark(item)
+            elif isinstance(item := feed.pending.popleft(), Mark):
+                feed.mark(item)
             elif isinstance(item, Break):
-                track.rest(item)
+                feed.rest(item)
             else:
                 self._words += item.text.split()
-        return track.hand_out()
+        return feed.hand_out()
 
     def _sound(self, word: str) -> bytes:
         """The next word's part of the sine, rising from silence and falling back to it."""
         length = max(2 * RAMP, round(len(word) * self._char_samples))
-        first = self.track.samples % SAMPLE_RATE
+        first = self.feed.samples % SAMPLE_RATE
         samples: NDArray[np.float32] = self._sine.take(np.arange(first, first + length), mode="wrap")
         samples *= amplitude(self._seed, self._spoken, word)
         samples[:RAMP] *= RISE

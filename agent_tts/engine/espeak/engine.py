@@ -24,7 +24,7 @@ from agent_tts.engine.espeak.library import (
 )
 from agent_tts.engine.espeak.resample import Resampler
 from agent_tts.engine.espeak.voices import EspeakVoices
-from agent_tts.engine.slots import Mark, Slots, Track
+from agent_tts.engine.slots import Mark, SlotFeed, Slots
 from agent_tts.events import SAMPLE_RATE, EngineInfo, SpeechOptions, WordTime
 from agent_tts.text.feed import Break, Unit
 
@@ -76,7 +76,7 @@ class EspeakEngine:
         for owner in sorted(self._slots.owners(run), key=_Owner.urgency):
             outputs += self._slots.guard(owner, partial(owner.prepare, deadline))
         for owner in self._slots.owners(run):
-            outputs += self._slots.guard(owner, owner.track.hand_out)
+            outputs += self._slots.guard(owner, owner.feed.hand_out)
         return outputs
 
     def under_way_s(self) -> None:
@@ -92,7 +92,7 @@ class EspeakEngine:
         delivery = Delivery.of(language, variant, opened.options)
         return _Owner(
             self._espeak,
-            Track(opened, language.code, self._first_words),
+            SlotFeed(opened, language.code, self._first_words),
             delivery,
             unpaced=opened.options.lead_ms is None,
         )
@@ -128,8 +128,8 @@ def _clamp(pitch: int) -> int:
 class _Owner:
     """Who has a slot: its text, its voice and its resampler."""
 
-    def __init__(self, espeak: Espeak, track: Track, delivery: Delivery, *, unpaced: bool) -> None:
-        self.track = track
+    def __init__(self, espeak: Espeak, feed: SlotFeed, delivery: Delivery, *, unpaced: bool) -> None:
+        self.feed = feed
         self._espeak = espeak
         self._delivery = delivery
         # Whether it speaks as fast as it can.
@@ -146,24 +146,24 @@ class _Owner:
 
     def urgency(self) -> tuple[bool, int, bool]:
         """Sorts: paced streams first; then who has no frame left before who has, and among these new streams first."""
-        return self._unpaced, self.track.ready, self.track.frames > 0
+        return self._unpaced, self.feed.ready, self.feed.frames > 0
 
     def prepare(self, deadline: float) -> list[StepOutput]:
         """Speak what the next frame needs, and the one after it while there is time."""
         outputs: list[StepOutput] = []
-        while self.track.ready < 2 and not self.track.dry and time.perf_counter() < deadline:
-            if self.track.pending:
-                item = self.track.pending.popleft()
+        while self.feed.ready < 2 and not self.feed.dry and time.perf_counter() < deadline:
+            if self.feed.pending:
+                item = self.feed.pending.popleft()
                 outputs += self._speak(item) if isinstance(item, Unit) else self._pass(item)
         return outputs
 
     def _pass(self, item: Mark | Break) -> list[StepOutput]:
-        self.track.write(self._resampler.finish())
+        self.feed.write(self._resampler.finish())
         if isinstance(item, Break):
-            self.track.rest(item)
+            self.feed.rest(item)
         else:
-            self.track.mark(item)
-        self._resampler, self._origin, self._fed = self._new_resampler(), self.track.samples, 0
+            self.feed.mark(item)
+        self._resampler, self._origin, self._fed = self._new_resampler(), self.feed.samples, 0
         return []
 
     def _speak(self, unit: Unit) -> list[StepOutput]:
@@ -185,7 +185,7 @@ class _Owner:
                 max_samples=halves and self._max_samples,
             )
         except TooLong:
-            self.track.pending.extendleft(reversed(halves or ()))  # without halves there is no limit
+            self.feed.pending.extendleft(reversed(halves or ()))  # without halves there is no limit
             return []
         samples = clause.samples if d.stretch == 1.0 else self._espeak.stretch(clause.samples, d.stretch)
         scale = len(samples) / max(1, len(clause.samples))
@@ -206,8 +206,8 @@ class _Owner:
             if word.char <= (last := min(word.char + word.length, len(unit.text)) - 1)
         )
         self._fed += len(samples) - lead
-        self.track.write(self._resampler.push(samples[lead:]))
-        return [AlignedOutput(self.track.slot, self.track.epoch, words)] if words else []
+        self.feed.write(self._resampler.push(samples[lead:]))
+        return [AlignedOutput(self.feed.slot, self.feed.epoch, words)] if words else []
 
     def _new_resampler(self) -> Resampler:
         return Resampler(self._espeak.sample_rate, SAMPLE_RATE)

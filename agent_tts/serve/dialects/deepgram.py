@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agent_tts.errors import BadMessage, UnsupportedFormat
+from agent_tts.errors import UnsupportedFormat
+from agent_tts.protocol.validation import first_complaint, message_error
 from agent_tts.speech.routing import ANY_NAME
 
 # What Pipecat's and LiveKit's classes ask for when their user names no voice.
@@ -53,9 +54,7 @@ def check(kind: type[Checked], fields: Mapping[str, Any]) -> Checked:
     try:
         return kind.model_validate(dict(fields))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise BadMessage(f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+        raise message_error(first_complaint(error)) from None
 
 
 def session_of(query: Query, aliases: Mapping[str, str]) -> dict[str, Any]:

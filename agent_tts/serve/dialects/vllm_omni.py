@@ -18,7 +18,7 @@ from agent_tts.errors import BadMessage, TextTooLong, UnknownType, Unsupported
 from agent_tts.events import SAMPLE_RATE
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import AudioChunk, Message
-from agent_tts.serve.dialects.cartesia_request import refusal
+from agent_tts.protocol.validation import first_complaint, message_error
 from agent_tts.speech.audio.files import wav_header
 from agent_tts.speech.words.due_words import DueWords
 from agent_tts.speech.words.timeline import Word
@@ -187,7 +187,7 @@ class VllmOmniAdapter:
         try:
             config = Config.model_validate(message)
         except ValidationError as error:
-            raise refusal(error) from None
+            raise message_error(first_complaint(error)) from None
         if config.ref_audio is not None:
             raise Unsupported("ref_audio: add the voice once, by POST /v1/audio/voices, and name it as voice")
         yield protocol.build("session.update", session=config.session())

@@ -253,8 +253,8 @@ def test_no_text_makes_a_step_long(engine: EspeakEngine, name: str, speed: float
     samples, said = 0, list[StepOutput]()
     while not said or not isinstance(said[-1], DoneOutput):
         said += engine.step([], {0})
-        assert owner.track.samples - samples <= (MAX_UNIT_S + 0.3) * SAMPLE_RATE
-        samples = owner.track.samples
+        assert owner.feed.samples - samples <= (MAX_UNIT_S + 0.3) * SAMPLE_RATE
+        samples = owner.feed.samples
     told = [word for output in said if isinstance(output, AlignedOutput) for word in output.words]
     assert told[0].char_start == 0
     assert told[-1].char_end >= len(text.rstrip()) - 1

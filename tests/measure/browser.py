@@ -1,4 +1,4 @@
-"""How quick an agent is in a real browser: its page, a microphone that speaks, and interruptions by voice."""
+"""Measure an agent in Chromium: spoken questions, interruptions by voice. `python -m tests.measure.browser --help`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,35 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
 
-from agent_tts.bench.chromium import DevTools, Page, PageError, chromium
-from agent_tts.bench.microphone import recording
-from agent_tts.bench.moments import Answer, Interruption, Note, answers, interruptions
-from agent_tts.bench.node import cpu_used
+import typer
+
+from agent_tts.bench import report
+from agent_tts.bench.node import cpu_used, own_node
 from agent_tts.bench.statistics import percentiles
+from agent_tts.cli.bench_options import Json, Outputs, OwnNodeOptions, command
+from agent_tts.cli.bench_target import checkpoint, run
 from agent_tts.errors import SpeechError
+from tests.measure.chat import running_chat
+from tests.measure.chromium import DevTools, Page, PageError, chromium, find_chromium
+from tests.measure.microphone import recording, sentences
+from tests.measure.timeline import Answer, Interruption, Note, answers, interruptions
 
 EAR = Path(__file__).with_name("ear.js")
 READY_S = 60.0  # for the agent to hear: weights may have to be loaded
 CALL_S = 20.0
 TAKE_S = 2.0  # between two looks at the page's notes
 CLOCK_TRIES = 20
+THINK_S = 0.3  # of the language model, before its first word
+ESPEAK = OwnNodeOptions()
+TIMES = {
+    "voice_to_unheard_ms": "voice at the microphone to answer unheard",
+    "told_to_silence_ms": "page told of the voice to last sound arriving",
+    "first_word_to_heard_ms": "LLM's first word to first sound heard",
+    "asked_to_heard_ms": f"end of the question to first sound heard (LLM thinks for {1_000 * THINK_S:g})",
+}
 
 
 @dataclass(slots=True)
@@ -138,3 +153,59 @@ async def _ahead_ms(page: Page) -> float:
         answered = time.monotonic()
         found.append((answered - asked, now_ms - (asked + answered) / 2 * 1_000))
     return float(min(found)[1])
+
+
+# ---------------------------------------------------------------- the command
+
+
+@command
+def main(
+    browser: Annotated[str | None, typer.Argument(help="The browser; default: the Chromium on PATH.")] = None,
+    node: OwnNodeOptions = ESPEAK,
+    calls: Annotated[int, typer.Option(min=1, max=1_000, help="One after the other.")] = 3,
+    turns: Annotated[int, typer.Option(min=1, max=100, help="Answers that are interrupted in each call.")] = 10,
+    json: Json = None,
+) -> None:
+    """Time until an agent falls silent, and until it is heard, in headless Chromium with a node started here.
+
+    The microphone speaks with espeak-ng's voice. Voice activity and the end of turns are the agent's own; recognition
+    is scripted, so it needs no weights and takes no time (--set agent.stt.kind=whisper includes it).
+
+    "voice to unheard" is from the first of the user's voice at the microphone to the last sound that the page lets
+    through; "told to silence" is from the page's notice of the voice to the last sound that arrives. Echo cancellation
+    is off: the microphone hears no loudspeaker.
+    """
+    outputs, path = Outputs(json), find_chromium(browser)
+    found = run(_measure(node, path, calls, turns))
+    rows = [(name, *found[key].values()) for key, name in TIMES.items()]
+    rows.append(("mean time in the browser's jitter buffer", found["jitter_buffer_ms"], None))
+    rows += [(f"% of a core a call: {name}", share, None) for name, share in found["cpu_percent_per_call"].items()]
+    title = (
+        f"agent in Chromium: {found['answers']} spoken questions answered, {found['interruptions']} answers interrupted"
+    )
+    report.table(title, ("ms", "p50", "p95"), rows)
+    about = {"engine": node.engine_name, "browser": Path(path).name, "think_s": THINK_S}
+    outputs.write("browser", about, [found])
+
+
+async def _measure(options: OwnNodeOptions, path: str, calls: int, turns: int) -> dict[str, Any]:
+    spoken = await sentences()
+    first_words: list[float] = []
+    with checkpoint(options) as model, TemporaryDirectory(prefix="agent-tts-") as folder:
+        async with running_chat(think_s=THINK_S, on_first=lambda: first_words.append(time.monotonic())) as chat:
+            settings: dict[str, object] = {
+                "slots": 2,  # an answer begins while the one before it is being stopped
+                "agent__stt__kind": "scripted",
+                "agent__llm__base_url": chat,
+                **(model.settings if model else {}),
+                **options.settings,
+            }
+            async with own_node("agent", **settings) as node:
+                where = Path(folder)
+                return await talk(
+                    node.url, spoken, where, lambda: first_words, node.pids, calls=calls, turns=turns, path=path
+                )
+
+
+if __name__ == "__main__":
+    typer.run(main)

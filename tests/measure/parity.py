@@ -1,46 +1,48 @@
-"""A run of `agent-tts bench parity`: from options to models, and to a report."""
+"""Measure how far a computation of the model is from a reference. `python -m tests.measure.parity --help`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 
 from agent_tts.bench import report
-from agent_tts.bench.parity import Distance, Subject, distances
-from agent_tts.bench.parity_eager import Eager
-from agent_tts.bench.parity_request import Request
-from agent_tts.bench.parity_upstream import Upstream
+from agent_tts.cli.bench_options import Json, Outputs, command
 from agent_tts.config.hub import local_folder
 from agent_tts.errors import SettingsError
 from agent_tts.model.acceleration import can_fuse
 from agent_tts.model.config import ModelConfig
+from tests.measure.parity_distance import Distance, Subject, distances
+from tests.measure.parity_eager import Eager
+from tests.measure.parity_request import Request
+from tests.measure.parity_upstream import Upstream
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 REFERENCES = ("float32", "upstream")
 COLUMNS = ("part", "max error", "relative", "SNR dB", "KL nats", "same code")
 
 
-def run_parity(
-    model: str,
-    device: str,
-    dtype: str,
-    frames: int,
-    reference: str,
-    json: Path | None,
+@command
+def main(
+    model: Annotated[str, typer.Option(help="A checkpoint folder or a hub id.")],
+    device: Annotated[str, typer.Option(help="Of the model that is tested: cpu, cuda or cuda:1.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="Of the model that is tested: float32 or bfloat16.")] = "bfloat16",
+    frames: Annotated[int, typer.Option(min=1, max=1_000, help="80 ms frames that are compared.")] = 32,
+    reference: Annotated[
+        str, typer.Option(help="float32: our own model on the CPU; upstream: the package qwen-tts.")
+    ] = "float32",
+    json: Json = None,
 ) -> None:
-    """Compares, prints, and writes down.
+    """Distance of logits and sound from a reference, under forced codes.
 
-    Raises:
-        SettingsError: the options make no sense here, or the checkpoint cannot be used.
+    The yardstick is part of every run: bfloat16 rounding alone, in upstream's order of operations.
     """
-    if json is not None:
-        report.check_output("--json", json)
+    outputs = Outputs(json)
     _check("--dtype", dtype, DTYPES)
     _check("--reference", reference, REFERENCES)
     cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
@@ -51,10 +53,9 @@ def run_parity(
     codes = Eager.load(folder, "cpu", torch.float32).draw(request, frames)
     float32 = partial(Eager.load, folder, "cpu", torch.float32)
     truth = partial(Upstream, folder) if reference == "upstream" else float32
-    # The yardstick comes with every run: what rounding alone does to upstream's order of operations.
-    names = dict.fromkeys((dtype, "bfloat16"))
     tested: dict[str, Callable[[], Subject]] = {
-        f"eager, {name}, {device}": partial(Eager.load, folder, device, DTYPES[name]) for name in names
+        f"eager, {name}, {device}": partial(Eager.load, folder, device, DTYPES[name])
+        for name in dict.fromkeys((dtype, "bfloat16"))
     }
     if can_fuse(torch.device(device), DTYPES[dtype]):
         tested = {f"fused, {dtype}, {device}": partial(Eager.load_fused, folder, device)} | tested
@@ -62,9 +63,8 @@ def run_parity(
     found = distances(request, codes, truth, tested)
     for name, parts in found.items():
         report.table(f"{name}: against {reference}, {frames} frames", COLUMNS, list(map(_row, parts)))
-    if json is not None:
-        about = {"model": folder.name, "type": config.tts_model_type, "reference": reference, "frames": frames}
-        report.write_json(json, report.document("parity", about, _runs(found)))
+    about = {"model": folder.name, "type": config.tts_model_type, "reference": reference, "frames": frames}
+    outputs.write("parity", about, _runs(found))
 
 
 def _check(option: str, value: str, allowed: Collection[str]) -> None:
@@ -79,7 +79,7 @@ def _row(distance: Distance) -> tuple[object, ...]:
     return (distance.part, *errors, f"{distance.snr_db:.1f}", kl, agreement)
 
 
-def _runs(found: dict[str, list[Distance]]) -> Sequence[dict[str, Any]]:
+def _runs(found: dict[str, list[Distance]]) -> list[dict[str, Any]]:
     """As JSON has it: there is no number for infinity, so that is a string."""
     return [{"tested": name, "parts": [_finite(asdict(part)) for part in parts]} for name, parts in found.items()]
 
@@ -89,3 +89,7 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in values.items()
     }
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,4 +1,4 @@
-"""The text of one stream as tokens of a model, in pieces that are spoken one after the other, each by a prompt."""
+"""The text of one stream as tokens of a model, in segments that are spoken one after the other, each by a prompt."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from agent_tts.text.reader import Reader, Reading
 from agent_tts.text.segments import Segmenter
 from agent_tts.text.tokens import TokenFeed
 
-# A piece ends with the sentence in which it has so many characters: a minute of speech. Two minutes, at the end of a
+# A segment ends with the sentence in which it has so many characters: a minute of speech. Two minutes, at the end of a
 # sentence that long, are still within the model's training and a cache of 2 048 positions.
-PIECE_CHARS = 1_000
+SEGMENT_CHARS = 1_000
 
 
 @dataclass(slots=True, eq=False)
-class Piece:
+class Segment:
     """Text that is spoken by one prompt."""
 
     tokens: list[int] = field(default_factory=list)  # known, and not taken by the model
@@ -33,10 +33,12 @@ class Piece:
         return self.complete and not self.speakable
 
 
-class PieceFeed:
-    """Text in by any split, tokens out as early as they are certain; equal texts with equal flushes give equal pieces.
+class SegmentFeed:
+    """Text in by any split, tokens out as soon as later text cannot change them.
 
-    A flush ends a piece: all of its text has to be heard, and a model speaks its last words only when it knows that
+    Equal texts with equal flushes give equal segments.
+
+    A flush ends a segment: all of its text has to be heard, and a model speaks its last words only when it knows that
     they are the last.
     """
 
@@ -50,11 +52,11 @@ class PieceFeed:
         self._offset = 0
         self._chars: list[str] = []
         self._reader = Reader(Reading.of(opened.options, language), self._take, self._rest)
-        self._segmenter = Segmenter(PIECE_CHARS)
+        self._segmenter = Segmenter(SEGMENT_CHARS)
         self._tokens = tokens
         # Pieces that are not spoken yet, the one that grows included; never empty while `ended` is False.
-        self.pieces: deque[Piece] = deque([Piece()])
-        # Whether the last of `pieces` is the last of the stream.
+        self.segments: deque[Segment] = deque([Segment()])
+        # Whether the last of `segments` is the last of the stream.
         self.ended = False
 
     def take_text(self, text: AddText) -> None:
@@ -62,13 +64,13 @@ class PieceFeed:
         self._unread.extend(in_chunks(text))
 
     def read(self) -> None:
-        """Read a chunk of the text, unless the present piece is complete."""
-        if self._unread and not self.pieces[0].complete:
+        """Read a chunk of the text, unless the present segment is complete."""
+        if self._unread and not self.segments[0].complete:
             self._read(self._unread.popleft())
 
     @property
     def dry(self) -> bool:
-        """Whether all text that came is in the pieces."""
+        """Whether all text that came is in the segments."""
         return not self._unread
 
     def _read(self, text: AddText) -> None:
@@ -82,42 +84,42 @@ class PieceFeed:
             self._segmenter.cut()
             self._flush()
         if text.last:
-            self._end_piece()
-            self.pieces.pop()  # the new one
+            self._end_segment()
+            self.segments.pop()  # the new one
             self.ended = True
 
     def _take(self, char: str, _: int) -> None:
         self._chars.append(char)
 
     def _cut(self) -> None:
-        """Hand the characters to the pieces."""
+        """Hand the characters to the segments."""
         chars, self._chars = "".join(self._chars), []
         for part in self._segmenter.feed(chars):
             if part is None:
-                self._end_piece()
+                self._end_segment()
             else:
                 self._grow(part)
 
     def _rest(self, pause: Break) -> None:
-        """A pause ends a piece: it is exact between what two prompts say."""
+        """A pause ends a segment: it is exact between what two prompts say."""
         self._cut()
         self._segmenter.cut()
-        if self.pieces[-1].speakable or len(self.pieces) == 1 or self.pieces[-2].flushes:
-            self._end_piece()
-        self.pieces[-2].rest_ms += pause.ms
+        if self.segments[-1].speakable or len(self.segments) == 1 or self.segments[-2].flushes:
+            self._end_segment()
+        self.segments[-2].rest_ms += pause.ms
 
     def _grow(self, text: str) -> None:
-        piece = self.pieces[-1]
-        piece.tokens += self._tokens.append(text)
-        piece.speakable = piece.speakable or not text.isspace()
+        segment = self.segments[-1]
+        segment.tokens += self._tokens.append(text)
+        segment.speakable = segment.speakable or not text.isspace()
 
-    def _end_piece(self) -> None:
-        piece = self.pieces[-1]
-        piece.tokens += self._tokens.flush()
-        piece.complete = True
-        self.pieces.append(Piece())
+    def _end_segment(self) -> None:
+        segment = self.segments[-1]
+        segment.tokens += self._tokens.flush()
+        segment.complete = True
+        self.segments.append(Segment())
 
     def _flush(self) -> None:
-        if self.pieces[-1].speakable or len(self.pieces) == 1:
-            self._end_piece()
-        self.pieces[-2].flushes += 1
+        if self.segments[-1].speakable or len(self.segments) == 1:
+            self._end_segment()
+        self.segments[-2].flushes += 1

@@ -7,7 +7,7 @@ import wave
 
 import numpy as np
 
-from agent_tts.bench.microphone import ANSWER_S, LEAD_S, TAIL_S, recording
+from tests.measure.microphone import ANSWER_S, LEAD_S, TAIL_S, recording
 
 RATE = 24_000
 

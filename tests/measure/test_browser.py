@@ -1,4 +1,4 @@
-"""`bench browser`: somebody talks to a real agent in a real browser."""
+"""A user talks to a real agent in a real browser."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from agent_tts.bench.browser import talk
-from agent_tts.bench.chat import running_chat
-from agent_tts.bench.chromium import find_chromium
 from agent_tts.errors import SettingsError
 from tests.agent.node import running_agent
+from tests.cli.process import measure
+from tests.measure.browser import talk
+from tests.measure.chat import running_chat
+from tests.measure.chromium import find_chromium
 
 THINK_S = 0.3
 
@@ -42,3 +43,9 @@ async def test_a_spoken_question_is_answered_and_the_answer_interrupted_by_voice
 def test_a_browser_that_is_not_there_is_named() -> None:
     with pytest.raises(SettingsError, match="nowhere is no browser"):
         find_chromium("nowhere")
+
+
+def test_browser_says_which_browser_is_missing() -> None:
+    result = measure("browser", "nowhere", "--calls", "1", "--turns", "1")
+    assert result.returncode == 2
+    assert b"nowhere is no browser" in result.stderr

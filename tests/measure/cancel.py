@@ -1,8 +1,8 @@
-"""How fast a node gives up speech and its slot, while all of its slots speak.
+"""Measure how fast a full node gives up speech and its slot. `python -m tests.measure.cancel --help`.
 
-Every slot is taken, and one context more waits for one. When a stream is cancelled, `context.cancelled` is the front's
-word; that the waiting context starts proves that the slot itself is free. Then another one waits, and the next stream
-is cancelled.
+Every slot speaks, and one more context waits for a slot. After a cancel, `context.cancelled` is the front's word; that
+the waiting context starts proves that the slot itself is free. Then another context waits, and the next one is
+cancelled.
 """
 
 from __future__ import annotations
@@ -13,13 +13,20 @@ import random
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
+import typer
+
+from agent_tts.bench import report
 from agent_tts.bench.connection import RawConnection
 from agent_tts.bench.lag import lag_watched
 from agent_tts.bench.statistics import percentiles
 from agent_tts.bench.streams_client import dial_all, send_text
+from agent_tts.cli.bench_options import NodeOptions, OutputOptions, PacedVoiceOptions, command
+from agent_tts.cli.bench_runs import SPARE_CONNECTIONS, print_memory
+from agent_tts.cli.bench_target import Bar, run, target
+from agent_tts.config.settings import Limits
 from agent_tts.errors import SpeechError
 
 START_S = 60.0  # for all slots to speak
@@ -27,10 +34,17 @@ ANSWER_S = 10.0  # for a cancel to have its effects
 PAUSE_S = (0.02, 0.1)  # between two cancels, at random: they meet a step anywhere
 TEXT = "speech " * 500
 EVENTS = ("cancelled", "done", "started", "first_audio")
+NAMES = {
+    "cancelled": "context.cancelled",
+    "done": "context.done",
+    "started": "slot is the waiting one's",
+    "first_audio": "its first audio",
+}
+TONE, VOICE, NO_FILES = NodeOptions(engine="tone"), PacedVoiceOptions(), OutputOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CancelPlan:
     """What is cancelled."""
 
     streams: int = 64  # slots of the node, all of them speaking
@@ -39,7 +53,7 @@ class Plan:
     session: dict[str, Any] = field(default_factory=dict)  # lead_ms, voice and the like
 
 
-class Ear:
+class CancelListener:
     """Listens to one context."""
 
     def __init__(self, connection: RawConnection, context_id: str) -> None:
@@ -91,7 +105,7 @@ class Ear:
         self._news.set()
 
 
-async def measure_cancels(url: str, key: str | None, plan: Plan) -> tuple[dict[str, Any], dict[str, list[float]]]:
+async def measure_cancels(url: str, key: str | None, plan: CancelPlan) -> tuple[dict[str, Any], dict[str, list[float]]]:
     """Fill the node, cancel one stream after the other; figures, and all times from a cancel on in ms, by event.
 
     Raises:
@@ -125,13 +139,13 @@ async def measure_cancels(url: str, key: str | None, plan: Plan) -> tuple[dict[s
         await asyncio.gather(*(connection.close() for connection in connections))
 
 
-def _open(connection: RawConnection, ids: itertools.count[int]) -> Ear:
-    ear = Ear(connection, f"c{next(ids)}")
+def _open(connection: RawConnection, ids: itertools.count[int]) -> CancelListener:
+    ear = CancelListener(connection, f"c{next(ids)}")
     ear.speak()
     return ear
 
 
-async def _cancel(ear: Ear, waiting: Ear, plan: Plan) -> dict[str, float]:
+async def _cancel(ear: CancelListener, waiting: CancelListener, plan: CancelPlan) -> dict[str, float]:
     """Cancel a stream; how many ms later it was over, and the waiting one had its slot."""
     if waiting.error is not None:
         raise SpeechError(f"the context that waits for a slot was refused ({waiting.error}): raise timeouts.queue_s")
@@ -146,7 +160,7 @@ async def _cancel(ear: Ear, waiting: Ear, plan: Plan) -> dict[str, float]:
 
 
 def _figures(
-    plan: Plan, times: dict[str, list[float]], late_bytes: int, lag_ms: dict[str, float | None]
+    plan: CancelPlan, times: dict[str, list[float]], late_bytes: int, lag_ms: dict[str, float | None]
 ) -> dict[str, Any]:
     shown: dict[str, Sequence[float]] = dict(times)
     return {
@@ -156,3 +170,54 @@ def _figures(
         "audio_after_cancelled_bytes": late_bytes,
         "client_lag_ms": lag_ms,
     }
+
+
+# ---------------------------------------------------------------- the command
+
+
+@command
+def main(
+    node: NodeOptions = TONE,
+    streams: Annotated[int, typer.Option(min=1, max=10_000, help="Slots of the node; all of them speak.")] = 64,
+    cancels: Annotated[int, typer.Option(min=1, max=100_000, help="How many are measured.")] = 200,
+    per_connection: Annotated[int, typer.Option(min=1, help="Contexts on one connection.")] = 16,
+    voice: PacedVoiceOptions = VOICE,
+    output: OutputOptions = NO_FILES,
+) -> None:
+    """Time from a cancel until the node tells of it, and until the slot speaks for a context that waited.
+
+    The slot's time includes the step that is running when the cancel comes, and the step in which the waiting context
+    gets the slot.
+    """
+    outputs, plan = output.open(), CancelPlan(streams, cancels, per_connection, voice.session)
+    settings = {
+        "slots": streams,
+        "queue": streams,
+        "timeouts__queue_s": START_S,
+        "limits__connections": max(Limits().connections, streams + SPARE_CONNECTIONS),
+        "limits__contexts_per_session": per_connection,
+    }
+
+    async def measure() -> tuple[dict[str, Any], dict[str, Any], dict[str, list[float]]]:
+        async with target(node, plan.session, **settings) as found:
+            with Bar(None) as bar:
+                asked = replace(plan, session=found.session)
+                return found.info, *await bar.during("cancelling", measure_cancels(found.url, found.key, asked))
+
+    info, figures, times = run(measure())
+    rows = [(NAMES[event], *figures[f"{event}_ms"].values()) for event in EVENTS]
+    title = f"{info['engine']}, {info['model']}: ms after a cancel, all {streams} slots speaking"
+    report.table(title, ("until", "p50", "p99", "most"), rows)
+    print(f"{figures['cancels']} cancels; client lag p99 {figures['client_lag_ms']['p99']} ms")
+    print_memory(info)
+
+    def draw(picture: report.Plot) -> None:
+        runs: Sequence[tuple[str, Sequence[float]]] = [(NAMES[event], times[event]) for event in EVENTS]
+        labels = ("ms after a cancel", "share of cancels")
+        picture.times(f"{info['engine']} engine, {streams} streams", runs, labels)
+
+    outputs.write("cancel", info, [figures], draw)
+
+
+if __name__ == "__main__":
+    typer.run(main)

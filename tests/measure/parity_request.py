@@ -9,7 +9,7 @@ from torch import Tensor
 
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame import CONTROL_CODES
-from agent_tts.model.prompt import Prompt, Reference, Speaker, Voice, build_prompt
+from agent_tts.model.prompt import Prompt, PromptVoice, Reference, SpeakerPlace, build_prompt
 
 # Tokens of the released vocabulary.
 ASSISTANT, USER, NEWLINE = (77091, 198), (872, 198), 198  # "assistant\n", "user\n"
@@ -22,7 +22,7 @@ class Request:
     """One request, the same for every model that is compared."""
 
     config: ModelConfig
-    voice: Voice
+    voice: PromptVoice
     instruct: tuple[int, ...] = ()
     vector: Tensor | None = None  # float32[H], of a cloned voice
 
@@ -30,16 +30,16 @@ class Request:
     def of(cls, config: ModelConfig) -> Request:
         """A named voice, a designed one, or a cloned one with a reference."""
         if config.tts_model_type == "custom_voice":
-            return cls(config, Voice(min(config.talker.spk_id)))
+            return cls(config, PromptVoice(min(config.talker.spk_id)))
         if config.tts_model_type == "voice_design":
             instruct = (config.im_start_token_id, *USER, *TEXT, config.im_end_token_id, NEWLINE)
-            return cls(config, Voice(), instruct)
+            return cls(config, PromptVoice(), instruct)
         noise = torch.Generator().manual_seed(0)
         size = (REFERENCE_FRAMES, config.talker.num_code_groups)
         frames = torch.randint(config.talker.code_predictor.vocab_size, size, generator=noise)
         vector = torch.randn(config.talker.hidden_size, generator=noise)
         reference = Reference(TEXT, tuple(map(tuple, frames.tolist())))
-        return cls(config, Voice(Speaker.VECTOR, reference), vector=vector)
+        return cls(config, PromptVoice(SpeakerPlace.VECTOR, reference), vector=vector)
 
     @property
     def role(self) -> tuple[int, ...]:

@@ -1,11 +1,9 @@
-"""What the codec's step costs on a GPU, and how near to float32 it stays, by weights drawn in memory."""
+"""A codec with random weights, and how near a computation of it is to float32."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from itertools import pairwise
-from statistics import median
+from dataclasses import fields
 
 import torch
 from torch import Tensor
@@ -20,10 +18,6 @@ from agent_tts.model.weights import build
 # As `Codec.step`: state, codes int64[rows, 16] and run bool[rows] -> float32[rows, 1920].
 Step = Callable[[CodecState, Tensor, Tensor], Tensor]
 
-BATCHES = (1, 8, 64, 256)
-FRAMES_PAST = 100  # more than the window: every slot of it is read
-WARM_UP, REPLAYS = 5, 50
-
 
 def synthetic_codec(device: torch.device, dtype: torch.dtype, seed: int = 0) -> Codec:
     """A codec of the released size with random weights that keep activations of order one."""
@@ -36,45 +30,6 @@ def synthetic_codec(device: torch.device, dtype: torch.dtype, seed: int = 0) -> 
         values = torch.empty(shape, device=device).normal_(*distribution(theirs, shape), generator=generator)
         setattr(codec.get_submodule(owner), name, torch.nn.Parameter(values.to(dtype), requires_grad=False))
     return codec.to(device)
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """The time of one captured step."""
-
-    batch: int
-    frame_ms: float
-
-    @property
-    def stream_ms(self) -> float:
-        """Per frame and stream."""
-        return self.frame_ms / self.batch
-
-
-def cost(codec: Codec, step: Step, batch: int, dtype: torch.dtype, device: torch.device) -> Cost:
-    """Captures a step of `batch` running rows; the median of its replays, by the device's own clock."""
-    state = codec.init_state(batch, device, dtype)
-    state.position.fill_(FRAMES_PAST)
-    codes, run = _codes(1, batch, device)[0], torch.ones(batch, dtype=torch.bool, device=device)
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            step(state, codes, run)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step(state, codes, run)
-    marks = [_mark() for _ in range(WARM_UP + REPLAYS + 1)]
-    for mark in marks[:-1]:
-        mark.record()
-        graph.replay()
-    marks[-1].record()
-    torch.cuda.synchronize()
-    return Cost(batch, median(begin.elapsed_time(end) for begin, end in pairwise(marks[WARM_UP:])))
-
-
-def _mark() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def signal_to_noise(

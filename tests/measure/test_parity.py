@@ -8,20 +8,22 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import torch
+import typer
 from torch import Tensor
+from typer.testing import CliRunner
 
-from agent_tts.bench.parity import Distance, Subject, distances, logits_distance, signal_distance
-from agent_tts.bench.parity_eager import Eager
-from agent_tts.bench.parity_request import Request
-from agent_tts.bench.parity_upstream import Upstream
-from agent_tts.cli.bench_parity import run_parity
 from agent_tts.errors import SettingsError
 from agent_tts.model.config import ModelConfig, ModelType
-from tests.cli.process import environment, run
+from tests.cli.process import environment, measure
+from tests.measure import parity
+from tests.measure.parity_distance import Distance, Subject, distances, logits_distance, signal_distance
+from tests.measure.parity_eager import Eager
+from tests.measure.parity_request import Request
+from tests.measure.parity_upstream import Upstream
 from tests.model import oracle
 from tests.model.conftest import Checkpoint, checkpoint, one_thread
 
@@ -147,9 +149,7 @@ def test_without_the_reference_implementation_there_is_advice(
 def test_the_command_tells_and_writes_down(checkpoint: Checkpoint, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     options = ("--dtype", "float32", "--frames", "3", "--json", str(out))
-    done = run(
-        "bench", "parity", "--model", str(checkpoint("custom_voice")), *options, env=environment(OMP_NUM_THREADS="1")
-    )
+    done = measure("parity", "--model", str(checkpoint("custom_voice")), *options, env=environment(OMP_NUM_THREADS="1"))
     assert done.returncode == 0, done.stderr
     assert b"eager, float32, cpu: against float32, 3 frames" in done.stdout
     exact, yardstick = json.loads(out.read_text())["runs"]
@@ -161,21 +161,16 @@ def test_the_command_tells_and_writes_down(checkpoint: Checkpoint, tmp_path: Pat
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"dtype": "float16"}, "--dtype float16: must be one of float32, bfloat16"),
-        ({"reference": "onnx"}, "--reference onnx: must be one of float32, upstream"),
-        ({"device": "tpu"}, "--device tpu: must be one of cpu"),
-        ({"json": Path("/nonexistent/x")}, "--json x: there is no such folder"),
-        ({}, "neither a folder here nor a hub id"),
+        (("--dtype", "float16"), "--dtype float16: must be one of float32, bfloat16"),
+        (("--reference", "onnx"), "--reference onnx: must be one of float32, upstream"),
+        (("--device", "tpu"), "--device tpu: must be one of cpu"),
+        (("--json", "/nonexistent/x"), "--json x: there is no such folder"),
+        ((), "neither a folder here nor a hub id"),
     ],
 )
-def test_what_cannot_be_compared_is_a_message(options: dict[str, Any], said: str) -> None:
-    usual: dict[str, Any] = {
-        "model": "nowhere",
-        "device": "cpu",
-        "dtype": "float32",
-        "frames": 1,
-        "reference": "float32",
-        "json": None,
-    }
-    with pytest.raises(SettingsError, match=said):
-        run_parity(**(usual | options))
+def test_what_cannot_be_compared_is_a_message(options: tuple[str, ...], said: str) -> None:
+    app = typer.Typer()
+    app.command()(parity.main)
+    done = CliRunner().invoke(app, ["--model", "nowhere", *options])
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split())

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from agent_tts.bench.words import TEXTS, _pieces
-from tests.cli.process import run
+from tests.cli.process import measure
+from tests.measure.words import TEXTS, _pieces
 
 
 @pytest.mark.parametrize("flush", [False, True])
 def test_estimates_are_near_the_truth(tmp_path: Path, flush: bool) -> None:
     file = tmp_path / "words.json"
     options = ["--languages", "en", "--json", str(file)] + ["--flush"] * flush
-    done = run("bench", "words", *options)
+    done = measure("words", *options)
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(file.read_text())["runs"]
     assert found["words"] == sum(len(text.split()) for text in TEXTS["en"])
@@ -28,7 +28,7 @@ def test_estimates_are_near_the_truth(tmp_path: Path, flush: bool) -> None:
 
 
 def test_a_language_without_texts_is_refused() -> None:
-    done = run("bench", "words", "--languages", "en,xx")
+    done = measure("words", "--languages", "en,xx")
     assert done.returncode != 0
     assert b"--languages xx: there are texts in en, de" in done.stderr
 

@@ -8,18 +8,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agent_tts.bench.parity import Logits
-from agent_tts.bench.parity_request import Request
 from agent_tts.model.acceleration import accelerate
 from agent_tts.model.codec import ENCODING, Codec
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame import CONTROL_CODES, Choose, FrameModel
-from agent_tts.model.sampling import Sampling
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel
 from agent_tts.model.weights import build, plan
+from tests.measure.parity_distance import Logits
+from tests.measure.parity_request import Request
 
 # Nothing that depends on what was drawn before.
-PLAIN = Sampling(temperature=0, predictor_temperature=0, repetition_penalty=1, min_frames=0)
+PLAIN = SamplingParams(temperature=0, predictor_temperature=0, repetition_penalty=1, min_frames=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Eager:
         prompt = request.prompt
         positions = len(prompt.prefix) + max(frames, len(prompt.text))
         state = self.model.init_state(1, positions)
-        self.model.join(state, 0, prompt, PLAIN, request.vector)
+        self.model.admit(state, 0, prompt, PLAIN, request.vector)
         for _ in range(frames):
             self.model.step(state, torch.ones_like(state.ended), choose)
 

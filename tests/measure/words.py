@@ -1,4 +1,7 @@
-"""How good estimated word times are, beside those of an engine that knows them: from its text and audio alone."""
+"""Measure how far estimated word times are off, against espeak's own. `python -m tests.measure.words --help`.
+
+The estimates see the text as it comes and the audio as it is made, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,16 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from agent_tts.bench import report
 from agent_tts.bench.statistics import percentiles
-from agent_tts.errors import SpeechError, from_code
+from agent_tts.cli.bench_options import Json, Outputs, command
+from agent_tts.cli.bench_target import run
+from agent_tts.cli.link import engine, own_settings
+from agent_tts.errors import SettingsError, SpeechError, from_code
 from agent_tts.events import SAMPLE_RATE, RequestAudio, RequestFinished, RequestFlushed, SpeechOptions
 from agent_tts.events import RequestWords as Aligned
 from agent_tts.speech.service import SpeechService
@@ -55,6 +64,14 @@ CUT_SHARE = 0.15  # of the 80 ms pieces, at random, are where a listener might i
 
 WAIT_S = 30.0  # for the speech of a text
 
+NAMES = {
+    "first_ms": "told with the text ms",
+    "settled_ms": "with the audio ms",
+    "known_ms": "afterwards ms",
+    "drift_ms": "last word ms",
+    "heard_words": "heard words",
+}
+
 
 @dataclass(slots=True)
 class Errors:
@@ -68,8 +85,7 @@ class Errors:
 
     def figures(self, language: str) -> dict[str, Any]:
         """The figures as they are reported: percentiles of what is off, whichever way."""
-        names = ("first_ms", "settled_ms", "known_ms", "drift_ms", "heard_words")
-        offs = {name: [abs(off) for off in getattr(self, name)] for name in names}
+        offs = {name: [abs(off) for off in getattr(self, name)] for name in NAMES}
         found = {name: percentiles(off, 50, 95) for name, off in offs.items()}
         return {"language": language, "words": len(self.first_ms), **found}
 
@@ -148,3 +164,35 @@ def _pieces(text: str) -> list[str]:
             pieces.append(text[start:end])
             start = end
     return pieces
+
+
+# ---------------------------------------------------------------- the command
+
+
+@command
+def main(
+    languages: Annotated[str, typer.Option(help="Codes with commas between them.")] = "en,de,fr,es,ru,hi",
+    flush: Annotated[bool, typer.Option("--flush", help="After each sentence, so that its end is known.")] = False,
+    json: Json = None,
+) -> None:
+    """Errors of estimated word times: as told with the text, as told before its audio, and once all audio is heard."""
+    chosen = languages.split(",")
+    if unknown := sorted(set(chosen) - TEXTS.keys()):
+        raise SettingsError(f"--languages {','.join(unknown)}: there are texts in {', '.join(TEXTS)}")
+    outputs = Outputs(json)
+
+    async def measured() -> list[dict[str, Any]]:
+        async with engine(own_settings({"engine": "espeak"})) as (service, _):
+            return [await measure(service, language, TEXTS[language], flush) for language in chosen]
+
+    runs = run(measured())
+    rows = [
+        (each["language"], each["words"], *(each[name][p] for name in NAMES for p in ("p50", "p95"))) for each in runs
+    ]
+    columns = (column for name in NAMES.values() for column in (f"{name} p50", "p95"))
+    report.table("words: how far off, against espeak's own times", ("language", "words", *columns), rows)
+    outputs.write("words", {"engine": "espeak", "flush": flush}, runs)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -264,7 +264,7 @@ async def chromium(*flags: str, path: str | None = None) -> AsyncIterator[DevToo
             yield devtools
     finally:
         async with asyncio.timeout(CLOSE_S):
-            while not _removed(profile):  # noqa: ASYNC110 - a folder has no event
+            while not _removed(profile):
                 await asyncio.sleep(POLL_S)
 
 
@@ -289,7 +289,7 @@ async def _process(program: str, profile: Path, flags: Sequence[str]) -> AsyncIt
     )
     try:
         async with asyncio.timeout(START_S):
-            while process.returncode is None and len(_port_file(profile)) < 2:  # noqa: ASYNC110 - nor have files
+            while process.returncode is None and len(_port_file(profile)) < 2:
                 await asyncio.sleep(POLL_S)
         if process.returncode is not None:
             raise Internal(f"Chromium ended with code {process.returncode} while starting")

@@ -1,4 +1,4 @@
-"""How quick an agent is, and what a call costs: callers that type, listen and interrupt, over WebRTC."""
+"""Measure an agent: callers type, listen and interrupt over WebRTC. `python -m tests.measure.agent --help`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ import functools
 import json
 import random
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
 
 import httpx
 import numpy as np
+import typer
 from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 from aiortc.mediastreams import AudioStreamTrack, MediaStreamError
 
-from agent_tts.bench.node import cpu_used
+from agent_tts.bench import report
+from agent_tts.bench.node import cpu_used, own_node
 from agent_tts.bench.statistics import percentiles
+from agent_tts.cli.bench_options import Json, NodeOptions, Outputs, command, counts
+from agent_tts.cli.bench_target import run
+from agent_tts.client.connection import http_url
 from agent_tts.errors import SpeechError
+from tests.measure.chat import running_chat
 
 CONNECT_S = 30.0
 ANSWER_S = 20.0  # for a turn to be heard
@@ -26,6 +33,8 @@ LISTEN_S = (0.8, 2.8)  # to an answer, before it is interrupted
 SILENT_S = 0.25  # without sound, and it has fallen silent
 LOUD = 300.0  # RMS of 20 ms, of 32 767
 PING_S = 1.0
+ESPEAK = NodeOptions()
+TIMES = ("interrupt_to_silence_ms", "first_word_to_audio_ms", "typed_to_heard_ms")
 
 
 async def converse(url: str, key: str | None, calls: int, turns: int, pids: dict[str, int]) -> dict[str, Any]:
@@ -115,7 +124,7 @@ class _Caller:
             typed_at, told = time.monotonic(), self._told
             self._send("send-text", {"content": "Tell me a story.", "options": {"run_immediately": True}})
             if turn:
-                while time.monotonic() - max(self._loud_at, typed_at) < SILENT_S:  # noqa: ASYNC110 - silence has no event
+                while time.monotonic() - max(self._loud_at, typed_at) < SILENT_S:
                     await asyncio.sleep(0.02)
                 self.silence_ms.append(1_000 * max(0.0, self._loud_at - typed_at))
             self._first_loud_at = None
@@ -175,3 +184,57 @@ class _Caller:
                     if self._first_loud_at is None:
                         self._first_loud_at = self._loud_at
                         self._changed.set()
+
+
+# ---------------------------------------------------------------- the command
+
+
+@command
+def main(
+    node: NodeOptions = ESPEAK,
+    calls: Annotated[str, typer.Option(help="Calls at once, one run for each number.")] = "1,4,8",
+    turns: Annotated[int, typer.Option(min=1, max=10_000, help="Answers that each caller interrupts.")] = 10,
+    json: Json = None,
+) -> None:
+    """Time until an interrupted agent is silent and until an answer is heard, and the CPU time of a call.
+
+    A node that is started has a language model of this program; a running one (--url) should use one that thinks for
+    half a second.
+    """
+    sizes, outputs = counts("--calls", calls), Outputs(json)
+
+    async def measure() -> list[dict[str, Any]]:
+        async with _agent(node, max(sizes)) as (url, pids):
+            return [await converse(url, node.key, size, turns, pids) for size in sizes]
+
+    runs = run(measure())
+    rows = [
+        (
+            *(each["calls"], each["answers"]),
+            *(value for name in TIMES for value in each[name].values()),
+            *each["cpu_percent_per_call"].values(),
+        )
+        for each in runs
+    ]
+    columns = (
+        *("calls", "answers", "interrupt to silence ms p50", "p95", "first word to audio ms p50", "p95"),
+        *("typed to heard ms p50", "p95", *(f"cpu % a call {name}" for name in runs[0]["cpu_percent_per_call"])),
+    )
+    report.table("agent: typed interruptions, heard by WebRTC peers (their jitter buffer holds 80 ms)", columns, rows)
+    outputs.write("agent", {"engine": node.engine, "url": node.url}, runs)
+
+
+@asynccontextmanager
+async def _agent(options: NodeOptions, calls: int) -> AsyncIterator[tuple[str, dict[str, int]]]:
+    """The URL of a node with an agent, and the pids of its processes if it was started here."""
+    if options.url is not None:
+        yield http_url(options.url), {}
+        return
+    async with running_chat() as chat:
+        settings = {"slots": 2 * calls, "agent__calls": calls, "agent__stt__kind": "none", "agent__llm__base_url": chat}
+        async with own_node("agent", **settings, **options.settings) as node:
+            yield node.url, node.pids
+
+
+if __name__ == "__main__":
+    typer.run(main)

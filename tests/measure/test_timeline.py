@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent_tts.bench.moments import Answer, Interruption, Note, answers, interruptions, spans
+from tests.measure.timeline import Answer, Interruption, Note, answers, interruptions, spans
 
 # A question, an answer with a pause in it, a voice into it that is noticed 300 ms later, and the next answer.
 QUESTION: list[Note] = [("user loud", 1_000), ("user quiet", 2_000)]

@@ -1,4 +1,4 @@
-"""Which row has which pages of a paged cache: the host's side, between steps."""
+"""Which row has which blocks of a paged cache: the host's side, between steps."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from agent_tts.model.layers import Cache
 from agent_tts.model.upload import Writes
 
 
-class Pages:
-    """Hands out the pages of a cache, and takes them back with the row.
+class BlockAllocator:
+    """Hands out the blocks of a cache, and takes them back with the row.
 
-    The device is told by `collect`: a step that is under way still reads the tables as they were.
+    The device is told by `collect`: a step that is under way still reads the block tables as they were.
     """
 
     def __init__(self, cache: Cache) -> None:
-        _, pages, self._size, _, _ = cache.keys.shape
-        self._table = cache.table
-        self._most = cache.sink
-        self._free = list(range(pages - 1, 0, -1))  # page 0 is nobody's
-        self._of_row: list[list[int]] = [[] for _ in range(len(cache.table))]
-        # Rows whose tables are not what the device knows.
+        _, blocks, self._size, _, _ = cache.keys.shape
+        self._table = cache.block_table
+        self._most = cache.padding_position
+        self._free = list(range(blocks - 1, 0, -1))  # block 0 is nobody's
+        self._of_row: list[list[int]] = [[] for _ in range(len(cache.block_table))]
+        # Rows whose block tables are not what the device knows.
         self._changed: set[int] = set()
 
     def ensure(self, row: int, positions: int) -> bool:
@@ -52,17 +52,17 @@ class Pages:
         self._changed.add(row)
 
     def positions(self, row: int, length: int) -> NDArray[np.int64]:
-        """The first positions of a row, counted through all pages: int64[length]."""
+        """The first positions of a row, counted through all blocks: int64[length]."""
         at = np.arange(length)
         return np.array(self._of_row[row], np.int64)[at // self._size] * self._size + at % self._size
 
     def collect(self, writes: Writes) -> None:
-        """What the device has to be told: who has what. Before a step writes to the pages."""
+        """What the device has to be told: who has what. Before a step writes to the blocks."""
         if not self._changed:
             return
         rows = np.fromiter(self._changed, np.int64)
-        table = np.zeros((len(rows), self._table.shape[1]), np.int64)
-        for entry, row in zip(table, rows, strict=True):
+        block_table = np.zeros((len(rows), self._table.shape[1]), np.int64)
+        for entry, row in zip(block_table, rows, strict=True):
             entry[: len(self._of_row[row])] = self._of_row[row]
         self._changed.clear()
-        writes.add(partial(self._table.index_copy_, 0), rows, table)
+        writes.add(partial(self._table.index_copy_, 0), rows, block_table)

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from agent_tts.bench.parity_request import Request
+from tests.measure.parity_request import Request
 
 NEVER = float("-inf")
 

@@ -1,4 +1,4 @@
-"""`bench agent`: real callers on a real agent."""
+"""Real callers on a real agent."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from agent_tts.bench.agent import converse
-from agent_tts.bench.chat import THINK_S, running_chat
 from agent_tts.errors import SpeechError
 from tests.agent.node import running_agent
+from tests.measure.agent import converse
+from tests.measure.chat import THINK_S, running_chat
 from tests.support import running_node
 
 
