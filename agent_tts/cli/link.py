@@ -14,7 +14,7 @@ from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
 from agent_tts.events import EngineInfo, SpeechOptions
-from agent_tts.ipc.engines import engine_processes
+from agent_tts.ipc.engine_process import engine_processes
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.library import VoiceLibrary
 

@@ -13,7 +13,7 @@ from agent_tts.cli.reporting import config_file, overrides
 from agent_tts.config.loading import load, to_yaml
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import chosen_engine
-from agent_tts.ipc.engines import engine_settings
+from agent_tts.ipc.engine_process import engine_settings
 
 if TYPE_CHECKING:
     from agent_tts.serve.app import Extension

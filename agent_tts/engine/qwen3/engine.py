@@ -26,7 +26,7 @@ from agent_tts.engine.qwen3.runaway import RunawayDetector
 from agent_tts.engine.qwen3.segment_feed import Segment
 from agent_tts.engine.qwen3.step_timer import StepTimer
 from agent_tts.engine.qwen3.voices import Qwen3Voices
-from agent_tts.engine.slots import Slots
+from agent_tts.engine.slots import SlotTable
 from agent_tts.errors import SpeechError, Unsupported
 from agent_tts.events import EngineInfo, Model
 from agent_tts.voices.library import VoiceLibrary
@@ -64,7 +64,7 @@ class Qwen3Engine:
             aliases=self._voices.aliases,
             models=tuple(Model(m.name, m.kind, str(m.folder), m.vector_size) for m in self._models),
         )
-        self._slots = Slots(slots, self._make)
+        self._slots = SlotTable(slots, self._make)
         # What the row of every slot has said, whichever model's row it is.
         self._runaway = RunawayDetector(slots, self._models[0].config.talker.num_code_groups)
         # Loads models on first use and makes clones ready, one after the other, while the others speak.
@@ -92,11 +92,11 @@ class Qwen3Engine:
                     model.release(one.slot)
         self._forget_loading()
         self._prefills_left = PREFILLS_PER_STEP
-        rows = self._slots.owners(run)
+        rows = self._slots.requests(run)
         for row in rows:
             if not row.goes_on():
                 outputs += self._slots.guard(row, partial(self._prepare, row))
-        for row in self._slots.owners([one.slot for one in inputs if isinstance(one, StartRequest)]):
+        for row in self._slots.requests([one.slot for one in inputs if isinstance(one, StartRequest)]):
             outputs += self._slots.guard(row, partial(self._prefill, row))  # ahead of its text
         computes = [model.update() for model in self._models]
         before, self._under_way = self._under_way, []
@@ -115,7 +115,7 @@ class Qwen3Engine:
             step, self._under_way = self._under_way, []
             outputs += self._hear(step)
         for row in rows:
-            if row.outlet is not None and self._slots.owns(row):
+            if row.outlet is not None and self._slots.has(row):
                 outputs += self._slots.guard(row, row.hand_out)
         if rows and not (outputs or self._under_way or any(computes)):
             _wait([row.loading for row in rows if row.loading])
@@ -189,7 +189,7 @@ class Qwen3Engine:
     def _forget_loading(self) -> None:
         """Drop what has been loaded, or has not begun, and whose rows have left or got it."""
         if self._loading:
-            awaited = {row.loading for row in self._slots.owners()}
+            awaited = {row.loading for row in self._slots.requests()}
             for key, loading in list(self._loading.items()):
                 if loading not in awaited and (loading.cancel() or loading.done()):
                     del self._loading[key]
@@ -204,7 +204,7 @@ class Qwen3Engine:
             heard = [
                 (index, row)
                 for index, (row, segment) in enumerate(frames.rows)
-                if row.is_of(segment) and self._slots.owns(row)
+                if row.is_of(segment) and self._slots.has(row)
             ]
             slots, tokens = [row.feed.slot for _, row in heard], [row.tokens for _, row in heard]
             index = [index for index, _ in heard]

@@ -17,7 +17,15 @@ from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.formats import check_format
 from agent_tts.protocol.validation import body_error
 from agent_tts.serve.dialects.audio_body import AudioBody
-from agent_tts.serve.dialects.deepgram import ENCODINGS, Query, check, described, model_uuid, raw_format, voice_of
+from agent_tts.serve.dialects.deepgram import (
+    ENCODINGS,
+    DeepgramQuery,
+    check,
+    described,
+    model_uuid,
+    raw_format,
+    voice_of,
+)
 from agent_tts.serve.routes.file_body import FileBody
 from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_body
 from agent_tts.serve.routes.speech_response import Body, SpeechResponse
@@ -33,7 +41,7 @@ MP3_RATE = 22_050
 OGG_RATE = 48_000
 
 
-class FileQuery(Query):
+class FileQuery(DeepgramQuery):
     """The query of a request. Ogg, FLAC and AAC have a rate of their own, which they tell."""
 
     container: str | None = None

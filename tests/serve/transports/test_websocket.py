@@ -198,7 +198,7 @@ async def test_messages_of_every_size_come_whole_and_in_order() -> None:
 
 
 async def test_this_process_holds_a_third_of_a_second_back_for_a_client_that_reads_nothing() -> None:
-    """Guards the marks of the buffer in `Writer` and the bound in `Connection._say`."""
+    """Guards the marks of the buffer in `Writer` and the bound in `Connection._send_all`."""
     async with running_node() as running, wire(running.ws_url, rcvbuf=4_096) as peer:
         await peer.until("session.created")
         peer.socket.transport.pause_reading()
