@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncGenerator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -76,24 +77,13 @@ class SpeechToText:
 
     async def _load(self) -> None:
         began = time.monotonic()
-        loop = asyncio.get_running_loop()
-        loaded: asyncio.Future[Any] = loop.create_future()
-
-        def settle(model: Any, error: Exception | None) -> None:
-            if not loaded.done():
-                loaded.set_exception(error) if error is not None else loaded.set_result(model)
-
-        def load() -> None:
-            model, error = None, None
-            try:
-                model = _loaded(self._settings)
-            except Exception as caught:  # noqa: BLE001 - on any failure, calls are typed
-                error = caught
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle, model, error)
-
+        loading: Future[Any] = Future()
+        loading.set_running_or_notify_cancel()
         # A daemon thread: a hanging download must not delay the node's exit.
-        threading.Thread(target=load, name="loading of Whisper", daemon=True).start()
+        threading.Thread(
+            target=_load_into, args=(loading, self._settings), name="loading of Whisper", daemon=True
+        ).start()
+        loaded = asyncio.wrap_future(loading)
         try:
             while not loaded.done():
                 await asyncio.wait([loaded], timeout=PROGRESS_S)
@@ -103,6 +93,8 @@ class SpeechToText:
             self._message = f"Whisper could not be loaded: {_reason(error, self._settings).rstrip('.')}. {TYPED}"
             logger.warning("agent: {}", self._message)
             return
+        finally:
+            loaded.cancel()
         logger.info("agent: Whisper {} is loaded after {:.1f} s", self._settings.model, time.monotonic() - began)
 
     def _tell_progress(self) -> None:
@@ -135,6 +127,13 @@ class ScriptedSTT(SegmentedSTTService):
 
     async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame, None]:
         yield TranscriptionFrame(self._words, "", time_now_iso8601(), None)
+
+
+def _load_into(loading: Future[Any], settings: AgentStt) -> None:
+    try:
+        loading.set_result(_loaded(settings))
+    except Exception as error:  # noqa: BLE001 - on any failure, calls are typed
+        loading.set_exception(error)
 
 
 def _loaded(settings: AgentStt) -> Any:
