@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
 import typer
@@ -28,9 +29,11 @@ from agent_tts.cli.options import (
     Url,
     engine_flags,
     server_flags,
+    with_speech_options,
 )
 from agent_tts.cli.reporting import reported
 from agent_tts.cli.voices import voices
+from agent_tts.events import SpeechOptions
 
 app = typer.Typer(
     name="agent-tts",
@@ -117,6 +120,7 @@ def agent(
 
 
 @app.command()
+@with_speech_options
 def say(
     text: Annotated[str, typer.Argument(help="What to say; - speaks stdin as it arrives.")],
     output: Annotated[
@@ -124,20 +128,7 @@ def say(
         typer.Option("--output", "-o", metavar="FILE", help="wav, mp3, flac, opus, ogg, aac, pcm; - is raw pcm_s16le."),
     ] = None,
     play: Annotated[bool, typer.Option("--play", help="Play it, besides -o too; the default without -o.")] = False,
-    voice: Annotated[str | None, typer.Option(help="See `agent-tts voices`.")] = None,
-    language: Annotated[str, typer.Option(help="A code (de, en-gb) or an English name; auto is the voice's.")] = "auto",
-    speed: Annotated[float, typer.Option(min=0.25, max=4.0, help="2 speaks twice as fast.")] = 1.0,
-    pitch: Annotated[float, typer.Option(min=0.5, max=2.0, help="1 is the voice's own.")] = 1.0,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, help="The same seed and text is the same audio.")
-    ] = None,
-    clean: Annotated[bool, typer.Option(help="Make markdown, links and emoji speakable.")] = True,
-    normalize: Annotated[bool, typer.Option(help="Say numbers, money and dates in words.")] = False,
-    breaks: Annotated[bool, typer.Option(help='Obey <break time="500ms"/> in the text.')] = False,
-    instructions: Annotated[str | None, typer.Option(help="How to speak; of a designed voice, who speaks.")] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, max=5.0, help="Of qwen3; 0 is greedy.")] = 0.9,
-    top_k: Annotated[int, typer.Option(min=0, max=100_000, help="Of qwen3; 0 keeps all.")] = 50,
-    top_p: Annotated[float, typer.Option(min=0.01, max=1.0, help="Of qwen3; 1 keeps all.")] = 1.0,
+    options: SpeechOptions = SpeechOptions(),  # noqa: B008
     url: Url = None,
     key: Key = None,
     engine: Engine = None,
@@ -153,22 +144,8 @@ def say(
 ) -> None:
     """Speak a text: on a running node (--url), or on an engine of its own."""
     from agent_tts.cli.say import say as speak
-    from agent_tts.events import Sampling, SpeechOptions
 
-    options = SpeechOptions(
-        voice,
-        language,
-        instructions,
-        seed,
-        speed,
-        pitch,
-        clean,
-        Sampling(temperature, top_k, top_p),
-        lead_ms=None,
-        model=model if url else None,
-        normalize=normalize,
-        breaks=breaks,
-    )
+    options = dataclasses.replace(options, lead_ms=None, model=model if url else None)
     flags = engine_flags(engine, [model] if model and not url else None, device, dtype)
     with reported():
         speak(

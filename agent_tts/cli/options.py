@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
+
+from agent_tts.events import Sampling, SpeechOptions, declared
+
+# Options of speech that are no options of a command: the model has another meaning there.
+NOT_ASKED = {"lead_ms", "model", "speaker_embedding"}
 
 Url = Annotated[
     str | None,
@@ -33,6 +39,31 @@ TlsKey = Annotated[str | None, typer.Option(metavar="FILE", help="Its key; defau
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
 LogFormat = Annotated[str | None, typer.Option(help="text or json.")]
 PrintConfig = Annotated[bool, typer.Option("--print-config", help="Show all settings, and leave.")]
+
+
+def with_speech_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option for each declared one of speech; it gets them together, as its parameter `options`."""
+    asked = {name: one for name, one in declared(SpeechOptions).items() if name not in NOT_ASKED}
+    sampled = declared(Sampling)
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if parameter.name != "options":
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+            continue
+        for name, (hint, option, default) in (asked | sampled).items():
+            least = option.gt if option.ge is None else option.ge
+            given = Annotated[hint, typer.Option(min=least, max=option.le, help=option.help)]  # type: ignore[valid-type]
+            parameters.append(inspect.Parameter(name, parameter.KEYWORD_ONLY, default=default, annotation=given))
+
+    def run(**values: Any) -> None:
+        sampling = Sampling(**{name: values.pop(name) for name in sampled})
+        options = SpeechOptions(**{name: values.pop(name) for name in asked}, sampling=sampling)
+        command(options=options, **values)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 def server_flags(
