@@ -6,7 +6,7 @@ leave the node.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 RETRY_MS = 500  # when to try again what is refused for now
 
@@ -120,6 +120,9 @@ class Unauthorized(SpeechError):
 
 class Draining(SpeechError):
     code, status = "draining", 503
+
+    def __init__(self, message: str = "the node is going away: use another one", **options: Any) -> None:
+        super().__init__(message, **options)
 
 
 def at_capacity(what: str, limit: int) -> AtCapacity:
