@@ -4,10 +4,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SECONDS ?= 30
 PYTHON2 ?= python2.7
+# Test processes: one more than there are cores, because some tests wait for processes of their own.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint configs/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-qwen agent test check fault fuzz atheris autobahn load soak slow bench clean
+.PHONY: help serve serve-qwen agent test check format fault fuzz atheris autobahn load soak slow bench clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,13 +24,17 @@ agent: $(VENV)/agent ## the same with somebody to talk to: recognition (Whisper,
 	$(BIN)/agent-tts agent $(ARGS)
 
 test: check ## everything that has to hold: checks, then all tests (ARGS="-k words" picks)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 check: $(VENV)/dev ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy pipelines
+
+format: $(VENV)/dev ## format the code and fix what ruff can fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
 
 fault: $(VENV)/dev ## the faults that a node must survive
 	$(BIN)/python -m pytest tests/fault $(ARGS)

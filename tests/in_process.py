@@ -48,7 +48,7 @@ class InProcessEngine:
     def _turn(self) -> None:
         self._next = None
         try:
-            new = self._loop.turn()
+            new = self._loop.step()
         except Exception as error:
             self.alive = False
             self.failed.set()

@@ -22,7 +22,7 @@ from agent_tts.model import codec as codec_module
 from agent_tts.model.acceleration import accelerate
 from agent_tts.model.codec import Codec
 from agent_tts.model.config import ModelConfig
-from agent_tts.model.frame import ENTRIES_BESIDE, FrameModel, PromptEntries
+from agent_tts.model.frame import PROMPT_ENTRIES, FrameModel, PromptEntries
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.talker import PromptPositions
@@ -146,7 +146,7 @@ def _parts(model: SpeechModel, state: SpeechState) -> dict[str, Callable[[], obj
     def whole(beside: PromptPositions | None = None) -> object:
         frame.position.copy_(position)
         frame.text_read.zero_()
-        return model.step(state, run, beside=beside)
+        return model.step(state, run, prompts=beside)
 
     def sample() -> object:
         draws = range(talker.num_code_groups)
@@ -159,7 +159,7 @@ def _parts(model: SpeechModel, state: SpeechState) -> dict[str, Callable[[], obj
         "sampling": sample,
         "codec": lambda: model.decode(state.codec, codes, run, None),
     }
-    if ops.talk_beside is not None:
+    if ops.talk_mixed is not None:
         entries = _prompts(frame, talker.num_code_groups)
         parts["with prompts"] = lambda: whole(model.frame.embed(entries))
     return {name: parts[name] for name in PARTS if name in parts}
@@ -167,9 +167,9 @@ def _parts(model: SpeechModel, state: SpeechState) -> dict[str, Callable[[], obj
 
 def _prompts(state: FrameState, codebooks: int) -> PromptEntries:
     """One prompt, where a row that speaks has its own: what it writes there does not matter, and costs the same."""
-    packed = torch.zeros(PromptEntries.size(ENTRIES_BESIDE, codebooks), dtype=torch.int64, device=state.ended.device)
-    entries = PromptEntries.of(packed, state.feedback[:1].expand(ENTRIES_BESIDE, -1))
-    entries.positions.copy_(torch.arange(ENTRIES_BESIDE))
+    packed = torch.zeros(PromptEntries.size(PROMPT_ENTRIES, codebooks), dtype=torch.int64, device=state.ended.device)
+    entries = PromptEntries.of(packed, state.feedback[:1].expand(PROMPT_ENTRIES, -1))
+    entries.positions.copy_(torch.arange(PROMPT_ENTRIES))
     return entries
 
 

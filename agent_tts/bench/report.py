@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def document(kind: str, node: dict[str, Any], runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def document(kind: str, node: Mapping[str, Any], runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Everything that is needed to measure the same again."""
     return {
         "bench": kind,

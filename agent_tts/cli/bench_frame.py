@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent_tts.bench import report
-from agent_tts.cli.bench_shared import counts
+from agent_tts.cli.bench_options import counts
 from agent_tts.errors import SettingsError
 
 

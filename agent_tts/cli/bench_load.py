@@ -11,8 +11,8 @@ from agent_tts.bench.load import GOOD, SESSIONS, Node, Outcome, expected_s, mixe
 from agent_tts.bench.promises import tell
 from agent_tts.bench.soak import Soak, soak
 from agent_tts.bench.storm import Storm
-from agent_tts.cli.bench_shared import Bar, run
-from agent_tts.cli.bench_target import Source, target
+from agent_tts.cli.bench_options import OwnNodeOptions
+from agent_tts.cli.bench_target import Bar, run, target
 from agent_tts.cli.reporting import complain
 from agent_tts.errors import SettingsError
 
@@ -26,7 +26,7 @@ TITLES = {
 }
 
 
-def run_load(source: Source, names: str, seconds: float, session: Mapping[str, Any], json: Path | None) -> None:
+def run_load(source: OwnNodeOptions, names: str, seconds: float, session: Mapping[str, Any], json: Path | None) -> None:
     """Put the loads that `names` lists on one node; a table each, and perhaps a file.
 
     Raises:
@@ -46,7 +46,7 @@ def run_load(source: Source, names: str, seconds: float, session: Mapping[str, A
     _run("load", source, {name: loads[name] for name in wanted}, session, json, expected_s(seconds) * len(wanted))
 
 
-def run_soak(source: Source, wanted: Soak, session: Mapping[str, Any], json: Path | None) -> None:
+def run_soak(source: OwnNodeOptions, wanted: Soak, session: Mapping[str, Any], json: Path | None) -> None:
     """Soak one node; see `run_load`."""
     loads = {"soak": lambda node: soak(node, wanted)}
     _run("soak", source, loads, session, json, expected_s(wanted.contexts / wanted.rate))
@@ -54,7 +54,7 @@ def run_soak(source: Source, wanted: Soak, session: Mapping[str, Any], json: Pat
 
 def _run(
     kind: str,
-    source: Source,
+    source: OwnNodeOptions,
     loads: Mapping[str, Callable[[Node], Awaitable[Outcome]]],
     session: Mapping[str, Any],
     json: Path | None,

@@ -10,9 +10,9 @@ from typing import Any
 from agent_tts import __version__
 from agent_tts.bench import report
 from agent_tts.bench.peers import PEERS, Peer, Task, figures_of, measure_node, measure_peer
-from agent_tts.cli.bench_runs import tell_memory
-from agent_tts.cli.bench_shared import Bar, Outputs, run
-from agent_tts.cli.bench_target import Checkpoint, Source, checkpoint, target
+from agent_tts.cli.bench_options import ModelOptions, Outputs
+from agent_tts.cli.bench_runs import print_memory
+from agent_tts.cli.bench_target import Bar, BenchCheckpoint, checkpoint, run, target
 from agent_tts.errors import SettingsError, SpeechError
 
 COLUMNS = ("engine", "first audio ms", "ms a frame", "audio s/s", "frames", "GPU MiB", "note")
@@ -32,7 +32,7 @@ def chosen(peers: str) -> list[Peer]:
     return [PEERS[name] for name in names]
 
 
-def run_peers(source: Source, peers: Sequence[Peer], task: Task, outputs: Outputs) -> None:
+def run_peers(source: ModelOptions, peers: Sequence[Peer], task: Task, outputs: Outputs) -> None:
     """Measure, print, and write down. A peer that is not there, or fails, is told and left out.
 
     Args:
@@ -42,7 +42,7 @@ def run_peers(source: Source, peers: Sequence[Peer], task: Task, outputs: Output
         SettingsError: the options make no sense here.
         SpeechError: our own node cannot be measured.
     """
-    if source.synthetic is None and source.model is None:
+    if not source.has_model:
         raise SettingsError("every engine needs the same checkpoint: --synthetic 1.7B or --model FOLDER")
     device, dtype = _where(task.device, task.dtype)
     with checkpoint(source) as made:
@@ -60,7 +60,7 @@ def run_peers(source: Source, peers: Sequence[Peer], task: Task, outputs: Output
             for one in runs
         ],
     )
-    tell_memory(info)
+    print_memory(info)
 
     def draw(picture: report.Plot) -> None:
         series = {name: [one[f"{key}_ms"] for one in runs] for name, key in _BARS.items()}
@@ -72,7 +72,7 @@ def run_peers(source: Source, peers: Sequence[Peer], task: Task, outputs: Output
 _BARS = {"first audio": "first_audio", "a frame": "frame"}
 
 
-def _told(task: Task, made: Checkpoint) -> Task:
+def _told(task: Task, made: BenchCheckpoint) -> Task:
     """With the voice that every engine is to speak with."""
     session = made.session({"voice": task.voice, "instructions": task.instructions})
     named = made.config.tts_model_type == "custom_voice"
@@ -104,11 +104,11 @@ def _where(device: str, dtype: str) -> tuple[str, str]:
 
 
 async def _measure(
-    source: Source, made: Checkpoint, peers: Sequence[Peer], task: Task
+    source: ModelOptions, made: BenchCheckpoint, peers: Sequence[Peer], task: Task
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What our node says of itself, and the figures of every engine that could be measured; ours first."""
     settings = {"qwen3__device": task.device, "qwen3__dtype": task.dtype, "limits__max_frames": task.frames}
-    ours = replace(source, synthetic=None, model=made.folder)
+    ours = replace(source, synthetic=None, type_=None, model=made.folder)
     session = {"voice": task.voice, "instructions": task.instructions, "lead_ms": None}
     with Bar(None) as bar:
         async with target(ours, session, **settings) as node:

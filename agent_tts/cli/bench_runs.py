@@ -11,8 +11,8 @@ from agent_tts.bench import report
 from agent_tts.bench.rtc import listen
 from agent_tts.bench.serve import REQUEST_S, Load, measure
 from agent_tts.bench.streams import Plan, hold, is_clean
-from agent_tts.cli.bench_shared import Bar, Outputs, counts, numbers, run
-from agent_tts.cli.bench_target import Source, target
+from agent_tts.cli.bench_options import NodeOptions, Outputs, counts, numbers
+from agent_tts.cli.bench_target import Bar, run, target
 from agent_tts.config.settings import Limits
 from agent_tts.errors import SettingsError
 
@@ -51,7 +51,7 @@ def loads_of(
 
 
 def run_serve(
-    source: Source, loads: Sequence[Load], settings: dict[str, object], clients: int | None, outputs: Outputs
+    source: NodeOptions, loads: Sequence[Load], settings: dict[str, object], clients: int | None, outputs: Outputs
 ) -> None:
     """`agent-tts bench serve`: each of the loads, on one node.
 
@@ -89,7 +89,7 @@ def run_serve(
         *("clients", "lag p99", "errors"),
     )
     report.table(title, columns, rows)
-    tell_memory(info)
+    print_memory(info)
 
     def draw(picture: report.Plot) -> None:
         picture.times(f"{info['engine']} engine", [(figures["load"], ttfa) for figures, ttfa in found if ttfa])
@@ -97,7 +97,7 @@ def run_serve(
     outputs.write("serve", info, [figures for figures, _ in found], draw)
 
 
-def run_streams(source: Source, streams: str, plan: Plan, clients: int | None, outputs: Outputs) -> None:
+def run_streams(source: NodeOptions, streams: str, plan: Plan, clients: int | None, outputs: Outputs) -> None:
     """`agent-tts bench streams`.
 
     Raises:
@@ -144,7 +144,7 @@ def run_streams(source: Source, streams: str, plan: Plan, clients: int | None, o
     report.table(title, columns, rows)
     clean = max((run["streams"] for run in runs if is_clean(run)), default=0)
     print(f"largest number without a gap: {clean}")
-    tell_memory(info)
+    print_memory(info)
 
     def draw(picture: report.Plot) -> None:
         series = {name: [run["cpu_percent"][name] for run in runs] for name in processes}
@@ -153,7 +153,7 @@ def run_streams(source: Source, streams: str, plan: Plan, clients: int | None, o
     outputs.write("streams", info, runs, draw)
 
 
-def run_rtc(source: Source, peers: str, seconds: float, voice: str | None, outputs: Outputs) -> None:
+def run_rtc(source: NodeOptions, peers: str, seconds: float, voice: str | None, outputs: Outputs) -> None:
     """`agent-tts bench rtc`.
 
     Raises:
@@ -195,7 +195,7 @@ def run_rtc(source: Source, peers: str, seconds: float, voice: str | None, outpu
     outputs.write("rtc", info, runs, draw)
 
 
-def tell_memory(info: dict[str, Any]) -> None:
+def print_memory(info: dict[str, Any]) -> None:
     """Print what was taken of each GPU that the node could use."""
     for number, gpu in enumerate(info.get("gpus", ())):
         used, total = gpu["memory_used_mib"], gpu["memory_total_mib"]

@@ -1,82 +1,48 @@
-"""The node that `agent-tts bench` measures: a running one, or one of our own, with a model that may be made up."""
+"""What `agent-tts bench` measures: a running node, or one that it starts, with a model that may be synthetic."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent_tts.bench.connection import dial
 from agent_tts.bench.environment import gpus
 from agent_tts.bench.node import own_node
-from agent_tts.cli.reporting import overrides
+from agent_tts.cli.bench_options import ModelOptions, NodeOptions
+from agent_tts.cli.reporting import TERMINATED
 from agent_tts.client.connection import http_url, stream_url
 from agent_tts.errors import SettingsError
 
 if TYPE_CHECKING:
     from agent_tts.model.config import ModelConfig, ModelType
 
-DEFAULT_TYPE = "custom_voice"
+TICK_S = 0.2  # between movements of the progress bar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Which node is to be measured."""
-
-    url: str | None  # a running one; None is one of our own
-    key: str | None
-    engine: str  # of our own
-    settings: Mapping[str, str] = field(default_factory=dict)  # of our own, by keys with dots
-    synthetic: str | None = None  # of our own: a size of checkpoint with random weights, to speak with
-    model_type: str = DEFAULT_TYPE  # of that checkpoint
-    model: Path | None = None  # of our own: a checkpoint folder, to speak with
-
-
-def own(
-    url: str | None,
-    engine: str,
-    assignments: list[str] | None,
-    synthetic: str | None,
-    model: Path | None = None,
-    model_type: str | None = None,
-) -> dict[str, Any]:
-    """What of a `Source` concerns a node of our own.
-
-    Raises:
-        SettingsError: an assignment without "=", or options that exclude each other.
-    """
-    if synthetic is not None and model is not None:
-        raise SettingsError("--synthetic 1.7B and --model FOLDER are two ways to have a model: choose one")
-    if url is not None and (synthetic is not None or model is not None):
-        raise SettingsError(
-            "--synthetic and --model are for a node of our own: leave them out with --url, AGENT_TTS_URL"
-        )
-    if model_type is not None and synthetic is None:
-        raise SettingsError("--type is of random weights: add --synthetic 1.7B")
-    return {
-        "engine": engine if synthetic is None and model is None else "qwen3",
-        "settings": overrides({}, assignments or []),
-        "synthetic": synthetic,
-        "model_type": model_type or DEFAULT_TYPE,
-        "model": model,
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """What a node of our own speaks with."""
+class BenchCheckpoint:
+    """The checkpoint of a node that was started here."""
 
     folder: Path
     config: ModelConfig
     settings: Mapping[str, str]  # of the node, keys with "__" for the dots
 
     def session(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """What is asked for, and where nothing is: a voice that only this type of checkpoint speaks."""
+        """The session that is asked for; without a voice in it, one that this type of checkpoint has."""
         from agent_tts.bench.voices import INSTRUCTIONS, XVECTOR
 
         usual: dict[str, dict[str, Any]] = {"base": {"voice": XVECTOR}, "voice_design": {"instructions": INSTRUCTIONS}}
@@ -91,48 +57,47 @@ class Target:
     url: str  # of its WebSocket
     http_url: str
     key: str | None
-    pids: dict[str, int]  # of its processes by name, where they are ours
+    pids: dict[str, int]  # its processes by name; empty for a running node
     session: dict[str, Any]  # that it has accepted: voice, lead_ms and the like
-    info: dict[str, Any]  # what it says of itself, and, once it has been measured, the GPUs that it ran on
+    info: dict[str, Any]  # what it tells of itself; after the measurement also the GPUs that it ran on
 
 
 @asynccontextmanager
-async def target(source: Source, session: Mapping[str, Any], **settings: object) -> AsyncIterator[Target]:
-    """The node at the source's url, or one of our own with these settings.
+async def target(options: ModelOptions, session: Mapping[str, Any], **settings: object) -> AsyncIterator[Target]:
+    """The running node that the options name, or a new one with these settings.
 
     Args:
-        session: what is to be asked of it; the node is asked before anything is measured.
+        session: fields of `session.update`; the node is asked for them before anything is measured.
 
     Raises:
-        SettingsError: the url names no node, or the checkpoint cannot be used.
-        SpeechError: it cannot be reached, does not come up, or refuses the session.
+        SettingsError: the url is malformed, or the checkpoint cannot be used.
+        SpeechError: the node cannot be reached, does not come up, or refuses the session.
     """
-    if source.url is not None:
-        address, asked = stream_url(source.url), dict(session)
-        info = await _info(address, source.key, asked)
-        yield Target(address, http_url(source.url), source.key, {}, asked, info)
+    url, key = (options.url, options.key) if isinstance(options, NodeOptions) else (None, None)
+    if url is not None:
+        address, asked = stream_url(url), dict(session)
+        yield Target(address, http_url(url), key, {}, asked, await _info(address, key, asked))
         return
-    settings = {"engine": source.engine} | settings
-    settings |= {name.replace(".", "__"): value for name, value in source.settings.items()}
-    with checkpoint(source) as model:
+    settings |= options.settings
+    with checkpoint(options) as model:
         async with own_node(**settings, **(model.settings if model else {})) as node:
             address, asked = stream_url(node.url), model.session(session) if model else dict(session)
-            info = {**await _info(address, source.key, asked), "settings": settings, "session": asked}
+            info = {**await _info(address, key, asked), "settings": settings, "session": asked}
             if model:
                 info["model_type"] = model.config.tts_model_type
-            yield Target(address, node.url, source.key, node.pids, asked, info)
+            yield Target(address, node.url, key, node.pids, asked, info)
             if present := await asyncio.to_thread(gpus):  # while its memory is still taken
                 info["gpus"] = present
 
 
 @contextmanager
-def checkpoint(source: Source) -> Iterator[Checkpoint | None]:
-    """What a node of our own speaks with, None if it needs nothing; what was made up is removed with the block.
+def checkpoint(options: ModelOptions) -> Iterator[BenchCheckpoint | None]:
+    """The checkpoint that the options ask for, None without one; a synthetic one is removed with the block.
 
     Raises:
-        SettingsError: there is no such size or type, or the folder holds no checkpoint.
+        SettingsError: an unknown size or type, or the folder holds no checkpoint.
     """
-    if source.synthetic is None and source.model is None:
+    if not options.has_model:
         yield None
         return
     try:
@@ -140,22 +105,27 @@ def checkpoint(source: Source) -> Iterator[Checkpoint | None]:
         from agent_tts.bench.voices import Clone, add_clones
         from agent_tts.model.config import ModelConfig
     except ImportError as error:
-        raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'") from error
+        raise missing_package(error) from error
     with ExitStack() as stack:
         made = Path(stack.enter_context(TemporaryDirectory(prefix="agent-tts-")))
-        if source.model is not None:
-            folder = source.model.absolute()
+        if options.model is not None:
+            folder = options.model.absolute()
             config = ModelConfig.read(folder)
         else:
-            assert source.synthetic is not None
-            folder = made / f"synthetic-{source.synthetic}"
-            print(f"writing a {source.synthetic} {source.model_type} checkpoint, random weights", file=sys.stderr)
-            config = write(folder, size=source.synthetic, model_type=cast("ModelType", source.model_type))
+            size, model_type = options.synthetic or "", options.type_ or "custom_voice"
+            folder = made / f"synthetic-{size}"
+            print(f"writing a {size} {model_type} checkpoint with random weights", file=sys.stderr)
+            config = write(folder, size=size, model_type=cast("ModelType", model_type))
         settings = {"qwen3__models": str(folder)}
         if config.tts_model_type == "base":
             add_clones(made / "voices", Clone.synthetic(config.talker.hidden_size, config.codec.codebook_size))
             settings["voices__folder"] = str(made / "voices")
-        yield Checkpoint(folder, config, settings)
+        yield BenchCheckpoint(folder, config, settings)
+
+
+def missing_package(error: ImportError) -> SettingsError:
+    """The error for a package that comes with agent-tts[qwen]."""
+    return SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'")
 
 
 async def _info(url: str, key: str | None, session: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,3 +135,60 @@ async def _info(url: str, key: str | None, session: Mapping[str, Any]) -> dict[s
     finally:
         await connection.close()
     return {name: greeting[name] for name in ("engine", "model", "limits")}
+
+
+# ---------------------------------------------------------------- running it
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in the event loop that nodes use. SIGTERM cancels it as Ctrl-C does, so that no node is left."""
+    from agent_tts.serve.run import event_loop_factory
+
+    async def until_terminated() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        with contextlib.suppress(NotImplementedError):  # Windows
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await main
+
+    try:
+        with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+            return runner.run(until_terminated())
+    except asyncio.CancelledError:
+        raise typer.Exit(TERMINATED) from None
+
+
+class Bar:
+    """A progress bar on stderr for runs of so many seconds in all; None for an unknown time."""
+
+    def __init__(self, seconds: float | None) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        # Refreshed by hand, so it has no thread.
+        console = Console(stderr=True)
+        self._progress = Progress(
+            *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
+        )
+        self._task = self._progress.add_task("", total=seconds)
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    async def during(self, name: str, measuring: Coroutine[Any, Any, T]) -> T:
+        """Await a run while the bar moves. Cancelling it cancels the run."""
+        self._progress.update(self._task, description=name)
+        mover = asyncio.create_task(self._move(), name="progress bar")
+        try:
+            return await measuring
+        finally:
+            mover.cancel()
+            await asyncio.gather(mover, return_exceptions=True)
+
+    async def _move(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._progress.update(self._task, advance=TICK_S)
+            self._progress.refresh()

@@ -22,6 +22,7 @@ from pydantic.fields import FieldInfo
 import agent_tts
 from agent_tts.config.settings import ENV_PREFIX, Section, Settings
 from agent_tts.errors import SettingsError
+from agent_tts.protocol.validation import Complaint
 
 # Variables of the commands that talk to a node, which are not settings.
 CLIENT_VARIABLES = frozenset({"AGENT_TTS_URL", "AGENT_TTS_KEY"})
@@ -248,9 +249,7 @@ def _by_last_name() -> dict[str, str]:
 def _complaints(error: ValidationError, strongest: Mapping[str, _Value]) -> Iterator[str]:
     """One line for each error. The values of secrets are never repeated."""
     for found in error.errors(include_url=False):
-        path = [str(part) for part in found["loc"]]
-        what = found["msg"].removeprefix("Value error, ")
-        what = what[0].lower() + what[1:]
+        path, _, what = Complaint.of(found)
         if not path:
             yield what
             continue

@@ -21,7 +21,7 @@ from agent_tts.config.settings import Settings, Tone
 from agent_tts.engine import faults
 from agent_tts.engine.base import DoneOutput, StartRequest, StepInput, StepOutput, to_pcm16
 from agent_tts.engine.faults import Fault
-from agent_tts.engine.slots import Mark, Slots, Track
+from agent_tts.engine.slots import Mark, SlotFeed, SlotTable
 from agent_tts.errors import UnknownVoice
 from agent_tts.events import SAMPLE_RATE, EngineInfo, SpeechOptions, Voice
 from agent_tts.text.feed import Break
@@ -37,7 +37,7 @@ QUIET, LOUD = 0.2, 0.5  # amplitudes of words lie in between
 
 
 class ToneEngine:
-    """Speaks every slot as soon as it is asked to: a frame costs some microseconds."""
+    """Speaks one frame in each slot of every step; a frame takes some microseconds."""
 
     def __init__(self, settings: Settings, slots: int) -> None:
         self.info = EngineInfo(
@@ -49,15 +49,15 @@ class ToneEngine:
             languages=LANGUAGES | {code: code for code in LANGUAGES.values()},
             aliases=ALIASES,
         )
-        self._slots = Slots(slots, lambda opened: _Owner(opened, settings.tone))
+        self._slots = SlotTable(slots, lambda opened: _ToneRequest(opened, settings.tone))
         self.sizes: tuple[int, ...] = ()
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
-        """See `Engine.step`. Raises what a scripted fault of the engine raises, and nothing else."""
+        """See `Engine.step`. Raises only scripted faults of the whole engine."""
         outputs = self._slots.apply(inputs)
-        for owner in self._slots.owners(run):
-            owner.strike_engine()
-            outputs += self._slots.guard(owner, owner.speak)
+        for request in self._slots.requests(run):
+            request.strike_engine()
+            outputs += self._slots.guard(request, request.speak)
         return outputs
 
     def under_way_s(self) -> None:
@@ -68,12 +68,12 @@ class ToneEngine:
         self._slots.clear()
 
 
-class _Owner:
-    """Who has a slot: the words that still have to sound, and how."""
+class _ToneRequest:
+    """A request in its slot: the words that are still to sound, and how."""
 
     def __init__(self, opened: StartRequest, settings: Tone) -> None:
         options = opened.options
-        self.track = Track(opened, "en" if options.language == "auto" else options.language)
+        self.feed = SlotFeed(opened, "en" if options.language == "auto" else options.language)
         # The scripted fault; None when there is none, or when none is allowed.
         self._fault = Fault.parse(options.instructions) if settings.scripted_faults else None
         # float32[SAMPLE_RATE]: one second of the sine, a whole number of periods.
@@ -89,40 +89,40 @@ class _Owner:
             self._fault.strike(faults.AT_OPEN)
 
     def strike_engine(self) -> None:
-        """Let a fault of the whole engine happen, when it is time."""
+        """Raise the scripted fault of the whole engine if it is due."""
         if (fault := self._fault) is None:
             return
         if fault.kind == faults.SLOW:
             time.sleep(fault.at / 1_000)
-        elif fault.at == self.track.frames:
+        elif fault.at == self.feed.frames:
             fault.strike(faults.OF_ENGINE)
 
     def speak(self) -> list[StepOutput]:
         """The next frame, or why there is none."""
-        track, fault = self.track, self._fault
+        feed, fault = self.feed, self._fault
         endless = False
-        if fault is not None and fault.at <= track.frames:
+        if fault is not None and fault.at <= feed.frames:
             fault.strike(faults.OF_SLOT)
             if fault.kind == faults.DONE_AT:
-                return [DoneOutput(track.slot, track.epoch)]
+                return [DoneOutput(feed.slot, feed.epoch)]
             endless = fault.kind == faults.NEVER_END
-        while not track.ready and (self._words or track.pending or endless):
+        while not feed.ready and (self._words or feed.pending or endless):
             if self._words:
-                track.write(self._sound(self._words.popleft()))
-            elif endless and (not track.pending or track.pending[0] is Mark.END):
+                feed.write(self._sound(self._words.popleft()))
+            elif endless and (not feed.pending or feed.pending[0] is Mark.END):
                 self._words.append("on-and-on")
-            elif isinstance(item := track.pending.popleft(), Mark):
-                track.mark(item)
+            elif isinstance(item := feed.pending.popleft(), Mark):
+                feed.mark(item)
             elif isinstance(item, Break):
-                track.rest(item)
+                feed.rest(item)
             else:
                 self._words += item.text.split()
-        return track.hand_out()
+        return feed.hand_out()
 
     def _sound(self, word: str) -> bytes:
         """The next word's part of the sine, rising from silence and falling back to it."""
         length = max(2 * RAMP, round(len(word) * self._char_samples))
-        first = self.track.samples % SAMPLE_RATE
+        first = self.feed.samples % SAMPLE_RATE
         samples: NDArray[np.float32] = self._sine.take(np.arange(first, first + length), mode="wrap")
         samples *= amplitude(self._seed, self._spoken, word)
         samples[:RAMP] *= RISE

@@ -152,7 +152,7 @@ def serve(loop: EngineLoop, inbox: Inbox, outbox: Outbox) -> None:
             if isinstance(command, Setup):
                 raise WireError("Setup came twice")
             loop.submit(command)
-        if new := loop.turn():
+        if new := loop.step():
             outbox.send(new)
     loop.close()
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agent_tts.model.config import FRAME_SAMPLES, SAMPLE_RATE, ModelConfig
-from agent_tts.model.entries import CheckpointError, Table
+from agent_tts.model.entries import CheckpointError, JsonObject
 from agent_tts.model.speaker import SpeakerEncoder
 from agent_tts.model.weights import build, plan
 
@@ -46,7 +46,7 @@ class CodecEncoder(nn.Module):
         return {name: name for name in self.state_dict()}
 
 
-class Encoder:
+class VoiceEncoder:
     """Makes voices of clips: 24 kHz, one channel, float32 within -1 and 1, at least 80 ms."""
 
     def __init__(self, speaker: SpeakerEncoder, codec: CodecEncoder | None, device: torch.device | str) -> None:
@@ -63,7 +63,7 @@ class Encoder:
         Raises:
             CheckpointError: the checkpoint is not `base`, or incomplete.
         """
-        config, codec = ModelConfig.read(folder), Table.load(folder, "speech_tokenizer/config.json")
+        config, codec = ModelConfig.read(folder), JsonObject.load(folder, "speech_tokenizer/config.json")
         if config.speaker_encoder is None:
             raise CheckpointError(
                 f"config.json: tts_model_type is {config.tts_model_type!r}; only 'base' checkpoints clone voices"
@@ -75,7 +75,7 @@ class Encoder:
         plans = [plan(speaker_encoder, folder / "model.safetensors", torch.float32, unused=("talker.",))]
         codec_encoder = None
         if not vector_only:
-            codec_encoder = build(CodecEncoder, codec.table("encoder_config").entries, config.codec.num_quantizers)
+            codec_encoder = build(CodecEncoder, codec.section("encoder_config").entries, config.codec.num_quantizers)
             codec_file = folder / "speech_tokenizer/model.safetensors"
             plans.append(plan(codec_encoder, codec_file, torch.float32, unused=("decoder.",)))
         for part in plans:

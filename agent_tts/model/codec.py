@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from agent_tts.model.codec_layers import (
-    Attention,
     CausalConv,
     Codebook,
+    CodecAttention,
     DecoderBlock,
     History,
     LayerScale,
@@ -63,14 +63,16 @@ class SplitQuantizer(nn.Module):
         return out
 
 
-class TransformerLayer(nn.Module):
+class CodecTransformerLayer(nn.Module):
     """[B, T, C] -> [B, T, C]."""
 
     def __init__(self, layer: int, config: CodecConfig) -> None:
         super().__init__()
         channels, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm = RMSNorm(channels, eps)
-        self.self_attn = Attention(layer, channels, config.num_attention_heads, config.head_dim, config.attention_bias)
+        self.self_attn = CodecAttention(
+            layer, channels, config.num_attention_heads, config.head_dim, config.attention_bias
+        )
         self.self_attn_layer_scale = LayerScale(channels)
         self.post_attention_layernorm = RMSNorm(channels, eps)
         self.mlp = MLP(config)
@@ -82,14 +84,14 @@ class TransformerLayer(nn.Module):
         return out
 
 
-class Transformer(nn.Module):
+class CodecTransformer(nn.Module):
     """[B, T, latent] -> [B, T, latent]."""
 
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()
         self.rope = Rope(config.head_dim, config.rope_theta)
         self.input_proj = nn.Linear(config.latent_dim, config.hidden_size)
-        self.layers = nn.ModuleList([TransformerLayer(layer, config) for layer in range(config.num_hidden_layers)])
+        self.layers = nn.ModuleList([CodecTransformerLayer(layer, config) for layer in range(config.num_hidden_layers)])
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.output_proj = nn.Linear(config.hidden_size, config.latent_dim)
 
@@ -110,7 +112,7 @@ class Codec(nn.Module):
         self.config = config
         self.quantizer = SplitQuantizer(config)
         self.pre_conv = CausalConv(config.codebook_dim, config.latent_dim, 3, rate=1)
-        self.pre_transformer = Transformer(config)
+        self.pre_transformer = CodecTransformer(config)
         latent = config.latent_dim
         # Steps a frame before and after each upsampling.
         *latent_rates, rate = accumulate(config.upsampling_ratios, mul, initial=1)

@@ -15,7 +15,7 @@ import triton
 from torch import Tensor
 
 from agent_tts.model import codec_kernels as kernels
-from agent_tts.model.codec import Codec, Quantizer, TransformerLayer
+from agent_tts.model.codec import Codec, CodecTransformerLayer, Quantizer
 from agent_tts.model.codec_layers import (
     CausalConv,
     CausalUpsample,
@@ -25,78 +25,78 @@ from agent_tts.model.codec_layers import (
     ResidualUnit,
     Upsampling,
 )
-from agent_tts.model.codec_packed import Conv, Snake, Streams, Unit
+from agent_tts.model.codec_packed import PackedConv, PackedSnake, PackedUnit, Streams
 from agent_tts.model.codec_state import CodecState
 from agent_tts.model.kernels.launch import launch
 
 
-class Layer(NamedTuple):
+class PackedLayer(NamedTuple):
     """A transformer layer."""
 
-    qkv: Conv
-    out: Conv
-    gate: Conv
-    down: Conv
+    qkv: PackedConv
+    out: PackedConv
+    gate: PackedConv
+    down: PackedConv
 
     @classmethod
-    def of(cls, layer: TransformerLayer) -> Layer:
+    def of(cls, layer: CodecTransformerLayer) -> PackedLayer:
         attention, mlp = layer.self_attn, layer.mlp
         return cls(
-            Conv.of_linear(attention.q_proj, attention.k_proj, attention.v_proj, norm=layer.input_layernorm),
-            Conv.of_linear(attention.o_proj, scale=layer.self_attn_layer_scale.scale),
-            Conv.of_linear(mlp.gate_proj, mlp.up_proj, norm=layer.post_attention_layernorm, gated=True),
-            Conv.of_linear(mlp.down_proj, scale=layer.mlp_layer_scale.scale),
+            PackedConv.of_linear(attention.q_proj, attention.k_proj, attention.v_proj, norm=layer.input_layernorm),
+            PackedConv.of_linear(attention.o_proj, scale=layer.self_attn_layer_scale.scale),
+            PackedConv.of_linear(mlp.gate_proj, mlp.up_proj, norm=layer.post_attention_layernorm, gated=True),
+            PackedConv.of_linear(mlp.down_proj, scale=layer.mlp_layer_scale.scale),
         )
 
 
-class Stretch(NamedTuple):
+class PackedUpsampling(NamedTuple):
     """A doubling of the rate, and the ConvNeXt block after it."""
 
-    upsample: Conv
+    upsample: PackedConv
     history: int
     rate: int
     depthwise: tuple[Tensor, Tensor]  # weight [taps, C] and bias
     norm: tuple[Tensor, Tensor]
     eps: float
-    expand: Conv
-    reduce: Conv
+    expand: PackedConv
+    reduce: PackedConv
 
     @classmethod
-    def of(cls, upsampling: Upsampling) -> Stretch:
+    def of(cls, upsampling: Upsampling) -> PackedUpsampling:
         upsample, block = upsampling
         assert isinstance(upsample, CausalUpsample)
         assert isinstance(block, ConvNeXtBlock)
         conv, rate = block.dwconv, block.dwconv.history.rate
         return cls(
-            Conv.of_upsample(upsample),
+            PackedConv.of_upsample(upsample),
             conv.history.index,
             rate,
             (conv.conv.weight[:, 0].t().contiguous(), cast(Tensor, conv.conv.bias)),
             (block.norm.weight, block.norm.bias),
             block.norm.eps,
-            Conv.of_linear(block.pwconv1, rate=rate, gelu=True),
-            Conv.of_linear(block.pwconv2, rate=rate, scale=block.gamma),
+            PackedConv.of_linear(block.pwconv1, rate=rate, gelu=True),
+            PackedConv.of_linear(block.pwconv2, rate=rate, scale=block.gamma),
         )
 
 
-class Block(NamedTuple):
+class PackedBlock(NamedTuple):
     """A decoder block, but for the activation that it begins with."""
 
     history: int
-    upsample: Conv
-    after: Snake  # the first unit's, for each step of the upsampling's output
-    units: list[Unit]
+    upsample: PackedConv
+    after: PackedSnake  # the first unit's, for each step of the upsampling's output
+    units: list[PackedUnit]
 
     @classmethod
-    def of(cls, block: DecoderBlock) -> Block:
+    def of(cls, block: DecoderBlock) -> PackedBlock:
         _, upsample, first, *others = block.block
         assert isinstance(upsample, CausalUpsample)
         assert isinstance(first, ResidualUnit)
         return cls(
             upsample.history.index,
-            Conv.of_upsample(upsample),
-            Snake.of(first.act1, upsample.stride),
-            [Unit.of(cast(ResidualUnit, unit)) for unit in (first, *others)],
+            PackedConv.of_upsample(upsample),
+            PackedSnake.of(first.act1, upsample.stride),
+            [PackedUnit.of(cast(ResidualUnit, unit)) for unit in (first, *others)],
         )
 
 
@@ -112,20 +112,20 @@ class FastCodec:
         self._config = config
         self._table = _projected_codebooks(codec)
         self._start = codec.pre_conv.history.index
-        self._pre_conv = Conv.of(codec.pre_conv)
-        self._enter = Conv.of_linear(transformer.input_proj)
-        self._layers = [Layer.of(cast(TransformerLayer, layer)) for layer in transformer.layers]
-        self._leave = Conv.of_linear(transformer.output_proj, norm=transformer.norm)
+        self._pre_conv = PackedConv.of(codec.pre_conv)
+        self._enter = PackedConv.of_linear(transformer.input_proj)
+        self._layers = [PackedLayer.of(cast(CodecTransformerLayer, layer)) for layer in transformer.layers]
+        self._leave = PackedConv.of_linear(transformer.output_proj, norm=transformer.norm)
         steps = torch.arange(0, config.head_dim, 2, device=self._table.device, dtype=torch.float32)
         self._frequencies = 1.0 / config.rope_theta ** (steps / config.head_dim)
-        self._stretches = [Stretch.of(cast(Upsampling, upsampling)) for upsampling in codec.upsample]
+        self._stretches = [PackedUpsampling.of(cast(Upsampling, upsampling)) for upsampling in codec.upsample]
         self._first_history = first.history.index
-        self._first = Conv.of(first)
-        self._blocks = [Block.of(cast(DecoderBlock, block)) for block in blocks]
+        self._first = PackedConv.of(first)
+        self._blocks = [PackedBlock.of(cast(DecoderBlock, block)) for block in blocks]
         # What a block's last unit, or the first convolution, is followed by.
-        self._next = [Snake.of(cast(DecoderBlock, block).block[0]) for block in blocks] + [Snake.of(snake)]
+        self._next = [PackedSnake.of(cast(DecoderBlock, block).block[0]) for block in blocks] + [PackedSnake.of(snake)]
         self._last_history = last.history.index
-        self._last = Conv.of(last)
+        self._last = PackedConv.of(last)
 
     @torch.inference_mode()
     def step(self, state: CodecState, codes: Tensor, run: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -178,7 +178,7 @@ class FastCodec:
 
     @staticmethod
     def _block(
-        block: Block, x: Tensor, streams: Streams, rings: tuple[Tensor, ...], ring: Tensor, snake: Snake
+        block: PackedBlock, x: Tensor, streams: Streams, rings: tuple[Tensor, ...], ring: Tensor, snake: PackedSnake
     ) -> None:
         """A decoder block on its activated input, into `ring` after `snake`."""
         raw = block.upsample(x, streams, ring=rings[block.units[0].history], snake=block.after)
@@ -202,7 +202,9 @@ class FastCodec:
         return out
 
 
-def _stretch(stretch: Stretch, x: Tensor, streams: Streams, rings: tuple[Tensor, ...], ring: Tensor | None) -> Tensor:
+def _stretch(
+    stretch: PackedUpsampling, x: Tensor, streams: Streams, rings: tuple[Tensor, ...], ring: Tensor | None
+) -> Tensor:
     """[rows, T, C] -> [rows, T * ratio, C], into `ring` if one is given."""
     entry, channels = rings[stretch.history], x.shape[2]
     x = stretch.upsample(x, streams, ring=entry).view(len(x), stretch.rate, channels)

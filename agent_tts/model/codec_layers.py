@@ -173,7 +173,7 @@ class LayerScale(nn.Module):
         return self.scale * x
 
 
-class Attention(nn.Module):
+class CodecAttention(nn.Module):
     """[B, T, C] -> [B, T, C]: as many key as query heads, no norm on either."""
 
     def __init__(self, layer: int, channels: int, heads: int, head_dim: int, bias: bool) -> None:

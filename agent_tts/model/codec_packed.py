@@ -15,7 +15,7 @@ from agent_tts.model.kernels.launch import launch
 from agent_tts.model.layers import RMSNorm
 
 
-class Tile(NamedTuple):
+class ConvTile(NamedTuple):
     """What one program of a matrix product computes, and how."""
 
     m: int
@@ -29,41 +29,41 @@ class Tile(NamedTuple):
 FUSED_STEPS, FUSED_CHANNELS = 8192, 128
 
 
-def conv_tile(m: int, n: int, channels: int) -> Tile:
+def conv_tile(m: int, n: int, channels: int) -> ConvTile:
     """The tile for [m, taps * channels] x [taps * channels, n], as measured on an H200."""
     if m * n < 1 << 17:
-        tile = Tile(16, 32, 128, 4, 5)
+        tile = ConvTile(16, 32, 128, 4, 5)
     elif m * n < 1 << 19 and not (n >= 2048 and channels <= 512):  # wide and shallow
-        tile = Tile(64, 32, 128, 4, 4)
+        tile = ConvTile(64, 32, 128, 4, 4)
     elif m * n < 1 << 20:
-        tile = Tile(64, 64, 64, 4, 5)
+        tile = ConvTile(64, 64, 64, 4, 5)
     elif m * n < 1 << 21:
-        tile = Tile(64, 256, 64, 8, 4)
+        tile = ConvTile(64, 256, 64, 8, 4)
     elif n >= 512:
-        tile = Tile(128, 256, 64, 8, 4)
+        tile = ConvTile(128, 256, 64, 8, 4)
     elif n % 128 == 0:
-        tile = Tile(256, 128, 64, 8, 3)
+        tile = ConvTile(256, 128, 64, 8, 3)
     else:
-        tile = Tile(128, 64, 64, 4, 4)
+        tile = ConvTile(128, 64, 64, 4, 4)
     # A step of the sum has channels of one tap alone.
     return tile._replace(n=min(tile.n, triton.next_power_of_2(n)), k=min(tile.k, channels & -channels))
 
 
-def fused_tile(m: int, channels: int) -> Tile | None:
+def fused_tile(m: int, channels: int) -> ConvTile | None:
     """The tile for both convolutions of a residual unit in one kernel, where that pays: it has all channels."""
     if m < FUSED_STEPS or channels > FUSED_CHANNELS:
         return None
-    return Tile(64, triton.next_power_of_2(channels), min(64, channels & -channels), 4, 4)
+    return ConvTile(64, triton.next_power_of_2(channels), min(64, channels & -channels), 4, 4)
 
 
-class Snake(NamedTuple):
+class PackedSnake(NamedTuple):
     """SnakeBeta as factor and reciprocal height, float32, for each column of a product."""
 
     alpha: Tensor
     beta: Tensor
 
     @classmethod
-    def of(cls, snake: nn.Module, repeat: int = 1) -> Snake:
+    def of(cls, snake: nn.Module, repeat: int = 1) -> PackedSnake:
         assert isinstance(snake, SnakeBeta)
         alpha, beta = snake.alpha.float().exp(), snake.beta.float().exp()
         return cls(alpha.repeat(repeat), (1.0 / (beta + 1e-9)).repeat(repeat))
@@ -81,7 +81,7 @@ class Streams(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Conv:
+class PackedConv:
     """A causal convolution or linear layer, packed: `rate` steps a frame of `channels`."""
 
     weight: Tensor  # [taps * channels, N], twice as wide if gated
@@ -101,10 +101,10 @@ class Conv:
         *,
         residual: Tensor | None = None,
         ring: Tensor | None = None,
-        snake: Snake | None = None,
+        snake: PackedSnake | None = None,
         raw: bool = True,
-        pointwise: tuple[Snake, Conv] | None = None,
-        tile: Tile | None = None,
+        pointwise: tuple[PackedSnake, PackedConv] | None = None,
+        tile: ConvTile | None = None,
     ) -> Tensor:
         """x, a ring or the frame alone -> [rows, rate, N] if `raw`, and the same after `snake` into `ring`.
 
@@ -151,13 +151,13 @@ class Conv:
         return cast(Tensor, out)
 
     @classmethod
-    def of(cls, conv: CausalConv) -> Conv:
+    def of(cls, conv: CausalConv) -> PackedConv:
         outputs, _, taps = conv.conv.weight.shape
         weight = conv.conv.weight.permute(2, 1, 0).reshape(-1, outputs).contiguous()
         return cls(weight, conv.conv.bias, conv.history.rate, taps, conv.conv.dilation[0])
 
     @classmethod
-    def of_upsample(cls, upsample: CausalUpsample) -> Conv:
+    def of_upsample(cls, upsample: CausalUpsample) -> PackedConv:
         """An input reaches the `stride` outputs of its own step by the first taps, and those of later steps."""
         inputs, outputs, kernel = upsample.conv.weight.shape
         stride = upsample.stride
@@ -176,7 +176,7 @@ class Conv:
         scale: Tensor | None = None,
         gelu: bool = False,
         gated: bool = False,
-    ) -> Conv:
+    ) -> PackedConv:
         """Layers of one input side by side, after a norm if there is one."""
         weight = torch.cat([linear.weight for linear in linears]).t()
         if norm is not None:
@@ -187,29 +187,29 @@ class Conv:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unit:
+class PackedUnit:
     """A residual unit whose input, activated, is in a ring of its own."""
 
     history: int  # that ring
-    before: Snake
-    first: Conv
-    between: Snake
-    second: Conv
+    before: PackedSnake
+    first: PackedConv
+    between: PackedSnake
+    second: PackedConv
 
     @classmethod
-    def of(cls, unit: ResidualUnit) -> Unit:
+    def of(cls, unit: ResidualUnit) -> PackedUnit:
         return cls(
             unit.conv1.history.index,
-            Snake.of(unit.act1),
-            Conv.of(unit.conv1),
-            Snake.of(unit.act2),
-            Conv.of(unit.conv2),
+            PackedSnake.of(unit.act1),
+            PackedConv.of(unit.conv1),
+            PackedSnake.of(unit.act2),
+            PackedConv.of(unit.conv2),
         )
 
     def __call__(
-        self, x: Tensor, streams: Streams, residual: Tensor, ring: Tensor, snake: Snake, raw: bool = True
+        self, x: Tensor, streams: Streams, residual: Tensor, ring: Tensor, snake: PackedSnake, raw: bool = True
     ) -> Tensor:
-        """As a `Conv`; the residual is the unit's input before activation."""
+        """As a `PackedConv`; the residual is the unit's input before activation."""
         tile = fused_tile(residual.numel() // len(self.second.weight), len(self.second.weight))
         if tile:
             return self.first(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from agent_tts.model.entries import CheckpointError, Table
+from agent_tts.model.entries import CheckpointError, JsonObject
 
 MODEL_TYPE = "qwen3_tts"
 TOKENIZER_TYPE = "qwen3_tts_tokenizer_12hz"
@@ -146,20 +146,20 @@ class ModelConfig:
         Raises:
             CheckpointError: a file or an entry is missing, mistyped, or asks for what is not supported.
         """
-        top = Table.load(folder, "config.json")
-        tokenizer = Table.load(folder, "speech_tokenizer/config.json")
+        top = JsonObject.load(folder, "config.json")
+        tokenizer = JsonObject.load(folder, "speech_tokenizer/config.json")
         _refuse_25_hz(top, tokenizer)
         top.require("model_type", MODEL_TYPE)
-        talker, decoder = top.table("talker_config"), tokenizer.table("decoder_config")
-        predictor = talker.table("code_predictor_config")
+        talker, decoder = top.section("talker_config"), tokenizer.section("decoder_config")
+        predictor = talker.section("code_predictor_config")
         _require_supported(tokenizer, talker, predictor, decoder)
         clones = top.entries.get("tts_model_type") == "base"
         config = top.typed(
             cls,
             talker=talker.typed(TalkerConfig, code_predictor=predictor.typed(PredictorConfig)),
             codec=decoder.typed(CodecConfig),
-            speaker_encoder=_speaker_encoder(top.table("speaker_encoder_config")) if clones else None,
-            generation=Table.load(folder, "generation_config.json").typed(GenerationConfig),
+            speaker_encoder=_speaker_encoder(top.section("speaker_encoder_config")) if clones else None,
+            generation=JsonObject.load(folder, "generation_config.json").typed(GenerationConfig),
         )
         config._check()
         return config
@@ -215,30 +215,30 @@ class ModelConfig:
                 raise CheckpointError(f"config.json: {complaint}")
 
 
-def _speaker_encoder(table: Table) -> SpeakerConfig:
-    table.require("sample_rate", SAMPLE_RATE, default=SAMPLE_RATE)
-    return table.typed(SpeakerConfig)
+def _speaker_encoder(section: JsonObject) -> SpeakerConfig:
+    section.require("sample_rate", SAMPLE_RATE, default=SAMPLE_RATE)
+    return section.typed(SpeakerConfig)
 
 
-def _refuse_25_hz(top: Table, tokenizer: Table) -> None:
-    for table, entry in ((top, "tokenizer_type"), (tokenizer, "model_type")):
-        if "25hz" in str(table.entries.get(entry)):
+def _refuse_25_hz(top: JsonObject, tokenizer: JsonObject) -> None:
+    for section, entry in ((top, "tokenizer_type"), (tokenizer, "model_type")):
+        if "25hz" in str(section.entries.get(entry)):
             raise CheckpointError(
-                f"{table.where}: {entry} is {table.entries[entry]!r}: a 25 Hz checkpoint; "
+                f"{section.where}: {entry} is {section.entries[entry]!r}: a 25 Hz checkpoint; "
                 "only 12.5 Hz checkpoints (Qwen3-TTS-12Hz-...) are supported"
             )
 
 
-def _require_supported(tokenizer: Table, talker: Table, predictor: Table, decoder: Table) -> None:
+def _require_supported(tokenizer: JsonObject, talker: JsonObject, predictor: JsonObject, decoder: JsonObject) -> None:
     tokenizer.require("model_type", TOKENIZER_TYPE)
     tokenizer.require("output_sample_rate", SAMPLE_RATE)
     tokenizer.require("decode_upsample_rate", FRAME_SAMPLES)
-    for table in (talker, predictor):
-        table.require("attention_bias", False, default=False)
-        table.require("use_sliding_window", False, default=False)
-    for table in (talker, predictor, decoder):
-        table.require("hidden_act", "silu", default="silu")
-        scaling = table.entries.get("rope_scaling") or {}
+    for section in (talker, predictor):
+        section.require("attention_bias", False, default=False)
+        section.require("use_sliding_window", False, default=False)
+    for section in (talker, predictor, decoder):
+        section.require("hidden_act", "silu", default="silu")
+        scaling = section.entries.get("rope_scaling") or {}
         kind = scaling.get("rope_type", scaling.get("type", "default")) if isinstance(scaling, dict) else scaling
         if kind != "default":
-            raise CheckpointError(f"{table.where}: rope_scaling of type {kind!r} is not supported; only 'default' is")
+            raise CheckpointError(f"{section.where}: rope_scaling of type {kind!r} is not supported; only 'default' is")

@@ -19,7 +19,7 @@ class CheckpointError(SettingsError):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class JsonObject:
     """A JSON object, and where it stands for the error messages."""
 
     entries: dict[str, Any]
@@ -38,13 +38,13 @@ class Table:
             raise CheckpointError(f"{name}: has to be an object")
         return cls(entries, name)
 
-    def table(self, entry: str) -> Table:
+    def section(self, entry: str) -> JsonObject:
         """The object that an entry holds."""
         inner = self.entries.get(entry)
         where = f"{self.where}: {entry}"
         if not isinstance(inner, dict):
             raise CheckpointError(f"{where}: has to be an object")
-        return Table(inner, where)
+        return JsonObject(inner, where)
 
     def require(self, entry: str, value: object, *, default: object = None) -> None:
         """Refuses any other value of an entry; `default` is what leaving it out means."""

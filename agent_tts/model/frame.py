@@ -1,7 +1,7 @@
 """One 80 ms frame for every row: the next token of text and the last frame go in, sixteen codes come out.
 
-A row is a request. Rows join, pause, leave and are reused while the others go on: all of it is masks over tensors of a
-fixed shape, and a step asks the host nothing, so it can be captured once and replayed.
+A row is a request. Rows are admitted, paused, released and reused while the others go on: all of it is masks over
+tensors of a fixed shape. A step needs nothing of the host, so it can be captured once and replayed.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from agent_tts.model.config import ModelConfig
-from agent_tts.model.frame_state import COUNTS, FLAGS, WISHES, FrameState
-from agent_tts.model.layers import PAGE_POSITIONS, Cache
+from agent_tts.model.frame_state import COUNTS, FLAGS, SAMPLING_PARAMS, FrameState
+from agent_tts.model.layers import BLOCK_SIZE, Cache
 from agent_tts.model.predictor import Draw, Predictor, PredictorState
 from agent_tts.model.prompt import VECTOR, Prompt
 from agent_tts.model.row_changes import Prefix, RowChanges
-from agent_tts.model.sampling import Sampling, Warp, draw, forbid, penalise
+from agent_tts.model.sampling import SamplingParams, Warp, draw, forbid, penalise
 from agent_tts.model.talker import PromptPositions, Talker
 from agent_tts.model.upload import Writes, staged
 
 # What chooses a code of every row: (logits [B, V], codebook from 0) -> int64[B].
 Choose = Callable[[Tensor, int], Tensor]
 
-ENTRIES_BESIDE = 128  # of prompts, in a step of fused kernels: `bench frame` tells what they cost beside a frame
+PROMPT_ENTRIES = 128  # of prompts, in a step of fused kernels: `bench frame` tells what they cost beside a frame
 
 CONTROL_CODES = 1024  # the end of the talker's vocabulary: no speech, so never drawn, except for the end of speech
 
@@ -38,9 +38,9 @@ class StepOps:
     """The parts of a step that there are two of: the modules, and fused kernels (`fused.fuse`)."""
 
     talk: Callable[[Tensor, Tensor, Cache, Tensor | None], Tensor]  # as Talker.step; its input may be overwritten
-    prefill: Callable[[PromptPositions, Cache, int | None], None]  # as Talker.prefill; of any rows, with `talk_beside`
+    prefill: Callable[[PromptPositions, Cache, int | None], None]  # as Talker.prefill; of any rows, with `talk_mixed`
     # As `talk`, with prompts of other rows in the same products; None where every prompt is computed alone.
-    talk_beside: Callable[[Tensor, Tensor, Cache, Tensor | None, PromptPositions], Tensor] | None
+    talk_mixed: Callable[[Tensor, Tensor, Cache, Tensor | None, PromptPositions], Tensor] | None
     complete: Callable[[PredictorState, Tensor, Tensor, Draw], tuple[Tensor, Tensor]]  # as Predictor.forward
     draw: Callable[[Tensor, Warp, Tensor, Tensor, int], Tensor]  # as sampling.draw
 
@@ -50,7 +50,7 @@ class PromptEntries:
     """P entries of prompts, of rows that do not run; see `Prompt.numbers`. K codebooks."""
 
     rows: Tensor  # int64[P]
-    positions: Tensor  # int64[P]: in the row; the sink for what is only embedded: a prompt's last entry, and padding
+    positions: Tensor  # int64[P]: in the row; the padding position where an entry is only embedded
     numbers: Tensor  # int64[P, 1 + K]
     vectors: Tensor  # [P, H]: the speaker's, at the entry that has a place for it
 
@@ -80,7 +80,7 @@ class Frame:
 
 
 class FrameModel(nn.Module):
-    """Talker and code predictor as one step. Joins and text come between steps; a step is only masks and tensors."""
+    """Talker and code predictor as one step. Rows change between steps; a step is only masks and tensors."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -96,19 +96,21 @@ class FrameModel(nn.Module):
         self.ops = StepOps(self.talker.step, self.talker.prefill, None, self.predictor, draw)
 
     def init_state(
-        self, rows: int, positions: int, pages: int | None = None, page_positions: int = PAGE_POSITIONS
+        self, rows: int, max_model_len: int, blocks: int | None = None, block_size: int = BLOCK_SIZE
     ) -> FrameState:
-        """Empty rows. `positions` bounds prompt and frames of a request together; one more is the cache's sink.
+        """Empty rows.
 
-        With a number of `pages` the rows share so many, of which one is nobody's, and have to be given them (`Pages`)
-        before they write there. Without, each has room for all its positions.
+        Args:
+            max_model_len: positions of a row, for prompt and frames together; the cache has a padding position besides.
+            blocks: that the rows share, one of which takes what must leave no trace; a row gets its blocks from a
+                `BlockAllocator` before it writes there. None gives each row room for all its positions.
         """
         talker, weight = self.config.talker, self.talker.codec_head.weight
         device, dtype = weight.device, weight.dtype
-        if pages is None:
-            cache = Cache.empty(talker, rows, positions + 1, device, dtype)
+        if blocks is None:
+            cache = Cache.empty(talker, rows, max_model_len + 1, device, dtype)
         else:
-            cache = Cache.paged(talker, rows, positions, pages, page_positions, device, dtype)
+            cache = Cache.paged(talker, rows, max_model_len, blocks, block_size, device, dtype)
 
         def block(size: int, dtype: torch.dtype) -> Tensor:
             """Zeros [size, B], each line at a multiple of 16 bytes: kernels are compiled for such addresses."""
@@ -118,32 +120,32 @@ class FrameModel(nn.Module):
             cache=cache,
             scratch=self.predictor.init_state(rows, device, dtype),
             counts=block(COUNTS, torch.int64),
-            wishes=block(WISHES, torch.float32),
+            sampling_params=block(SAMPLING_PARAMS, torch.float32),
             flags=block(FLAGS, torch.bool),
             feedback=torch.zeros(rows, talker.hidden_size, device=device, dtype=dtype),
-            text=torch.zeros(rows, positions, device=device, dtype=torch.int64),
+            text=torch.zeros(rows, max_model_len, device=device, dtype=torch.int64),
             seen=torch.zeros(rows, talker.vocab_size, device=device, dtype=torch.bool),
             text_lengths=[0] * rows,
         )
-        state.wishes.fill_(1)  # what a row without an owner computes with is a number
+        state.sampling_params.fill_(1)  # what a row without an owner computes with is a number
         state.ended.fill_(True)
         return state
 
     def check(self, state: FrameState, prompt: Prompt, vector: Tensor | None) -> None:
-        """Whether a row of the state can join with a prompt.
+        """Whether a row of the state can be given a prompt.
 
         Raises:
             ValueError: prompt and text are longer than the cache, or the speaker's vector [H] is missing.
         """
-        if len(prompt.prefix) + len(prompt.text) > state.cache.sink:
-            raise ValueError(f"prompt and text take more than {state.cache.sink} positions")
+        if len(prompt.prefix) + len(prompt.text) > state.cache.padding_position:
+            raise ValueError(f"prompt and text take more than {state.cache.padding_position} positions")
         size = self.config.talker.hidden_size
         if prompt.needs_vector and (vector is None or vector.shape != (size,)):
             raise ValueError(f"this voice needs a speaker vector of {size} values")
 
     @torch.inference_mode()
-    def join(
-        self, state: FrameState, row: int, prompt: Prompt, sampling: Sampling, vector: Tensor | None = None
+    def admit(
+        self, state: FrameState, row: int, prompt: Prompt, sampling: SamplingParams, vector: Tensor | None = None
     ) -> None:
         """Gives one row to a request, prompt and text, whoever had it before.
 
@@ -151,10 +153,10 @@ class FrameModel(nn.Module):
             ValueError: see `check`.
         """
         self.check(state, prompt, vector)
-        positions = np.append(np.arange(len(prompt.prefix)), state.cache.sink)
+        positions = np.append(np.arange(len(prompt.prefix)), state.cache.padding_position)
         entries = self.entries(state, row, positions, prompt.numbers(self.config.talker.num_code_groups), vector)
         changes = RowChanges(state)
-        changes.join(row, len(prompt.prefix), sampling, self.prefill(state, entries, None)[-1])
+        changes.admit(row, len(prompt.prefix), sampling, self.prefill(state, entries, None)[-1])
         changes.add_text(row, prompt.text, complete=prompt.complete)
         changes.collect(writes := Writes())
         writes.send(state.ended.device)
@@ -175,7 +177,7 @@ class FrameModel(nn.Module):
         """Computes entries into their rows; gives what each has been embedded as, [P, H].
 
         What it gives for a prompt's last entry is the codec side of the row's first frame step. It asks the host
-        nothing, so it can be captured once and replayed. For one row, or for any where `ops` has `talk_beside`. `span`
+        nothing, so it can be captured once and replayed. For one row, or for any where `ops` has `talk_mixed`. `span`
         is how many leading positions of the row they may read; None where they begin at position 0.
         """
         embedded = self.embed(entries)
@@ -207,13 +209,13 @@ class FrameModel(nn.Module):
         run: Tensor,
         choose: Choose | None = None,
         rows: Tensor | None = None,
-        beside: PromptPositions | None = None,
+        prompts: PromptPositions | None = None,
     ) -> Frame:
-        """One frame for the rows of a mask bool[B]; nothing of any other row changes but of those `beside`.
+        """One frame for the rows of a mask bool[B]; nothing of any other row changes but of those of `prompts`.
 
         The batch are the rows int64[B], or all. A row that is there twice must not run. `choose` takes the place of
-        drawing: for a comparison that hears the logits and forces the codes. `beside` are prompts that are computed
-        with it, where `ops` has `talk_beside`.
+        drawing: for a comparison that hears the logits and forces the codes. `prompts` are computed
+        in the same batch, where `ops` has `talk_mixed`.
 
         A row that is to run but has no text, or no room, or has ended, does not run. No row reads tts_pad, or draws the
         end of speech, before it has read the whole of its text.
@@ -221,7 +223,7 @@ class FrameModel(nn.Module):
         batch = torch.arange(len(run), device=run.device) if rows is None else rows
         now = state.of(batch)
         run = run & ~now.ended
-        full = run & (now.position >= state.cache.sink)
+        full = run & (now.position >= state.cache.padding_position)
         has_text = now.text_read < now.text_length
         starved = run & ~full & ~has_text & ~now.text_complete
         run = run & ~full & ~starved
@@ -229,7 +231,7 @@ class FrameModel(nn.Module):
         at = now.text_read.clamp(max=state.text.shape[1] - 1)
         token = torch.where(has_text, state.text[batch, at], self.config.tts_pad_token_id)
         x = now.feedback + self.talker.embed_text(token)
-        hidden = self._talk(x, torch.where(run, now.position, state.cache.sink), state.cache, rows, beside)
+        hidden = self._talk(x, torch.where(run, now.position, state.cache.padding_position), state.cache, rows, prompts)
 
         text_read = now.text_read + has_text
         may_end = now.text_complete & (text_read >= now.text_length) & (now.frame >= now.sampling.min_frames)
@@ -250,12 +252,12 @@ class FrameModel(nn.Module):
         return Frame(torch.cat((first[:, None], others), dim=1), run & ~ended, finite, ended, starved, full)
 
     def _talk(
-        self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None, beside: PromptPositions | None
+        self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None, prompts: PromptPositions | None
     ) -> Tensor:
-        if beside is None:
+        if prompts is None:
             return self.ops.talk(x, positions, cache, rows)
-        assert self.ops.talk_beside is not None, "here every prompt is computed alone"
-        return self.ops.talk_beside(x, positions, cache, rows, beside)
+        assert self.ops.talk_mixed is not None, "here every prompt is computed alone"
+        return self.ops.talk_mixed(x, positions, cache, rows, prompts)
 
     def _mask_first(self, state: FrameState, logits: Tensor, may_end: Tensor) -> Tensor:
         """What of the first code's logits may be drawn: float32[B, V], bool[B] -> float32[B, V]."""

@@ -1,6 +1,6 @@
 """What the rows remember from frame to frame.
 
-What a request says of itself is in three blocks of numbers, so that any number of rows can join by three writes.
+What a request says of itself is in three blocks of numbers, so that any number of rows are admitted by three writes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from torch import Tensor
 
 from agent_tts.model.layers import Cache
 from agent_tts.model.predictor import PredictorState
-from agent_tts.model.sampling import SAMPLING_COUNTS, SAMPLING_WISHES, SamplingRows
+from agent_tts.model.sampling import SAMPLING_FLOATS, SAMPLING_INTS, SamplingRows
 
 POSITION, TEXT_LENGTH, TEXT_READ, FRAME, SAMPLING = range(5)  # of the counts; what sampling counts goes on to their end
 TEXT_COMPLETE, ENDED = range(2)  # of the flags
-COUNTS, WISHES, FLAGS = SAMPLING + SAMPLING_COUNTS, SAMPLING_WISHES, 2
+COUNTS, SAMPLING_PARAMS, FLAGS = SAMPLING + SAMPLING_INTS, SAMPLING_FLOATS, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class FrameState:
     cache: Cache  # the talker's
     scratch: PredictorState
     counts: Tensor  # int64[COUNTS, B]
-    wishes: Tensor  # float32[WISHES, B]
+    sampling_params: Tensor  # float32[SAMPLING_PARAMS, B]
     flags: Tensor  # bool[FLAGS, B]
     feedback: Tensor  # [B, H]: codec side of the next frame step
     text: Tensor  # int64[B, S]: text side of the frame steps
-    seen: Tensor  # bool[B, V]: first codes drawn since the row joined
+    seen: Tensor  # bool[B, V]: first codes drawn since the row was admitted
     text_lengths: list[int]
 
     @property
@@ -52,7 +52,7 @@ class FrameState:
 
     @property
     def frame(self) -> Tensor:
-        """int64[B]: frames drawn since the row joined; the counter of the noise."""
+        """int64[B]: frames drawn since the row was admitted; the counter of the noise."""
         return self.counts[FRAME]
 
     @property
@@ -62,12 +62,12 @@ class FrameState:
 
     @property
     def ended(self) -> Tensor:
-        """bool[B]: the row has drawn the end of speech, or nobody has joined it."""
+        """bool[B]: the row has drawn the end of speech, or nothing was admitted to it."""
         return self.flags[ENDED]
 
     @property
     def sampling(self) -> SamplingRows:
-        return SamplingRows.of(self.counts[SAMPLING:], self.wishes)
+        return SamplingRows.of(self.counts[SAMPLING:], self.sampling_params)
 
     def of(self, rows: Tensor) -> FrameState:
         """What the rows int64[B] remember, copied, in their order; cache and text are still those of all rows."""
@@ -75,7 +75,7 @@ class FrameState:
             self,
             scratch=self.scratch.first(len(rows)),
             counts=self.counts.index_select(1, rows),
-            wishes=self.wishes.index_select(1, rows),
+            sampling_params=self.sampling_params.index_select(1, rows),
             flags=self.flags.index_select(1, rows),
             feedback=self.feedback[rows],
             seen=self.seen[rows],

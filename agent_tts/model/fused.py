@@ -27,7 +27,7 @@ from agent_tts.model.kernels.attention import (
 )
 from agent_tts.model.kernels.linear import Norm, linear, rms_norm
 from agent_tts.model.kernels.sampling import draw
-from agent_tts.model.layers import Cache, Layer, RMSNorm, Transformer, TransformerShape
+from agent_tts.model.layers import Cache, RMSNorm, Transformer, TransformerLayer, TransformerShape
 from agent_tts.model.predictor import Draw, PredictorState
 from agent_tts.model.talker import PromptPositions
 
@@ -35,7 +35,7 @@ from agent_tts.model.talker import PromptPositions
 def fuse(model: FrameModel) -> None:
     """Makes the steps of a loaded model run on the kernels: on a GPU, in bfloat16."""
     talker = FusedTalker(model)
-    model.ops = StepOps(talker.step, talker.prefill, talker.step_beside, FusedPredictor(model).step, draw)
+    model.ops = StepOps(talker.step, talker.prefill, talker.step_mixed, FusedPredictor(model).step, draw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class FusedLayer:
     down: Tensor  # [H, I]
 
     @staticmethod
-    def of(layer: Layer) -> FusedLayer:
+    def of(layer: TransformerLayer) -> FusedLayer:
         attention, mlp = layer.self_attn, layer.mlp
         return FusedLayer(
             input_norm=_norm(layer.input_layernorm),
@@ -74,7 +74,7 @@ class FusedLayer:
 
 
 def joined(*modules: nn.Module) -> Tensor:
-    """The weights of layers, or tables, of equal width as one [sum of lengths, width], which they become views of."""
+    """The weights of layers or embeddings of equal width as one [sum of lengths, width], which they become views of."""
     weights = [module.get_parameter("weight") for module in modules]
     whole = torch.cat([weight.detach() for weight in weights])
     for module, part in zip(modules, torch.split(whole, [len(weight) for weight in weights]), strict=True):
@@ -87,7 +87,7 @@ class _Queries:
     """Rows of a step that find their keys in the same way."""
 
     positions: Tensor  # int64[M]
-    table: Tensor  # int64[M, pages of a row]
+    block_table: Tensor  # int64[M, blocks of a row]
     scratch: Scratch
     attend: Callable[[Tensor, Tensor, Heads, Place, Scratch, Tensor, Tensor], None]
 
@@ -98,7 +98,7 @@ class FusedTalker:
     def __init__(self, model: FrameModel) -> None:
         config, talker = model.config.talker, model.talker
         weight = talker.codec_head.weight
-        self.layers = [FusedLayer.of(cast(Layer, layer)) for layer in talker.layers]
+        self.layers = [FusedLayer.of(cast(TransformerLayer, layer)) for layer in talker.layers]
         self._norm = talker.norm
         self.heads = _heads(config, talker, config.max_position_embeddings, weight)
         # By how many rows a step has.
@@ -109,7 +109,7 @@ class FusedTalker:
     def step(self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None = None) -> Tensor:
         return self._run(x, cache, self._frames(positions, cache, rows))
 
-    def step_beside(
+    def step_mixed(
         self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None, prompts: PromptPositions
     ) -> Tensor:
         """Both: what `step` gives. No row is of both."""
@@ -121,30 +121,38 @@ class FusedTalker:
         self._run(prompts.x.clone(), cache, self._prompts(prompts, cache))
 
     def _frames(self, positions: Tensor, cache: Cache, rows: Tensor | None) -> _Queries:
-        size, table = len(positions), cache.table if rows is None else cache.table[rows]
+        size, block_table = len(positions), cache.block_table if rows is None else cache.block_table[rows]
         if size not in self._scratch:
-            self._scratch[size] = Scratch.empty(size, cache.sink + 1, self.heads, positions.device)
-        return _Queries(positions, table, self._scratch[size], attend)
+            self._scratch[size] = Scratch.empty(size, cache.padding_position + 1, self.heads, positions.device)
+        return _Queries(positions, block_table, self._scratch[size], attend)
 
     def _prompts(self, prompts: PromptPositions, cache: Cache) -> _Queries:
         size = len(prompts.x)
         if size not in self._together:
-            self._together[size] = Scratch.together(size, cache.sink + 1, self.heads, prompts.x.device)
-        return _Queries(prompts.positions, cache.table[prompts.rows], self._together[size], attend_together)
+            self._together[size] = Scratch.together(size, cache.padding_position + 1, self.heads, prompts.x.device)
+        return _Queries(prompts.positions, cache.block_table[prompts.rows], self._together[size], attend_together)
 
     def _run(self, x: Tensor, cache: Cache, *queries: _Queries) -> Tensor:
         for index, layer in enumerate(self.layers):
-            x = layer.run(x, partial(self._attend, layer, cache.keys[index], cache.values[index], cache.sink, queries))
+            x = layer.run(
+                x, partial(self._attend, layer, cache.keys[index], cache.values[index], cache.padding_position, queries)
+            )
         return rms_norm(x, self._norm.weight, self._norm.eps)
 
     def _attend(
-        self, layer: FusedLayer, keys: Tensor, values: Tensor, sink: int, queries: Sequence[_Queries], qkv: Tensor
+        self,
+        layer: FusedLayer,
+        keys: Tensor,
+        values: Tensor,
+        padding_position: int,
+        queries: Sequence[_Queries],
+        qkv: Tensor,
     ) -> Tensor:
         """What they find in one layer of the cache, one after the other."""
         out = qkv.new_empty(len(qkv), self.heads.queries * self.heads.dim)
         sizes = [len(those.positions) for those in queries]
         for those, mine, found in zip(queries, torch.split(qkv, sizes), torch.split(out, sizes), strict=True):
-            place = Place(those.positions, keys, values, those.table, sink)
+            place = Place(those.positions, keys, values, those.block_table, padding_position)
             those.attend(layer.q_norm, layer.k_norm, self.heads, place, those.scratch, mine, found)
         return out
 
@@ -155,7 +163,7 @@ class FusedPredictor:
     def __init__(self, model: FrameModel) -> None:
         predictor = model.predictor
         self._codebooks = predictor.codebooks
-        self.layers = [FusedLayer.of(cast(Layer, layer)) for layer in predictor.layers]
+        self.layers = [FusedLayer.of(cast(TransformerLayer, layer)) for layer in predictor.layers]
         self._norm = _norm(predictor.norm)
         self.heads = _heads(predictor.shape, predictor, predictor.codebooks, predictor.norm.weight)
         self._lm_heads = [head.get_parameter("weight") for head in predictor.lm_head]
@@ -164,7 +172,9 @@ class FusedPredictor:
         self._projection = predictor.small_to_mtp_projection
         # The inputs of positions 2 and up, by code: what they are is known before anybody speaks.
         with torch.inference_mode():
-            self._inputs = [self._projection(table.get_parameter("weight")) for table in predictor.codec_embedding]
+            self._inputs = [
+                self._projection(embedding.get_parameter("weight")) for embedding in predictor.codec_embedding
+            ]
 
     def step(self, state: PredictorState, hidden: Tensor, first: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
         rows = len(hidden)

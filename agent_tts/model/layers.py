@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-PAGE_POSITIONS = 32  # of the talker's cache: 2.6 s of speech
+BLOCK_SIZE = 32  # of the talker's cache: 2.6 s of speech
 
 
 class TransformerShape(Protocol):
@@ -41,70 +41,73 @@ class TransformerShape(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Keys and values of all rows, in pages: position p of a row is place p % size of page p // size in its table.
+    """Keys and values of all rows, in blocks of `size` positions: p is place p % size of block_table[row, p // size].
 
-    Past what a row may use is the sink: what has to be computed but must not be kept (a paused row, the padding of a
-    prompt) is written there. A query at position p reads positions 0..p, so nothing that is used ever reads the sink,
-    or what a former owner of the page left behind.
+    The padding position is past what a row may use: what is computed but must not be kept (a paused row, the padding of
+    a prompt) is written there. A query at position p reads positions 0..p, so it never reads the padding position, nor
+    what a former owner of the block left behind.
     """
 
-    keys: Tensor  # [layers, pages, size, key/value heads, head_dim], rotated
+    keys: Tensor  # [layers, blocks, size, key/value heads, head_dim], rotated
     values: Tensor  # same shape
-    table: Tensor  # int64[B, pages of a row]
-    plain: bool  # page r is row r, all of it
+    block_table: Tensor  # int64[B, blocks of a row]
+    contiguous: bool  # block r is row r, all of it
 
     @staticmethod
     def empty(shape: TransformerShape, rows: int, positions: int, device: torch.device, dtype: torch.dtype) -> Cache:
-        """A page for each row, as long as the row, the sink included."""
-        return Cache._of(shape, torch.arange(rows, device=device)[:, None], rows, positions, dtype, plain=True)
+        """A block for each row, as long as the row, the padding position included."""
+        return Cache._of(shape, torch.arange(rows, device=device)[:, None], rows, positions, dtype, contiguous=True)
 
     @staticmethod
     def paged(
         shape: TransformerShape,
         rows: int,
-        positions: int,
-        pages: int,
+        max_model_len: int,
+        blocks: int,
         size: int,
         device: torch.device,
         dtype: torch.dtype,
     ) -> Cache:
-        """`pages` pages of `size` positions, which rows of at least `positions` are given and give back.
+        """`blocks` blocks of `size` positions, which rows of at least `max_model_len` are given and give back.
 
-        Page 0 is nobody's: the last of each table, with the sink, and all that a row has not been given.
+        Block 0 belongs to no row: it is the last of each table, with the padding position, and stands for all blocks
+        that a row has not been given.
         """
-        table = torch.zeros(rows, -(-positions // size) + 1, dtype=torch.int64, device=device)
-        return Cache._of(shape, table, pages, size, dtype, plain=False)
+        block_table = torch.zeros(rows, -(-max_model_len // size) + 1, dtype=torch.int64, device=device)
+        return Cache._of(shape, block_table, blocks, size, dtype, contiguous=False)
 
     @staticmethod
-    def _of(shape: TransformerShape, table: Tensor, pages: int, size: int, dtype: torch.dtype, *, plain: bool) -> Cache:
-        extent = (shape.num_hidden_layers, pages, size, shape.num_key_value_heads, shape.head_dim)
-        keys, values = (torch.zeros(extent, device=table.device, dtype=dtype) for _ in range(2))
-        return Cache(keys, values, table, plain)
+    def _of(
+        shape: TransformerShape, block_table: Tensor, blocks: int, size: int, dtype: torch.dtype, *, contiguous: bool
+    ) -> Cache:
+        extent = (shape.num_hidden_layers, blocks, size, shape.num_key_value_heads, shape.head_dim)
+        keys, values = (torch.zeros(extent, device=block_table.device, dtype=dtype) for _ in range(2))
+        return Cache(keys, values, block_table, contiguous)
 
     @property
-    def page_positions(self) -> int:
-        """Positions of a page."""
+    def block_size(self) -> int:
+        """Positions of a block."""
         return self.keys.shape[2]
 
     @property
-    def sink(self) -> int:
-        size = self.page_positions
-        return size - 1 if self.plain else (self.table.shape[1] - 1) * size
+    def padding_position(self) -> int:
+        size = self.block_size
+        return size - 1 if self.contiguous else (self.block_table.shape[1] - 1) * size
 
     def first(self, rows: int) -> Cache:
-        """The first rows, over the same pages."""
-        return replace(self, table=self.table[:rows])
+        """The first rows, over the same blocks."""
+        return replace(self, block_table=self.block_table[:rows])
 
     def read(self, row: int, positions: int) -> tuple[Tensor, Tensor]:
         """A copy of the first positions of a row: keys and values [layers, T, key/value heads, head_dim]."""
-        at = torch.arange(positions, device=self.table.device)
-        pages, places = self.table[row, at // self.page_positions], at % self.page_positions
-        return self.keys[:, pages, places], self.values[:, pages, places]
+        at = torch.arange(positions, device=self.block_table.device)
+        blocks, places = self.block_table[row, at // self.block_size], at % self.block_size
+        return self.keys[:, blocks, places], self.values[:, blocks, places]
 
     def places(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where `write` puts positions that are counted through all pages: int64[T] -> int64[layers * T]."""
-        layers, pages, size = self.keys.shape[:3]
-        return (np.arange(layers)[:, None] * (pages * size) + positions).ravel()
+        """Where `write` puts positions that are counted through all blocks: int64[T] -> int64[layers * T]."""
+        layers, blocks, size = self.keys.shape[:3]
+        return (np.arange(layers)[:, None] * (blocks * size) + positions).ravel()
 
     def write(self, places: Tensor, keys: Tensor, values: Tensor) -> None:
         """Puts positions where they belong: [layers, T, key/value heads, head_dim]; see `places`.
@@ -119,9 +122,9 @@ class Cache:
 class Window:
     """Where the tokens of one call stand in the cache, and what each may read: the same for all layers."""
 
-    pages: Tensor  # int64[B, T]: the page that a token is in
+    blocks: Tensor  # int64[B, T]: the block that a token is in
     places: Tensor  # int64[B, T]: its place there
-    read: Tensor | None  # int64[B, pages of a row]: what the rows read; None is the first B pages, in place
+    read: Tensor | None  # int64[B, blocks of a row]: what the rows read; None is the first B blocks, in place
     span: int | None  # how many leading positions the call reads; None reads the call itself, of rows at their start
     cos: Tensor  # [B, T, 1, head_dim]
     sin: Tensor  # [B, T, 1, head_dim]
@@ -130,18 +133,18 @@ class Window:
     def seen(self, layer: Tensor, own: Tensor) -> Tensor:
         """What a call reads of one layer of the cache, into which it has written its own: [B, span, heads, head_dim].
 
-        layer [pages, size, heads, head_dim], own [B, T, heads, head_dim].
+        layer [blocks, size, heads, head_dim], own [B, T, heads, head_dim].
         """
         if self.span is None:
             return own
-        rows = layer[: len(self.pages)] if self.read is None else layer[self.read].flatten(1, 2)
+        rows = layer[: len(self.blocks)] if self.read is None else layer[self.read].flatten(1, 2)
         return rows[:, : self.span]
 
     def first(self, rows: int) -> Window:
         """The first rows: a view."""
         return replace(
             self,
-            pages=self.pages[:rows],
+            blocks=self.blocks[:rows],
             places=self.places[:rows],
             read=None if self.read is None else self.read[:rows],
             cos=self.cos[:rows],
@@ -202,13 +205,13 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(shape.head_dim, shape.rms_norm_eps)
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, window: Window) -> Tensor:
-        """x [B, T, H]; keys and values [pages, size, heads, head_dim] are one layer of the cache, written in place."""
+        """x [B, T, H]; keys and values [blocks, size, heads, head_dim] are one layer of the cache, written in place."""
         heads = (*x.shape[:2], -1, self.head_dim)
         query = rotate(self.q_norm(self.q_proj(x).view(heads)), window.cos, window.sin)
         key = rotate(self.k_norm(self.k_proj(x).view(heads)), window.cos, window.sin)
         value = self.v_proj(x).view(heads)
-        keys[window.pages, window.places] = key
-        values[window.pages, window.places] = value
+        keys[window.blocks, window.places] = key
+        values[window.blocks, window.places] = value
         out = F.scaled_dot_product_attention(
             query.transpose(1, 2),
             window.seen(keys, key).transpose(1, 2),
@@ -234,7 +237,7 @@ class MLP(nn.Module):
         return out
 
 
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """One pre-norm layer: attention, then the feed-forward, each added to its input."""
 
     def __init__(self, shape: TransformerShape) -> None:
@@ -255,21 +258,21 @@ class Transformer(nn.Module):
 
     def __init__(self, shape: TransformerShape) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
+        self.layers = nn.ModuleList(TransformerLayer(shape) for _ in range(shape.num_hidden_layers))
         self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.rope = Rope(shape.head_dim, shape.rope_theta)
 
     def window(self, positions: Tensor, span: int | None, cache: Cache, rows: Tensor | None = None) -> Window:
         """The window of int64[B, T] positions of all rows of a cache, or of the rows int64[B].
 
-        `span` None is for rows that stand at their start, at positions 0 to T - 1 or at the sink.
+        `span` None is for rows that stand at their start, at positions 0 to T - 1 or at the padding position.
         """
-        table = cache.table if rows is None else cache.table[rows]
-        size, seen = cache.page_positions, positions.shape[1] if span is None else span
-        read = None if span is None or (rows is None and cache.plain) else table[:, : -(-span // size)]
+        block_table = cache.block_table if rows is None else cache.block_table[rows]
+        size, seen = cache.block_size, positions.shape[1] if span is None else span
+        read = None if span is None or (rows is None and cache.contiguous) else block_table[:, : -(-span // size)]
         mask = torch.arange(seen, device=positions.device) <= positions[..., None]
         cos, sin = self.rope(positions, cache.keys.dtype)
-        return Window(table.gather(1, positions // size), positions % size, read, span, cos, sin, mask[:, None])
+        return Window(block_table.gather(1, positions // size), positions % size, read, span, cos, sin, mask[:, None])
 
     def run(self, x: Tensor, cache: Cache, window: Window) -> Tensor:
         """x [B, T, H] -> hidden state after the final norm [B, T, H]; writes the cache at the window's positions."""

@@ -23,7 +23,7 @@ Draw = Callable[[Tensor, int], Tensor]
 class PredictorState:
     """Scratch of one frame: nothing in it outlives the frame."""
 
-    cache: Cache  # one position a code; no row pauses inside a frame, so it has no sink
+    cache: Cache  # one position a code; no row pauses inside a frame, so it has no padding position
     windows: tuple[Window, ...]  # positions 0 and 1 together, then one position each
 
     def first(self, rows: int) -> PredictorState:

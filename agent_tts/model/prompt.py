@@ -33,21 +33,21 @@ from agent_tts.model.config import ModelConfig
 NOTHING, VECTOR = -1, -2  # among the numbers of a prompt
 
 
-class Speaker(Enum):
+class SpeakerPlace(Enum):
     """The speaker's position in the codec side, where it is a vector and not an id."""
 
     VECTOR = "vector"
 
 
 # One position of the codec side: an id, the speaker's vector, the 16 codes of a frame, or nothing.
-Codec = int | Speaker | tuple[int, ...] | None
+CodecSide = int | SpeakerPlace | tuple[int, ...] | None
 
 
 class Position(NamedTuple):
     """One position of the prompt."""
 
     text: int | None  # id of the text vocabulary
-    codec: Codec
+    codec: CodecSide
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class PromptVoice:
     """Who speaks: a named speaker, a vector, a vector with a reference, or nobody (a designed voice)."""
 
-    speaker: str | Speaker | None = None
+    speaker: str | SpeakerPlace | None = None
     reference: Reference | None = None
 
 
@@ -72,14 +72,14 @@ class Prompt:
 
     prefix: tuple[Position, ...]
     shared: int  # its leading positions that do not depend on the text
-    start: Codec  # codec side of the first frame step
+    start: CodecSide  # codec side of the first frame step
     text: tuple[int, ...]  # text side of the frame steps, one a frame; tts_pad for ever after
     complete: bool  # `text` ends with tts_eos or has already been read: more must not be added
 
     @property
     def needs_vector(self) -> bool:
         """Whether there is a place for the speaker's vector."""
-        return any(position.codec is Speaker.VECTOR for position in self.prefix)
+        return any(position.codec is SpeakerPlace.VECTOR for position in self.prefix)
 
     @property
     def length(self) -> int:
@@ -102,11 +102,11 @@ class Prompt:
             if isinstance(codec, tuple):
                 row[1:] = codec
             elif codec is not None:
-                row[1] = VECTOR if isinstance(codec, Speaker) else codec
+                row[1] = VECTOR if isinstance(codec, SpeakerPlace) else codec
         return numbers
 
 
-def language_id(config: ModelConfig, language: str, speaker: str | Speaker | None) -> int | None:
+def language_id(config: ModelConfig, language: str, speaker: str | SpeakerPlace | None) -> int | None:
     """The id of a language, None for `auto`; a speaker of a dialect speaks it in Chinese and in auto.
 
     Raises:
@@ -123,7 +123,7 @@ def language_id(config: ModelConfig, language: str, speaker: str | Speaker | Non
     return config.talker.codec_language_id[name]
 
 
-def speaker_codec(config: ModelConfig, speaker: str | Speaker | None) -> tuple[int | Speaker, ...]:
+def speaker_codec(config: ModelConfig, speaker: str | SpeakerPlace | None) -> tuple[int | SpeakerPlace, ...]:
     """The speaker's position, or none.
 
     Raises:
@@ -131,21 +131,21 @@ def speaker_codec(config: ModelConfig, speaker: str | Speaker | None) -> tuple[i
     """
     if speaker is None:
         return ()
-    if isinstance(speaker, Speaker):
+    if isinstance(speaker, SpeakerPlace):
         return (speaker,)
     if speaker.lower() not in config.talker.spk_id:
         raise ValueError(f"the model has no speaker {speaker}; it has {', '.join(config.talker.spk_id)}")
     return (config.talker.spk_id[speaker.lower()],)
 
 
-def text_needed(voice: Voice) -> int:
+def text_needed(voice: PromptVoice) -> int:
     """How many tokens of an unfinished text must be known before its prompt can be built."""
     return max(0, len(voice.reference.frames) - len(voice.reference.text)) if voice.reference else 0
 
 
 def build_prompt(
     config: ModelConfig,
-    voice: Voice,
+    voice: PromptVoice,
     *,
     role: Sequence[int],
     text: Sequence[int],
@@ -174,7 +174,7 @@ def build_prompt(
         instruct = ()
 
     language_code = language_id(config, language, voice.speaker)
-    head: list[Codec] = [talker.codec_nothink_id, talker.codec_think_bos_id, talker.codec_think_eos_id]
+    head: list[CodecSide] = [talker.codec_nothink_id, talker.codec_think_bos_id, talker.codec_think_eos_id]
     if language_code is not None:
         head = [talker.codec_think_id, talker.codec_think_bos_id, language_code, talker.codec_think_eos_id]
     head += [*speaker_codec(config, voice.speaker), talker.codec_pad_id]
@@ -186,7 +186,7 @@ def build_prompt(
     # From here on both sides run on their own: words on the one, what was said so far on the other.
     known = len(prefix)
     words = [*text, config.tts_eos_token_id] if complete else [*text]
-    said: list[Codec] = [talker.codec_bos_id]
+    said: list[CodecSide] = [talker.codec_bos_id]
     if voice.reference:
         known += len(voice.reference.text)
         words = [*voice.reference.text, *words]

@@ -11,18 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.frame_state import (
     COUNTS,
     FLAGS,
     POSITION,
     SAMPLING,
+    SAMPLING_PARAMS,
     TEXT_COMPLETE,
     TEXT_LENGTH,
-    WISHES,
     FrameState,
 )
-from agent_tts.model.pages import Pages
-from agent_tts.model.sampling import Sampling
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.upload import Writes
 
 
@@ -36,11 +36,11 @@ class Prefix:
 
 
 @dataclass(slots=True)
-class _Join:
+class _Admission:
     """A row that is given to a request."""
 
     positions: int  # length of the prompt's prefix
-    sampling: Sampling
+    sampling: SamplingParams
     start: Tensor  # [H]: codec side of the first frame step
 
 
@@ -64,28 +64,28 @@ class RowChanges:
     The order of the stream is all the synchronisation there is: a step under way still finds what was there before.
 
     Args:
-        pages: of the cache, where rows share it.
+        allocator: of the blocks of the cache, where rows share it.
     """
 
-    def __init__(self, state: FrameState, pages: Pages | None = None) -> None:
+    def __init__(self, state: FrameState, allocator: BlockAllocator | None = None) -> None:
         self._state = state
-        self._pages = pages
+        self._allocator = allocator
         self._prefixes: dict[int, Prefix] = {}
-        self._joins: dict[int, _Join] = {}
+        self._admissions: dict[int, _Admission] = {}
         self._texts: dict[int, _Text] = {}
 
-    def begin(self, row: int, prefix: Prefix) -> None:
+    def put_prefix(self, row: int, prefix: Prefix) -> None:
         """Puts the beginning of a prompt into a row."""
         self._prefixes[row] = prefix
 
-    def join(self, row: int, positions: int, sampling: Sampling, start: Tensor) -> None:
+    def admit(self, row: int, positions: int, sampling: SamplingParams, start: Tensor) -> None:
         """Gives a row to a request, with no text yet; whatever the former owner left is forgotten.
 
         Args:
             positions: length of the prompt's prefix, which is in the row by the next step.
             start: codec side of the first frame step, [H].
         """
-        self._joins[row] = _Join(positions, sampling, start)
+        self._admissions[row] = _Admission(positions, sampling, start)
         self._texts.pop(row, None)
         self._state.text_lengths[row] = 0
 
@@ -105,45 +105,49 @@ class RowChanges:
 
     def forget(self, row: int) -> None:
         """Nothing of what was wanted of a row is wanted any more."""
-        for wanted in (self._prefixes, self._joins, self._texts):
+        for wanted in (self._prefixes, self._admissions, self._texts):
             wanted.pop(row, None)
 
     def collect(self, writes: Writes) -> list[int]:
-        """What the device has to be told; the rows that join by it."""
-        state, joins, texts = self._state, self._joins, self._texts
-        prefixes, self._prefixes, self._joins, self._texts = self._prefixes, {}, {}, {}
+        """What the device has to be told; the rows that are admitted."""
+        state, admissions, texts = self._state, self._admissions, self._texts
+        prefixes, self._prefixes, self._admissions, self._texts = self._prefixes, {}, {}, {}
         if prefixes:
             parts = list(prefixes.values())
             write = partial(_write_prefixes, state, [part.keys for part in parts], [part.values for part in parts])
             positions = np.concatenate([self._positions(row, part) for row, part in prefixes.items()])
             writes.add(write, state.cache.places(positions))
-        if joins:
-            starts = [join.start for join in joins.values()]
-            writes.add(partial(_write_joins, state, starts), np.fromiter(joins, np.int64), *_join_numbers(joins, texts))
+        if admissions:
+            starts = [admission.start for admission in admissions.values()]
+            writes.add(
+                partial(_write_admissions, state, starts),
+                np.fromiter(admissions, np.int64),
+                *_admission_numbers(admissions, texts),
+            )
         if texts:
-            if others := [(row, text.end, text.complete) for row, text in texts.items() if row not in joins]:
+            if others := [(row, text.end, text.complete) for row, text in texts.items() if row not in admissions]:
                 writes.add(partial(_write_lengths, state), *np.array(others, np.int64).T)
             writes.add(partial(state.text.view(-1).index_copy_, 0), *_token_numbers(texts, state.text.shape[1]))
-        return list(joins)
+        return list(admissions)
 
     def _positions(self, row: int, prefix: Prefix) -> NDArray[np.int64]:
-        """Where a prefix goes, counted through all pages: int64[T]."""
+        """Where a prefix goes, counted through all blocks: int64[T]."""
         length = prefix.keys.shape[1]
-        if self._pages is not None:
-            return self._pages.positions(row, length)
-        assert self._state.cache.plain, "only the pages know where its rows are"
-        return row * self._state.cache.page_positions + np.arange(length)
+        if self._allocator is not None:
+            return self._allocator.positions(row, length)
+        assert self._state.cache.contiguous, "only the allocator knows where its rows are"
+        return row * self._state.cache.block_size + np.arange(length)
 
 
 def _write_prefixes(state: FrameState, keys: list[Tensor], values: list[Tensor], places: Tensor) -> None:
     state.cache.write(places, _joined(keys), _joined(values))
 
 
-def _write_joins(
-    state: FrameState, starts: list[Tensor], rows: Tensor, counts: Tensor, wishes: Tensor, flags: Tensor
+def _write_admissions(
+    state: FrameState, starts: list[Tensor], rows: Tensor, counts: Tensor, sampling_params: Tensor, flags: Tensor
 ) -> None:
     state.counts.index_copy_(1, rows, counts)
-    state.wishes.index_copy_(1, rows, wishes.view(torch.float32)[:, ::2])
+    state.sampling_params.index_copy_(1, rows, sampling_params.view(torch.float32)[:, ::2])
     state.flags.index_copy_(1, rows, flags.view(torch.bool)[:, ::8])
     state.seen.index_fill_(0, rows, False)
     state.feedback.index_copy_(0, rows, torch.stack(starts))
@@ -159,17 +163,17 @@ def _joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-def _join_numbers(joins: Mapping[int, _Join], texts: Mapping[int, _Text]) -> list[NDArray[np.int64]]:
-    """Counts [COUNTS, n], the bits of the wishes [WISHES, n], flags [FLAGS, n]; with the text that is there."""
-    counts = np.zeros((COUNTS, len(joins)), np.int64)
-    wishes = np.zeros((WISHES, len(joins)), np.int64)
-    flags = np.zeros((FLAGS, len(joins)), np.int64)
-    for index, (row, join) in enumerate(joins.items()):
-        counts[POSITION, index] = join.positions
-        counts[SAMPLING:, index], wishes.view(np.float32)[:, 2 * index] = join.sampling.numbers()
+def _admission_numbers(admissions: Mapping[int, _Admission], texts: Mapping[int, _Text]) -> list[NDArray[np.int64]]:
+    """Counts [COUNTS, n], bits of the sampling params [SAMPLING_PARAMS, n], flags [FLAGS, n]; with the text so far."""
+    counts = np.zeros((COUNTS, len(admissions)), np.int64)
+    sampling_params = np.zeros((SAMPLING_PARAMS, len(admissions)), np.int64)
+    flags = np.zeros((FLAGS, len(admissions)), np.int64)
+    for index, (row, admission) in enumerate(admissions.items()):
+        counts[POSITION, index] = admission.positions
+        counts[SAMPLING:, index], sampling_params.view(np.float32)[:, 2 * index] = admission.sampling.numbers()
         if text := texts.get(row):
             counts[TEXT_LENGTH, index], flags[TEXT_COMPLETE, index] = text.end, text.complete
-    return [counts, wishes, flags]
+    return [counts, sampling_params, flags]
 
 
 def _token_numbers(texts: Mapping[int, _Text], size: int) -> list[NDArray[np.int64]]:

@@ -22,11 +22,11 @@ MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
 MIX_2 = 0x94D049BB133111EB - 2**64
 FRAME_STRIDE = 64  # counters of a frame: more than it has codebooks
 
-SAMPLING_COUNTS, SAMPLING_WISHES = 4, 5  # whole numbers of a `Sampling`, and others
+SAMPLING_INTS, SAMPLING_FLOATS = 4, 5  # whole numbers of a `SamplingParams`, and others
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class SamplingParams:
     """How one request draws its codes.
 
     Raises:
@@ -44,7 +44,7 @@ class Sampling:
     min_frames: int = 2  # the end of speech is not drawn before this many frames
 
     @classmethod
-    def of(cls, defaults: GenerationConfig, seed: int = 0) -> Sampling:
+    def of(cls, defaults: GenerationConfig, seed: int = 0) -> SamplingParams:
         """What a checkpoint asks for where a request asks for nothing."""
         return cls(
             seed=seed,
@@ -85,7 +85,7 @@ class Warp:
 
 @dataclass(frozen=True, slots=True)
 class SamplingRows:
-    """The `Sampling` of every row."""
+    """The `SamplingParams` of every row."""
 
     seed: Tensor  # int64[B], the low 64 bits in two's complement
     repetition_penalty: Tensor  # float32[B]
@@ -94,10 +94,10 @@ class SamplingRows:
     predictor: Warp
 
     @staticmethod
-    def of(counts: Tensor, wishes: Tensor) -> SamplingRows:
-        """Views of what `Sampling.numbers` gives, a column for each row: int64[4, B] and float32[5, B]."""
+    def of(counts: Tensor, sampling_params: Tensor) -> SamplingRows:
+        """Views of what `SamplingParams.numbers` gives, a column for each row: int64[4, B] and float32[5, B]."""
         seed, min_frames, top_k, predictor_top_k = counts
-        penalty, temperature, top_p, predictor_temperature, predictor_top_p = wishes
+        penalty, temperature, top_p, predictor_temperature, predictor_top_p = sampling_params
         talker = Warp(temperature, top_k, top_p)
         return SamplingRows(
             seed, penalty, min_frames, talker, Warp(predictor_temperature, predictor_top_k, predictor_top_p)

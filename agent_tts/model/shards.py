@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from agent_tts.model.entries import CheckpointError, Table
+from agent_tts.model.entries import CheckpointError, JsonObject
 
 # A file beside the index: nothing that leads out of the folder.
 _SHARD = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
@@ -25,7 +25,7 @@ def read_index(index: Path) -> dict[str, str]:
     Raises:
         CheckpointError: the index is not there or not an index, or a shard is not a plain file name.
     """
-    shards = Table.load(index.parent, index.name).table("weight_map").entries
+    shards = JsonObject.load(index.parent, index.name).section("weight_map").entries
     if not shards:
         raise CheckpointError(f"{index.name}: weight_map names no tensors")
     for name, shard in shards.items():

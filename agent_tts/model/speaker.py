@@ -57,7 +57,7 @@ class SqueezeExcitation(nn.Module):
         return x * scale
 
 
-class Block(nn.Module):
+class SpeakerBlock(nn.Module):
     """[C, T] -> [C, T]."""
 
     def __init__(self, channels: int, kernel: int, dilation: int, config: SpeakerConfig) -> None:
@@ -102,7 +102,9 @@ class SpeakerEncoder(nn.Module):
         first, *blocks, last = zip(config.enc_channels, config.enc_kernel_sizes, config.enc_dilations, strict=True)
         channels = last[0]
         self.mel = LogMel(config.mel_dim)
-        self.blocks = nn.ModuleList([TimeDelay(config.mel_dim, *first), *(Block(*shape, config) for shape in blocks)])
+        self.blocks = nn.ModuleList(
+            [TimeDelay(config.mel_dim, *first), *(SpeakerBlock(*shape, config) for shape in blocks)]
+        )
         self.mfa = TimeDelay(channels, *last)
         self.asp = AttentiveStatistics(channels, config.enc_attention_channels)
         self.fc = nn.Conv1d(2 * channels, config.enc_dim, 1)

@@ -50,21 +50,21 @@ class SpeechModel:
         # As Codec.step; `accelerate` may put a faster one here.
         self.decode: Callable[[CodecState, Tensor, Tensor, Tensor | None], Tensor] = codec.step
 
-    def init_state(self, rows: int, positions: int, pages: int | None = None) -> SpeechState:
+    def init_state(self, rows: int, max_model_len: int, blocks: int | None = None) -> SpeechState:
         """Empty rows; see `FrameModel.init_state`."""
         weight = next(self.codec.parameters())
-        frame = self.frame.init_state(rows, positions, pages)
+        frame = self.frame.init_state(rows, max_model_len, blocks)
         return SpeechState(frame, self.codec.init_state(rows, weight.device, weight.dtype))
 
     @torch.inference_mode()
     def step(
-        self, state: SpeechState, run: Tensor, rows: Tensor | None = None, beside: PromptPositions | None = None
+        self, state: SpeechState, run: Tensor, rows: Tensor | None = None, prompts: PromptPositions | None = None
     ) -> SpeechFrame:
-        """One frame for the rows of a mask bool[B]; nothing of any other row changes but of those `beside`.
+        """One frame for the rows of a mask bool[B]; nothing of any other row changes but of those of `prompts`.
 
         The batch are the rows int64[B], or all. A row that is there twice must not run. See `FrameModel.step`.
         """
-        frame = self.frame.step(state.frame, run, rows=rows, beside=beside)
+        frame = self.frame.step(state.frame, run, rows=rows, prompts=prompts)
         sound = self.decode(state.codec, frame.codes, frame.spoke, rows)
         finite = frame.finite & sound.isfinite().all(-1)
         pcm = (sound.nan_to_num().clamp(-1, 1) * PEAK).to(torch.int16)

@@ -21,7 +21,7 @@ class PromptPositions:
 
     x: Tensor  # [P, H]
     rows: Tensor  # int64[P]
-    positions: Tensor  # int64[P]: in the row; the sink for what leaves no trace
+    positions: Tensor  # int64[P]: in the row; the padding position for what leaves no trace
 
 
 class TextProjection(nn.Module):
@@ -53,7 +53,7 @@ class Talker(Transformer):
         return projected
 
     def prefill(self, prompt: PromptPositions, cache: Cache, span: int | None) -> None:
-        """Writes a part of one row's prompt: positions that follow one another, then perhaps the sink.
+        """Writes a part of one row's prompt: positions that follow one another, then perhaps the padding position.
 
         `span` is how many leading positions of the row they may read; None where they begin at position 0.
         """
@@ -63,9 +63,9 @@ class Talker(Transformer):
     def step(self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None = None) -> Tensor:
         """One position of each of the rows int64[B], or of all: x [B, H] -> [B, H].
 
-        int64[B] positions: the sink for a row that pauses.
+        int64[B] positions: the padding position for a row that pauses.
         """
-        span = cache.sink  # a position that is used is below the sink
+        span = cache.padding_position  # a position that is used is below the padding position
         return self.run(x[:, None], cache, self.window(positions[:, None], span, cache, rows))[:, 0]
 
     @staticmethod

@@ -43,7 +43,7 @@ def build(module: Callable[P, M], *args: P.args, **kwargs: P.kwargs) -> M:
 
 
 def hollow(module: Loadable, dtype: torch.dtype) -> None:
-    """Makes a module from `build` one of shapes alone, on the meta device, as `Plan.load` makes it on another."""
+    """Makes a module from `build` one of shapes alone, on the meta device, as `LoadPlan.load` makes it on another."""
     state = module.state_dict()
     for name in module.checkpoint_names():
         tensor = torch.empty(state[name].shape, dtype=dtype, device="meta")
@@ -62,7 +62,7 @@ class _NoMemory(TorchFunctionMode):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LoadPlan:
     """A module and the files that fit it."""
 
     module: Loadable
@@ -88,7 +88,7 @@ def _place(module: Loadable, name: str, tensor: Tensor) -> None:
     setattr(module.get_submodule(owner), attribute, nn.Parameter(tensor, requires_grad=False))
 
 
-def plan(module: Loadable, path: Path, dtype: torch.dtype, unused: tuple[str, ...] = ()) -> Plan:
+def plan(module: Loadable, path: Path, dtype: torch.dtype, unused: tuple[str, ...] = ()) -> LoadPlan:
     """Compares a module, best one from `build`, with a file, by the file's header alone.
 
     Args:
@@ -118,7 +118,7 @@ def plan(module: Loadable, path: Path, dtype: torch.dtype, unused: tuple[str, ..
         raise CheckpointError(f"{path.name}: {'; '.join(complaints)}")
     elements = sum(math.prod(shape) for shape in expected.values())
     files = {name: contents[name][0] for name in expected}
-    return Plan(module, names, files, dtype, elements * dtype.itemsize)
+    return LoadPlan(module, names, files, dtype, elements * dtype.itemsize)
 
 
 def _contents(path: Path) -> dict[str, tuple[Path, tuple[int, ...]]]:

@@ -23,6 +23,7 @@ from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFo
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.protocol.adapter import AudioChunk, Message
 from agent_tts.protocol.formats import check_format
+from agent_tts.protocol.validation import UNKNOWN_FIELD, first_complaint, message_error
 
 SUBPROTOCOL = "agent_tts.v1"
 
@@ -278,16 +279,15 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _refuse(error: ValidationError, what: str, skip: int = 0) -> NoReturn:
-    """Turn the first complaint of pydantic into one of ours; its text never repeats the input."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    where = [str(part) for part in first["loc"][skip:]]
-    field = ".".join([what, *where])
-    if first["type"] == "extra_forbidden":
+    """Raise the error for a configuration or a message; `skip`: parts of the path that are not the client's."""
+    complaint = first_complaint(error)
+    complaint = complaint._replace(path=complaint.path[skip:])
+    where = complaint.path
+    if complaint.kind == UNKNOWN_FIELD:
         nested: dict[str, type[BaseModel]] = {"output": Output, "sampling": SamplingFields}
         allowed = nested.get(where[0], SessionConfig) if len(where) > 1 else SessionConfig
         raise BadMessage(f"{what} has a field that is not known; fields are {', '.join(allowed.model_fields)}")
-    kind: type[SpeechError] = UnsupportedFormat if "output" in where else BadMessage
-    raise kind(f"{field}: {first['msg'][0].lower()}{first['msg'][1:]}")
+    raise message_error(complaint, ".".join([what, *where]))
 
 
 # ---------------------------------------------------------------- server -> client

@@ -27,14 +27,14 @@ def encode(samples: bytes, folders: Iterable[Path], *, reference: bool) -> bytes
     import torch
     from safetensors.torch import save
 
-    from agent_tts.model.clone import Encoder, add_silence
+    from agent_tts.model.clone import VoiceEncoder, add_silence
 
     torch.set_num_threads(THREADS)
     waveform = torch.from_numpy(np.frombuffer(samples, "<f4").copy())
     arrays = {}
     for folder in folders:
         wants_codes = reference and "codes" not in arrays
-        encoder = Encoder.load(folder, vector_only=not wants_codes)
+        encoder = VoiceEncoder.load(folder, vector_only=not wants_codes)
         vector = encoder.vector(waveform)
         arrays[f"vector_{len(vector)}"] = vector.contiguous()
         if wants_codes:

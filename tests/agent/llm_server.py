@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from agent_tts.bench.chat import MODEL, running_chat
+from tests.measure.chat import MODEL, running_chat
 
 __all__ = ["MODEL"]
 

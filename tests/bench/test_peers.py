@@ -6,9 +6,8 @@ import pytest
 
 from agent_tts.bench import peers
 from agent_tts.bench.peers import PEERS, Spoken, Task, figures_of, measure_node
+from agent_tts.cli.bench_options import ModelOptions, Outputs
 from agent_tts.cli.bench_peers import chosen, run_peers
-from agent_tts.cli.bench_shared import Outputs
-from agent_tts.cli.bench_target import Source
 from agent_tts.errors import SettingsError, SpeechError
 from tests.support import running_node
 
@@ -59,11 +58,11 @@ def test_packages_are_chosen_by_name() -> None:
     [("tpu", "auto", "--device tpu: must be one of auto, cpu"), ("cpu", "float16", "--dtype float16: must be one of")],
 )
 def test_what_no_engine_can_do_is_a_message(device: str, dtype: str, said: str) -> None:
-    source = Source(None, None, "qwen3", synthetic="tiny")
+    source = ModelOptions(synthetic="tiny")
     with pytest.raises(SettingsError, match=said):
         run_peers(source, [], Task("", device, dtype, "x", 2, None, None), Outputs(None, None))
 
 
 def test_every_engine_needs_a_checkpoint() -> None:
     with pytest.raises(SettingsError, match=r"--synthetic 1\.7B or --model FOLDER"):
-        run_peers(Source(None, None, "qwen3"), [], TASK, Outputs(None, None))
+        run_peers(ModelOptions(), [], TASK, Outputs(None, None))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from agent_tts.bench.chromium import Page, chromium
+from tests.measure.chromium import Page, chromium
 
 ROOT = Path(__file__).parents[2]
 

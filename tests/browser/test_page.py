@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 from websockets.asyncio.client import connect
 
-from agent_tts.bench.chromium import DevTools, Page, chromium
+from tests.measure.chromium import DevTools, Page, chromium
 from tests.support import RunningNode, running_node, until
 
 EAR = (Path(__file__).parent / "ear.js").read_text()

@@ -20,12 +20,12 @@ import pytest_asyncio
 from starlette.responses import JSONResponse
 
 from agent_tts.bench.checkpoint import write as write_checkpoint
-from agent_tts.bench.chromium import DevTools, Page, chromium
 from agent_tts.events import Model
 from agent_tts.serve.app import create_app
 from agent_tts.speech.engine_handle import EngineClientFactory
 from tests.browser.scripted_agent import Agent, Call, agent_of
 from tests.browser.test_page import CONTRAST, EAR, LONG
+from tests.measure.chromium import DevTools, Page, chromium
 from tests.support import dominant_hz, running_app, running_node, settings_of, until, with_models
 
 MICROPHONE_HZ = 700

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from agent_tts.bench.chromium import Page, chromium
 from tests.agent.llm_server import LlmServer, running_llm
 from tests.agent.node import RunningAgent, running_agent
+from tests.measure.chromium import Page, chromium
 from tests.support import until
 
 RATE = 24_000

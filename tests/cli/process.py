@@ -30,6 +30,13 @@ def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([*AGENT_TTS, *arguments], capture_output=True, check=False, **{**defaults, **options})
 
 
+def measure(tool: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run one of `tests.measure` to its end."""
+    defaults = {"stdin": subprocess.DEVNULL, "env": environment(), "timeout": PATIENCE_S}
+    program = (sys.executable, "-m", f"tests.measure.{tool}", *arguments)
+    return subprocess.run(program, capture_output=True, check=False, **{**defaults, **options})
+
+
 def children_of(pid: int) -> list[int]:
     """Processes that it has started and that have not ended."""
     found: list[int] = []

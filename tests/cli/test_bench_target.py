@@ -11,7 +11,7 @@ from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.bench.serve import REQUEST_S, Load
 from agent_tts.bench.voices import INSTRUCTIONS
 from agent_tts.cli.bench_runs import loads_of
-from agent_tts.cli.bench_target import Checkpoint
+from agent_tts.cli.bench_target import BenchCheckpoint
 from agent_tts.model.config import ModelType
 
 
@@ -30,7 +30,7 @@ def test_a_type_of_model_is_asked_for_a_voice_that_it_speaks(
     model_type: ModelType, wanted: dict[str, Any], asked: dict[str, Any], tmp_path: Path
 ) -> None:
     config = write_configuration(tmp_path, SIZES["tiny"], model_type)
-    assert Checkpoint(tmp_path, config, {}).session(wanted) == asked
+    assert BenchCheckpoint(tmp_path, config, {}).session(wanted) == asked
 
 
 def test_a_saturated_node_has_more_requests_than_slots() -> None:

@@ -13,7 +13,7 @@ from agent_tts.engine.base import (
     StartRequest,
     StarvedOutput,
 )
-from agent_tts.engine.slots import READ_CHARS, Mark, Slots, Track
+from agent_tts.engine.slots import READ_CHARS, Mark, SlotFeed, SlotTable
 from agent_tts.errors import UnknownVoice
 from agent_tts.events import FRAME_BYTES, SpeechOptions
 from agent_tts.text.feed import Break, Unit
@@ -21,74 +21,74 @@ from agent_tts.text.feed import Break, Unit
 OPEN = StartRequest(0, 9, SpeechOptions())
 
 
-class Owner:
+class Spoken:
     def __init__(self, opened: StartRequest) -> None:
         if opened.options.voice:
             raise UnknownVoice("no such voice")
-        self.track = Track(opened, "en")
+        self.feed = SlotFeed(opened, "en")
 
 
 @pytest.fixture
-def track() -> Track:
-    return Track(OPEN, "en")
+def feed() -> SlotFeed:
+    return SlotFeed(OPEN, "en")
 
 
-def taken(track: Track) -> list[Unit | Break | Mark]:
+def taken(feed: SlotFeed) -> list[Unit | Break | Mark]:
     """All that is to be spoken, as an engine takes it."""
     items: list[Unit | Break | Mark] = []
-    while not track.dry:
-        items += track.pending
-        track.pending.clear()
+    while not feed.dry:
+        items += feed.pending
+        feed.pending.clear()
     return items
 
 
-def test_text_becomes_units_with_its_flush_and_its_end(track: Track) -> None:
-    track.take_text(AddText(0, "one two three", flush=True))
-    track.take_text(AddText(0, "four", last=True))
-    marks = [item.text.strip() if isinstance(item, Unit) else item for item in taken(track)]
+def test_text_becomes_units_with_its_flush_and_its_end(feed: SlotFeed) -> None:
+    feed.take_text(AddText(0, "one two three", flush=True))
+    feed.take_text(AddText(0, "four", last=True))
+    marks = [item.text.strip() if isinstance(item, Unit) else item for item in taken(feed)]
     assert marks == ["one two", "three", Mark.FLUSH, "four", Mark.END]
 
 
-def test_a_long_text_is_read_in_pieces_and_is_the_same_text(track: Track) -> None:
+def test_a_long_text_is_read_in_pieces_and_is_the_same_text(feed: SlotFeed) -> None:
     text = "one two three, " * 1_000
-    track.take_text(AddText(0, text, last=True))
-    assert 0 < sum(len(unit.text) for unit in track.pending if isinstance(unit, Unit)) <= READ_CHARS
-    items = taken(track)
+    feed.take_text(AddText(0, text, last=True))
+    assert 0 < sum(len(unit.text) for unit in feed.pending if isinstance(unit, Unit)) <= READ_CHARS
+    items = taken(feed)
     assert "".join(item.text for item in items if isinstance(item, Unit)) == text
     assert items[-1] is Mark.END
-    assert track.dry
+    assert feed.dry
 
 
-def test_a_slot_with_unread_text_is_not_starved(track: Track) -> None:
-    track.take_text(AddText(0, "\0" * 2 * READ_CHARS))
-    assert not track.pending
-    assert track.hand_out() == []
-    assert not track.pending
-    assert track.hand_out() == [StarvedOutput(0, 9)]
+def test_a_slot_with_unread_text_is_not_starved(feed: SlotFeed) -> None:
+    feed.take_text(AddText(0, "\0" * 2 * READ_CHARS))
+    assert not feed.pending
+    assert feed.hand_out() == []
+    assert not feed.pending
+    assert feed.hand_out() == [StarvedOutput(0, 9)]
 
 
-def test_a_piece_of_a_frame_waits_for_the_rest(track: Track) -> None:
-    track.write(b"ab" * 100)
-    assert (track.ready, track.samples) == (0, 100)
-    assert track.hand_out() == [StarvedOutput(0, 9)]
-    track.write(b"ab" * (FRAME_BYTES // 2))
-    assert track.hand_out() == [FrameOutput(0, 9, b"ab" * (FRAME_BYTES // 2))]
-    assert track.samples == 100 + FRAME_BYTES // 2
+def test_a_piece_of_a_frame_waits_for_the_rest(feed: SlotFeed) -> None:
+    feed.write(b"ab" * 100)
+    assert (feed.ready, feed.samples) == (0, 100)
+    assert feed.hand_out() == [StarvedOutput(0, 9)]
+    feed.write(b"ab" * (FRAME_BYTES // 2))
+    assert feed.hand_out() == [FrameOutput(0, 9, b"ab" * (FRAME_BYTES // 2))]
+    assert feed.samples == 100 + FRAME_BYTES // 2
 
 
-def test_nothing_is_said_while_text_is_pending(track: Track) -> None:
-    track.take_text(AddText(0, "one two ", flush=True))
-    assert track.hand_out() == []
+def test_nothing_is_said_while_text_is_pending(feed: SlotFeed) -> None:
+    feed.take_text(AddText(0, "one two ", flush=True))
+    assert feed.hand_out() == []
 
 
-def test_flushes_are_answered_right_after_the_frame_before_them(track: Track) -> None:
-    track.write(b"a" * (FRAME_BYTES + 2))
-    track.mark(Mark.FLUSH)
-    track.write(b"b" * 2)
-    track.mark(Mark.FLUSH)
-    track.mark(Mark.FLUSH)
-    track.mark(Mark.END)
-    said = [output for _ in range(3) for output in track.hand_out()]
+def test_flushes_are_answered_right_after_the_frame_before_them(feed: SlotFeed) -> None:
+    feed.write(b"a" * (FRAME_BYTES + 2))
+    feed.mark(Mark.FLUSH)
+    feed.write(b"b" * 2)
+    feed.mark(Mark.FLUSH)
+    feed.mark(Mark.FLUSH)
+    feed.mark(Mark.END)
+    said = [output for _ in range(3) for output in feed.hand_out()]
     assert [type(output) for output in said] == [
         FrameOutput,
         FrameOutput,
@@ -105,16 +105,16 @@ def test_flushes_are_answered_right_after_the_frame_before_them(track: Track) ->
     ]
 
 
-def test_an_end_right_after_a_whole_frame_makes_no_empty_one(track: Track) -> None:
-    track.write(bytes(FRAME_BYTES))
-    track.mark(Mark.END)
-    assert [type(output) for output in track.hand_out()] == [FrameOutput, DoneOutput]
+def test_an_end_right_after_a_whole_frame_makes_no_empty_one(feed: SlotFeed) -> None:
+    feed.write(bytes(FRAME_BYTES))
+    feed.mark(Mark.END)
+    assert [type(output) for output in feed.hand_out()] == [FrameOutput, DoneOutput]
 
 
-def test_an_error_of_one_owner_is_that_owner_s_and_logged_without_its_text() -> None:
-    slots = Slots(2, Owner)
+def test_an_error_of_one_request_ends_that_request_and_is_logged_without_its_text() -> None:
+    slots = SlotTable(2, Spoken)
     assert slots.apply([OPEN, StartRequest(1, 10, SpeechOptions())]) == []
-    first, second = slots.owners()
+    first, second = slots.requests()
 
     def fail() -> None:
         secret = "the text"
@@ -129,21 +129,21 @@ def test_an_error_of_one_owner_is_that_owner_s_and_logged_without_its_text() -> 
     assert "ValueError" in lines[0]
     assert "in fail" in lines[0]
     assert "the text" not in "".join(lines).replace('secret = "the text"', "")
-    assert slots.owners() == [second]
+    assert slots.requests() == [second]
     assert slots.apply([AddText(0, "too late"), ReleaseSlot(0)]) == []
 
 
 def test_an_error_that_is_the_client_s_has_its_code() -> None:
-    slots = Slots(1, Owner)
+    slots = SlotTable(1, Spoken)
     opened = StartRequest(0, 3, SpeechOptions(voice="nobody"))
     assert slots.apply([opened, AddText(0, "a")]) == [FailedOutput(0, 3, "unknown_voice", "no such voice")]
-    assert slots.owners({0}) == []
+    assert slots.requests({0}) == []
 
 
 def test_a_slot_is_nobody_s_after_its_last_output() -> None:
-    slots = Slots(1, Owner)
+    slots = SlotTable(1, Spoken)
     slots.apply([OPEN, AddText(0, "", last=True)])
-    (owner,) = slots.owners({0})
-    owner.track.mark(Mark.END)
-    assert slots.guard(owner, owner.track.hand_out) == [DoneOutput(0, 9)]
-    assert slots.owners() == []
+    (request,) = slots.requests({0})
+    request.feed.mark(Mark.END)
+    assert slots.guard(request, request.feed.hand_out) == [DoneOutput(0, 9)]
+    assert slots.requests() == []

@@ -173,19 +173,19 @@ async def test_an_engine_that_ends_itself_is_replaced(kind: str) -> None:
 
 PARENT = """
 import asyncio, sys
-from agent_tts.events import Append, Audio, Open, SpeechOptions
-from agent_tts.ipc.client import EngineProcess
+from agent_tts.events import AppendText, OpenRequest, RequestAudio, SpeechOptions
+from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.config.settings import Settings
 
 async def main() -> None:
     speaks = asyncio.Event()
     def hear(new: list) -> None:
-        if any(isinstance(event, Audio) for event in new):
+        if any(isinstance(event, RequestAudio) for event in new):
             speaks.set()
     link = EngineProcess(Settings.model_validate({"engine": "tone", "tone": {"scripted_faults": True}}), hear, print)
     await link.start()
-    link.send(Open(1, SpeechOptions(instructions=sys.argv[1] or None)))
-    link.send(Append(1, "enough text for some frames of audio "))
+    link.send(OpenRequest(1, SpeechOptions(instructions=sys.argv[1] or None)))
+    link.send(AppendText(1, "enough text for some frames of audio "))
     await speaks.wait()
     print(link.pid, flush=True)
     await asyncio.Event().wait()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from agent_tts.bench.frame import mid_speech
-from agent_tts.engine.qwen3.graphs import FrameGraphs, Launched, rows_of_state
+from agent_tts.engine.qwen3.graphs import FrameGraphs, LaunchedStep, rows_of_state
 from agent_tts.model.acceleration import accelerate
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.speech import SpeechModel, SpeechState
@@ -31,10 +31,10 @@ def modules_of(model: FrameModel, dtype: torch.dtype) -> FrameModel:
     return plain.to("cuda")
 
 
-def forced_logits(model: FrameModel, rows: int, codes: Tensor, *, beside: bool = False) -> list[Tensor]:
+def forced_logits(model: FrameModel, rows: int, codes: Tensor, *, mixed: bool = False) -> list[Tensor]:
     """Logits of some frames whose codes are given, after positions of noise that differ from row to row.
 
-    `beside` has the prompts of 30 more rows computed with each frame.
+    `mixed` has the prompts of 30 more rows computed with each frame.
     """
     state = model.init_state(rows + 30, 512)
     generator = torch.Generator("cuda").manual_seed(7)
@@ -57,7 +57,7 @@ def forced_logits(model: FrameModel, rows: int, codes: Tensor, *, beside: bool =
             return frame[:, codebook].contiguous()
 
         run, who = torch.ones(rows, dtype=torch.bool, device="cuda"), torch.arange(rows, device="cuda")
-        model.step(state, run, choose, who, prompts if beside else None)
+        model.step(state, run, choose, who, prompts if mixed else None)
     return heard
 
 
@@ -78,8 +78,8 @@ def test_fused_logits_are_as_near_to_float32_as_the_modules(model: SpeechModel, 
         return statistics.mean(errors)
 
     plain = error(forced_logits(eager, rows, codes))
-    for beside in (False, True):
-        assert error(forced_logits(model.frame, rows, codes, beside=beside)) < 1.05 * plain
+    for mixed in (False, True):
+        assert error(forced_logits(model.frame, rows, codes, mixed=mixed)) < 1.05 * plain
 
 
 def speaking(model: SpeechModel, rows: int) -> SpeechState:
@@ -89,7 +89,7 @@ def speaking(model: SpeechModel, rows: int) -> SpeechState:
     return state
 
 
-def launched(graphs: FrameGraphs, rows: list[int]) -> Launched:
+def launched(graphs: FrameGraphs, rows: list[int]) -> LaunchedStep:
     frame, _ = graphs.step(rows)
     assert frame is not None
     return frame
@@ -111,8 +111,8 @@ def test_a_graph_is_the_step_bit_for_bit(model: SpeechModel) -> None:
     again = copy.deepcopy(state)
     assert spoken(model, state, captured=True, rows=[0, 2]) == spoken(model, again, captured=False, rows=[0, 2])
     assert torch.equal(state.frame.position, again.frame.position)
-    sink = state.frame.cache.sink
-    assert torch.equal(state.frame.cache.keys[:, :, :sink], again.frame.cache.keys[:, :, :sink])
+    padding_position = state.frame.cache.padding_position
+    assert torch.equal(state.frame.cache.keys[:, :, :padding_position], again.frame.cache.keys[:, :, :padding_position])
     assert state.frame.position.tolist() == [303, 300, 303, 300, 300]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agent_tts.model import sampling
-from agent_tts.model.layers import Cache, Layer
+from agent_tts.model.layers import Cache, TransformerLayer
 from agent_tts.model.speech import SpeechModel
 
 ROUNDING = 4e-3  # relative error of bfloat16 results that are rounded the same, after sums in another order
@@ -53,43 +53,48 @@ def test_linear(rows: int, outputs: int, inputs: int, normed: bool, gated: bool,
 
 
 @torch.inference_mode()
-def test_a_talker_layers_attention_over_pages(model: SpeechModel) -> None:
-    """Lengths on both sides of every edge; pages in any order; and a row that pauses."""
+def test_a_talker_layers_attention_over_blocks(model: SpeechModel) -> None:
+    """Lengths on both sides of every edge; blocks in any order; and a row that pauses."""
     from agent_tts.model.fused import FusedTalker
     from agent_tts.model.kernels.attention import Place, Scratch, attend
 
     talker, config = model.frame.talker, model.frame.config.talker
     positions = torch.tensor([0, 1, 63, 64, 65, 511, 512, 700, 1022, 0], device="cuda")
     rows = len(positions)
-    plain = Cache.empty(config, rows, 1024, positions.device, torch.bfloat16)
-    positions[-1] = plain.sink
-    plain.keys[0].normal_()
-    plain.values[0].normal_()
-    pages = torch.randperm(rows * 32, device="cuda").view(rows, 32) + 1
+    contiguous = Cache.empty(config, rows, 1024, positions.device, torch.bfloat16)
+    positions[-1] = contiguous.padding_position
+    contiguous.keys[0].normal_()
+    contiguous.values[0].normal_()
+    blocks = torch.randperm(rows * 32, device="cuda").view(rows, 32) + 1
     paged = Cache.paged(config, rows, 1024, rows * 32 + 1, 32, positions.device, torch.bfloat16)
-    paged.table[:, :32] = pages
-    places = torch.where(positions == plain.sink, paged.sink, positions)
-    for ours, theirs in ((paged.keys, plain.keys), (paged.values, plain.values)):
-        ours[0][pages] = theirs[0].view(rows, 32, 32, *theirs.shape[3:])
+    paged.block_table[:, :32] = blocks
+    places = torch.where(positions == contiguous.padding_position, paged.padding_position, positions)
+    for ours, theirs in ((paged.keys, contiguous.keys), (paged.values, contiguous.values)):
+        ours[0][blocks] = theirs[0].view(rows, 32, 32, *theirs.shape[3:])
 
     fused = FusedTalker(model.frame)
-    layer, module, heads = fused.layers[0], cast(Layer, talker.layers[0]).self_attn, fused.heads
+    layer, module, heads = fused.layers[0], cast(TransformerLayer, talker.layers[0]).self_attn, fused.heads
     x = noise(rows, config.hidden_size)
     qkv = x @ layer.qkv.T
     seen: list[Tensor] = []
     hook = module.o_proj.register_forward_pre_hook(lambda _, args: seen.append(args[0][:, 0]))
-    module(x[:, None], plain.keys[0], plain.values[0], talker.window(positions[:, None], plain.sink, plain))
+    module(
+        x[:, None],
+        contiguous.keys[0],
+        contiguous.values[0],
+        talker.window(positions[:, None], contiguous.padding_position, contiguous),
+    )
     hook.remove()
     for split in (64, 128, 1024):
-        scratch = Scratch.empty(rows, paged.sink + 1, heads, positions.device, split=split)
-        place = Place(places, paged.keys[0], paged.values[0], paged.table, paged.sink)
+        scratch = Scratch.empty(rows, paged.padding_position + 1, heads, positions.device, split=split)
+        place = Place(places, paged.keys[0], paged.values[0], paged.block_table, paged.padding_position)
         found = qkv.new_empty(len(qkv), heads.queries * heads.dim)
         attend(layer.q_norm, layer.k_norm, heads, place, scratch, qkv, found)
         assert error(found[:-1], seen[0][:-1]) < 2 * ROUNDING
         assert not scratch.counters.any()
-    written = paged.keys[0][pages].flatten(1, 2)
-    assert error(written[:-1], plain.keys[0][:-1]) < ROUNDING
-    assert torch.equal(written[-1, :-1], plain.keys[0][-1, :-1])
+    written = paged.keys[0][blocks].flatten(1, 2)
+    assert error(written[:-1], contiguous.keys[0][:-1]) < ROUNDING
+    assert torch.equal(written[-1, :-1], contiguous.keys[0][-1, :-1])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

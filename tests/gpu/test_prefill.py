@@ -15,7 +15,7 @@ from torch import Tensor
 from agent_tts.engine.base import AddText, FrameOutput, ReleaseSlot, StartRequest, StepInput
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import FrameGraphs
-from agent_tts.engine.qwen3.prefill import Part
+from agent_tts.engine.qwen3.prefill import ChunkInputs
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.model.acceleration import accelerate
 from agent_tts.model.frame import FrameModel
@@ -33,18 +33,18 @@ ROUNDING = 3e-2  # relative error between two ways of rounding, each of which is
 pytestmark = pytest.mark.gpu
 
 
-def part(row: int, length: int, begin: int = 0, *, frames: bool = False) -> Part:
+def part(row: int, length: int, begin: int = 0, *, frames: bool = False) -> ChunkInputs:
     """Text beside codes, or beside frames as behind a clone's reference; it ends its prompt."""
     random = np.random.default_rng(row * 1_000 + begin)
     numbers = np.full((length, 17), NOTHING)
     numbers[:-1, 0] = random.integers(0, 150_000, length - 1)
     numbers[:, 1 : 17 if frames else 2] = random.integers(0, 2_048, (length, 16 if frames else 1))
     positions = np.append(np.arange(begin, begin + length - 1), POSITIONS)
-    return Part(row, positions, begin + length - 1 if begin else None, numbers, None)
+    return ChunkInputs(row, positions, begin + length - 1 if begin else None, numbers, None)
 
 
 # What steps may have to compute: a whole step of one prompt, further parts, many prompts, one alone.
-BATCHES: list[list[Part]] = [
+BATCHES: list[list[ChunkInputs]] = [
     [part(1, 128, frames=True)],
     [part(2, 100, 300), part(4, 11), part(5, 17, 640, frames=True)],
     [part(row, 10) for row in (6, 7, 8, 9, 10, 11, 12)],
@@ -57,8 +57,8 @@ def state_of(model: SpeechModel, *, paged: bool = True) -> SpeechState:
     state = model.init_state(ROWS, POSITIONS, ROWS * 33 if paged else None)
     frame, generator = state.frame, torch.Generator("cuda").manual_seed(1)
     if paged:
-        pages = torch.randperm(ROWS * 32, device="cuda", generator=generator).view(ROWS, 32)
-        frame.cache.table[:, :32] = pages + 1
+        blocks = torch.randperm(ROWS * 32, device="cuda", generator=generator).view(ROWS, 32)
+        frame.cache.block_table[:, :32] = blocks + 1
     for tensor in (frame.cache.keys, frame.cache.values, frame.feedback):
         tensor.copy_(torch.randn(tensor.shape, device="cuda", generator=generator))
     frame.position.fill_(500)
@@ -69,13 +69,13 @@ def state_of(model: SpeechModel, *, paged: bool = True) -> SpeechState:
     return state
 
 
-def reach(one: Part) -> tuple[int, int]:
+def reach(one: ChunkInputs) -> tuple[int, int]:
     """Where a part begins and ends in its row."""
     begin = 0 if one.span is None else one.span - len(one.positions) + 1
     return begin, begin + len(one.positions) - 1
 
 
-def written(state: SpeechState, one: Part) -> list[Tensor]:
+def written(state: SpeechState, one: ChunkInputs) -> list[Tensor]:
     """Keys and values of the positions of a part."""
     begin, end = reach(one)
     return [kept[:, begin:end] for kept in state.frame.cache.read(one.row, end)]
@@ -149,7 +149,7 @@ def test_prompts_together_are_each_alone_and_reach_nobody_else(model: SpeechMode
 def test_fused_prompts_are_as_near_to_float32_as_the_modules(model: SpeechModel) -> None:
     """Beside frames and without."""
 
-    def computed(frame: FrameModel, speaking: Sequence[int], parts: Sequence[Part]) -> list[Tensor]:
+    def computed(frame: FrameModel, speaking: Sequence[int], parts: Sequence[ChunkInputs]) -> list[Tensor]:
         made = SpeechModel(frame, model.codec)
         state = state_of(made)
         FrameGraphs(made, state, buckets=(4,), captured=False).step(speaking, parts)
@@ -175,7 +175,7 @@ def test_a_prompt_does_not_depend_on_those_beside_it(model: SpeechModel) -> None
         for one in BATCHES[1]:
             middle = len(one.positions) // 2
             for cut in (slice(middle), slice(middle, None)):
-                singles.step(speaking, [Part(one.row, one.positions[cut], one.span, one.numbers[cut], None)])
+                singles.step(speaking, [ChunkInputs(one.row, one.positions[cut], one.span, one.numbers[cut], None)])
             for pair in zip(written(beside, one), written(alone, one), strict=True):
                 assert torch.equal(*pair)
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from agent_tts.model.clone import Encoder, add_silence
+from agent_tts.model.clone import VoiceEncoder, add_silence
 from agent_tts.model.config import ModelType
 from agent_tts.model.entries import CheckpointError
 from tests.model import oracle
@@ -24,15 +24,15 @@ CODEC_WEIGHTS = "speech_tokenizer/model.safetensors"
 
 
 @pytest.fixture(scope="module", params=["tiny", "tiny-0.6B"])
-def both(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> tuple[Any, Encoder]:
+def both(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> tuple[Any, VoiceEncoder]:
     """Upstream's model and our encoder, of the same checkpoint."""
     folder = checkpoint("base", request.param)
-    return oracle.load(folder), Encoder.load(folder)
+    return oracle.load(folder), VoiceEncoder.load(folder)
 
 
 @pytest.fixture(scope="module")
-def encoder(checkpoint: Checkpoint) -> Encoder:
-    return Encoder.load(checkpoint("base"))
+def encoder(checkpoint: Checkpoint) -> VoiceEncoder:
+    return VoiceEncoder.load(checkpoint("base"))
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def copied(checkpoint: Checkpoint, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("samples", LENGTHS)
-def test_vector_and_codes_are_those_of_upstream(both: tuple[Any, Encoder], samples: int) -> None:
+def test_vector_and_codes_are_those_of_upstream(both: tuple[Any, VoiceEncoder], samples: int) -> None:
     upstream, encoder = both
     waveform = clip(samples, seed=samples)
     (prompt,) = upstream.create_voice_clone_prompt(
@@ -56,7 +56,7 @@ def test_vector_and_codes_are_those_of_upstream(both: tuple[Any, Encoder], sampl
     assert torch.equal(codes, prompt.ref_code)
 
 
-def test_clips_differ_in_vector_and_codes(encoder: Encoder) -> None:
+def test_clips_differ_in_vector_and_codes(encoder: VoiceEncoder) -> None:
     """So that the comparison above is not of constants."""
     one, other = clip(48_000, seed=1), clip(48_000, seed=2)
     vector = encoder.vector(one)
@@ -66,15 +66,15 @@ def test_clips_differ_in_vector_and_codes(encoder: Encoder) -> None:
     assert all(len(set(codes[:, codebook].tolist())) > 1 for codebook in range(16))
 
 
-def test_a_vector_alone_is_the_same_and_needs_no_codec(encoder: Encoder, copied: Path) -> None:
+def test_a_vector_alone_is_the_same_and_needs_no_codec(encoder: VoiceEncoder, copied: Path) -> None:
     (copied / CODEC_WEIGHTS).unlink()
     waveform = clip(48_000)
-    assert torch.equal(Encoder.load(copied, vector_only=True).vector(waveform), encoder.vector(waveform))
+    assert torch.equal(VoiceEncoder.load(copied, vector_only=True).vector(waveform), encoder.vector(waveform))
     with pytest.raises(CheckpointError, match="missing from the checkpoint"):
-        Encoder.load(copied)
+        VoiceEncoder.load(copied)
 
 
-def test_silence_follows_a_reference(encoder: Encoder) -> None:
+def test_silence_follows_a_reference(encoder: VoiceEncoder) -> None:
     waveform = clip(30_000)
     padded = add_silence(waveform)
     assert torch.equal(padded, torch.cat((waveform, torch.zeros(12_000))))
@@ -85,7 +85,7 @@ def test_silence_follows_a_reference(encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize("waveform", [clip(1919), torch.zeros(0), torch.zeros(2, 24_000), torch.zeros(24_000, 2)])
-def test_what_is_no_clip_is_refused(encoder: Encoder, waveform: Tensor) -> None:
+def test_what_is_no_clip_is_refused(encoder: VoiceEncoder, waveform: Tensor) -> None:
     for encode in (encoder.vector, encoder.codes):
         with pytest.raises(ValueError, match="one channel of at least 1920 samples"):
             encode(waveform)
@@ -94,7 +94,7 @@ def test_what_is_no_clip_is_refused(encoder: Encoder, waveform: Tensor) -> None:
 @pytest.mark.parametrize("model_type", ["custom_voice", "voice_design"])
 def test_only_base_checkpoints_clone(model_type: ModelType, checkpoint: Checkpoint) -> None:
     with pytest.raises(CheckpointError, match=f"tts_model_type is '{model_type}'; only 'base' checkpoints clone"):
-        Encoder.load(checkpoint(model_type))
+        VoiceEncoder.load(checkpoint(model_type))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_checkpoint_fits_or_is_refused(file: str, name: str, message: str, cop
         tensors[name] = torch.zeros(1)
     save_file(tensors, copied / file)
     with pytest.raises(CheckpointError, match=message):
-        Encoder.load(copied)
+        VoiceEncoder.load(copied)
 
 
 @pytest.mark.parametrize(
@@ -130,4 +130,4 @@ def test_an_encoder_of_another_kind_is_refused(entry: str, value: Any, message: 
     path = copied / "speech_tokenizer/config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {entry: value}))
     with pytest.raises(CheckpointError, match=message):
-        Encoder.load(copied)
+        VoiceEncoder.load(copied)

@@ -26,13 +26,13 @@ def edited(checkpoint: Checkpoint, tmp_path: Path) -> Edit:
         shutil.copytree(checkpoint(model_type), tmp_path, ignore=_all_but_json, dirs_exist_ok=True)
         entries = json.loads((tmp_path / file).read_text())
         *outer, last = entry.split(".")
-        table = entries
+        section = entries
         for name in outer:
-            table = table[name]
+            section = section[name]
         if value is ...:
-            del table[last]
+            del section[last]
         else:
-            table[last] = value
+            section[last] = value
         (tmp_path / file).write_text(json.dumps(entries))
         return tmp_path
 

@@ -15,19 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.frame import Frame, FrameModel, PromptEntries
 from agent_tts.model.frame_state import FrameState
-from agent_tts.model.pages import Pages
-from agent_tts.model.prompt import Prompt, Reference, Speaker, Voice, build_prompt
+from agent_tts.model.prompt import Prompt, PromptVoice, Reference, SpeakerPlace, build_prompt
 from agent_tts.model.row_changes import RowChanges
-from agent_tts.model.sampling import Sampling
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.upload import Writes
 from tests.model import tiny
 
-GREEDY = Sampling(temperature=0, predictor_temperature=0)
+GREEDY = SamplingParams(temperature=0, predictor_temperature=0)
 TTS_EOS = 151673
 FRAMES = 10
-RYAN = Voice("ryan")
+RYAN = PromptVoice("ryan")
 
 
 def upstream_codes(upstream: Any, frames: int = FRAMES, **request: Any) -> Tensor:
@@ -44,7 +44,7 @@ def upstream_codes(upstream: Any, frames: int = FRAMES, **request: Any) -> Tenso
     return found
 
 
-def prompt_of(model: FrameModel, voice: Voice = RYAN, **options: Any) -> Prompt:
+def prompt_of(model: FrameModel, voice: PromptVoice = RYAN, **options: Any) -> Prompt:
     return build_prompt(model.config, voice, **{"role": tiny.ROLE, "text": tiny.TEXT, **options})
 
 
@@ -54,11 +54,11 @@ def step(model: FrameModel, state: FrameState, *rows: int) -> Frame:
     return model.step(state, run)
 
 
-def tell(changed: RowChanges | Pages) -> list[int] | None:
-    """Tells the device what has changed; of changes of rows, those that join by it."""
-    joined = changed.collect(writes := Writes())
+def tell(changed: RowChanges | BlockAllocator) -> list[int] | None:
+    """Tells the device what has changed; of changes of rows, those that are admitted by it."""
+    admitted = changed.collect(writes := Writes())
     writes.send(torch.device("cpu"))
-    return joined
+    return admitted
 
 
 def add_text(state: FrameState, row: int, tokens: Sequence[int], *, complete: bool) -> None:
@@ -74,11 +74,15 @@ def said(frames: list[Frame], row: int = 0) -> Tensor:
 
 
 def speak(
-    model: FrameModel, prompt: Prompt, sampling: Sampling = GREEDY, vector: Tensor | None = None, frames: int = FRAMES
+    model: FrameModel,
+    prompt: Prompt,
+    sampling: SamplingParams = GREEDY,
+    vector: Tensor | None = None,
+    frames: int = FRAMES,
 ) -> Tensor:
     """Codes of one request alone: int64[<= frames, 16]."""
-    state = model.init_state(rows=1, positions=64)
-    model.join(state, 0, prompt, sampling, vector)
+    state = model.init_state(rows=1, max_model_len=64)
+    model.admit(state, 0, prompt, sampling, vector)
     return said([step(model, state, 0) for _ in range(frames)])
 
 
@@ -124,7 +128,7 @@ class TestSaysWhatUpstreamSays:
             instruct_ids=[torch.tensor([instruct])] if instruct else None,
             non_streaming_mode=not streaming,
         )
-        prompt = prompt_of(ours, Voice("Ryan"), language="English", instruct=instruct, streaming=streaming)
+        prompt = prompt_of(ours, PromptVoice("Ryan"), language="English", instruct=instruct, streaming=streaming)
         assert torch.equal(speak(ours, prompt), theirs)
         assert len(theirs) == FRAMES
         assert len(set(theirs[:, 0].tolist())) > FRAMES // 2  # a model that says one thing proves nothing
@@ -136,7 +140,7 @@ class TestSaysWhatUpstreamSays:
     def test_in_every_kind_of_language(self, speaker: str, language: str) -> None:
         upstream, ours = tiny.models("custom_voice")
         theirs = upstream_codes(upstream, 4, languages=[language], speakers=[speaker])
-        assert torch.equal(speak(ours, prompt_of(ours, Voice(speaker), language=language), frames=4), theirs)
+        assert torch.equal(speak(ours, prompt_of(ours, PromptVoice(speaker), language=language), frames=4), theirs)
 
     @MODES
     @pytest.mark.parametrize("language", ["auto", "German"])
@@ -148,7 +152,7 @@ class TestSaysWhatUpstreamSays:
             instruct_ids=[torch.tensor([tiny.INSTRUCT])],
             non_streaming_mode=not streaming,
         )
-        prompt = prompt_of(ours, Voice(), language=language, instruct=tiny.INSTRUCT, streaming=streaming)
+        prompt = prompt_of(ours, PromptVoice(), language=language, instruct=tiny.INSTRUCT, streaming=streaming)
         assert torch.equal(speak(ours, prompt), theirs)
 
     @MODES
@@ -160,7 +164,7 @@ class TestSaysWhatUpstreamSays:
         theirs = upstream_codes(
             upstream, languages=["english"], voice_clone_prompt=clone, non_streaming_mode=not streaming
         )
-        prompt = prompt_of(ours, Voice(Speaker.VECTOR), language="english", streaming=streaming)
+        prompt = prompt_of(ours, PromptVoice(SpeakerPlace.VECTOR), language="english", streaming=streaming)
         assert torch.equal(speak(ours, prompt, vector=vector), theirs)
 
     @MODES
@@ -182,7 +186,7 @@ class TestSaysWhatUpstreamSays:
             non_streaming_mode=not streaming,
         )
         reference = Reference(tiny.REF_TEXT, tuple(map(tuple, frames.tolist())))
-        prompt = prompt_of(ours, Voice(Speaker.VECTOR, reference), streaming=streaming)
+        prompt = prompt_of(ours, PromptVoice(SpeakerPlace.VECTOR, reference), streaming=streaming)
         assert torch.equal(speak(ours, prompt, vector=vector), theirs)
 
     @pytest.mark.parametrize("penalty", [0.5, 2.0])
@@ -215,8 +219,8 @@ class TestSaysWhatUpstreamSays:
 class TestEndOfSpeech:
     def test_is_reported_once_and_is_no_frame(self) -> None:
         upstream, ours = tiny.models("custom_voice")
-        state = ours.init_state(rows=1, positions=64)
-        ours.join(state, 0, prompt_of(ours), GREEDY)
+        state = ours.init_state(rows=1, max_model_len=64)
+        ours.admit(state, 0, prompt_of(ours), GREEDY)
         with end_of_speech_at(8, upstream, ours, languages=["auto"], speakers=["ryan"]):
             frames = [step(ours, state, 0) for _ in range(FRAMES)]
         assert [frame.spoke.item() for frame in frames] == [True] * 8 + [False] * 2
@@ -237,9 +241,9 @@ class TestText:
     def test_word_by_word_is_the_whole_text(self, cuts: list[int], late: int) -> None:
         """Tokens in any pieces, each after the row has waited for it: the same codes, and nothing read in between."""
         _, ours = tiny.models("custom_voice")
-        state = ours.init_state(rows=1, positions=64)
+        state = ours.init_state(rows=1, max_model_len=64)
         first, *bounds = [*cuts, len(tiny.TEXT)]
-        ours.join(state, 0, prompt_of(ours, text=tiny.TEXT[:first], complete=False), GREEDY)
+        ours.admit(state, 0, prompt_of(ours, text=tiny.TEXT[:first], complete=False), GREEDY)
         frames = [step(ours, state, 0) for _ in range(first)]
         for begin, end in zip([first, *bounds], bounds, strict=False):
             waiting = [step(ours, state, 0) for _ in range(late)]
@@ -252,20 +256,26 @@ class TestText:
 
     def test_longer_than_the_cache_is_refused(self) -> None:
         _, ours = tiny.models("custom_voice")
-        state = ours.init_state(rows=1, positions=20)
+        state = ours.init_state(rows=1, max_model_len=20)
         with pytest.raises(ValueError, match="20 positions"):
-            ours.join(state, 0, prompt_of(ours, text=[5] * 20), GREEDY)
-        ours.join(state, 0, prompt_of(ours, complete=False), GREEDY)
+            ours.admit(state, 0, prompt_of(ours, text=[5] * 20), GREEDY)
+        ours.admit(state, 0, prompt_of(ours, complete=False), GREEDY)
         with pytest.raises(ValueError, match="20 tokens"):
             add_text(state, 0, [5] * 16, complete=True)
 
 
-def requests(model: FrameModel) -> list[tuple[Prompt, Sampling]]:
+def requests(model: FrameModel) -> list[tuple[Prompt, SamplingParams]]:
     """Three requests that differ in everything, drawn with noise."""
     return [
-        (prompt_of(model, Voice("ryan"), language="english"), Sampling(seed=1)),
-        (prompt_of(model, Voice("eric"), text=tiny.TEXT[:3], instruct=tiny.INSTRUCT), Sampling(seed=-2, top_k=5)),
-        (prompt_of(model, Voice("serena"), streaming=False), Sampling(seed=2**64 - 3, top_p=0.8, temperature=1.3)),
+        (prompt_of(model, PromptVoice("ryan"), language="english"), SamplingParams(seed=1)),
+        (
+            prompt_of(model, PromptVoice("eric"), text=tiny.TEXT[:3], instruct=tiny.INSTRUCT),
+            SamplingParams(seed=-2, top_k=5),
+        ),
+        (
+            prompt_of(model, PromptVoice("serena"), streaming=False),
+            SamplingParams(seed=2**64 - 3, top_p=0.8, temperature=1.3),
+        ),
     ]
 
 
@@ -273,18 +283,18 @@ class TestRows:
     @settings(max_examples=5, deadline=None)
     @given(data=st.data())
     def test_say_the_same_in_any_company(self, data: st.DataObject) -> None:
-        """Rows join at any time, in any row, pause at any time; each says what it says alone."""
+        """Rows are admitted at any time, in any row, pause at any time; each says what it says alone."""
         _, ours = tiny.models("custom_voice")
         wanted = requests(ours)
         alone = [speak(ours, prompt, sampling, frames=6) for prompt, sampling in wanted]
-        state = ours.init_state(rows=4, positions=48)
+        state = ours.init_state(rows=4, max_model_len=48)
         places = data.draw(st.permutations(range(4)))[:3]
         arrivals = data.draw(st.tuples(*[st.integers(0, 4)] * 3))
         heard: list[list[Frame]] = [[], [], []]
         for now in range(22):
             for request, (prompt, sampling) in enumerate(wanted):
                 if arrivals[request] == now:
-                    ours.join(state, places[request], prompt, sampling)
+                    ours.admit(state, places[request], prompt, sampling)
             running = [r for r in range(3) if arrivals[r] <= now and len(heard[r]) < len(alone[r])]
             chosen = [r for r in running if now > 14 or data.draw(st.booleans())]
             frame = step(ours, state, *(places[r] for r in chosen))
@@ -295,9 +305,9 @@ class TestRows:
 
     def test_that_pause_advance_nothing(self) -> None:
         _, ours = tiny.models("custom_voice")
-        state = ours.init_state(rows=2, positions=48)
+        state = ours.init_state(rows=2, max_model_len=48)
         for row in (0, 1):
-            ours.join(state, row, *requests(ours)[row])
+            ours.admit(state, row, *requests(ours)[row])
         step(ours, state, 0, 1)
         before = {name: tensor.clone() for name, tensor in row_tensors(state, 1).items()}
         moving = row_tensors(state, 0)["position"].clone()
@@ -310,17 +320,17 @@ class TestRows:
     def test_that_are_reused_start_clean(self) -> None:
         _, ours = tiny.models("custom_voice")
         prompt, sampling = prompt_of(ours), replace(GREEDY, repetition_penalty=4.0)
-        state = ours.init_state(rows=2, positions=48)
+        state = ours.init_state(rows=2, max_model_len=48)
         for tensor in row_tensors(state, 1).values():
             tensor.fill_(True if tensor.dtype == torch.bool else 7)
         state.seen[1, ::2] = False  # a penalty on all codes alike would change little
-        ours.join(state, 1, prompt, sampling)
+        ours.admit(state, 1, prompt, sampling)
         assert torch.equal(said([step(ours, state, 1) for _ in range(8)], 1), speak(ours, prompt, sampling, frames=8))
 
     def test_that_nobody_has_joined_say_nothing(self) -> None:
         _, ours = tiny.models("custom_voice")
-        state = ours.init_state(rows=2, positions=48)
-        ours.join(state, 0, *requests(ours)[0])
+        state = ours.init_state(rows=2, max_model_len=48)
+        ours.admit(state, 0, *requests(ours)[0])
         frame = step(ours, state, 0, 1)
         assert frame.spoke.tolist() == [True, False]
         assert not frame.starved.any()  # nor wait for text: nobody is there
@@ -328,22 +338,22 @@ class TestRows:
     def test_that_are_full_stop_and_say_so(self) -> None:
         _, ours = tiny.models("custom_voice")
         prompt = prompt_of(ours)
-        state = ours.init_state(rows=1, positions=len(prompt.prefix) + 9)
-        ours.join(state, 0, prompt, GREEDY)
+        state = ours.init_state(rows=1, max_model_len=len(prompt.prefix) + 9)
+        ours.admit(state, 0, prompt, GREEDY)
         frames = [step(ours, state, 0) for _ in range(11)]
         assert torch.equal(said(frames), speak(ours, prompt, frames=9))
         assert [frame.full.item() for frame in frames] == [False] * 9 + [True] * 2
 
     def test_need_the_vector_of_their_voice(self) -> None:
         _, ours = tiny.models("base")
-        state = ours.init_state(rows=1, positions=48)
+        state = ours.init_state(rows=1, max_model_len=48)
         for vector in (None, torch.zeros(3)):
             with pytest.raises(ValueError, match="vector of 64"):
-                ours.join(state, 0, prompt_of(ours, Voice(Speaker.VECTOR)), GREEDY, vector)
+                ours.admit(state, 0, prompt_of(ours, PromptVoice(SpeakerPlace.VECTOR)), GREEDY, vector)
 
 
 def row_tensors(state: FrameState, row: int) -> dict[str, Tensor]:
-    """Everything that a row keeps between steps, as views. The cache's sink keeps nothing."""
+    """Everything that a row keeps between steps, as views. The cache's padding position keeps nothing."""
     kept = {name: getattr(state, name)[row] for name in ("position", "feedback", "text", "text_length")}
     kept |= {name: getattr(state, name)[row] for name in ("text_complete", "text_read", "frame", "seen", "ended")}
     kept |= {"keys": state.cache.keys[:, row, :-1], "values": state.cache.values[:, row, :-1]}
@@ -359,14 +369,18 @@ class TestPrefill:
         """Of ten and forty-odd positions."""
         vector = tiny.speaker_vector()
         reference = Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(30).tolist())))
-        voices = [(Voice(), None), (Voice(Speaker.VECTOR), vector), (Voice(Speaker.VECTOR, reference), vector)]
+        voices = [
+            (PromptVoice(), None),
+            (PromptVoice(SpeakerPlace.VECTOR), vector),
+            (PromptVoice(SpeakerPlace.VECTOR, reference), vector),
+        ]
         return [(prompt_of(model, voice), vector) for voice, vector in voices]
 
     def state(self, model: FrameModel, *, paged: bool) -> FrameState:
         """Everything is marked, so that what is written can be told."""
-        state = model.init_state(self.ROWS, 64, 80 if paged else None, page_positions=8)
+        state = model.init_state(self.ROWS, 64, 80 if paged else None, block_size=8)
         if paged:
-            state.cache.table[:, :8] = torch.randperm(79)[: self.ROWS * 8].view(self.ROWS, 8) + 1
+            state.cache.block_table[:, :8] = torch.randperm(79)[: self.ROWS * 8].view(self.ROWS, 8) + 1
         state.cache.keys.fill_(9)
         state.cache.values.fill_(9)
         return state
@@ -377,10 +391,13 @@ class TestPrefill:
         model = tiny.models("base")[1]
         for prompt, vector in self.prompts(model):
             whole, cut_up = self.state(model, paged=paged), self.state(model, paged=paged)
-            cut_up.cache.table.copy_(whole.cache.table)
-            model.join(whole, self.ROW, prompt, GREEDY, vector)
+            cut_up.cache.block_table.copy_(whole.cache.block_table)
+            model.admit(whole, self.ROW, prompt, GREEDY, vector)
 
-            length, positions = len(prompt.prefix), np.append(np.arange(len(prompt.prefix)), cut_up.cache.sink)
+            length, positions = (
+                len(prompt.prefix),
+                np.append(np.arange(len(prompt.prefix)), cut_up.cache.padding_position),
+            )
             at = cut % prompt.length
             for begin, end in ((0, at), (at, prompt.length)):
                 numbers = prompt.numbers(16, begin, end)
@@ -403,7 +420,7 @@ class TestPrefill:
             state, length = self.state(model, paged=paged), len(prompt.prefix)
             for kept in (state.cache.keys, state.cache.values):
                 kept.fill_(math.nan)
-            positions = np.append(np.arange(length), state.cache.sink)
+            positions = np.append(np.arange(length), state.cache.padding_position)
             for begin, end in ((0, 5), (5, prompt.length)):
                 numbers = prompt.numbers(16, begin, end)
                 entries = model.entries(state, self.ROW, positions[begin:end], numbers, vector)
@@ -415,10 +432,10 @@ class TestPrefill:
         model = tiny.models("base")[1]
         other = (11, 12, 13, 14, 15, 16, 17, 18, 19, 20)
         for prompt, vector in self.prompts(model):
-            voice = Voice() if vector is None else Voice(Speaker.VECTOR)
+            voice = PromptVoice() if vector is None else PromptVoice(SpeakerPlace.VECTOR)
             if len(prompt.prefix) > 20:
-                voice = Voice(
-                    Speaker.VECTOR, Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(30).tolist())))
+                voice = PromptVoice(
+                    SpeakerPlace.VECTOR, Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(30).tolist())))
                 )
             another = prompt_of(model, voice, text=other)
             assert prompt.shared == another.shared
@@ -429,7 +446,7 @@ class TestPrefill:
 
     def test_asks_the_host_nothing(self) -> None:
         model = FrameModel(tiny.models("custom_voice")[1].config).to("meta")
-        state = model.init_state(rows=3, positions=48)
+        state = model.init_state(rows=3, max_model_len=48)
         packed = torch.zeros(PromptEntries.size(2, 16), dtype=torch.int64, device="meta")
         for span in (None, 48):
             embedded = model.prefill(state, PromptEntries.of(packed, state.feedback[:2]), span)
@@ -440,20 +457,20 @@ class TestStep:
     def test_asks_the_host_nothing(self) -> None:
         """On tensors without data, whatever needs a value on the host raises."""
         model = FrameModel(tiny.models("custom_voice")[1].config).to("meta")
-        frame = model.step(model.init_state(rows=3, positions=48), torch.ones(3, dtype=torch.bool, device="meta"))
+        frame = model.step(model.init_state(rows=3, max_model_len=48), torch.ones(3, dtype=torch.bool, device="meta"))
         assert frame.codes.shape == (3, 16)
 
     def test_reads_what_rows_want_where_kernels_are_compiled_to_find_it(self) -> None:
-        state = tiny.models("custom_voice")[1].init_state(rows=3, positions=48)
-        for block in (state.counts, state.wishes, state.flags):
+        state = tiny.models("custom_voice")[1].init_state(rows=3, max_model_len=48)
+        for block in (state.counts, state.sampling_params, state.flags):
             assert all(line.data_ptr() % 16 == 0 for line in block)
 
     def test_keeps_every_tensor_in_place(self) -> None:
         """What a captured step reads and writes stays where it was captured."""
         _, ours = tiny.models("custom_voice")
-        state = ours.init_state(rows=2, positions=48)
+        state = ours.init_state(rows=2, max_model_len=48)
         places = {name: tensor.data_ptr() for name, tensor in row_tensors(state, 0).items()}
-        ours.join(state, 0, *requests(ours)[0])
+        ours.admit(state, 0, *requests(ours)[0])
         step(ours, state, 0)
         assert {name: tensor.data_ptr() for name, tensor in row_tensors(state, 0).items()} == places
 
@@ -471,6 +488,6 @@ def test_a_row_that_is_not_a_number_says_so_although_it_draws_codes() -> None:
     _, model = tiny.models("custom_voice")
     state = model.init_state(2, 64)
     for row in range(2):
-        model.join(state, row, prompt_of(model), GREEDY)
+        model.admit(state, row, prompt_of(model), GREEDY)
     state.feedback[0] = torch.nan
     assert step(model, state, 0, 1).finite.tolist() == [False, True]

@@ -86,27 +86,29 @@ class TestCache:
             torch.testing.assert_close(found[0], expected[row, :length])
         for step in range(5):
             positions = torch.tensor(prompts) + step
-            window = model.window(positions[:, None], cache.sink, cache)
+            window = model.window(positions[:, None], cache.padding_position, cache)
             found = model.run(x[torch.arange(3), positions][:, None], cache, window)
             torch.testing.assert_close(found[:, 0], expected[torch.arange(3), positions])
 
-    def test_pages_in_any_order_are_a_row(self) -> None:
-        """A prompt and steps over pages of 4 say what one long page says; page 0 is nobody's."""
+    def test_blocks_in_any_order_are_a_row(self) -> None:
+        """A prompt and steps over blocks of 4 say what one long block says; block 0 is nobody's."""
         model, x = self.transformer(), noise(2, 10, 64)
-        cache = Cache.paged(CONFIG, rows=2, positions=10, pages=8, size=4, device=CPU, dtype=torch.float32)
+        cache = Cache.paged(CONFIG, rows=2, max_model_len=10, blocks=8, size=4, device=CPU, dtype=torch.float32)
         cache.keys.fill_(9)
         cache.values.fill_(9)
-        assert cache.sink >= 10
-        cache.table[0, :3] = torch.tensor([5, 2, 7])
-        cache.table[1, :3] = torch.tensor([1, 6, 3])
+        assert cache.padding_position >= 10
+        cache.block_table[0, :3] = torch.tensor([5, 2, 7])
+        cache.block_table[1, :3] = torch.tensor([1, 6, 3])
         expected = torch.stack([self.whole(model, row) for row in x])
         for row in range(2):
             window = model.window(torch.arange(5)[None], 5, cache, torch.tensor([row]))
             torch.testing.assert_close(model.run(x[row : row + 1, :5], cache, window)[0], expected[row, :5])
         for position in range(5, 10):
             before = cache.keys[:, [1, 6, 3]].clone()
-            positions = torch.tensor([[position], [cache.sink]])  # row 1 pauses
-            found = model.run(x[:, position : position + 1], cache, model.window(positions, cache.sink, cache))
+            positions = torch.tensor([[position], [cache.padding_position]])  # row 1 pauses
+            found = model.run(
+                x[:, position : position + 1], cache, model.window(positions, cache.padding_position, cache)
+            )
             torch.testing.assert_close(found[0, 0], expected[0, position])
             assert torch.equal(cache.keys[:, [1, 6, 3]], before)
 
@@ -114,9 +116,9 @@ class TestCache:
         model, cache = self.transformer(), self.dirty()
         x, rows, lengths = noise(2, 6, 64), torch.tensor([2, 0]), torch.tensor([[6], [3]])
         positions = torch.arange(6).expand(2, -1)
-        positions = torch.where(positions < lengths, positions, cache.sink)
+        positions = torch.where(positions < lengths, positions, cache.padding_position)
         found = model.run(x, cache, model.window(positions, 6, cache, rows))
         torch.testing.assert_close(found[0], self.whole(model, x[0]))
         torch.testing.assert_close(found[1, :3], self.whole(model, x[1, :3]))
-        assert (cache.keys[:, 0, 3:-1] == 9).all()  # the padding went to the sink
+        assert (cache.keys[:, 0, 3:-1] == 9).all()  # the padding went to the padding position
         assert (cache.keys[:, 1] == 9).all()

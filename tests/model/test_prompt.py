@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from agent_tts.model.config import ModelConfig
-from agent_tts.model.prompt import Codec, Position, Prompt, Reference, Speaker, Voice, build_prompt, text_needed
+from agent_tts.model.prompt import (
+    CodecSide,
+    Position,
+    Prompt,
+    PromptVoice,
+    Reference,
+    SpeakerPlace,
+    build_prompt,
+    text_needed,
+)
 from tests.model import tiny
 
 PAD, BOS, EOS = 151671, 151672, 151673  # tts_pad, tts_bos, tts_eos
@@ -17,11 +26,11 @@ FRAMES = tuple(tuple(range(16 * frame, 16 * frame + 16)) for frame in range(5))
 CONFIG = tiny.config("custom_voice")
 
 
-def prompt(voice: Voice = Voice("ryan"), config: ModelConfig = CONFIG, **options: Any) -> Prompt:  # noqa: B008
+def prompt(voice: PromptVoice = PromptVoice("ryan"), config: ModelConfig = CONFIG, **options: Any) -> Prompt:  # noqa: B008
     return build_prompt(config, voice, **{"role": (1, 2, 3), "text": (10, 11), **options})
 
 
-def table(found: Prompt) -> list[tuple[int | None, Codec]]:
+def table(found: Prompt) -> list[tuple[int | None, CodecSide]]:
     """The prefix, and the position that the first frame step reads."""
     return [*found.prefix, (found.text[0] if found.text else PAD, found.start)]
 
@@ -65,21 +74,27 @@ def test_a_language_is_thought_of() -> None:
         ("ryan", "Chinese", CHINESE),
         ("ryan", "auto", None),
         (None, "auto", None),
-        (Speaker.VECTOR, "chinese", CHINESE),
+        (SpeakerPlace.VECTOR, "chinese", CHINESE),
     ],
 )
 def test_a_speaker_of_a_dialect_speaks_it_in_chinese(speaker: Any, language: str, spoken: int | None) -> None:
-    codecs = [position.codec for position in prompt(Voice(speaker), language=language).prefix]
+    codecs = [position.codec for position in prompt(PromptVoice(speaker), language=language).prefix]
     thought = [THINK, THINK_BOS, spoken, THINK_EOS] if spoken else [NOTHINK, THINK_BOS, THINK_EOS]
     assert codecs[3 : 3 + len(thought)] == thought
 
 
 def test_a_designed_voice_has_no_speaker() -> None:
-    assert table(prompt(Voice())) == [*ROLE, *HEAD[:3], HEAD[4], (10, C_BOS)]
+    assert table(prompt(PromptVoice())) == [*ROLE, *HEAD[:3], HEAD[4], (10, C_BOS)]
 
 
 def test_a_cloned_voice_has_its_vector() -> None:
-    assert table(prompt(Voice(Speaker.VECTOR))) == [*ROLE, *HEAD[:3], (PAD, Speaker.VECTOR), HEAD[4], (10, C_BOS)]
+    assert table(prompt(PromptVoice(SpeakerPlace.VECTOR))) == [
+        *ROLE,
+        *HEAD[:3],
+        (PAD, SpeakerPlace.VECTOR),
+        HEAD[4],
+        (10, C_BOS),
+    ]
 
 
 def test_an_instruction_comes_first_but_not_for_the_small_model() -> None:
@@ -87,11 +102,11 @@ def test_an_instruction_comes_first_but_not_for_the_small_model() -> None:
     assert prompt(instruct=(7, 8), config=tiny.config("custom_voice", tiny.SAME_WIDTH)) == prompt()
 
 
-VECTOR_HEAD = [*HEAD[:3], (PAD, Speaker.VECTOR), HEAD[4]]
+VECTOR_HEAD = [*HEAD[:3], (PAD, SpeakerPlace.VECTOR), HEAD[4]]
 
 
-def reference(words: int, frames: int) -> Voice:
-    return Voice(Speaker.VECTOR, Reference(tuple(range(100, 100 + words)), FRAMES[:frames]))
+def reference(words: int, frames: int) -> PromptVoice:
+    return PromptVoice(SpeakerPlace.VECTOR, Reference(tuple(range(100, 100 + words)), FRAMES[:frames]))
 
 
 def test_a_reference_is_said_beside_its_transcript() -> None:
@@ -134,6 +149,6 @@ def test_the_whole_text_cannot_stand_before_the_speech_while_it_goes_on() -> Non
 
 def test_what_the_model_does_not_know_is_named() -> None:
     with pytest.raises(ValueError, match=r"no speaker bob; it has serena, .*ryan"):
-        prompt(Voice("bob"))
+        prompt(PromptVoice("bob"))
     with pytest.raises(ValueError, match=r"does not speak klingon; it speaks .*english"):
         prompt(language="klingon")

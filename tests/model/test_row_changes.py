@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.frame_state import FrameState
-from agent_tts.model.pages import Pages
 from agent_tts.model.row_changes import Prefix, RowChanges
-from agent_tts.model.sampling import Sampling
+from agent_tts.model.sampling import SamplingParams
 from tests.model import tiny
 from tests.model.test_frame import prompt_of, said, step, tell
 
@@ -30,57 +30,57 @@ def spoken_before(model: FrameModel, state: FrameState) -> Prefix:
     """Rows that all have had an owner; what the first has of its prompt."""
     prompt = prompt_of(model)
     for row in range(ROWS):
-        model.join(state, row, prompt, Sampling(seed=row))
+        model.admit(state, row, prompt, SamplingParams(seed=row))
     start = state.feedback[0].clone()
     for _ in range(3):
         step(model, state, *range(ROWS))
     return model.prefix(state, 0, len(prompt.prefix), start)
 
 
-def begin_with(changes: RowChanges, row: int, prefix: Prefix, sampling: Sampling) -> None:
+def begin_with(changes: RowChanges, row: int, prefix: Prefix, sampling: SamplingParams) -> None:
     assert prefix.start is not None
-    changes.begin(row, prefix)
-    changes.join(row, prefix.keys.shape[1], sampling, prefix.start)
+    changes.put_prefix(row, prefix)
+    changes.admit(row, prefix.keys.shape[1], sampling, prefix.start)
 
 
-@pytest.mark.parametrize("pages", [None, 100])
-def test_many_at_once_are_one_after_the_other(model: FrameModel, pages: int | None) -> None:
-    state = model.init_state(ROWS, 64, pages, page_positions=4)
-    given = None if pages is None else Pages(state.cache)
-    for length in range(4, 65, 4):  # so that no row's pages are next to each other
+@pytest.mark.parametrize("blocks", [None, 100])
+def test_many_at_once_are_one_after_the_other(model: FrameModel, blocks: int | None) -> None:
+    state = model.init_state(ROWS, 64, blocks, block_size=4)
+    given = None if blocks is None else BlockAllocator(state.cache)
+    for length in range(4, 65, 4):  # so that no row's blocks are next to each other
         assert given is None or all(given.ensure(row, length) for row in range(ROWS))
     if given is not None:
         tell(given)
     prefix = spoken_before(model, state)
     again = copy.deepcopy(state)
     length = prefix.keys.shape[1]
-    assert length > 4  # more than a page
-    joining = (4, 1, 3)
+    assert length > 4  # more than a block
+    admitted = (4, 1, 3)
 
     together = RowChanges(state, given)
-    for row in joining:
-        begin_with(together, row, prefix, Sampling(seed=-row, top_k=row, predictor_top_p=0.5))
+    for row in admitted:
+        begin_with(together, row, prefix, SamplingParams(seed=-row, top_k=row, predictor_top_p=0.5))
         text = prompt_of(model, text=tiny.TEXT[:row], complete=row == 1).text
         together.add_text(row, text, complete=row == 1)
     together.add_text(0, [7, 8], complete=False)
     together.add_text(2, [9], complete=True)
     together.add_text(5, [6], complete=False)
     together.add_text(4, tiny.TEXT[4:], complete=False)
-    assert tell(together) == list(joining)
+    assert tell(together) == list(admitted)
 
-    for row in joining:
-        model.join(
+    for row in admitted:
+        model.admit(
             again,
             row,
             prompt_of(model, text=tiny.TEXT[:row], complete=row == 1),
-            Sampling(seed=-row, top_k=row, predictor_top_p=0.5),
+            SamplingParams(seed=-row, top_k=row, predictor_top_p=0.5),
         )
     for row, tokens in ((0, [7, 8]), (2, [9]), (5, [6]), (4, tiny.TEXT[4:])):
         alone = RowChanges(again)
         alone.add_text(row, tokens, complete=row == 2)
         assert tell(alone) == []
 
-    for name in ("counts", "wishes", "flags", "feedback", "text", "seen"):
+    for name in ("counts", "sampling_params", "flags", "feedback", "text", "seen"):
         assert torch.equal(getattr(state, name), getattr(again, name)), name
     for row in range(ROWS):
         for mine, theirs in zip(state.cache.read(row, length), again.cache.read(row, length), strict=True):
@@ -95,7 +95,7 @@ def test_what_is_forgotten_is_not_done(model: FrameModel) -> None:
     prefix = spoken_before(model, state)
     before = copy.deepcopy(state)
     changes = RowChanges(state)
-    begin_with(changes, 2, prefix, Sampling())
+    begin_with(changes, 2, prefix, SamplingParams())
     changes.add_text(2, [1, 2], complete=True)
     changes.forget(2)
     assert tell(changes) == []
@@ -108,7 +108,7 @@ def test_text_that_was_meant_for_a_former_owner_is_not_read(model: FrameModel) -
     prefix = spoken_before(model, state)
     changes = RowChanges(state)
     changes.add_text(2, [1, 2, 3], complete=True)
-    begin_with(changes, 2, prefix, Sampling())
+    begin_with(changes, 2, prefix, SamplingParams())
     changes.add_text(2, [4], complete=False)
     tell(changes)
     assert state.text_length[2] == 1
@@ -122,7 +122,7 @@ def test_a_beginning_comes_ahead_of_the_row(model: FrameModel) -> None:
     prefix = spoken_before(model, state)
     before = copy.deepcopy(state)
     changes = RowChanges(state)
-    changes.begin(2, prefix)
+    changes.put_prefix(2, prefix)
     assert tell(changes) == []
     for mine, kept in zip(state.cache.read(2, prefix.keys.shape[1]), (prefix.keys, prefix.values), strict=True):
         assert torch.equal(mine, kept)
@@ -158,7 +158,7 @@ def test_any_number_of_rows_takes_as_much_work_of_the_host(model: FrameModel) ->
         changes = RowChanges(state)
         with Launches() as launches:
             for row in range(rows):
-                begin_with(changes, row, prefix, Sampling())
+                begin_with(changes, row, prefix, SamplingParams())
                 changes.add_text(row, [1, 2, 3], complete=True)
             tell(changes)
         counts.append(launches.counted)

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from agent_tts.model.config import GenerationConfig
-from agent_tts.model.sampling import Sampling, SamplingRows, Warp, draw, forbid, penalise, uniform, warp
+from agent_tts.model.sampling import SamplingParams, SamplingRows, Warp, draw, forbid, penalise, uniform, warp
 
 SIZE = 3072
 NO_IDS = torch.empty(1, 0, dtype=torch.int64)
@@ -30,13 +30,13 @@ def logits(seed: int, size: int = SIZE, rows: int = 1) -> Tensor:
     return 4 * torch.randn(rows, size, generator=torch.Generator().manual_seed(seed))
 
 
-def rows_of(*wishes: Sampling) -> SamplingRows:
-    counts, wanted = zip(*(wish.numbers() for wish in wishes), strict=True)
+def rows_of(*params: SamplingParams) -> SamplingRows:
+    counts, wanted = zip(*(one.numbers() for one in params), strict=True)
     return SamplingRows.of(torch.tensor(counts).T, torch.tensor(wanted).T)
 
 
-def talker_warp(*wishes: Sampling) -> Warp:
-    return rows_of(*wishes).talker
+def talker_warp(*params: SamplingParams) -> Warp:
+    return rows_of(*params).talker
 
 
 class TestProcessors:
@@ -73,16 +73,21 @@ class TestProcessors:
             theirs.append(TopKLogitsWarper(top_k))
         if top_p < 1:
             theirs.append(TopPLogitsWarper(top_p))
-        wish = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+        one = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
         expected = theirs(cast(torch.LongTensor, NO_IDS), cast(torch.FloatTensor, x.clone()))
-        assert torch.equal(warp(x, talker_warp(wish)), expected)
+        assert torch.equal(warp(x, talker_warp(one)), expected)
 
     def test_each_row_has_its_own(self) -> None:
-        wishes = [Sampling(), Sampling(temperature=2, top_k=3), Sampling(top_p=0.5, top_k=0), Sampling(temperature=0)]
+        params = [
+            SamplingParams(),
+            SamplingParams(temperature=2, top_k=3),
+            SamplingParams(top_p=0.5, top_k=0),
+            SamplingParams(temperature=0),
+        ]
         x = logits(2, rows=4)
-        together = warp(x, talker_warp(*wishes))
-        for row, wish in enumerate(wishes):
-            assert torch.equal(together[row], warp(x[row : row + 1], talker_warp(wish))[0])
+        together = warp(x, talker_warp(*params))
+        for row, one in enumerate(params):
+            assert torch.equal(together[row], warp(x[row : row + 1], talker_warp(one))[0])
 
 
 class TestNoise:
@@ -121,14 +126,19 @@ class TestNoise:
 class TestDraw:
     @pytest.mark.parametrize("along", ["frames", "seeds"])
     @pytest.mark.parametrize(
-        "wish",
-        [Sampling(), Sampling(temperature=1.7, top_k=0), Sampling(top_p=0.7, top_k=0), Sampling(top_k=4)],
+        "params",
+        [
+            SamplingParams(),
+            SamplingParams(temperature=1.7, top_k=0),
+            SamplingParams(top_p=0.7, top_k=0),
+            SamplingParams(top_k=4),
+        ],
         ids=["default", "hot", "top-p", "top-k"],
     )
-    def test_has_the_frequencies_of_the_softmax(self, wish: Sampling, along: str) -> None:
+    def test_has_the_frequencies_of_the_softmax(self, params: SamplingParams, along: str) -> None:
         count, size = 20_000, 64
         x = logits(11, size).expand(count, size)
-        one = talker_warp(wish)
+        one = talker_warp(params)
         how = Warp(one.temperature.expand(count), one.top_k.expand(count), one.top_p.expand(count))
         counter, still = torch.arange(count), torch.full((count,), 42)
         seed, frame = (still, counter) if along == "frames" else (counter, still)
@@ -139,16 +149,16 @@ class TestDraw:
 
     def test_at_temperature_zero_is_the_likeliest(self) -> None:
         x = logits(3, rows=8)
-        greedy = talker_warp(*[Sampling(temperature=0, top_k=50, top_p=0.5)] * 8)
+        greedy = talker_warp(*[SamplingParams(temperature=0, top_k=50, top_p=0.5)] * 8)
         assert torch.equal(draw(x, greedy, torch.arange(8), torch.arange(8), 0), x.argmax(-1))
 
     def test_of_a_row_does_not_depend_on_the_others(self) -> None:
         x = logits(4, rows=16)
-        wishes = [Sampling(seed=row, top_k=row, temperature=row / 4) for row in range(16)]
-        rows, frames = rows_of(*wishes), torch.arange(16)
+        params = [SamplingParams(seed=row, top_k=row, temperature=row / 4) for row in range(16)]
+        rows, frames = rows_of(*params), torch.arange(16)
         together = draw(x, rows.talker, rows.seed, frames, 2)
-        for row, wish in enumerate(wishes):
-            alone = rows_of(wish)
+        for row, one in enumerate(params):
+            alone = rows_of(one)
             assert draw(x[row : row + 1], alone.talker, alone.seed, frames[row : row + 1], 2) == together[row]
 
 
@@ -180,16 +190,18 @@ class TestSampling:
     )
     def test_out_of_range_is_an_error_that_names_it(self, name: str, value: Any) -> None:
         with pytest.raises(ValueError, match=f"^{name} "):
-            replace(Sampling(), **{name: value})
+            replace(SamplingParams(), **{name: value})
 
     def test_is_what_the_checkpoint_asks_for(self) -> None:
-        assert Sampling.of(GenerationConfig()) == Sampling()
+        assert SamplingParams.of(GenerationConfig()) == SamplingParams()
         asked = GenerationConfig(temperature=0.5, top_k=9, top_p=0.8, repetition_penalty=1.2)
-        found = Sampling.of(replace(asked, subtalker_temperature=0.4, subtalker_top_k=8, subtalker_top_p=0.7), seed=3)
-        assert found == Sampling(3, 0.5, 9, 0.8, 1.2, 0.4, 8, 0.7)
-        greedy = Sampling.of(replace(asked, do_sample=False, subtalker_dosample=False))
+        found = SamplingParams.of(
+            replace(asked, subtalker_temperature=0.4, subtalker_top_k=8, subtalker_top_p=0.7), seed=3
+        )
+        assert found == SamplingParams(3, 0.5, 9, 0.8, 1.2, 0.4, 8, 0.7)
+        greedy = SamplingParams.of(replace(asked, do_sample=False, subtalker_dosample=False))
         assert (greedy.temperature, greedy.predictor_temperature) == (0, 0)
 
     @pytest.mark.parametrize("seed", [0, -1, 2**63, 2**64 - 1, 2**64, 2**200 + 1])
     def test_any_integer_is_a_seed(self, seed: int) -> None:
-        assert int(rows_of(Sampling(seed=seed)).seed[0]) % 2**64 == seed % 2**64
+        assert int(rows_of(SamplingParams(seed=seed)).seed[0]) % 2**64 == seed % 2**64

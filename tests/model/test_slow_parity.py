@@ -20,8 +20,8 @@ from agent_tts.bench.checkpoint import write
 from agent_tts.model.codec import ENCODING, Codec
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.frame import FrameModel
-from agent_tts.model.prompt import Reference, Speaker, Voice, build_prompt
-from agent_tts.model.sampling import Sampling
+from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, build_prompt
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.weights import build, plan
 from tests.model import oracle, tiny
 
@@ -30,27 +30,27 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 SIZE = "0.6B"
 FRAMES = 12
 HIDDEN = 1024  # of the talker of this size
-GREEDY = Sampling(temperature=0, predictor_temperature=0)
+GREEDY = SamplingParams(temperature=0, predictor_temperature=0)
 
 
 @dataclass(frozen=True)
 class Case:
     """One kind of voice, as upstream's arguments and as ours."""
 
-    voice: Voice
+    voice: PromptVoice
     request: dict[str, Any]
     vector: Tensor | None = None
 
 
 def case(model_type: ModelType) -> Case:
     if model_type == "custom_voice":
-        return Case(Voice("ryan"), {"speakers": ["Ryan"]})
+        return Case(PromptVoice("ryan"), {"speakers": ["Ryan"]})
     vector = torch.randn(HIDDEN, generator=torch.Generator().manual_seed(5))
     frames = tiny.reference_frames(9)
     clone = {"ref_code": [frames], "ref_spk_embedding": [vector], "x_vector_only_mode": [False], "icl_mode": [True]}
     reference = Reference(tiny.REF_TEXT, tuple(map(tuple, frames.tolist())))
     ref_ids = [torch.tensor([[*tiny.ROLE, *tiny.REF_TEXT, 151645, 198]])]
-    return Case(Voice(Speaker.VECTOR, reference), {"voice_clone_prompt": clone, "ref_ids": ref_ids}, vector)
+    return Case(PromptVoice(SpeakerPlace.VECTOR, reference), {"voice_clone_prompt": clone, "ref_ids": ref_ids}, vector)
 
 
 @pytest.fixture(scope="module", params=["custom_voice", "base"])
@@ -98,9 +98,9 @@ def upstream_speech(folder: Path, spoken: Case) -> dict[bool, tuple[Tensor, Tens
 
 
 def our_codes(model: FrameModel, spoken: Case, streaming: bool) -> Tensor:
-    state = model.init_state(rows=1, positions=64)
+    state = model.init_state(rows=1, max_model_len=64)
     options: dict[str, Any] = {"role": tiny.ROLE, "text": tiny.TEXT, "language": "english", "streaming": streaming}
-    model.join(state, 0, build_prompt(model.config, spoken.voice, **options), GREEDY, spoken.vector)
+    model.admit(state, 0, build_prompt(model.config, spoken.voice, **options), GREEDY, spoken.vector)
     return torch.cat([model.step(state, torch.tensor([True])).codes for _ in range(FRAMES)])
 
 

@@ -24,13 +24,13 @@ def test_a_prompt_and_its_steps_are_upstreams_forward() -> None:
         talker.prefill(PromptPositions(x[:4], row.expand(4), torch.arange(4)), cache, None)
         talker.prefill(PromptPositions(x[4:7], row.expand(3), torch.arange(4, 7)), cache, 7)
         for position in range(7, LENGTH):
-            positions = torch.tensor([cache.sink, position])  # row 0 pauses
+            positions = torch.tensor([cache.padding_position, position])  # row 0 pauses
             hidden = talker.step(torch.stack((-x[position], x[position])), positions, cache)[1]
             torch.testing.assert_close(hidden, theirs[position], rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(
                 talker.codec_head(hidden), upstream.talker.codec_head(theirs[position]), rtol=1e-5, atol=1e-5
             )
-    assert not cache.keys[:, 0, : cache.sink].any()
+    assert not cache.keys[:, 0, : cache.padding_position].any()
 
 
 def test_bfloat16_is_as_near_to_float32_as_upstreams() -> None:

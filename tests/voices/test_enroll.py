@@ -137,15 +137,15 @@ async def test_a_clip_becomes_a_voice_wherever_it_is_not_cancelled(
 
     import torch
 
-    from agent_tts.model.clone import Encoder, add_silence
+    from agent_tts.model.clone import VoiceEncoder, add_silence
 
     torch.set_num_threads(1)
     waveform = torch.from_numpy(await decode(good("mp3"), max_s=5))
     arrays = library.arrays("bob")
     for path, size in ((checkpoints.tiny, 64), (checkpoints.narrow, NARROW)):
-        heard = Encoder.load(path).vector(waveform).numpy()
+        heard = VoiceEncoder.load(path).vector(waveform).numpy()
         assert np.abs(arrays[f"vector_{size}"] - heard).max() < 1e-4 * np.abs(heard).max()
-    codes = Encoder.load(checkpoints.tiny).codes(add_silence(waveform)).numpy()
+    codes = VoiceEncoder.load(checkpoints.tiny).codes(add_silence(waveform)).numpy()
     assert voice.frames == len(codes)
     assert np.array_equal(arrays["codes"], codes)
 

@@ -14,13 +14,13 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from agent_tts.engine.qwen3.prefill import Part
-from agent_tts.engine.qwen3.prompt_queue import Limits, PromptQueue, Taken
+from agent_tts.engine.qwen3.prefill import ChunkInputs
+from agent_tts.engine.qwen3.prompt_queue import PrefillBudget, PromptChunk, PromptQueue
+from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.codec_state import CodecState
-from agent_tts.model.pages import Pages
-from agent_tts.model.prompt import Prompt, Voice
+from agent_tts.model.prompt import Prompt, PromptVoice
 from agent_tts.model.row_changes import Prefix, RowChanges
-from agent_tts.model.sampling import Sampling
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.upload import Writes
 
@@ -30,25 +30,25 @@ SPEECH_POSITIONS = 300
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Speaker:
+class LoadedVoice:
     """Who speaks, as the model needs it."""
 
-    voice: Voice
+    voice: PromptVoice
     vector: Tensor | None = None  # [H], on the device
     identity: bytes = b""  # of the vector: the same for equal ones
     codec: CodecState | None = None  # of one row: what follows the voice's reference; None is the start of a stream
 
 
 @dataclass(slots=True, eq=False)
-class _Joining:
+class _Prefill:
     """A prompt on its way into a row."""
 
     row: int
     prompt: Prompt
-    sampling: Sampling
-    speaker: Speaker
+    sampling: SamplingParams
+    speaker: LoadedVoice
     computed: int = 0  # entries, see `Prompt.length`
-    joined: bool = False  # the row speaks from the next update on
+    decoding: bool = False  # the row decodes from the next update on
 
     @property
     def shared(self) -> int:
@@ -76,80 +76,85 @@ class Admission:
     """Prompts of rows, on their way into a state.
 
     Args:
-        positions: that a row may have.
-        pages: of the cache, where rows share it.
-        limits: of the prompts that a step computes.
+        max_model_len: positions that a row may use.
+        allocator: of the blocks of the cache, where rows share it.
+        budget: of the prompts that a step computes.
     """
 
     def __init__(
-        self, model: SpeechModel, state: SpeechState, positions: int, pages: Pages | None, limits: Limits
+        self,
+        model: SpeechModel,
+        state: SpeechState,
+        max_model_len: int,
+        allocator: BlockAllocator | None,
+        budget: PrefillBudget,
     ) -> None:
         self._frame = model.frame
         self._codec = model.codec
         self._state = state
-        self._positions = positions
-        self._pages = pages
-        self._queue: PromptQueue[_Joining] = PromptQueue(limits)
+        self._max_model_len = max_model_len
+        self._allocator = allocator
+        self._queue: PromptQueue[_Prefill] = PromptQueue(budget)
         # What the step computes that is being launched.
-        self._taken: list[Taken[_Joining]] = []
-        self._changes = RowChanges(state.frame, pages)
+        self._chunks: list[PromptChunk[_Prefill]] = []
+        self._changes = RowChanges(state.frame, allocator)
         # The last prompt of each row, until the row is released.
-        self._joining: dict[int, _Joining] = {}
-        # What rows that are about to join go on from in the codec; the others start a stream.
+        self._prefills: dict[int, _Prefill] = {}
+        # What rows that are about to decode go on from in the codec; the others start a stream.
         self._codecs: dict[int, CodecState] = {}
         # What prompts have begun with, the one used last at the end.
         self.prefixes: OrderedDict[object, Prefix] = OrderedDict()
 
-    def join(self, row: int, prompt: Prompt, sampling: Sampling, speaker: Speaker) -> bool:
-        """Give a row to a prompt, whoever had it before; see `Qwen3Model.join`."""
-        joining = self._joining.get(row)
-        if joining is not None and joining.prompt is prompt:
-            return joining.joined
+    def prefill(self, row: int, prompt: Prompt, sampling: SamplingParams, speaker: LoadedVoice) -> bool:
+        """Give a row to a prompt, whoever had it before; see `Qwen3Model.prefill`."""
+        prefill = self._prefills.get(row)
+        if prefill is not None and prefill.prompt is prompt:
+            return prefill.decoding
         self._frame.check(self._state.frame, prompt, speaker.vector)
         self.release(row)
-        if not self.reserve(row, min(self._positions, len(prompt.prefix) + SPEECH_POSITIONS)):
+        if not self.reserve(row, min(self._max_model_len, len(prompt.prefix) + SPEECH_POSITIONS)):
             return False
-        joining = self._joining[row] = _Joining(row, prompt, sampling, speaker)
-        key = joining.key
+        prefill = self._prefills[row] = _Prefill(row, prompt, sampling, speaker)
+        key = prefill.key
         if prefix := self.prefixes.get(key):
             self.prefixes.move_to_end(key)
-            self._begin_with(joining, prefix)
-        if not joining.joined:
-            self._queue.add(joining)
-        return joining.joined
+            self._reuse(prefill, prefix)
+        if not prefill.decoding:
+            self._queue.add(prefill)
+        return prefill.decoding
 
-    def _begin_with(self, joining: _Joining, prefix: Prefix) -> None:
+    def _reuse(self, prefill: _Prefill, prefix: Prefix) -> None:
         """What it shares with others need not be computed; which may be all."""
-        self._changes.begin(joining.row, prefix)
-        joining.computed = joining.shared
+        self._changes.put_prefix(prefill.row, prefix)
+        prefill.computed = prefill.shared
         if prefix.start is not None:
-            self._begin(joining, prefix.start)
+            self._start_decoding(prefill, prefix.start)
 
-    def _begin(self, joining: _Joining, start: Tensor) -> None:
-        """The row speaks from the next update on."""
-        joining.joined = True
-        row, prompt = joining.row, joining.prompt
-        self._changes.join(row, len(prompt.prefix), joining.sampling, start)
+    def _start_decoding(self, prefill: _Prefill, start: Tensor) -> None:
+        """The row decodes from the next update on."""
+        prefill.decoding = True
+        row, prompt = prefill.row, prefill.prompt
+        self._changes.admit(row, len(prompt.prefix), prefill.sampling, start)
         self._changes.add_text(row, prompt.text, complete=prompt.complete)
-        if joining.speaker.codec:
-            self._codecs[row] = joining.speaker.codec
+        if prefill.speaker.codec:
+            self._codecs[row] = prefill.speaker.codec
 
     def add_text(self, row: int, tokens: Sequence[int], *, complete: bool) -> None:
-        """More of a row's text, which has joined."""
+        """More of a row's text, which decodes."""
         self._changes.add_text(row, tokens, complete=complete)
 
     def reserve(self, row: int, positions: int) -> bool:
         """Whether a row may use so many positions of the cache; False when the others have taken what there is."""
-        return self._pages is None or self._pages.ensure(row, positions)
+        return self._allocator is None or self._allocator.ensure(row, positions)
 
     def release(self, row: int) -> None:
-        """Nobody uses the row until it is joined again."""
-        if joining := self._joining.pop(row, None):
-            self._queue.drop(joining)
+        """Nobody uses the row until it is given another prompt."""
+        if prefill := self._prefills.pop(row, None):
+            self._queue.drop(prefill)
         self._changes.forget(row)
         self._codecs.pop(row, None)
-        if self._pages:
-            self._pages.release(row)
+        if self._allocator:
+            self._allocator.release(row)
 
     @property
     def has_prompts(self) -> bool:
@@ -159,8 +164,8 @@ class Admission:
     def update(self) -> bool:
         """Tell the device what rows want, ahead of a step and without waiting; whether it has prompts to compute."""
         writes = Writes()
-        if self._pages:
-            self._pages.collect(writes)
+        if self._allocator:
+            self._allocator.collect(writes)
         if rows := self._changes.collect(writes):
             writes.add(partial(self._codec.reset, self._state.codec), np.array(rows, np.int64))
         writes.send(self._state.frame.ended.device)
@@ -169,38 +174,38 @@ class Admission:
         self._codecs.clear()
         return self.has_prompts
 
-    def take(self) -> list[Part]:
+    def take(self) -> list[ChunkInputs]:
         """What the step computes that is about to be launched; `computed` has to be called when it is."""
-        self._taken = self._queue.take()
-        return [self._part(taken) for taken in self._taken]
+        self._chunks = self._queue.schedule()
+        return [self._inputs(chunk) for chunk in self._chunks]
 
     def computed(self, ends: Sequence[Tensor]) -> None:
         """The step is launched; of each part, what its last entry is embedded as."""
-        for (joining, _, end), start in zip(self._taken, ends, strict=True):
-            if end == joining.shared:
-                self._keep(joining, start if joining.is_shared else None)
-            if end == joining.length:
-                self._begin(joining, start)
-        self._taken = []
+        for (prefill, _, end), start in zip(self._chunks, ends, strict=True):
+            if end == prefill.shared:
+                self._keep(prefill, start if prefill.is_shared else None)
+            if end == prefill.length:
+                self._start_decoding(prefill, start)
+        self._chunks = []
 
-    def _part(self, taken: Taken[_Joining]) -> Part:
-        joining, begin, end = taken
-        length = len(joining.prompt.prefix)
+    def _inputs(self, chunk: PromptChunk[_Prefill]) -> ChunkInputs:
+        prefill, begin, end = chunk
+        length = len(prefill.prompt.prefix)
         positions = np.arange(begin, end)
-        positions[positions == length] = self._state.frame.cache.sink
-        numbers = joining.prompt.numbers(self._frame.config.talker.num_code_groups, begin, end)
-        return Part(joining.row, positions, min(end, length) if begin else None, numbers, joining.speaker.vector)
+        positions[positions == length] = self._state.frame.cache.padding_position
+        numbers = prefill.prompt.numbers(self._frame.config.talker.num_code_groups, begin, end)
+        return ChunkInputs(prefill.row, positions, min(end, length) if begin else None, numbers, prefill.speaker.vector)
 
-    def _keep(self, joining: _Joining, start: Tensor | None) -> None:
+    def _keep(self, prefill: _Prefill, start: Tensor | None) -> None:
         """Keeps what a prompt shares with others for the next one, and for those that wait; `start` if that is all."""
-        key = joining.key
+        key = prefill.key
         if key in self.prefixes:
             return
-        prefix = self._frame.prefix(self._state.frame, joining.row, joining.prompt.shared, start)
+        prefix = self._frame.prefix(self._state.frame, prefill.row, prefill.prompt.shared, start)
         self.prefixes[key] = prefix
         for other in [other for other in self._queue if not other.computed and other.key == key]:
-            self._begin_with(other, prefix)
-            if other.joined:
+            self._reuse(other, prefix)
+            if other.decoding:
                 self._queue.drop(other)
         while sum(prefix.keys.shape[1] for prefix in self.prefixes.values()) > PREFIX_POSITIONS:
             self.prefixes.popitem(last=False)

@@ -33,7 +33,7 @@ def rehearse(steps: Steps) -> list[Launch]:
     from agent_tts.model.acceleration import put_kernels
     from agent_tts.model.codec import Codec
     from agent_tts.model.config import ModelConfig
-    from agent_tts.model.frame import ENTRIES_BESIDE, FrameModel, PromptEntries
+    from agent_tts.model.frame import PROMPT_ENTRIES, FrameModel, PromptEntries
     from agent_tts.model.kernels.launch import unmade
     from agent_tts.model.kernels.rehearsal import Rehearsal
     from agent_tts.model.speech import SpeechModel
@@ -45,17 +45,17 @@ def rehearse(steps: Steps) -> list[Launch]:
     hollow(model.codec, getattr(torch, steps.codec_dtype))
     put_kernels(model)
     rows = max(steps.sizes)
-    state = model.init_state(rows, steps.positions, rows if steps.paged else None)
+    state = model.init_state(rows, steps.max_model_len, rows if steps.paged else None)
     run, who = (torch.empty(rows, dtype=dtype, device="meta") for dtype in (torch.bool, torch.int64))
     numbers = partial(torch.empty, dtype=torch.int64, device="meta")
-    packed = numbers(PromptEntries.size(ENTRIES_BESIDE, config.talker.num_code_groups))
-    vectors = state.frame.feedback.new_empty(ENTRIES_BESIDE, config.talker.hidden_size)
+    packed = numbers(PromptEntries.size(PROMPT_ENTRIES, config.talker.num_code_groups))
+    vectors = state.frame.feedback.new_empty(PROMPT_ENTRIES, config.talker.hidden_size)
     prompts = PromptEntries.of(packed, vectors)
     rehearsal = Rehearsal(steps.capability)
     with unmade(rehearsal):
         for size in steps.sizes:
             model.step(state, run[:size], who[:size])
-            if steps.beside:
+            if steps.mixed:
                 model.step(state, run[:size], who[:size], model.frame.embed(prompts))
         model.frame.prefill(state.frame, prompts, None)
         # A clone's reference is decoded alone.

@@ -36,10 +36,10 @@ class Steps:
     folder: str  # of the checkpoint
     dtype: str  # torch's name of it
     codec_dtype: str
-    positions: int
+    max_model_len: int
     paged: bool
     sizes: tuple[int, ...]  # batches
-    beside: bool  # prompts may ride along
+    mixed: bool  # a batch may have prompts beside its frames
     capability: tuple[int, int]  # of the GPU
 
     @staticmethod

@@ -1,7 +1,7 @@
 """Qwen3Engine: Qwen3-TTS for many callers at once; a slot is a row of its model's batch.
 
 A step reads what text has come, gives rows to new prompts, and has each model compute one frame for the rows that can
-run. Rows join, pause and leave while the others go on.
+run. Rows begin, pause and leave while the others go on.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from loguru import logger
 
 from agent_tts.config.settings import Settings
 from agent_tts.engine.base import FrameOutput, ReleaseSlot, StartRequest, StepInput, StepOutput
-from agent_tts.engine.qwen3.admission import Speaker
-from agent_tts.engine.qwen3.graphs import Launched
+from agent_tts.engine.qwen3.admission import LoadedVoice
+from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine.qwen3.loading import create_models, use
 from agent_tts.engine.qwen3.model import Qwen3Model
-from agent_tts.engine.qwen3.pieces import Piece
 from agent_tts.engine.qwen3.row import Row
-from agent_tts.engine.qwen3.runaway import Watch
-from agent_tts.engine.qwen3.step_timer import Pace
+from agent_tts.engine.qwen3.runaway import RunawayDetector
+from agent_tts.engine.qwen3.segment_feed import Segment
+from agent_tts.engine.qwen3.step_timer import StepTimer
 from agent_tts.engine.qwen3.voices import Qwen3Voices
-from agent_tts.engine.slots import Slots
+from agent_tts.engine.slots import SlotTable
 from agent_tts.errors import SpeechError, Unsupported
 from agent_tts.events import EngineInfo, Model
 from agent_tts.voices.library import VoiceLibrary
 
 # Prompts that are begun in one step: each takes the host about a tenth of a millisecond, and everybody waits for it.
-JOINS_PER_STEP = 16
+PREFILLS_PER_STEP = 16
 
 # While a step is under way, it is looked at so often at least: it may be done before it is expected to.
 LOOK_S = 0.002
@@ -64,26 +64,26 @@ class Qwen3Engine:
             aliases=self._voices.aliases,
             models=tuple(Model(m.name, m.kind, str(m.folder), m.vector_size) for m in self._models),
         )
-        self._slots = Slots(slots, self._make)
+        self._slots = SlotTable(slots, self._make)
         # What the row of every slot has said, whichever model's row it is.
-        self._watch = Watch(slots, self._models[0].config.talker.num_code_groups)
+        self._runaway = RunawayDetector(slots, self._models[0].config.talker.num_code_groups)
         # Loads models on first use and makes clones ready, one after the other, while the others speak.
         self._loader = ThreadPoolExecutor(1, "qwen3 loader", use, (self._models[0].device,))
         # What it has to do: at most one thing for each model and for each clone, and nothing that no row waits for.
-        self._loading: dict[object, Future[Speaker] | Future[None]] = {}
+        self._loading: dict[object, Future[LoadedVoice] | Future[None]] = {}
         # Prompts that may still be begun in this step.
-        self._joins = 0
+        self._prefills_left = 0
         # On a GPU the next step is prepared while one is under way.
         self._overlaps = self._models[0].device.type == "cuda"
         # The frames that are under way, one for each model that has any.
         self._under_way: list[_Frames] = []
         # Whether the last step was of prompts alone, and there are more: they need not wait for their rows' text.
         self._goes_on = False
-        self._pace = Pace()
+        self._timer = StepTimer()
         self.sizes = self._models[0].sizes
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
-        """See `Engine.step`. A slot that waits for its model, or for its turn to join, yields nothing this time."""
+        """See `Engine.step`. A slot that waits for its model or its prefill yields nothing in this step."""
         began = time.perf_counter()
         outputs = self._slots.apply(inputs)
         for one in inputs:
@@ -91,31 +91,31 @@ class Qwen3Engine:
                 for model in self._models:
                     model.release(one.slot)
         self._forget_loading()
-        self._joins = JOINS_PER_STEP
-        rows = self._slots.owners(run)
+        self._prefills_left = PREFILLS_PER_STEP
+        rows = self._slots.requests(run)
         for row in rows:
             if not row.goes_on():
                 outputs += self._slots.guard(row, partial(self._prepare, row))
-        for row in self._slots.owners([one.slot for one in inputs if isinstance(one, StartRequest)]):
-            outputs += self._slots.guard(row, partial(self._join, row))  # ahead of its text
+        for row in self._slots.requests([one.slot for one in inputs if isinstance(one, StartRequest)]):
+            outputs += self._slots.guard(row, partial(self._prefill, row))  # ahead of its text
         computes = [model.update() for model in self._models]
         before, self._under_way = self._under_way, []
         for model, prompts in zip(self._models, computes, strict=True):
             running = [row for row in rows if row.runs and row.model is model]
             if running or prompts:
-                pieces = [(row, row.begin()) for row in running]
-                if launched := model.launch([row.track.slot for row in running]):
-                    self._under_way.append(_Frames(model, pieces, launched))
+                segments = [(row, row.begin()) for row in running]
+                if launched := model.launch([row.feed.slot for row in running]):
+                    self._under_way.append(_Frames(model, segments, launched))
         self._goes_on = not self._under_way and any(model.has_prompts for model in self._models)
         if self._under_way and self._overlaps:
             kind = (*computes, *((frames.model.name, frames.launched.size) for frames in self._under_way))
-            self._pace.launched(kind, time.perf_counter(), time.perf_counter() - began)
+            self._timer.launched(kind, time.perf_counter(), time.perf_counter() - began)
         outputs = self._hear(before) + outputs
         if not self._overlaps:
             step, self._under_way = self._under_way, []
             outputs += self._hear(step)
         for row in rows:
-            if row.outlet is not None and self._slots.owns(row):
+            if row.outlet is not None and self._slots.has(row):
                 outputs += self._slots.guard(row, row.hand_out)
         if rows and not (outputs or self._under_way or any(computes)):
             _wait([row.loading for row in rows if row.loading])
@@ -127,7 +127,7 @@ class Qwen3Engine:
             return 0.0 if self._goes_on else None
         if all(frames.launched.ready() for frames in self._under_way):
             return 0.0
-        return min(LOOK_S, self._pace.wait_s(time.perf_counter()))
+        return min(LOOK_S, self._timer.wait_s(time.perf_counter()))
 
     def close(self) -> None:
         """Free everything. Idempotent."""
@@ -144,18 +144,18 @@ class Qwen3Engine:
     def _prepare(self, row: Row) -> list[StepOutput]:
         row.runs = False
         outputs = row.read()
-        self._join(row)
+        self._prefill(row)
         return outputs + row.settle()
 
-    def _join(self, row: Row) -> None:
-        """Begin the prompt of a row's next piece, if there is one and its turn has come, or ask for it again."""
-        begun = row.joining
-        if row.joined or not (begun or self._joins) or not self._is_ready(row):
+    def _prefill(self, row: Row) -> None:
+        """Begin the prompt of a row's next segment, if there is one and its turn has come, or ask for it again."""
+        begun = row.prefills
+        if row.decodes or not (begun or self._prefills_left) or not self._is_ready(row):
             return
-        if row.join():
-            self._watch.reset(row.track.slot)
-        if not begun and (row.joined or row.joining):
-            self._joins -= 1
+        if row.prefill():
+            self._runaway.reset(row.feed.slot)
+        if not begun and (row.decodes or row.prefills):
+            self._prefills_left -= 1
 
     def _is_ready(self, row: Row) -> bool:
         """Whether the model and the voice of a row are there; otherwise they come, in a thread of their own.
@@ -170,14 +170,14 @@ class Qwen3Engine:
             row.loading = self._load(row, loaded)
         if row.speaker is None and row.loading and row.loading.done():
             result, row.loading = _result(row.model, row.loading), None
-            if isinstance(result, Speaker):
+            if isinstance(result, LoadedVoice):
                 row.speaker = result
                 self._voices.keep(row.cast, result)
         return row.speaker is not None
 
-    def _load(self, row: Row, loaded: bool) -> Future[Speaker] | Future[None]:
+    def _load(self, row: Row, loaded: bool) -> Future[LoadedVoice] | Future[None]:
         """Begin with what a row still needs: first its model, then its voice."""
-        loading: Future[Speaker] | Future[None]
+        loading: Future[LoadedVoice] | Future[None]
         key: object = row.cast.key if loaded else row.model
         known = self._loading.get(key)
         if known is not None and not (known.done() and known.exception()):
@@ -189,7 +189,7 @@ class Qwen3Engine:
     def _forget_loading(self) -> None:
         """Drop what has been loaded, or has not begun, and whose rows have left or got it."""
         if self._loading:
-            awaited = {row.loading for row in self._slots.owners()}
+            awaited = {row.loading for row in self._slots.requests()}
             for key, loading in list(self._loading.items()):
                 if loading not in awaited and (loading.cancel() or loading.done()):
                     del self._loading[key]
@@ -203,20 +203,20 @@ class Qwen3Engine:
             # Who is still speaking what it spoke when the step began.
             heard = [
                 (index, row)
-                for index, (row, piece) in enumerate(frames.rows)
-                if row.is_of(piece) and self._slots.owns(row)
+                for index, (row, segment) in enumerate(frames.rows)
+                if row.is_of(segment) and self._slots.has(row)
             ]
-            slots, tokens = [row.track.slot for _, row in heard], [row.tokens for _, row in heard]
+            slots, tokens = [row.feed.slot for _, row in heard], [row.tokens for _, row in heard]
             index = [index for index, _ in heard]
-            away = self._watch.see(slots, spoken.codes[index], spoken.pcm[index], tokens)
+            away = self._runaway.see(slots, spoken.codes[index], spoken.pcm[index], tokens)
             ordinary = spoken.finite[index] & ~spoken.ended[index] & ~away
             for (at, row), is_ordinary, run_away in zip(heard, ordinary.tolist(), away.tolist(), strict=True):
                 if is_ordinary and row.heard and row.outlet is None:
-                    outputs.append(FrameOutput(row.track.slot, row.track.epoch, spoken.pcm[at].tobytes()))
+                    outputs.append(FrameOutput(row.feed.slot, row.feed.epoch, spoken.pcm[at].tobytes()))
                 else:
                     outputs += self._slots.guard(row, partial(row.hear, spoken, at, run_away=run_away))
         if step and self._overlaps:
-            self._pace.done(time.perf_counter(), waited=waited)
+            self._timer.done(time.perf_counter(), waited=waited)
         return outputs
 
 
@@ -225,8 +225,8 @@ class _Frames:
     """One frame of rows of one model, under way."""
 
     model: Qwen3Model
-    rows: list[tuple[Row, Piece]]  # in the order of the launch, with what each is speaking
-    launched: Launched
+    rows: list[tuple[Row, Segment]]  # in the order of the launch, with what each is speaking
+    launched: LaunchedStep
 
 
 def _wait(loading: Sequence[Future[Any]]) -> None:
@@ -237,7 +237,7 @@ def _wait(loading: Sequence[Future[Any]]) -> None:
         time.sleep(WAIT_S)
 
 
-def _result(model: Qwen3Model, loading: Future[Speaker] | Future[None]) -> Speaker | None:
+def _result(model: Qwen3Model, loading: Future[LoadedVoice] | Future[None]) -> LoadedVoice | None:
     """What has been loaded.
 
     Raises:

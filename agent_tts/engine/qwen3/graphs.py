@@ -8,10 +8,10 @@ kernel; on a CPU, where a large batch costs little more, it is always all rows, 
 alone, one after the other.
 
 Rounding depends on the size of a batch, and on whether prompts ride along: a request is bit-equal to itself among steps
-of one size that they never join.
+of one size that never ride along.
 
-Whoever changes the state between steps (joins, text) does it on the stream that is current here: its order is all the
-synchronisation there is.
+Changes of the state between steps (prefixes, admissions, text) are queued on the CUDA stream that is current here: the
+order of that stream is the only synchronisation.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agent_tts.engine.qwen3.prefill import Part, PromptInputs
-from agent_tts.engine.qwen3.prompt_queue import Limits
+from agent_tts.engine.qwen3.prefill import ChunkInputs, PromptInputs
+from agent_tts.engine.qwen3.prompt_queue import PrefillBudget
 from agent_tts.model.config import FRAME_SAMPLES
-from agent_tts.model.frame import ENTRIES_BESIDE
+from agent_tts.model.frame import PROMPT_ENTRIES
 from agent_tts.model.speech import SpeechFrame, SpeechModel, SpeechState
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -57,7 +57,7 @@ def batch_sizes(rows: int, buckets: Sequence[int] = BUCKETS) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class StepResult:
     """A `SpeechFrame` on the host, for the n rows of a step, in their order.
 
     Its arrays are good until the second launch after it.
@@ -73,7 +73,7 @@ class Spoken:
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchedStep:
     """A step that has been launched."""
 
     size: int  # of its batch
@@ -84,12 +84,12 @@ class Launched:
         """Whether `result` would not wait."""
         return self._written is None or bool(self._written.query())  # type: ignore[no-untyped-call]
 
-    def result(self) -> Spoken:
+    def result(self) -> StepResult:
         """What the step did; waits until it has."""
         if self._written is not None:
             self._written.synchronize()
         codes, pcm, masks = np.split(self._packed, [_CODES, _CODES + FRAME_SAMPLES], axis=1)
-        return Spoken(codes, pcm, **{name: masks[:, index] != 0 for index, name in enumerate(_MASKS)})
+        return StepResult(codes, pcm, **{name: masks[:, index] != 0 for index, name in enumerate(_MASKS)})
 
 
 class FrameGraphs:
@@ -99,7 +99,7 @@ class FrameGraphs:
         captured: False runs the same step kernel by kernel; so does a CPU.
         buckets: on a GPU, sizes of batches besides the largest, which is all rows, or as many as fit the last bucket;
             None is `BUCKETS`.
-        beside: prompts may ride along with a frame.
+        mixed: a batch may have prompts beside its frames.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class FrameGraphs:
         *,
         captured: bool = True,
         buckets: Sequence[int] | None = None,
-        beside: bool = True,
+        mixed: bool = True,
         progress: Progress | None = None,
     ) -> None:
         device = state.frame.ended.device
@@ -119,55 +119,55 @@ class FrameGraphs:
         self._state = state
         self._sizes = batch_sizes(rows, BUCKETS if buckets is None else buckets) if self._on_device else [rows]
         most = self._sizes[-1]
-        self._nobody = rows
+        self._padding_row = rows
         # On a GPU int64[most], the rows of the step; otherwise bool[rows], who runs.
         self._who = torch.zeros(most, dtype=torch.int64 if self._on_device else torch.bool, device=device)
         self._all = torch.ones(most, dtype=torch.bool, device=device)
         # What the host writes and reads, in turns, where it is not the device itself.
-        self._turns = [_Turn(self._who) for _ in range(_IN_FLIGHT if self._on_device else 0)]
+        self._turns = [_HostBuffers(self._who) for _ in range(_IN_FLIGHT if self._on_device else 0)]
         # What it reads of prompts, where those of several rows are computed at once. None where each is alone.
         self._prompts: PromptInputs | None = None
-        if model.frame.ops.talk_beside is not None:
-            self._prompts = PromptInputs(state.frame, ENTRIES_BESIDE, model.frame.config.talker.num_code_groups)
-        self._beside = beside and self._prompts is not None
+        if model.frame.ops.talk_mixed is not None:
+            self._prompts = PromptInputs(state.frame, PROMPT_ENTRIES, model.frame.config.talker.num_code_groups)
+        self._mixed = mixed and self._prompts is not None
         # By the rows of the frame, or 0 without one, and whether there are prompts.
-        self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, _Written]] = {}
+        self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, _DeviceOutput]] = {}
         if captured and self._on_device:
             self._capture(progress or (lambda done, total: None))
 
     @property
-    def limits(self) -> Limits:
+    def prefill_budget(self) -> PrefillBudget:
         """Of the prompts that a step computes."""
         if self._prompts is not None:
-            return Limits(ENTRIES_BESIDE, cut=True)
+            return PrefillBudget(PROMPT_ENTRIES, cut=True)
         # Kernel by kernel, a prompt takes a GPU's host as long as some frames, however short it is.
-        return Limits(ENTRIES_BESIDE, prompts=1) if self._on_device else Limits(CPU_ENTRIES)
+        return PrefillBudget(PROMPT_ENTRIES, prompts=1) if self._on_device else PrefillBudget(CPU_ENTRIES)
 
-    def step(self, rows: Sequence[int], parts: Sequence[Part] = ()) -> tuple[Launched | None, list[Tensor]]:
-        """A frame of these different rows, at most `most`, and parts of prompts of others, within `limits`.
+    def step(self, rows: Sequence[int], parts: Sequence[ChunkInputs] = ()) -> tuple[LaunchedStep | None, list[Tensor]]:
+        """A frame of these different rows, at most `most`, and parts of prompts of others, within `prefill_budget`.
 
         Gives the frame, if there are rows, and of each part what its last entry is embedded as, [H]. Waits for the
         frame before the last, if that is still under way: its memory is used again.
         """
-        if rows and (self._beside or not parts):
+        if rows and (self._mixed or not parts):
             return self._frame(rows, parts)
         embedded = self._compute(parts) if parts else []
         return self._frame(rows)[0] if rows else None, embedded
 
-    def _compute(self, parts: Sequence[Part]) -> list[Tensor]:
+    def _compute(self, parts: Sequence[ChunkInputs]) -> list[Tensor]:
         """Parts of prompts without a frame."""
         if self._prompts is None:
             return [self._compute_alone(part) for part in parts]
         ends = self._prompts.fill(parts)
         return self._run(0, prompts=True).at(ends)
 
-    def _compute_alone(self, part: Part) -> Tensor:
+    def _compute_alone(self, part: ChunkInputs) -> Tensor:
         frame, state = self._model.frame, self._state.frame
         entries = frame.entries(state, part.row, part.positions, part.numbers, part.vector)
         return frame.prefill(state, entries, part.span)[-1].clone()
 
-    def _frame(self, rows: Sequence[int], parts: Sequence[Part] = ()) -> tuple[Launched, list[Tensor]]:
-        """With these parts beside it, where they may be."""
+    def _frame(self, rows: Sequence[int], parts: Sequence[ChunkInputs] = ()) -> tuple[LaunchedStep, list[Tensor]]:
+        """With these parts in the same batch, where they may be."""
         if not self._on_device:
             return self._frame_on_host(rows), []
         ends = self._prompts.fill(parts) if self._prompts and parts else []
@@ -176,21 +176,21 @@ class FrameGraphs:
         self._turns = [*self._turns[1:], turn]
         turn.written.synchronize()
         who = turn.who.numpy()
-        who[:count], who[count:size] = rows, self._nobody
+        who[:count], who[count:size] = rows, self._padding_row
         self._who.copy_(turn.who, non_blocking=True)
         written = self._run(size, prompts=bool(parts))
         out = turn.packed[:size]
         out.copy_(written.frame, non_blocking=True)
         turn.written.record()
-        return Launched(size, out.numpy()[:count], turn.written), written.at(ends)
+        return LaunchedStep(size, out.numpy()[:count], turn.written), written.at(ends)
 
-    def _frame_on_host(self, rows: Sequence[int]) -> Launched:
+    def _frame_on_host(self, rows: Sequence[int]) -> LaunchedStep:
         self._who.zero_()
         self._who[list(rows)] = True
         packed = _pack(self._model.step(self._state, self._who))
-        return Launched(len(packed), packed.numpy()[list(rows)], None)
+        return LaunchedStep(len(packed), packed.numpy()[list(rows)], None)
 
-    def _run(self, size: int, *, prompts: bool) -> _Written:
+    def _run(self, size: int, *, prompts: bool) -> _DeviceOutput:
         """By a graph where there is one: then it is written where it was the last time."""
         if (size, prompts) not in self._graphs:
             return self._by_kernels(size, prompts=prompts)
@@ -199,24 +199,24 @@ class FrameGraphs:
         return written
 
     @torch.inference_mode()
-    def _by_kernels(self, size: int, *, prompts: bool) -> _Written:
-        frame, beside = self._model.frame, None
+    def _by_kernels(self, size: int, *, prompts: bool) -> _DeviceOutput:
+        frame, embedded = self._model.frame, None
         if prompts:
             assert self._prompts is not None
-            beside = frame.embed(self._prompts.entries)
+            embedded = frame.embed(self._prompts.entries)
         if not size:
-            assert beside is not None
-            frame.ops.prefill(beside, self._state.frame.cache, None)
-            return _Written(beside.x[:0], beside.x)
-        packed = _pack(self._model.step(self._state, self._all[:size], self._who[:size], beside))
-        return _Written(packed, beside.x if beside else packed[:0])
+            assert embedded is not None
+            frame.ops.prefill(embedded, self._state.frame.cache, None)
+            return _DeviceOutput(embedded.x[:0], embedded.x)
+        packed = _pack(self._model.step(self._state, self._all[:size], self._who[:size], embedded))
+        return _DeviceOutput(packed, embedded.x if embedded else packed[:0])
 
     def _capture(self, progress: Progress) -> None:
         """Captures all that there may be, the largest first: the others fit into its memory."""
-        self._who.fill_(self._nobody)  # who has ended: it changes nothing, and compiles what has to be compiled
+        self._who.fill_(self._padding_row)  # who has ended: it changes nothing, and compiles what has to be compiled
         pool = torch.cuda.graph_pool_handle()
         sizes = self._sizes[::-1]
-        wanted = [(size, True) for size in sizes if self._beside] + [(size, False) for size in sizes]
+        wanted = [(size, True) for size in sizes if self._mixed] + [(size, False) for size in sizes]
         if self._prompts is not None:
             wanted.append((0, True))
         for done, (size, prompts) in enumerate(wanted, 1):
@@ -230,7 +230,7 @@ class FrameGraphs:
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _DeviceOutput:
     """What a step wrote on the device. The next replay writes there again."""
 
     frame: Tensor  # int16[B, _WIDTH]
@@ -241,7 +241,7 @@ class _Written:
         return [self.embedded[end].clone() for end in ends]
 
 
-class _Turn:
+class _HostBuffers:
     """Memory of the host for one step in flight on a GPU."""
 
     def __init__(self, who: Tensor) -> None:

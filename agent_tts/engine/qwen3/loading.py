@@ -15,7 +15,7 @@ from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.errors import SettingsError
 from agent_tts.model.acceleration import can_fuse
 from agent_tts.model.entries import CheckpointError
-from agent_tts.model.layers import PAGE_POSITIONS
+from agent_tts.model.layers import BLOCK_SIZE
 
 GIB = 1 << 30
 USUAL_SHARE = Qwen3().memory  # of what is free: graphs and libraries take some, too
@@ -46,7 +46,7 @@ def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
                 dtype=dtype,
                 codec_dtype=_codec_dtype(settings.codec_dtype, device, dtype),
                 rows=slots,
-                positions=settings.max_model_len,
+                max_model_len=settings.max_model_len,
                 graphs=settings.cuda_graphs,
                 one_size=settings.reproducible,
             )
@@ -74,7 +74,7 @@ def use(device: torch.device) -> None:
 
 
 def plan_memory(models: Sequence[Qwen3Model], device: torch.device, slots: int, share: float) -> None:
-    """Say what the models will take. Where not every slot can have all its positions, slots share pages of them.
+    """Say what the models will take. Where not every slot can have all its positions, slots share blocks of them.
 
     Raises:
         SettingsError: it is more than is free; the message says what to change.
@@ -87,17 +87,17 @@ def plan_memory(models: Sequence[Qwen3Model], device: torch.device, slots: int, 
     if free is not None and fixed + caches > budget:
         left = budget - fixed
         for model in models:
-            model.pages = int(left / len(models) / model.page_bytes)
-            if model.pages * PAGE_POSITIONS < 2 * model.positions:
+            model.blocks = int(left / len(models) / model.block_bytes)
+            if model.blocks * BLOCK_SIZE < 2 * model.max_model_len:
                 raise SettingsError(
                     f"the models need {(fixed + caches) / GIB:.1f} GiB on {device}, and {free / GIB:.1f} GiB are free: "
-                    f"fewer slots (now {slots}), a smaller qwen3.max_model_len, fewer qwen3.models or a smaller one"
+                    f"fewer slots (now {slots}), fewer qwen3.max_model_len, fewer qwen3.models or a smaller one"
                 )
     for model in models:
         weights, codec, cache = (n / GIB for n in (model.weight_bytes, model.codec_bytes, model.cache_bytes))
         logger.info(
             "{}: {:.2f} GiB of weights, {:.2f} of codec state, {:.2f} of cache ({}) for {} slots on {}",
-            *(model.name, weights, codec, cache, "shared" if model.pages else "of each slot", slots, device),
+            *(model.name, weights, codec, cache, "shared" if model.blocks else "of each slot", slots, device),
         )
 
 

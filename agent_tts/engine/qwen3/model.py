@@ -14,27 +14,27 @@ import torch
 from loguru import logger
 from numpy.typing import NDArray
 
-from agent_tts.engine.qwen3.admission import Admission, Speaker
+from agent_tts.engine.qwen3.admission import Admission, LoadedVoice
 from agent_tts.engine.qwen3.compiling import Steps, compiling
-from agent_tts.engine.qwen3.graphs import FrameGraphs, Launched, batch_sizes, most_rows, rows_of_state
+from agent_tts.engine.qwen3.graphs import FrameGraphs, LaunchedStep, batch_sizes, most_rows, rows_of_state
 from agent_tts.events import VoiceKind
 from agent_tts.model import codec as codec_module
 from agent_tts.model.acceleration import accelerate, can_fuse
+from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.codec import Codec
 from agent_tts.model.codec_state import CodecState
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
-from agent_tts.model.layers import PAGE_POSITIONS
-from agent_tts.model.pages import Pages
-from agent_tts.model.prompt import Position, Prompt, Reference, Voice
-from agent_tts.model.sampling import Sampling
+from agent_tts.model.layers import BLOCK_SIZE
+from agent_tts.model.prompt import Position, Prompt, PromptVoice, Reference
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.weights import build, plan
 from agent_tts.text.tokens import Tokenizer
 
 KINDS: dict[ModelType, VoiceKind] = {"custom_voice": "named", "voice_design": "designed", "base": "cloned"}
-WARM_UP_ROWS = 16  # that join at once, before anybody else does
+WARM_UP_ROWS = 16  # that are prefilled at once, before anybody else does
 SPEAKER_ENCODER = ("speaker_encoder.",)  # what begins so in model.safetensors is for enrolment only
 
 
@@ -42,7 +42,7 @@ class Qwen3Model:
     """Reads what a checkpoint says of itself at once; takes memory when it is loaded.
 
     Args:
-        positions: of the cache of each row: prompt and frames of one piece of speech.
+        max_model_len: positions of the cache that a row may use: prompt and frames of one segment of text.
         graphs: on a GPU, a step is one captured graph.
         one_size: every step is a batch of all rows, so that the rounding of one never depends on the others.
     Raises:
@@ -58,7 +58,7 @@ class Qwen3Model:
         dtype: torch.dtype,
         codec_dtype: torch.dtype,
         rows: int,
-        positions: int,
+        max_model_len: int,
         graphs: bool = True,
         one_size: bool = False,
     ) -> None:
@@ -70,9 +70,9 @@ class Qwen3Model:
         if self.tokenizer.size > self.config.talker.text_vocab_size:
             raise CheckpointError("vocab.json: more tokens than the model has embeddings for")
         self.rows = rows
-        self.positions = positions
-        # Pages of the cache that the rows share; None gives each row all its positions. Set before it is loaded.
-        self.pages: int | None = None
+        self.max_model_len = max_model_len
+        # Blocks of the cache that the rows share; None gives each row all its positions. Set before it is loaded.
+        self.blocks: int | None = None
         self.device = device
         self.dtype = dtype
         self._graphs = graphs
@@ -116,16 +116,16 @@ class Qwen3Model:
         return sum(plan.nbytes for plan in self._plans)
 
     @property
-    def page_bytes(self) -> int:
-        """Memory of one page of the cache on the device."""
-        return PAGE_POSITIONS * self._position_bytes
+    def block_bytes(self) -> int:
+        """Memory of one block of the cache on the device."""
+        return BLOCK_SIZE * self._position_bytes
 
     @property
     def cache_bytes(self) -> int:
         """Memory of the cache on the device."""
-        if self.pages is not None:
-            return self.pages * self.page_bytes
-        return rows_of_state(self.rows, self.device) * (self.positions + 1) * self._position_bytes
+        if self.blocks is not None:
+            return self.blocks * self.block_bytes
+        return rows_of_state(self.rows, self.device) * (self.max_model_len + 1) * self._position_bytes
 
     @property
     def codec_bytes(self) -> int:
@@ -147,11 +147,11 @@ class Qwen3Model:
             logger.info("{}: loaded on {} as {}", self.name, self.device, _name_of(self.dtype))
             model = SpeechModel(self._frame, self._codec)
             fused = accelerate(model)
-            state = model.init_state(rows_of_state(self.rows, self.device), self.positions, self.pages)
+            state = model.init_state(rows_of_state(self.rows, self.device), self.max_model_len, self.blocks)
             times.append(time.monotonic())
             compilation.wait(self._tell_compiled)
             times.append(time.monotonic())
-        pages = Pages(state.frame.cache) if self.pages is not None else None
+        blocks = BlockAllocator(state.frame.cache) if self.blocks is not None else None
         captured = self._graphs and self.device.type == "cuda"
         if captured:
             logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if fused else "")
@@ -160,10 +160,10 @@ class Qwen3Model:
             state,
             captured=captured,
             buckets=() if self._one_size else None,
-            beside=not self._one_size,
+            mixed=not self._one_size,
             progress=self._tell,
         )
-        admission = Admission(model, state, self.positions, pages, runner.limits)
+        admission = Admission(model, state, self.max_model_len, blocks, runner.prefill_budget)
         times.append(time.monotonic())
         spans = [after - before for before, after in pairwise(times)]
         logger.info("{}: weights {:.1f} s, then kernels {:.1f} s, capture {:.1f} s", self.name, *spans)
@@ -179,10 +179,10 @@ class Qwen3Model:
             folder=str(self.folder),
             dtype=_name_of(self.dtype),
             codec_dtype=_name_of(self._codec_dtype),
-            positions=self.positions,
-            paged=self.pages is not None,
+            max_model_len=self.max_model_len,
+            paged=self.blocks is not None,
             sizes=self.sizes,
-            beside=not self._one_size,
+            mixed=not self._one_size,
             capability=torch.cuda.get_device_capability(self.device),
         )
 
@@ -192,7 +192,7 @@ class Qwen3Model:
     def _tell(self, done: int, total: int) -> None:
         logger.info("{}: {} of {} captured", self.name, done, total)
 
-    def speaker(self, voice: Voice, vector: NDArray[np.float32] | None = None) -> Speaker:
+    def speaker(self, voice: PromptVoice, vector: NDArray[np.float32] | None = None) -> LoadedVoice:
         """A voice made ready; `vector` float32[H] where the voice has a place for one. Takes as long as some frames.
 
         Raises:
@@ -206,7 +206,7 @@ class Qwen3Model:
                 raise ValueError("a speaker vector with values that are not finite, or too large")
             placed = placed.to(self.device)
         identity = b"" if vector is None else hashlib.sha256(vector.tobytes()).digest()
-        return Speaker(voice, placed, identity, self._after(voice.reference) if voice.reference else None)
+        return LoadedVoice(voice, placed, identity, self._after(voice.reference) if voice.reference else None)
 
     def _after(self, reference: Reference) -> CodecState:
         """The codec's state behind a reference. Frame by frame: a long clip in one piece takes gigabytes.
@@ -220,7 +220,7 @@ class Qwen3Model:
             self._loaded.model.decode(state, codes[None], run, rows)
         return state
 
-    def join(self, row: int, prompt: Prompt, sampling: Sampling, speaker: Speaker) -> bool:
+    def prefill(self, row: int, prompt: Prompt, sampling: SamplingParams, speaker: LoadedVoice) -> bool:
         """Give a row to a prompt, whoever had it before; True when the row may run from the next update on.
 
         False as long as there is too little of the cache left for it, or its prompt has to be computed, which steps do:
@@ -229,14 +229,14 @@ class Qwen3Model:
         Raises:
             ValueError: the prompt is longer than the cache, or needs a speaker's vector.
         """
-        return self._loaded.admission.join(row, prompt, sampling, speaker)
+        return self._loaded.admission.prefill(row, prompt, sampling, speaker)
 
     def reserve(self, row: int, positions: int) -> bool:
         """Whether a row may use so many positions of the cache; False when the others have taken what there is."""
         return self._loaded.admission.reserve(row, positions)
 
     def release(self, row: int) -> None:
-        """Nobody uses the row until it is joined again."""
+        """Nobody uses the row until it is given another prompt."""
         if self._running:
             self._running.admission.release(row)
 
@@ -244,9 +244,9 @@ class Qwen3Model:
     def wipe(self, row: int) -> None:
         """Overwrite all that a row holds. A mask hides numbers from later owners, but a masked NaN is still NaN."""
         state = self._loaded.state
-        pages = state.frame.cache.table[row]
+        blocks = state.frame.cache.block_table[row]
         for cache in (state.frame.cache.keys, state.frame.cache.values):
-            cache[:, pages] = 0
+            cache[:, blocks] = 0
         for ring in (state.codec.keys, state.codec.values):
             ring[:, row] = 0
 
@@ -256,7 +256,7 @@ class Qwen3Model:
         self._loaded.admission.add_text(row, [*tokens, *end], complete=complete)
 
     def update(self) -> bool:
-        """Do what rows that join and texts that were added ask for, ahead of a step; whether it computes prompts."""
+        """Do what new rows and texts that were added ask for, ahead of a step; whether it computes prompts."""
         return self._running is not None and self._running.admission.update()
 
     @property
@@ -264,10 +264,10 @@ class Qwen3Model:
         """Whether prompts wait to be computed by a step."""
         return self._running is not None and self._running.admission.has_prompts
 
-    def launch(self, rows: Sequence[int]) -> Launched | None:
+    def launch(self, rows: Sequence[int]) -> LaunchedStep | None:
         """Begin a step: prompts that wait, and a frame of different rows; None with no rows.
 
-        They are no more than the largest of `sizes`. Each has joined, and has text or knows that it is all.
+        At most the largest of `sizes`. Each has its prompt in the cache, and has text left or its whole text.
         """
         return self._loaded.launch(rows)
 
@@ -285,7 +285,7 @@ class _Running:
     graphs: FrameGraphs
     admission: Admission
 
-    def launch(self, rows: Sequence[int]) -> Launched | None:
+    def launch(self, rows: Sequence[int]) -> LaunchedStep | None:
         """See `Qwen3Model.launch`."""
         launched, ends = self.graphs.step(rows, self.admission.take())
         self.admission.computed(ends)
@@ -297,15 +297,17 @@ class _Running:
         Fewer, where so many have no room in the cache.
         """
         prompt = Prompt((Position(0, None),) * 16, shared=16, start=None, text=(0,), complete=False)
-        speaker, join = Speaker(Voice()), self.admission.join
+        speaker, prefill = LoadedVoice(PromptVoice()), self.admission.prefill
         for rows in map(range, sorted({1, most})):
             self.admission.prefixes.clear()
             for _ in ("computed", "kept"):
-                joined: list[int] = []
+                ready: list[int] = []
                 for _ in range(len(rows) + 1):  # each step computes one prompt at least
-                    joined += [row for row in rows if row not in joined and join(row, prompt, Sampling(), speaker)]
+                    ready += [
+                        row for row in rows if row not in ready and prefill(row, prompt, SamplingParams(), speaker)
+                    ]
                     self.admission.update()
-                    if launched := self.launch(joined):
+                    if launched := self.launch(ready):
                         launched.result()
                 for row in rows:
                     self.admission.release(row)

@@ -17,11 +17,13 @@ from agent_tts.model.upload import staged
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChunkInputs:
     """Entries of a row's prompt that follow one another."""
 
     row: int
-    positions: NDArray[np.int64]  # [n]: in the row; the sink for the prompt's last entry, which is only embedded
+    positions: NDArray[
+        np.int64
+    ]  # [n]: in the row; the padding position for the prompt's last entry, which is only embedded
     # How many leading positions of the row they may read, and not one more, which might hold what is not a number; None
     # where they begin with the first.
     span: int | None
@@ -33,7 +35,7 @@ class PromptInputs:
     """What a step reads of prompts: `count` entries of any rows, padded with entries that leave no trace."""
 
     def __init__(self, state: FrameState, count: int, codebooks: int) -> None:
-        self._sink = state.cache.sink
+        self._padding_position = state.cache.padding_position
         device = state.ended.device
         self._packed = torch.zeros(PromptEntries.size(count, codebooks), dtype=torch.int64, device=device)
         vectors = torch.zeros_like(state.feedback[:1]).repeat(count, 1)
@@ -41,12 +43,12 @@ class PromptInputs:
         self.fill(())
 
     @torch.inference_mode()
-    def fill(self, parts: Sequence[Part]) -> list[int]:
+    def fill(self, parts: Sequence[ChunkInputs]) -> list[int]:
         """Puts parts there, by one copy and without waiting; the place of the last entry of each."""
         host = np.zeros(len(self._packed), np.int64)
         entries = PromptEntries.of(torch.from_numpy(host), self.entries.vectors)
         rows, positions, numbers = (view.numpy() for view in (entries.rows, entries.positions, entries.numbers))
-        positions.fill(self._sink)
+        positions.fill(self._padding_position)
         end, ends = 0, []
         for part in parts:
             begin, end = end, end + len(part.positions)

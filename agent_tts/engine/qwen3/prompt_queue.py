@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 
-class Waiting(Protocol):
+class WaitingPrompt(Protocol):
     """A prompt that waits. Its entries are its positions, and what follows the last of them."""
 
     computed: int  # entries
@@ -24,18 +24,18 @@ class Waiting(Protocol):
     def length(self) -> int: ...  # entries
 
 
-WaitingT = TypeVar("WaitingT", bound=Waiting)
+PromptT = TypeVar("PromptT", bound=WaitingPrompt)
 
 
-class Taken(NamedTuple, Generic[WaitingT]):
+class PromptChunk(NamedTuple, Generic[PromptT]):
     """A part of a prompt that this step computes."""
 
-    one: WaitingT
+    prompt: PromptT
     begin: int  # entries
     end: int
 
 
-class Limits(NamedTuple):
+class PrefillBudget(NamedTuple):
     """What a step computes."""
 
     entries: int
@@ -43,55 +43,55 @@ class Limits(NamedTuple):
     cut: bool = False  # a prompt may be cut anywhere, to fill the step
 
 
-class PromptQueue(Generic[WaitingT]):
+class PromptQueue(Generic[PromptT]):
     """Prompts that wait."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._waiting: list[WaitingT] = []
+    def __init__(self, budget: PrefillBudget) -> None:
+        self._budget = budget
+        self._waiting: list[PromptT] = []
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def __iter__(self) -> Iterator[WaitingT]:
+    def __iter__(self) -> Iterator[PromptT]:
         """Those that wait, in the order in which they are computed."""
         return iter(self._waiting)
 
-    def add(self, one: WaitingT) -> None:
+    def add(self, prompt: PromptT) -> None:
         """A prompt comes."""
-        self._waiting.append(one)
+        self._waiting.append(prompt)
 
-    def drop(self, one: WaitingT) -> None:
+    def drop(self, prompt: PromptT) -> None:
         """A prompt is not wanted any more, if it was."""
-        if one in self._waiting:
-            self._waiting.remove(one)
+        if prompt in self._waiting:
+            self._waiting.remove(prompt)
 
-    def take(self) -> list[Taken[WaitingT]]:
+    def schedule(self) -> list[PromptChunk[PromptT]]:
         """What this step computes: the next part of the first, and of those behind it as there is room.
 
         Whoever needs more goes on first, if one step is enough for it; otherwise it goes to the end.
         """
-        left = self._limits.entries
-        taken: list[Taken[WaitingT]] = []
-        for one in self._waiting:
-            if not left or len(taken) == self._limits.prompts:
+        left = self._budget.entries
+        chunks: list[PromptChunk[PromptT]] = []
+        for prompt in self._waiting:
+            if not left or len(chunks) == self._budget.prompts:
                 break
-            part = self._part(one, left)
-            if part.end > part.begin:
-                left -= part.end - part.begin
-                taken.append(part)
-        for one, _, end in taken:
-            self._waiting.remove(one)
-            one.computed = end
-        more = [one for one, _, end in taken if end < one.length]
-        soon = [one for one in more if one.length - one.computed <= self._limits.entries]
-        self._waiting = [*soon, *self._waiting, *(one for one in more if one not in soon)]
-        return taken
+            chunk = self._chunk(prompt, left)
+            if chunk.end > chunk.begin:
+                left -= chunk.end - chunk.begin
+                chunks.append(chunk)
+        for prompt, _, end in chunks:
+            self._waiting.remove(prompt)
+            prompt.computed = end
+        more = [prompt for prompt, _, end in chunks if end < prompt.length]
+        soon = [prompt for prompt in more if prompt.length - prompt.computed <= self._budget.entries]
+        self._waiting = [*soon, *self._waiting, *(prompt for prompt in more if prompt not in soon)]
+        return chunks
 
-    def _part(self, one: WaitingT, left: int) -> Taken[WaitingT]:
+    def _chunk(self, prompt: PromptT, left: int) -> PromptChunk[PromptT]:
         """The next part of a prompt; nothing of it where there is no room."""
-        begin = one.computed
-        end = min(one.shared if begin < one.shared else one.length, begin + self._limits.entries)
+        begin = prompt.computed
+        end = min(prompt.shared if begin < prompt.shared else prompt.length, begin + self._budget.entries)
         if end - begin > left:
-            end = begin + left if self._limits.cut else begin
-        return Taken(one, begin, end)
+            end = begin + left if self._budget.cut else begin
+        return PromptChunk(prompt, begin, end)

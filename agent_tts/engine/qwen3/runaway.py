@@ -17,7 +17,7 @@ LOOP_FRAMES = 50  # 4 s of frames that are equal, code for code, to those of one
 LOOP_PERIODS = 16  # frames: the longest loop that is looked for
 
 
-class Watch:
+class RunawayDetector:
     """Tells of every row when it has run away.
 
     Args:

@@ -12,7 +12,7 @@ WAKE_S = 0.000_5
 SHRINK, GROW = 0.9, 1.25
 
 
-class Pace:
+class StepTimer:
     """How long steps of each kind take, as far as seen; and when the one under way will be done. Times in seconds."""
 
     def __init__(self) -> None:

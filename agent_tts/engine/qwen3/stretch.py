@@ -14,7 +14,7 @@ from agent_tts.events import SAMPLE_RATE
 SLOWEST, FASTEST = 0.5, 2.0
 
 
-class Stretch:
+class TimeStretch:
     """FFmpeg's `atempo` on one stream of pcm_s16le, 24 kHz, mono.
 
     It holds back up to some 70 ms of what goes in, until more comes or `finish`.

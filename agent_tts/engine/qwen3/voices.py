@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_tts.engine.qwen3.admission import Speaker
+from agent_tts.engine.qwen3.admission import LoadedVoice
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.errors import InvalidRequest, UnknownVoice, Unsupported
 from agent_tts.events import SpeechOptions, Voice, VoiceKind
@@ -61,7 +61,7 @@ class Cast:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What its `Speaker` depends on."""
+        """What its `SpeakerPlace` depends on."""
         return self.model.name, self.embedding, tuple((voice.version, weight) for voice, weight in self.stored)
 
 
@@ -77,7 +77,7 @@ class Qwen3Voices:
         self._library = library
         self._limit = limit
         # Clones on their device, the one used last at the end; by model, voice and its version.
-        self._ready: OrderedDict[tuple[object, ...], Speaker] = OrderedDict()
+        self._ready: OrderedDict[tuple[object, ...], LoadedVoice] = OrderedDict()
 
         # Names of languages and dialects that a model speaks, and the codes of the languages among them.
         self._spoken = {name for model in models for name in model.config.talker.codec_language_id}
@@ -138,16 +138,16 @@ class Qwen3Voices:
                 return model
         raise Unsupported(f"no model that was asked for speaks {kind} voices")
 
-    def ready(self, cast: Cast) -> Speaker | None:
+    def ready(self, cast: Cast) -> LoadedVoice | None:
         """The voice on its model, which is loaded; None for a clone that `load` has to make ready first."""
         if not cast.stored and not cast.embedding:
-            return Speaker(prompt.Voice(cast.speaker))
+            return LoadedVoice(prompt.PromptVoice(cast.speaker))
         speaker = self._ready.get(cast.key)
         if speaker is not None:
             self._ready.move_to_end(cast.key)
         return speaker
 
-    def keep(self, cast: Cast, speaker: Speaker) -> None:
+    def keep(self, cast: Cast, speaker: LoadedVoice) -> None:
         """Keep a clone of the library that `load` has made ready, as long as others are not used more recently."""
         if cast.embedding:
             return
@@ -155,7 +155,7 @@ class Qwen3Voices:
         while len(self._ready) > self._limit:
             self._ready.popitem(last=False)
 
-    def load(self, cast: Cast) -> Speaker:
+    def load(self, cast: Cast) -> LoadedVoice:
         """Make a clone ready, in any thread; its reference takes as long as that many frames of speech.
 
         Raises:
@@ -182,9 +182,9 @@ class Qwen3Voices:
 
     def _clone(
         self, model: Qwen3Model, vector: NDArray[np.float32], reference: prompt.Reference | None = None
-    ) -> Speaker:
+    ) -> LoadedVoice:
         try:
-            return model.speaker(prompt.Voice(prompt.Speaker.VECTOR, reference), vector.astype(np.float32))
+            return model.speaker(prompt.PromptVoice(prompt.SpeakerPlace.VECTOR, reference), vector.astype(np.float32))
         except ValueError as error:
             raise InvalidRequest(str(error), "speaker_embedding") from None
 

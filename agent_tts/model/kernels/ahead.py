@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]  # kernels done, of how many
 _DONE, _FAILED = b".", b"!"
 
 
-class Target:
+class CompileTarget:
     """A driver that knows for which GPU triton is to compile, and nothing else."""
 
     def __init__(self, capability: Capability) -> None:
@@ -48,7 +48,7 @@ def compile_all(launches: Sequence[Launch], capability: Capability, workers: int
 
     A kernel that cannot be compiled, or a worker that dies, leaves the others alone. The workers end with the caller.
     """
-    triton.runtime.driver.set_active(Target(capability))
+    triton.runtime.driver.set_active(CompileTarget(capability))
     forking = multiprocessing.get_context("fork")  # what has been imported and taken down is there at once
     following = forking.Value("i", 0)
     heard, told = os.pipe()

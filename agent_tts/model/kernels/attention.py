@@ -3,7 +3,7 @@
 A row's cache is read to its true length, which the device knows and the host need not. Long rows are read by several
 programs at once; the last of them to finish puts the parts together, always in the same order.
 
-The cache is pages: position p of row r is place p % size of page table[r, p // size]. One page a row is a plain cache.
+Position p of row r is place p % size of block block_table[r, p // size]. A contiguous cache has one block a row.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def _turned(x, heads, weight, cos, sin, eps, HALF: tl.constexpr, DIM: tl.constex
 
 
 @triton.jit
-def _places(pages, positions, end, page_stride, stride, SIZE: tl.constexpr):
+def _places(blocks, positions, end, block_stride, stride, SIZE: tl.constexpr):
     """Where positions are in the cache, in elements; anywhere from `end` on."""
-    page = tl.load(pages + positions // SIZE, mask=positions < end, other=0)
-    return page * page_stride + (positions % SIZE) * stride
+    block = tl.load(blocks + positions // SIZE, mask=positions < end, other=0)
+    return block * block_stride + (positions % SIZE) * stride
 
 
 @triton.jit
@@ -66,30 +66,32 @@ def _write(
     qkv,  # [B, (HEADS + 2 PAIRS) DIM]: queries, keys, values
     k_norm,  # [DIM]
     rope,  # [S, 2, HALF]: cosine and sine
-    positions,  # int64[B]; the sink for what is to leave no trace
-    keys,  # [pages, SIZE, PAIRS, DIM]
+    positions,  # int64[B]; the padding position for what is to leave no trace
+    keys,  # [blocks, SIZE, PAIRS, DIM]
     values,
-    table,  # int64[B, PAGES]
+    block_table,  # int64[B, BLOCKS]
     eps,
-    sink,
-    page_stride,  # elements from page to page
+    padding_position,
+    block_stride,  # elements from block to block
     HEADS: tl.constexpr,
     PAIRS: tl.constexpr,
     DIM: tl.constexpr,
     SIZE: tl.constexpr,
-    PAGES: tl.constexpr,
+    BLOCKS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     row, pair = tl.program_id(0), tl.program_id(1)
     HALF: tl.constexpr = DIM // 2
     position = tl.load(positions + row)
     wait(OVERLAP)
-    if position >= sink:
+    if position >= padding_position:
         return
     half = tl.arange(0, HALF)
     cos, sin = tl.load(rope + position * DIM + half), tl.load(rope + position * DIM + HALF + half)
     x = qkv + row * (HEADS + 2 * PAIRS) * DIM
-    at = _places(table + row * PAGES, position + tl.arange(0, 1), sink, page_stride, PAIRS * DIM, SIZE)
+    at = _places(
+        block_table + row * BLOCKS, position + tl.arange(0, 1), padding_position, block_stride, PAIRS * DIM, SIZE
+    )
     _keep(x, pair * DIM + at, keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM)
 
 
@@ -99,23 +101,23 @@ def _attend(
     q_norm,  # [DIM]
     k_norm,  # [DIM]
     rope,  # [S, 2, HALF]: cosine and sine
-    positions,  # int64[B]; the sink for a row that pauses
-    keys,  # [pages, SIZE, PAIRS, DIM]
+    positions,  # int64[B]; the padding position for a row that pauses
+    keys,  # [blocks, SIZE, PAIRS, DIM]
     values,
-    table,  # int64[B, PAGES]
+    block_table,  # int64[B, BLOCKS]
     out,  # [B, HEADS DIM]
     parts,  # float32[B, PAIRS, splits, GROUP, DIM]: sums over a split, not yet divided
     tops,  # float32[B, PAIRS, splits, GROUP, 2]: the split's largest logit, and the sum of the powers
     counters,  # int32[B, PAIRS]: splits done; zero before and after
     eps,
-    sink,
-    page_stride,  # elements from page to page
+    padding_position,
+    block_stride,  # elements from block to block
     scale,
     HEADS: tl.constexpr,
     PAIRS: tl.constexpr,
     DIM: tl.constexpr,
     SIZE: tl.constexpr,
-    PAGES: tl.constexpr,
+    BLOCKS: tl.constexpr,
     SPLIT: tl.constexpr,  # positions
     SPLITS: tl.constexpr,  # as many as the longest row has
     TILE: tl.constexpr,
@@ -125,10 +127,10 @@ def _attend(
     HALF: tl.constexpr = DIM // 2
     GROUP: tl.constexpr = HEADS // PAIRS
     position = tl.load(positions + row)
-    length = tl.where(position < sink, position, 0)  # of what was written by the frames before
+    length = tl.where(position < padding_position, position, 0)  # of what was written by the frames before
     begin = split * SPLIT
     last = split == length // SPLIT  # whose new position it is; its part of what was before may be nothing
-    if (position >= sink) | ((begin >= length) & ~last):
+    if (position >= padding_position) | ((begin >= length) & ~last):
         wait(OVERLAP)
         return
     kind = qkv.dtype.element_ty
@@ -137,7 +139,7 @@ def _attend(
     cache = pair * DIM
     end = tl.minimum(begin + SPLIT, length)
     if SPLIT == TILE:  # read while the kernel before still runs
-        at = cache + _places(table + row * PAGES, begin + tile, end, page_stride, PAIRS * DIM, SIZE)
+        at = cache + _places(block_table + row * BLOCKS, begin + tile, end, block_stride, PAIRS * DIM, SIZE)
         ok = (begin + tile < end)[:, None]
         k_low = tl.load(keys + at[:, None] + half[None, :], mask=ok, other=0)
         k_high = tl.load(keys + at[:, None] + HALF + half[None, :], mask=ok, other=0)
@@ -153,7 +155,9 @@ def _attend(
     total = tl.zeros((16,), tl.float32)
     acc = tl.zeros((16, DIM), tl.float32)
     if last:
-        to = cache + _places(table + row * PAGES, position + tl.arange(0, 1), sink, page_stride, PAIRS * DIM, SIZE)
+        to = cache + _places(
+            block_table + row * BLOCKS, position + tl.arange(0, 1), padding_position, block_stride, PAIRS * DIM, SIZE
+        )
         new_low, new_high, new_value = _keep(x, to, keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM)
         top = tl.sum(q_low.to(tl.float32) * new_low.to(tl.float32), 1)
         top = (top + tl.sum(q_high.to(tl.float32) * new_high.to(tl.float32), 1)) * scale
@@ -162,7 +166,7 @@ def _attend(
     for start in range(begin, end, TILE):
         p = start + tile
         if SPLIT != TILE:
-            at = cache + _places(table + row * PAGES, p, end, page_stride, PAIRS * DIM, SIZE)
+            at = cache + _places(block_table + row * BLOCKS, p, end, block_stride, PAIRS * DIM, SIZE)
             ok = (p < end)[:, None]
             k_low = tl.load(keys + at[:, None] + half[None, :], mask=ok, other=0)
             k_high = tl.load(keys + at[:, None] + HALF + half[None, :], mask=ok, other=0)
@@ -309,10 +313,10 @@ class Place:
     """Where the positions of a step are in one layer of a cache."""
 
     positions: Tensor  # int64[B]
-    keys: Tensor  # [pages, size, pairs, dim]; a page is contiguous
+    keys: Tensor  # [blocks, size, pairs, dim]; a block is contiguous
     values: Tensor
-    table: Tensor  # int64[B, pages of a row]
-    sink: int
+    block_table: Tensor  # int64[B, blocks of a row]
+    padding_position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +339,7 @@ def attend(
 ) -> None:
     """One position a row: [B, (queries + 2 pairs) dim] -> `out` [B, queries dim]; writes the cache at the positions.
 
-    A row whose position is the sink leaves no trace, and its result is whatever was there.
+    A row whose position is the padding position leaves no trace, and its result is whatever was there.
     """
     size = place.keys.shape[1]
     splits = scratch.parts.shape[2]
@@ -343,10 +347,10 @@ def attend(
     launch(
         _attend,
         (len(qkv), heads.pairs, splits),
-        *(qkv, q_norm, k_norm, heads.rope, place.positions, place.keys, place.values, place.table, out),
+        *(qkv, q_norm, k_norm, heads.rope, place.positions, place.keys, place.values, place.block_table, out),
         *(scratch.parts, scratch.tops, scratch.counters),
-        *(heads.eps, place.sink, place.keys.stride(0), heads.dim**-0.5),
-        *(heads.queries, heads.pairs, heads.dim, size, place.table.shape[1], scratch.split, splits, tile),
+        *(heads.eps, place.padding_position, place.keys.stride(0), heads.dim**-0.5),
+        *(heads.queries, heads.pairs, heads.dim, size, place.block_table.shape[1], scratch.split, splits, tile),
         num_warps=warps,
         num_stages=stages,
         **overlap(qkv.device),
@@ -363,9 +367,9 @@ def attend_together(
     launch(
         _write,
         (len(qkv), heads.pairs),
-        *(qkv, k_norm, heads.rope, place.positions, place.keys, place.values, place.table),
-        *(heads.eps, place.sink, place.keys.stride(0)),
-        *(heads.queries, heads.pairs, heads.dim, place.keys.shape[1], place.table.shape[1]),
+        *(qkv, k_norm, heads.rope, place.positions, place.keys, place.values, place.block_table),
+        *(heads.eps, place.padding_position, place.keys.stride(0)),
+        *(heads.queries, heads.pairs, heads.dim, place.keys.shape[1], place.block_table.shape[1]),
         num_warps=1,
         **overlap(qkv.device),
     )

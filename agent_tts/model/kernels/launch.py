@@ -19,7 +19,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 Capability = tuple[int, int]  # of a GPU: major, minor
 
 
-class Listener(Protocol):
+class LaunchListener(Protocol):
     """Hears of launches in the place of a GPU."""
 
     capability: Capability  # of that GPU
@@ -28,7 +28,7 @@ class Listener(Protocol):
 
 
 # Who hears of launches; None makes them.
-_listener: Listener | None = None
+_listener: LaunchListener | None = None
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
@@ -40,7 +40,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
 
 
 @contextmanager
-def unmade(listener: Listener) -> Iterator[None]:
+def unmade(listener: LaunchListener) -> Iterator[None]:
     """Within it no launch is made; the listener hears of each, in any thread."""
     global _listener
     before, _listener = _listener, listener

@@ -204,7 +204,7 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class LinearTile:
     """How the work is cut; one that is a multiple of the inputs, unless rows is 0."""
 
     rows: int  # 0: one by one
@@ -215,15 +215,15 @@ class Tile:
     splits: int = 1  # of the inputs
 
 
-def tile_for(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
+def tile_for(rows: int, outputs: int, inputs: int, gated: bool) -> LinearTile | None:
     """The fastest of those measured on an H200; None is cuBLAS."""
     wide = gated or outputs >= 4096
     if rows == 1 or (rows <= VECTOR_ROWS and not wide):
-        return Tile(0, 4 if gated or outputs < 4096 else 8, min(power_of_2(inputs), 2048))
+        return LinearTile(0, 4 if gated or outputs < 4096 else 8, min(power_of_2(inputs), 2048))
     if rows > TILE_ROWS or inputs % 1024 or (rows > 32 and outputs == 2048 and not gated):
         return None
     height = max(16, min(64, power_of_2(rows)))
-    return Tile(height, 32, 128) if wide else Tile(height, 32, 256, stages=3, splits=4)
+    return LinearTile(height, 32, 128) if wide else LinearTile(height, 32, 256, stages=3, splits=4)
 
 
 def linear(
@@ -234,7 +234,7 @@ def linear(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     gated: bool = False,
-    tile: Tile | None = None,
+    tile: LinearTile | None = None,
 ) -> Tensor:
     """norm, product, bias, silu(first half) * second half if `gated`, + residual: [M, K] -> [M, N].
 

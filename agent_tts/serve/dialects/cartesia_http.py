@@ -14,9 +14,10 @@ from starlette.responses import Response
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong
 from agent_tts.events import SAMPLE_RATE, SpeechOptions, WordTime
 from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.validation import first_complaint, message_error
 from agent_tts.serve.dialects.audio_body import AudioBody
 from agent_tts.serve.dialects.cartesia_events import ContextEvents, error_fields, failure
-from agent_tts.serve.dialects.cartesia_request import Fields, Rate, RawFormat, Request, Samples, refusal
+from agent_tts.serve.dialects.cartesia_request import Fields, Rate, RawFormat, Request, Samples
 from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_body
 from agent_tts.serve.routes.speech_response import SpeechResponse
 from agent_tts.speech.audio.encoding import Encoder, make_encoder
@@ -167,7 +168,7 @@ async def _parse(cls: type[R], request: HttpRequest) -> R:
     try:
         wanted = cls.model_validate_json(await read_body(request, settings))
     except ValidationError as error:
-        raise refusal(error) from None
+        raise message_error(first_complaint(error)) from None
     if not wanted.transcript.strip():
         raise BadMessage("transcript: there is nothing to speak")
     if len(wanted.transcript) > settings.limits.text_context_chars:

@@ -8,9 +8,10 @@ from typing import Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from agent_tts.errors import InvalidRequest, SpeechError, UnsupportedFormat
+from agent_tts.errors import UnsupportedFormat
 from agent_tts.events import SpeechOptions
 from agent_tts.protocol.v1 import MAX_ID
+from agent_tts.protocol.validation import body_error
 
 # Voices that nobody has asked for: Pipecat's class names the first, LiveKit's the second when its user names none.
 UNASKED_VOICES = {"None", "hpp4J3VqNfWAUOO0d1Us"}
@@ -155,7 +156,7 @@ def parse_query(query: Mapping[str, str]) -> StreamQuery:
     try:
         return StreamQuery.model_validate(dict(query))
     except ValidationError as error:
-        raise _refusal(error) from None
+        raise body_error(error, StreamQuery, spoken="text", depth=2) from None
 
 
 def parse_message(fields: Mapping[str, Any]) -> StreamMessage:
@@ -167,7 +168,7 @@ def parse_message(fields: Mapping[str, Any]) -> StreamMessage:
     try:
         return StreamMessage.model_validate(fields)
     except ValidationError as error:
-        raise _refusal(error) from None
+        raise body_error(error, StreamMessage, spoken="text", depth=2) from None
 
 
 def parse_request(body: bytes) -> SpeechRequest:
@@ -179,7 +180,7 @@ def parse_request(body: bytes) -> SpeechRequest:
     try:
         return SpeechRequest.model_validate_json(body)
     except ValidationError as error:
-        raise _refusal(error) from None
+        raise body_error(error, SpeechRequest, spoken="text", depth=2) from None
 
 
 def voice_of(voice_id: str) -> str | None:
@@ -213,14 +214,3 @@ def file_of(output_format: str, allowed: tuple[str, ...] = FILE_FORMATS) -> File
     adapter, rate, *kbps = output_format.split("_")
     bit_rate = int(kbps[0]) * 1_000 if kbps else None
     return File(_ENCODINGS[adapter], int(rate), bit_rate, adapter == "wav", CONTENT_TYPES[adapter])
-
-
-def _refusal(error: ValidationError) -> SpeechError:
-    """The first complaint of pydantic as one of ours; its text never repeats the input."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    if not first["loc"]:
-        return InvalidRequest("the body is one JSON object, in UTF-8")
-    field = ".".join(map(str, first["loc"]))
-    if first["type"] in ("string_too_short", "string_pattern_mismatch"):
-        return InvalidRequest(f"{field}: there is nothing to speak", field)
-    return InvalidRequest(f"{field}: {first['msg'][0].lower()}{first['msg'][1:]}", field)

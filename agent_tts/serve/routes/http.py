@@ -27,6 +27,7 @@ from agent_tts.errors import (
     SpeechError,
     TextTooLong,
 )
+from agent_tts.protocol.validation import Complaint
 from agent_tts.serve.guard import Client, authorized
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
@@ -237,9 +238,9 @@ async def _on_speech_error(request: Request, error: Exception) -> Response:
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    param = str(first["loc"][-1])
-    return await _on_speech_error(request, InvalidRequest(f"{param}: {first['msg']}", param))
+    complaint = Complaint.of(error.errors()[0])
+    param = complaint.path[-1]
+    return await _on_speech_error(request, InvalidRequest(f"{param}: {complaint.reason}", param))
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -18,6 +17,7 @@ from agent_tts.errors import (
 )
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.protocol.v1 import SamplingFields, SpeakerEmbedding, VoiceName
+from agent_tts.protocol.validation import body_error
 from agent_tts.speech.audio.files import FileFormat
 from agent_tts.speech.routing import Routing
 
@@ -93,26 +93,10 @@ def parse(body: bytes, max_chars: int) -> SpeechRequest:
     try:
         request = SpeechRequest.model_validate_json(body)
     except ValidationError as error:
-        raise _refusal(error) from None
+        raise body_error(error, SpeechRequest, spoken="input") from None
     if len(request.input) > max_chars:
         raise TextTooLong(f"input has more than {max_chars} characters")
     return request
-
-
-def _refusal(error: ValidationError) -> SpeechError:
-    """The first complaint of pydantic as one of ours."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    if not first["loc"]:
-        return InvalidRequest("the body is one JSON object, in UTF-8")
-    field = str(first["loc"][0])
-    if first["type"] == "extra_forbidden" and field not in SpeechRequest.model_fields:
-        near = difflib.get_close_matches(field[:64], SpeechRequest.model_fields, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        return InvalidRequest(f"a field is not known: {hint}fields are {', '.join(SpeechRequest.model_fields)}")
-    if first["type"] in ("string_too_short", "string_pattern_mismatch"):
-        return InvalidRequest(f"{field}: there is nothing to speak", field)
-    message = f"{field}: {first['msg'][0].lower()}{first['msg'][1:]}"
-    return UnsupportedFormat(message) if field == "response_format" else InvalidRequest(message, field)
 
 
 # ---------------------------------------------------------------- models

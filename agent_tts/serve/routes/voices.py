@@ -17,6 +17,7 @@ from starlette.types import Receive
 
 from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownVoice, Unsupported, at_capacity
 from agent_tts.protocol.v1 import SpeakerEmbedding
+from agent_tts.protocol.validation import body_error
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import multipart, openai
 from agent_tts.serve.routes.http import ERRORS, Authorized, node_of, read_body
@@ -101,7 +102,7 @@ def parse(content_type: str, body: bytes) -> NewClone | NewDesign | NewEmbedding
     try:
         return model.model_validate(fields)  # type: ignore[return-value]
     except ValidationError as error:
-        raise _refusal(error, model) from None
+        raise body_error(error, model) from None
 
 
 def _is_form(content_type: str) -> bool:
@@ -118,16 +119,6 @@ def _fields(content_type: str, body: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise BadMessage(f"the body must be {multipart.CONTENT_TYPE}, or one JSON object in UTF-8")
     return fields
-
-
-def _refusal(error: ValidationError, model: type[_NewVoice]) -> InvalidRequest:
-    """The first complaint of pydantic as one of ours."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    if first["type"] == "extra_forbidden":
-        return InvalidRequest(f"a field is not known; fields are {', '.join(model.model_fields)}")
-    field = str(first["loc"][0])
-    what = first["msg"].removeprefix("Value error, ")
-    return InvalidRequest(f"{field}: {what[0].lower()}{what[1:]}", field)
 
 
 # ---------------------------------------------------------------- answers

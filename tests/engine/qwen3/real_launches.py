@@ -20,8 +20,8 @@ from agent_tts.engine.qwen3.prefill import PromptInputs
 from agent_tts.model.acceleration import put_kernels
 from agent_tts.model.codec import Codec
 from agent_tts.model.config import ModelConfig
-from agent_tts.model.frame import ENTRIES_BESIDE, FrameModel
-from agent_tts.model.kernels.ahead import Target
+from agent_tts.model.frame import PROMPT_ENTRIES, FrameModel
+from agent_tts.model.kernels.ahead import CompileTarget
 from agent_tts.model.kernels.launch import unmade
 from agent_tts.model.speech import SpeechModel
 from agent_tts.model.weights import build, hollow
@@ -62,18 +62,18 @@ def main() -> None:
 
     listener: Callable[..., None] = listen
     triton.knobs.compilation.listener = listener
-    triton.runtime.driver.set_active(Target(steps.capability))
+    triton.runtime.driver.set_active(CompileTarget(steps.capability))
     model = model_of(steps)
     put_kernels(model)
-    state = model.init_state(max(steps.sizes), steps.positions, max(steps.sizes) + 3 if steps.paged else None)
+    state = model.init_state(max(steps.sizes), steps.max_model_len, max(steps.sizes) + 3 if steps.paged else None)
     with unmade(Compiler(steps)):
-        prompts = PromptInputs(state.frame, ENTRIES_BESIDE, 16).entries
+        prompts = PromptInputs(state.frame, PROMPT_ENTRIES, 16).entries
         for size in steps.sizes:
             model.step(state, torch.ones(size, dtype=torch.bool), torch.arange(size))
-            if steps.beside:
+            if steps.mixed:
                 model.step(state, torch.ones(size, dtype=torch.bool), torch.arange(size), model.frame.embed(prompts))
         model.frame.prefill(state.frame, prompts, None)
-        alone = model.init_state(1, steps.positions).codec
+        alone = model.init_state(1, steps.max_model_len).codec
         codes = torch.zeros(1, 16, dtype=torch.int64)
         model.decode(alone, codes, torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.int64))
     print(len(missed))

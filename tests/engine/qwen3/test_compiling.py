@@ -33,7 +33,14 @@ def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("config")
     write_configuration(folder, SIZE, "custom_voice")
     return Steps(
-        str(folder), "bfloat16", request.param, positions=64, paged=True, sizes=(1, 3), beside=True, capability=(9, 0)
+        str(folder),
+        "bfloat16",
+        request.param,
+        max_model_len=64,
+        paged=True,
+        sizes=(1, 3),
+        mixed=True,
+        capability=(9, 0),
     )
 
 
@@ -128,7 +135,7 @@ def test_a_stamp_spares_the_process(steps: Steps, cache: Path, compiled: tuple[H
 
 
 @pytest.mark.parametrize(
-    "change", [{"sizes": (1, 2)}, {"positions": 65}, {"paged": False}, {"capability": (8, 9)}, {"dtype": "float16"}]
+    "change", [{"sizes": (1, 2)}, {"max_model_len": 65}, {"paged": False}, {"capability": (8, 9)}, {"dtype": "float16"}]
 )
 def test_other_steps_have_another_stamp(
     steps: Steps, cache: Path, compiled: tuple[Heard, Heard], change: dict[str, object]

@@ -32,8 +32,8 @@ from agent_tts.engine.base import (
 from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.qwen3 import loading as qwen3_loading
 from agent_tts.engine.qwen3.engine import Qwen3Engine
-from agent_tts.engine.qwen3.graphs import Launched
-from agent_tts.engine.qwen3.prefill import Part
+from agent_tts.engine.qwen3.graphs import LaunchedStep
+from agent_tts.engine.qwen3.prefill import ChunkInputs
 from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.events import Sampling, SpeechOptions
@@ -196,13 +196,13 @@ def with_clone(folder: Path, size: int, transcript: str, frames: int, *, name: s
 def counted(made: Qwen3Engine) -> list[int]:
     """How many entries each part of a prompt has that the engine's only model computes from now on."""
     running, sizes = made._models[0]._loaded, list[int]()
-    take, sink = running.admission.take, running.state.frame.cache.sink
+    take, padding_position = running.admission.take, running.state.frame.cache.padding_position
 
-    def taken() -> list[Part]:
+    def taken() -> list[ChunkInputs]:
         parts = take()
         for part in parts:
             sizes.append(len(part.positions))
-            known = part.positions[part.positions < sink]
+            known = part.positions[part.positions < padding_position]
             assert part.span in (None, known[-1] + 1)  # behind it may be what is not a number
         return parts
 
@@ -249,7 +249,7 @@ def test_prompts_are_computed_ahead_of_their_text_when_nobody_speaks(checkpoint:
         loop.submit(events.OpenRequest(1, STYLED))
         turns = 0
         while loop.wait_s() == 0:
-            loop.turn()
+            loop.step()
             turns += 1
             assert turns < 10
         assert turns >= 3
@@ -443,7 +443,7 @@ def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[str
 def test_pauses_are_made_as_they_are_played(ryan: Qwen3Engine, between: str) -> None:
     text = ('<break time="9s"/>' + between) * 200
     outputs = ryan.step([StartRequest(0, 1, PAUSED), AddText(0, text, last=True)], [0])
-    (row,) = ryan._slots.owners()
+    (row,) = ryan._slots.requests()
     most = 0
     for _ in range(400):
         outputs += ryan.step([], [0])
@@ -491,7 +491,7 @@ def test_a_first_frame_that_is_silent_is_not_waited_for_and_the_next_is_as_it_wa
     expected = speak(ryan, TEXT, options=RYAN)
     model, steps = ryan._models[0], iter([0.0])
 
-    def quiet(rows: Sequence[int]) -> Launched | None:
+    def quiet(rows: Sequence[int]) -> LaunchedStep | None:
         launched = launch(rows)
         if launched is None:
             return None
@@ -510,8 +510,8 @@ def test_a_text_that_comes_whole_is_read_as_it_is_spoken(ryan: Qwen3Engine) -> N
     outputs = ryan.step([StartRequest(0, 1, RYAN), *(AddText(0, sentence) for _ in range(3))], [0])
     for _ in range(3):
         outputs += ryan.step([], [0])
-    (row,) = ryan._slots.owners()
-    assert not row.track.dry
+    (row,) = ryan._slots.requests()
+    assert not row.feed.dry
     outputs += ryan.step([AddText(0, sentence, last=True)], [0])
     while not isinstance(outputs[-1], DoneOutput):
         outputs += ryan.step([], [0])
@@ -569,11 +569,11 @@ class TestAStepIsUnderWayWhileTheNextBegins:
 
     def test_a_step_that_is_done_is_not_waited_for(self, ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         """However long it was expected to take."""
-        monkeypatch.setattr(ryan._pace, "wait_s", lambda now: 60.0)
+        monkeypatch.setattr(ryan._timer, "wait_s", lambda now: 60.0)
         with overlapped(ryan):
             ryan.step([StartRequest(0, 1, RYAN), AddText(0, TEXT)], [0])
             assert ryan.under_way_s() == 0
-            monkeypatch.setattr(Launched, "ready", lambda launched: False)
+            monkeypatch.setattr(LaunchedStep, "ready", lambda launched: False)
             assert 0 < (ryan.under_way_s() or 0) < 0.01
             ryan.step([ReleaseSlot(0)], [])
 
@@ -604,35 +604,35 @@ def test_a_full_cache_ends_the_stream(checkpoint: Checkpoints) -> None:
 
 
 class TestSharedCache:
-    """Where memory is short, slots share pages of the cache."""
+    """Where memory is short, slots share blocks of the cache."""
 
     @pytest.fixture
-    def pages(self, monkeypatch: pytest.MonkeyPatch, ending: Checkpoints) -> Callable[[int], None]:
-        """Leaves as much memory as so many pages take."""
+    def blocks(self, monkeypatch: pytest.MonkeyPatch, ending: Checkpoints) -> Callable[[int], None]:
+        """Leaves as much memory as so many blocks take."""
 
         def leave(count: int) -> None:
             with engine(ending("custom_voice")) as plenty:
                 model = plenty._models[0]
                 fixed = model.weight_bytes + model.codec_bytes
-                free = math.ceil((fixed + (count + 0.5) * model.page_bytes) / Qwen3().memory)
+                free = math.ceil((fixed + (count + 0.5) * model.block_bytes) / Qwen3().memory)
             monkeypatch.setattr(qwen3_loading, "free_bytes", lambda device: free)
 
         return leave
 
-    def test_it_sounds_the_same(self, ryan: Qwen3Engine, pages: Callable[[int], None], ending: Checkpoints) -> None:
-        pages(20)
+    def test_it_sounds_the_same(self, ryan: Qwen3Engine, blocks: Callable[[int], None], ending: Checkpoints) -> None:
+        blocks(20)
         scripts = {slot: Script([TEXT], replace(RYAN, voice=voice)) for slot, voice in enumerate(("ryan", "sohee"))}
         with engine(ending("custom_voice")) as shared:
-            assert shared._models[0].pages == 20
-            for _ in range(3):  # pages go from row to row
+            assert shared._models[0].blocks == 20
+            for _ in range(3):  # blocks go from row to row
                 for slot, spoken in speak_all(shared, scripts).items():
                     assert np.array_equal(spoken.pcm, speak(ryan, TEXT, options=scripts[slot].options, slot=slot).pcm)
 
     def test_who_waits_for_room_does_not_stop_who_has_it(
-        self, pages: Callable[[int], None], ending: Checkpoints
+        self, blocks: Callable[[int], None], ending: Checkpoints
     ) -> None:
         """Four slots share a cache for two; a step may have two of them, as it may have 256 of 512 on a GPU."""
-        pages(5)
+        blocks(5)
         with engine(ending("custom_voice"), max_model_len=64) as shared:
             loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, sizes=(2,), window_frames=1_000)))
             for stream in range(1, 5):
@@ -643,14 +643,14 @@ class TestSharedCache:
                 ):
                     loop.submit(command)
             over = [
-                one.request_id for _ in range(400) for one in loop.turn() if isinstance(one, events.RequestFinished)
+                one.request_id for _ in range(400) for one in loop.step() if isinstance(one, events.RequestFinished)
             ]
         assert sorted(over) == [1, 2, 3, 4]
 
     def test_a_stream_waits_for_room_and_gets_what_others_give_back(
-        self, pages: Callable[[int], None], ending: Checkpoints
+        self, blocks: Callable[[int], None], ending: Checkpoints
     ) -> None:
-        pages(16)
+        blocks(16)
         with engine(ending("custom_voice")) as shared:
             shared.step([StartRequest(0, 1, RYAN), AddText(0, TEXT)], [0])
             assert any(isinstance(one, FrameOutput) for one in shared.step([], [0]))
@@ -712,7 +712,7 @@ def test_only_so_many_prompts_are_computed_or_begun_in_one_step(
     with engine(checkpoint("custom_voice"), slots=8) as many:
         assert speaking(many, 8) == [0, 8]  # computed in one step, of which the others had the same in front of them
         assert speaking(many, 8) == [8]  # which are ready now
-        monkeypatch.setattr("agent_tts.engine.qwen3.engine.JOINS_PER_STEP", 2)
+        monkeypatch.setattr("agent_tts.engine.qwen3.engine.PREFILLS_PER_STEP", 2)
         assert speaking(many, 8) == [2, 4, 6, 8]
 
 
@@ -737,7 +737,7 @@ def test_who_leaves_before_its_prompt_is_computed_leaves_nothing_behind(checkpoi
 def test_who_has_begun_takes_nobodys_turn_and_waits_for_none(
     checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent_tts.engine.qwen3.engine.JOINS_PER_STEP", 1)
+    monkeypatch.setattr("agent_tts.engine.qwen3.engine.PREFILLS_PER_STEP", 1)
 
     def come(slot: int, options: SpeechOptions, run: list[int]) -> list[int]:
         outputs = made.step([StartRequest(slot, slot, options), AddText(slot, TEXT, last=True)], run)

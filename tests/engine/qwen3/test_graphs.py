@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from agent_tts.bench.checkpoint import write
-from agent_tts.engine.qwen3.graphs import BUCKETS, FrameGraphs, Spoken
+from agent_tts.engine.qwen3.graphs import BUCKETS, FrameGraphs, StepResult
 from agent_tts.model import codec as codec_module
 from agent_tts.model.codec import Codec
 from agent_tts.model.frame import FrameModel
-from agent_tts.model.prompt import Voice, build_prompt
-from agent_tts.model.sampling import Sampling
+from agent_tts.model.prompt import PromptVoice, build_prompt
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.weights import build, plan
 
@@ -36,15 +36,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SpeechModel:
 
 @pytest.fixture
 def state(model: SpeechModel) -> SpeechState:
-    """Everybody has joined, with a seed each."""
+    """Every row is admitted, with a seed each."""
     state = model.init_state(ROWS, 64)
-    prompt = build_prompt(model.frame.config, Voice("ryan"), role=ROLE, text=TEXT)
+    prompt = build_prompt(model.frame.config, PromptVoice("ryan"), role=ROLE, text=TEXT)
     for row in range(ROWS):
-        model.frame.join(state.frame, row, prompt, Sampling(seed=row))
+        model.frame.admit(state.frame, row, prompt, SamplingParams(seed=row))
     return state
 
 
-def frame_of(graphs: FrameGraphs, rows: list[int]) -> Spoken:
+def frame_of(graphs: FrameGraphs, rows: list[int]) -> StepResult:
     launched, ends = graphs.step(rows)
     assert launched is not None
     assert not ends
@@ -66,8 +66,10 @@ def test_a_launch_is_a_step(model: SpeechModel, state: SpeechState) -> None:
         assert said.spoke.all()
         assert np.abs(said.pcm).max() > 0
     assert torch.equal(state.frame.position, alone.frame.position)
-    sink = state.frame.cache.sink
-    torch.testing.assert_close(state.frame.cache.keys[:, :, :sink], alone.frame.cache.keys[:, :, :sink])
+    padding_position = state.frame.cache.padding_position
+    torch.testing.assert_close(
+        state.frame.cache.keys[:, :, :padding_position], alone.frame.cache.keys[:, :, :padding_position]
+    )
 
 
 def test_a_result_outlives_the_next_launch(model: SpeechModel, state: SpeechState) -> None:
@@ -101,6 +103,6 @@ def _remembered(state: SpeechState) -> list[torch.Tensor]:
     """What rows other than nobody's remember, but for the codec's rings: a row that pauses may write ahead there."""
     frame, codec = state.frame, state.codec
     counters = (frame.position, frame.text_read, frame.frame, frame.ended, codec.position)
-    sink = frame.cache.sink
+    padding_position = frame.cache.padding_position
     tensors = [*counters, frame.feedback, frame.seen]
-    return [*(tensor[:5] for tensor in tensors), frame.cache.keys[:, :5, :sink]]
+    return [*(tensor[:5] for tensor in tensors), frame.cache.keys[:, :5, :padding_position]]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agent_tts.engine.qwen3.stretch import Stretch
+from agent_tts.engine.qwen3.stretch import TimeStretch
 from tests.support import dominant_hz
 
 FRAMES = 25
@@ -19,20 +19,20 @@ def tone(frames: int = FRAMES) -> bytes:
     return samples.astype("<i2").tobytes()
 
 
-def stretched(stretch: Stretch, pcm: bytes) -> bytes:
+def stretched(stretch: TimeStretch, pcm: bytes) -> bytes:
     pieces = [stretch.push(pcm[start : start + 3_840]) for start in range(0, len(pcm), 3_840)]
     return b"".join(pieces) + stretch.finish()
 
 
 @pytest.mark.parametrize("speed", [0.25, 0.5, 0.8, 1.25, 2.0, 4.0])
 def test_length_and_pitch(speed: float) -> None:
-    out = stretched(Stretch(speed), tone())
+    out = stretched(TimeStretch(speed), tone())
     assert len(out) // 2 == round(FRAMES * 1_920 / speed)
     assert dominant_hz(out) == pytest.approx(220, rel=0.02)
 
 
 def test_audio_comes_while_more_is_made() -> None:
-    stretch = Stretch(1.5)
+    stretch = TimeStretch(1.5)
     ready = 0
     for number in range(1, FRAMES):
         ready += len(stretch.push(tone(1))) // 2
@@ -40,16 +40,16 @@ def test_audio_comes_while_more_is_made() -> None:
 
 
 def test_after_a_finish_it_starts_anew() -> None:
-    stretch = Stretch(0.7)
+    stretch = TimeStretch(0.7)
     assert stretched(stretch, tone()) == stretched(stretch, tone())
     assert stretch.finish() == b""
 
 
 def test_a_piece_shorter_than_a_window_has_its_length_too() -> None:
-    assert len(stretched(Stretch(2.0), tone(1)[:200])) == 100
+    assert len(stretched(TimeStretch(2.0), tone(1)[:200])) == 100
 
 
 def test_it_has_no_thread() -> None:
     before = threading.active_count()
-    stretched(Stretch(1.5), tone())
+    stretched(TimeStretch(1.5), tone())
     assert threading.active_count() == before

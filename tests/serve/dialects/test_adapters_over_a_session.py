@@ -45,7 +45,7 @@ class Clocked:
         self.loop.submit(command)
 
     def turn(self) -> None:
-        self.on_events(self.loop.turn())
+        self.on_events(self.loop.step())
 
 
 class Connected:
@@ -158,19 +158,19 @@ KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Le
     "aura": (
         lambda: AuraAdapter({}, {}),
         DEEPGRAM,
-        lambda adapter: adapter._turns.speaking is not None,
+        lambda adapter: adapter._queue.speaking is not None,
         {"type": "Close"},
     ),
     "vllm-omni": (
         lambda: VllmOmniAdapter(),
         VLLM_OMNI,
-        lambda adapter: len(adapter._held) + len(adapter._notes) + (adapter._utterance is not None),
+        lambda adapter: len(adapter._waiting) + len(adapter._notes) + (adapter._utterance is not None),
         {"type": "session.close"},
     ),
     "flux": (
         lambda: FluxAdapter({}, {}),
         DEEPGRAM,
-        lambda adapter: adapter._turns.speaking is not None,
+        lambda adapter: adapter._queue.speaking is not None,
         {"type": "Close"},
     ),
 }

@@ -1,0 +1,237 @@
+"""Options that several `agent-tts bench` commands share. Each group is declared once, as a dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+from agent_tts.cli.options import Key, Set, Url
+from agent_tts.cli.reporting import overrides, reported
+from agent_tts.errors import SettingsError
+
+if TYPE_CHECKING:
+    from agent_tts.bench import report
+
+Number = TypeVar("Number", int, float)
+
+Json = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function with option groups among its parameters: each field of a group is an option.
+
+    The default of such a parameter holds the defaults of its options. Errors become messages and exit codes.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    groups: dict[str, type[Any]] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        kind = hints[parameter.name]
+        if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=kind))
+            continue
+        groups[parameter.name] = kind
+        for name, annotation in get_type_hints(kind, include_extras=True).items():
+            default = getattr(parameter.default, name)
+            parameters.append(
+                parameter.replace(name=name, kind=parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            )
+
+    @functools.wraps(function)
+    def run(**values: Any) -> None:
+        with reported():
+            for name, kind in groups.items():
+                values[name] = kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
+            function(**values)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """The model and the settings of a node that the command starts.
+
+    Raises:
+        SettingsError: the options exclude each other.
+    """
+
+    synthetic: Annotated[
+        str | None, typer.Option(help="Start a node with random Qwen3-TTS weights: 0.6B or 1.7B; no download.")
+    ] = None
+    type_: Annotated[
+        str | None,
+        typer.Option("--type", help="With --synthetic: custom_voice, voice_design, or base (voices xvector and icl)."),
+    ] = None
+    model: Annotated[Path | None, typer.Option("--model", help="Instead of --synthetic: a checkpoint folder.")] = None
+    set_: Set = None
+
+    def __post_init__(self) -> None:
+        if self.synthetic is not None and self.model is not None:
+            raise SettingsError("--synthetic 1.7B and --model FOLDER are two ways to have a model: choose one")
+        if self.type_ is not None and self.synthetic is None:
+            raise SettingsError("--type is of random weights: add --synthetic 1.7B")
+
+    @property
+    def has_model(self) -> bool:
+        return self.synthetic is not None or self.model is not None
+
+    @property
+    def engine_name(self) -> str:
+        return "qwen3"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The engine and --set, as `own_node` takes them.
+
+        Raises:
+            SettingsError: an assignment without "=".
+        """
+        found = overrides({"engine": self.engine_name}, self.set_ or [])
+        return {name.replace(".", "__"): value for name, value in found.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnNodeOptions(ModelOptions):
+    """A node that the command starts on a free port."""
+
+    engine: Annotated[str, typer.Option("--engine", help="Of the node that is started: tone, espeak or qwen3.")] = (
+        "espeak"
+    )
+
+    @property
+    def engine_name(self) -> str:
+        return "qwen3" if self.has_model else self.engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions(OwnNodeOptions):
+    """A running node, or one that the command starts."""
+
+    url: Url = None
+    key: Key = None
+
+    def __post_init__(self) -> None:
+        OwnNodeOptions.__post_init__(self)
+        if self.url is not None and self.has_model:
+            raise SettingsError(
+                "--synthetic and --model are for a node of our own: leave them out with --url, AGENT_TTS_URL"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoiceOptions:
+    """How the node is asked to speak."""
+
+    voice: Annotated[str | None, typer.Option(help="A voice of the node.")] = None
+    instructions: Annotated[
+        str | None, typer.Option(help="How to speak, or who speaks; voice_design has a default.")
+    ] = None
+
+    @property
+    def session(self) -> dict[str, Any]:
+        """Fields of `session.update`."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacedVoiceOptions(VoiceOptions):
+    """The same for WebSocket clients."""
+
+    lead_ms: Annotated[int, typer.Option(min=120, help="How far audio may run ahead of its playback.")] = 1_000
+    timestamps: Annotated[str, typer.Option(help="Whether clients are told of words: word or none.")] = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """Files for the figures, besides the table. They are checked before the measurement."""
+
+    json: Json = None
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the figures: png, svg or pdf (needs matplotlib).")
+    ] = None
+
+    def open(self) -> Outputs:
+        """The files.
+
+        Raises:
+            SettingsError: one of them cannot be written.
+        """
+        return Outputs(self.json, self.plot)
+
+
+class Outputs:
+    """Files for the figures, checked before the measurement.
+
+    Raises:
+        SettingsError: one of them cannot be written.
+    """
+
+    def __init__(self, json: Path | None, plot: Path | None = None) -> None:
+        from agent_tts.bench import report
+
+        if json is not None:
+            report.check_output("--json", json)
+        self._json = json
+        self._plot = None if plot is None else report.Plot(plot)
+
+    def write(
+        self,
+        kind: str,
+        about: Mapping[str, Any],
+        runs: list[dict[str, Any]],
+        draw: Callable[[report.Plot], None] = lambda plot: None,
+    ) -> None:
+        """Write the files that were asked for.
+
+        Raises:
+            SettingsError: one of them cannot be written.
+        """
+        from agent_tts.bench import report
+
+        if self._json is not None:
+            report.write_json(self._json, report.document(kind, about, runs))
+        if self._plot is not None:
+            draw(self._plot)
+            self._plot.save()
+
+
+Clients = Annotated[
+    int | None, typer.Option(min=1, max=256, help="Client processes; default: as many as the load needs.")
+]
+
+
+def numbers(option: str, text: str) -> list[float]:
+    """Positive numbers, separated by commas.
+
+    Raises:
+        SettingsError: they are not.
+    """
+    return _parsed(option, text, float, "positive numbers with commas between them, like 0.5,1,10")
+
+
+def counts(option: str, text: str) -> list[int]:
+    """Whole numbers from 1, separated by commas.
+
+    Raises:
+        SettingsError: they are not.
+    """
+    return _parsed(option, text, int, "whole numbers from 1 with commas between them, like 1,10,20")
+
+
+def _parsed(option: str, text: str, kind: Callable[[str], Number], what: str) -> list[Number]:
+    try:
+        values = [kind(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or not all(math.isfinite(value) and value > 0 for value in values):
+        raise SettingsError(f"{option} {text}: must be {what}")
+    return values

@@ -1,0 +1,125 @@
+"""The text of one stream as tokens of a model, in segments that are spoken one after the other, each by a prompt."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from agent_tts.engine.base import AddText, StartRequest
+from agent_tts.engine.slots import in_chunks
+from agent_tts.text.breaks import Break
+from agent_tts.text.reader import Reader, Reading
+from agent_tts.text.segments import Segmenter
+from agent_tts.text.tokens import TokenFeed
+
+# A segment ends with the sentence in which it has so many characters: a minute of speech. Two minutes, at the end of a
+# sentence that long, are still within the model's training and a cache of 2 048 positions.
+SEGMENT_CHARS = 1_000
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """Text that is spoken by one prompt."""
+
+    tokens: list[int] = field(default_factory=list)  # known, and not taken by the model
+    speakable: bool = False  # there is more than white space in it
+    complete: bool = False  # no more tokens will come
+    flushes: int = 0  # flush points right after it
+    rest_ms: int = 0  # silence after it, and before those points
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether there is nothing to speak in it, and nothing will come."""
+        return self.complete and not self.speakable
+
+
+class SegmentFeed:
+    """Text in by any split, tokens out as soon as later text cannot change them.
+
+    Equal texts with equal flushes give equal segments.
+
+    A flush ends a segment: all of its text has to be heard, and a model speaks its last words only when it knows that
+    they are the last.
+    """
+
+    def __init__(self, opened: StartRequest, tokens: TokenFeed, language: str = "en") -> None:
+        """`language` is the code of the one that is spoken, as far as it is known."""
+        self.slot = opened.slot
+        self.epoch = opened.epoch
+        # Text that is not read yet, in chunks. Bounded by what the front lets in.
+        self._unread: deque[AddText] = deque()
+        # Characters read so far, and those of the chunk that are to be spoken.
+        self._offset = 0
+        self._chars: list[str] = []
+        self._reader = Reader(Reading.of(opened.options, language), self._take, self._rest)
+        self._segmenter = Segmenter(SEGMENT_CHARS)
+        self._tokens = tokens
+        # Pieces that are not spoken yet, the one that grows included; never empty while `ended` is False.
+        self.segments: deque[Segment] = deque([Segment()])
+        # Whether the last of `segments` is the last of the stream.
+        self.ended = False
+
+    def take_text(self, text: AddText) -> None:
+        """More text, with its flush and its end."""
+        self._unread.extend(in_chunks(text))
+
+    def read(self) -> None:
+        """Read a chunk of the text, unless the present segment is complete."""
+        if self._unread and not self.segments[0].complete:
+            self._read(self._unread.popleft())
+
+    @property
+    def dry(self) -> bool:
+        """Whether all text that came is in the segments."""
+        return not self._unread
+
+    def _read(self, text: AddText) -> None:
+        for char in text.text:
+            self._reader.push(char, self._offset)
+            self._offset += 1
+        if text.flush or text.last:
+            self._reader.flush(self._offset)
+        self._cut()
+        if text.flush:
+            self._segmenter.cut()
+            self._flush()
+        if text.last:
+            self._end_segment()
+            self.segments.pop()  # the new one
+            self.ended = True
+
+    def _take(self, char: str, _: int) -> None:
+        self._chars.append(char)
+
+    def _cut(self) -> None:
+        """Hand the characters to the segments."""
+        chars, self._chars = "".join(self._chars), []
+        for part in self._segmenter.feed(chars):
+            if part is None:
+                self._end_segment()
+            else:
+                self._grow(part)
+
+    def _rest(self, pause: Break) -> None:
+        """A pause ends a segment: it is exact between what two prompts say."""
+        self._cut()
+        self._segmenter.cut()
+        if self.segments[-1].speakable or len(self.segments) == 1 or self.segments[-2].flushes:
+            self._end_segment()
+        self.segments[-2].rest_ms += pause.ms
+
+    def _grow(self, text: str) -> None:
+        segment = self.segments[-1]
+        segment.tokens += self._tokens.append(text)
+        segment.speakable = segment.speakable or not text.isspace()
+
+    def _end_segment(self) -> None:
+        segment = self.segments[-1]
+        segment.tokens += self._tokens.flush()
+        segment.complete = True
+        self.segments.append(Segment())
+
+    def _flush(self) -> None:
+        if self.segments[-1].speakable or len(self.segments) == 1:
+            self._end_segment()
+        self.segments[-2].flushes += 1

@@ -1,0 +1,141 @@
+"""A live text becomes the same segments of tokens, however it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_tts.bench.checkpoint_tokenizer import write_tokenizer
+from agent_tts.engine.base import AddText, StartRequest
+from agent_tts.engine.qwen3.segment_feed import SEGMENT_CHARS, SegmentFeed
+from agent_tts.events import SpeechOptions
+from agent_tts.text.tokens import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(folder)
+    return Tokenizer.load(folder)
+
+
+Spoken = list[tuple[list[int], int]]  # of each segment: its tokens, and the flushes after it
+
+
+def segments(tokenizer: Tokenizer, parts: Sequence[str | None], *, clean: bool = False) -> Spoken:
+    """The segments of a text that comes in parts; None is a flush. Tokens are taken as soon as there are any."""
+    feed = SegmentFeed(StartRequest(0, 1, SpeechOptions(clean=clean)), tokenizer.feed())
+    taken: list[int] = []
+    spoken: Spoken = []
+
+    def take() -> None:
+        nonlocal taken
+        while True:
+            feed.read()
+            if not feed.segments:
+                return
+            segment = feed.segments[0]
+            taken += segment.tokens
+            segment.tokens.clear()
+            if segment.complete:
+                spoken.append((taken, feed.segments.popleft().flushes))
+                taken = []
+            elif feed.dry:
+                return
+
+    for part in parts:
+        feed.take_text(AddText(0, part or "", flush=part is None))
+        take()
+    feed.take_text(AddText(0, "", last=True))
+    take()
+    assert feed.ended
+    return spoken
+
+
+TEXTS = st.text(st.sampled_from("ab .!?。你。é\u0301\u0323<|1\n👋*_"), max_size=60)
+
+
+@given(TEXTS, st.lists(st.integers(0, 60), max_size=8), st.booleans())
+def test_a_split_changes_nothing(tokenizer: Tokenizer, text: str, cuts: list[int], clean: bool) -> None:
+    ends = sorted(min(cut, len(text)) for cut in cuts)
+    parts = [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
+    assert segments(tokenizer, parts, clean=clean) == segments(tokenizer, [text], clean=clean)
+
+
+@given(st.lists(TEXTS | st.none(), max_size=6))
+def test_every_flush_is_answered_after_all_text_before_it(tokenizer: Tokenizer, parts: list[str | None]) -> None:
+    spoken = segments(tokenizer, parts)
+    assert sum(flushes for _, flushes in spoken) == parts.count(None)
+    texts = "".join("\0" if part is None else part for part in parts).split("\0")  # between the flushes
+    heard = ""
+    for tokens, flushes in spoken:
+        heard += visible(tokenizer, tokens)
+        for _ in range(flushes):
+            assert heard == visible(tokenizer, tokenizer.encode(texts.pop(0)))
+            heard = ""
+
+
+def visible(tokenizer: Tokenizer, tokens: list[int]) -> str:
+    """The tokens' bytes, as the vocabulary writes them, without white space."""
+    return "".join(tokenizer._pipeline.id_to_token(token) for token in tokens).translate(dict.fromkeys(map(ord, "ĠĊ")))
+
+
+def test_a_text_is_one_piece_as_long_as_a_model_can_speak_it_in_one_go(tokenizer: Tokenizer) -> None:
+    sentence = "How are you in the world? "
+    count = SEGMENT_CHARS // len(sentence)
+    assert segments(tokenizer, [sentence * count]) == [(tokenizer.encode(sentence * count), 0)]
+    longer = segments(tokenizer, [sentence * 3 * count])
+    assert len(longer) == 3
+    assert longer[0][0] == tokenizer.encode(sentence * (count + 1))
+
+
+def test_a_long_text_is_read_a_chunk_at_a_time(tokenizer: Tokenizer) -> None:
+    feed = SegmentFeed(StartRequest(0, 1, SpeechOptions()), tokenizer.feed())
+    feed.take_text(AddText(0, "word " * 4_000, last=True))
+    feed.read()
+    assert 0 < len(feed.segments[0].tokens) < 1_000
+    assert not feed.dry
+
+
+def test_markup_is_not_spoken_unless_it_is_wanted(tokenizer: Tokenizer) -> None:
+    assert segments(tokenizer, ["**the**"], clean=True)[0][0] == tokenizer.encode("the")
+    assert segments(tokenizer, ["**the**"])[0][0] == tokenizer.encode("**the**")
+
+
+PAUSE = '<break time="1s"/>'
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (["a.", PAUSE, None], [1_000, "flush"]),
+        (["a.", None, PAUSE], ["flush", 1_000]),
+        ([None, PAUSE, None], ["flush", 1_000, "flush"]),
+        (["a.", PAUSE, PAUSE, "b."], [1_000, 1_000]),
+        ([PAUSE], [1_000]),
+        (["a. <break ti", 'me="1s"/> ', None], [1_000, "flush"]),
+    ],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_pauses_and_flushes_keep_their_order(
+    tokenizer: Tokenizer, parts: list[str | None], expected: list[object], at_once: bool
+) -> None:
+    """However late what is read is spoken."""
+    feed = SegmentFeed(StartRequest(0, 1, SpeechOptions(breaks=True)), tokenizer.feed())
+    found: list[object] = []
+
+    def speak() -> None:
+        while feed.segments and feed.segments[0].complete:
+            segment = feed.segments.popleft()
+            found.extend([*[1_000] * (segment.rest_ms // 1_000), *["flush"] * segment.flushes])
+
+    for part in parts:
+        feed._read(AddText(0, part or "", flush=part is None))
+        if not at_once:
+            speak()
+    feed._read(AddText(0, "", last=True))
+    speak()
+    assert found == expected

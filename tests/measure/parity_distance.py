@@ -1,0 +1,98 @@
+"""How far one way to compute the model is from another: the same codes forced upon both, and what they say compared.
+
+Models that run free part at the first code that rounding turns, and tell nothing after it. Under forced codes every
+frame is a comparison of its own, and shows which part of the model is off, and by how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tests.measure.parity_request import Request
+
+NEVER = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Logits:
+    """What a model says under forced codes, float32 on the CPU: F frames, V codes of the talker, P of the predictor."""
+
+    talker: Tensor  # [F, V]: of the first code, before anything is masked or after
+    predictor: Tensor  # [F, 15, P]: of the others
+
+
+class Subject(Protocol):
+    """What can be put to the test: a way to compute the model."""
+
+    def speak(self, request: Request, codes: Tensor) -> Logits:
+        """The logits of a request whose codes, int64[F, 16], are given."""
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Codes int64[F, 16] -> waveform float32[F * 1920] on the CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """Of logits or of a waveform from the reference."""
+
+    part: str
+    max_error: float
+    relative_error: float  # the same, as a share of the largest value of the reference
+    snr_db: float  # power of the reference over power of the error; infinite where nothing differs
+    kl: float | None = None  # of logits: mean Kullback-Leibler divergence from the reference, in nats
+    agreement: float | None = None  # of logits: share of the codes that are the likeliest in both
+
+
+def distances(
+    request: Request, codes: Tensor, reference: Callable[[], Subject], tested: Mapping[str, Callable[[], Subject]]
+) -> dict[str, list[Distance]]:
+    """Distance of each of `tested` from the reference, by part. One model is in memory at a time.
+
+    Args:
+        codes: int64[F, 16], forced upon all.
+        reference, tested: what loads a model.
+    """
+    expected, waveform = _said(reference(), request, codes)
+    found: dict[str, list[Distance]] = {}
+    for name, load in tested.items():
+        logits, sound = _said(load(), request, codes)
+        found[name] = [
+            *logits_distances(expected, logits, request.drawable(len(codes))),
+            signal_distance("codec", waveform, sound),
+        ]
+    return found
+
+
+def _said(subject: Subject, request: Request, codes: Tensor) -> tuple[Logits, Tensor]:
+    return subject.speak(request, codes), subject.decode(codes)
+
+
+def logits_distances(reference: Logits, tested: Logits, drawable: Tensor) -> Iterator[Distance]:
+    """The talker, over the codes bool[F, V] that it may draw; the predictor, and each of its codes."""
+    yield logits_distance("talker", *(logits.talker.masked_fill(~drawable, NEVER) for logits in (reference, tested)))
+    yield logits_distance("predictor", reference.predictor, tested.predictor)
+    for index in range(reference.predictor.shape[1]):
+        yield logits_distance(f"code {index + 1}", reference.predictor[:, index], tested.predictor[:, index])
+
+
+def logits_distance(part: str, reference: Tensor, tested: Tensor) -> Distance:
+    """Of logits [..., V]; where the reference forbids a code, it does not count."""
+    counts = reference > NEVER
+    signal = signal_distance(part, reference[counts], tested[counts])
+    said, heard = (logits.double().log_softmax(-1) for logits in (reference, tested))
+    kl = (said.exp() * (said - heard)).where(counts, 0).sum(-1).mean().item()
+    agreement = (reference.argmax(-1) == tested.argmax(-1)).double().mean().item()
+    return Distance(part, signal.max_error, signal.relative_error, signal.snr_db, kl, agreement)
+
+
+def signal_distance(part: str, reference: Tensor, tested: Tensor) -> Distance:
+    """Of values of any shape, compared one by one."""
+    expected, error = reference.double(), tested.double() - reference.double()
+    largest = error.abs().max()
+    snr_db = 10 * torch.log10(expected.square().mean() / error.square().mean())
+    return Distance(part, largest.item(), (largest / expected.abs().max()).item(), snr_db.item())

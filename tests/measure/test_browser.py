@@ -1,0 +1,51 @@
+"""A user talks to a real agent in a real browser."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from agent_tts.errors import SettingsError
+from tests.agent.node import running_agent
+from tests.cli.process import measure
+from tests.measure.browser import talk
+from tests.measure.chat import running_chat
+from tests.measure.chromium import find_chromium
+
+THINK_S = 0.3
+
+
+async def test_a_spoken_question_is_answered_and_the_answer_interrupted_by_voice(tmp_path: Path) -> None:
+    """Mutation: `ScriptedSTT.run_stt` yielding nothing, `Playout._hold` returning at once."""
+    first_words: list[float] = []
+    async with (
+        running_chat(think_s=THINK_S, on_first=lambda: first_words.append(time.monotonic())) as chat,
+        running_agent(chat, stt={"kind": "scripted"}) as agent,
+    ):
+        spoken = [await agent.speech("Tell me a story.")]
+        pids = {"front": os.getpid()}
+        figures = await talk(agent.url, spoken, tmp_path, lambda: first_words, pids, calls=1, turns=1)
+    assert (figures["calls"], figures["interruptions"], figures["answers"]) == (1, 1, 2)
+    assert len(first_words) == 2
+    # The node, the agent and this test share one loop, and this machine may have other work: the browser then buffers.
+    buffer_ms = figures["jitter_buffer_ms"]
+    assert 0 < buffer_ms < 5_000
+    assert 0 <= figures["told_to_silence_ms"]["p50"] < 600 + 3 * buffer_ms
+    assert 200 < figures["voice_to_unheard_ms"]["p50"] < 1_500
+    assert 0 < figures["first_word_to_heard_ms"]["p50"] < 800 + 3 * buffer_ms
+    assert figures["asked_to_heard_ms"]["p50"] > 1_000 * THINK_S + figures["first_word_to_heard_ms"]["p50"]
+    assert figures["cpu_percent_per_call"].keys() == {"front"}
+
+
+def test_a_browser_that_is_not_there_is_named() -> None:
+    with pytest.raises(SettingsError, match="nowhere is no browser"):
+        find_chromium("nowhere")
+
+
+def test_browser_says_which_browser_is_missing() -> None:
+    result = measure("browser", "nowhere", "--calls", "1", "--turns", "1")
+    assert result.returncode == 2
+    assert b"nowhere is no browser" in result.stderr

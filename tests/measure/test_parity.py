@@ -1,0 +1,176 @@
+"""The comparison of models hears what differs, where, and by how much; and nothing where nothing differs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+import typer
+from torch import Tensor
+from typer.testing import CliRunner
+
+from agent_tts.errors import SettingsError
+from agent_tts.model.config import ModelConfig, ModelType
+from tests.cli.process import environment, measure
+from tests.measure import parity
+from tests.measure.parity_distance import Distance, Subject, distances, logits_distance, signal_distance
+from tests.measure.parity_eager import Eager
+from tests.measure.parity_request import Request
+from tests.measure.parity_upstream import Upstream
+from tests.model import oracle
+from tests.model.conftest import Checkpoint, checkpoint, one_thread
+
+__all__ = ["checkpoint", "one_thread"]  # fixtures
+
+FRAMES = 12  # more than the text has tokens, so that the end of speech is compared too
+NEVER = float("-inf")
+
+
+def measured(folder: Path, reference: Callable[[], Subject], tested: Callable[[], Subject]) -> dict[str, Distance]:
+    request = Request.of(ModelConfig.read(folder))
+    codes = eager(folder).draw(request, FRAMES)
+    found = distances(request, codes, reference, {"tested": tested})
+    return {distance.part: distance for distance in found["tested"]}
+
+
+def eager(folder: Path, dtype: torch.dtype = torch.float32) -> Eager:
+    return Eager.load(folder, "cpu", dtype)
+
+
+def perturbed(folder: Path, parameter: Callable[[Eager], Tensor]) -> Eager:
+    subject = eager(folder)
+    parameter(subject).mul_(1.01)
+    return subject
+
+
+@pytest.mark.parametrize("model_type", get_args(ModelType))
+def test_our_model_is_as_near_to_the_reference_as_float32_can_be(model_type: ModelType, checkpoint: Checkpoint) -> None:
+    assert oracle.qwen_tts  # it is imported there, whatever else its package would need
+    folder = checkpoint(model_type)
+    for part, distance in measured(folder, partial(Upstream, folder), partial(eager, folder)).items():
+        assert 0 < distance.relative_error < 1e-4, part
+        assert distance.snr_db > 90
+        assert distance.agreement in (1, None)
+
+
+def test_a_model_is_itself(checkpoint: Checkpoint) -> None:
+    folder = checkpoint("base")
+    found = measured(folder, partial(eager, folder), partial(eager, folder))
+    assert list(found) == ["talker", "predictor", *(f"code {number}" for number in range(1, 16)), "codec"]
+    for distance in found.values():
+        assert distance.max_error == 0
+        assert distance.snr_db == math.inf
+        assert distance.kl in (0, None)
+
+
+def test_rounding_to_bfloat16_is_heard_and_is_small(checkpoint: Checkpoint) -> None:
+    folder = checkpoint("custom_voice")
+    found = measured(folder, partial(eager, folder), partial(eager, folder, torch.bfloat16))
+    assert all(20 < distance.snr_db < 60 for distance in found.values())
+    assert 0 < (found["talker"].kl or 0) < 1e-3
+    assert 0.8 < (found["predictor"].agreement or 0) < 1
+
+
+@pytest.mark.parametrize(
+    ("parameter", "off"),
+    [
+        (lambda it: it.model.predictor.lm_head[4].weight, {"predictor", "code 5"}),
+        (lambda it: it.model.talker.codec_head.weight, {"talker"}),
+        (lambda it: it.codec.decoder[0].conv.weight, {"codec"}),
+        (
+            lambda it: it.model.talker.layers[0].mlp.up_proj.weight,
+            {"talker", "predictor", *(f"code {number}" for number in range(1, 16))},
+        ),
+    ],
+    ids=["head-of-code-5", "talker-head", "codec", "talker-layer"],
+)
+def test_a_weight_that_is_off_by_a_hundredth_is_heard_where_it_is(
+    parameter: Callable[[Eager], Tensor], off: set[str], checkpoint: Checkpoint
+) -> None:
+    folder = checkpoint("custom_voice")
+    found = measured(folder, partial(eager, folder), partial(perturbed, folder, parameter))
+    assert {part for part, distance in found.items() if distance.max_error > 0} == off
+    assert all(distance.snr_db < 80 for part, distance in found.items() if part in off)
+
+
+def test_forced_codes_are_the_models_own_where_it_may_choose(checkpoint: Checkpoint) -> None:
+    folder = checkpoint("voice_design")
+    subject, request = eager(folder), Request.of(ModelConfig.read(folder))
+    codes = subject.draw(request, FRAMES)
+    said = subject.speak(request, codes)
+    assert torch.equal(said.predictor.argmax(-1), codes[:, 1:])
+    assert torch.equal(said.talker[:, :2048].argmax(-1), codes[:, 0])
+    assert len(set(codes[:, 0].tolist())) > FRAMES // 2
+
+
+def test_the_end_of_speech_counts_once_the_text_is_read(checkpoint: Checkpoint) -> None:
+    request = Request.of(ModelConfig.read(checkpoint("custom_voice")))
+    drawable = request.drawable(FRAMES)
+    assert drawable.sum(1).tolist() == [2048] * 9 + [2049] * 3  # nine tokens, and the tenth is tts_eos
+    assert drawable[-1, 2150]
+
+
+def test_distances_of_signals_are_what_they_say() -> None:
+    found = signal_distance("x", torch.tensor([3.0, -4.0]), torch.tensor([3.0, -4.4]))
+    assert found.max_error == pytest.approx(0.4)
+    assert found.relative_error == pytest.approx(0.1)
+    assert found.snr_db == pytest.approx(10 * math.log10(25 / 0.16), rel=1e-5)
+
+
+def test_distances_of_logits_are_what_they_say() -> None:
+    reference = torch.tensor([[0.0, math.log(3), NEVER], [1.0, 0.0, NEVER]])
+    tested = torch.tensor([[math.log(3), 0.0, NEVER], [1.0, 0.0, NEVER]])
+    found = logits_distance("x", reference, tested)
+    assert found.agreement == 0.5
+    assert found.kl == pytest.approx(0.25 * math.log(3), rel=1e-6)  # (3/4 - 1/4) ln 3, and nothing, over two
+    assert found.max_error == pytest.approx(math.log(3))
+
+
+def test_a_code_that_only_the_tested_model_forbids_is_infinitely_far() -> None:
+    found = logits_distance("x", torch.zeros(1, 3), torch.tensor([[0.0, 0.0, NEVER]]))
+    assert (found.max_error, found.kl, found.snr_db) == (math.inf, math.inf, -math.inf)
+
+
+def test_without_the_reference_implementation_there_is_advice(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "qwen_tts", None)
+    with pytest.raises(SettingsError, match=r"--reference upstream: .*: pip install qwen-tts==0.1.1"):
+        Upstream(checkpoint("custom_voice"))
+
+
+def test_the_command_tells_and_writes_down(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    options = ("--dtype", "float32", "--frames", "3", "--json", str(out))
+    done = measure("parity", "--model", str(checkpoint("custom_voice")), *options, env=environment(OMP_NUM_THREADS="1"))
+    assert done.returncode == 0, done.stderr
+    assert b"eager, float32, cpu: against float32, 3 frames" in done.stdout
+    exact, yardstick = json.loads(out.read_text())["runs"]
+    assert {part["snr_db"] for part in exact["parts"]} == {"inf"}
+    assert yardstick["tested"] == "eager, bfloat16, cpu"
+    assert all(part["snr_db"] > 20 for part in yardstick["parts"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--dtype", "float16"), "--dtype float16: must be one of float32, bfloat16"),
+        (("--reference", "onnx"), "--reference onnx: must be one of float32, upstream"),
+        (("--device", "tpu"), "--device tpu: must be one of cpu"),
+        (("--json", "/nonexistent/x"), "--json x: there is no such folder"),
+        ((), "neither a folder here nor a hub id"),
+    ],
+)
+def test_what_cannot_be_compared_is_a_message(options: tuple[str, ...], said: str) -> None:
+    app = typer.Typer()
+    app.command()(parity.main)
+    done = CliRunner().invoke(app, ["--model", "nowhere", *options])
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split())

@@ -1,0 +1,39 @@
+"""Estimated word times, measured beside espeak's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.process import measure
+from tests.measure.words import TEXTS, _pieces
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_estimates_are_near_the_truth(tmp_path: Path, flush: bool) -> None:
+    file = tmp_path / "words.json"
+    options = ["--languages", "en", "--json", str(file)] + ["--flush"] * flush
+    done = measure("words", *options)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(file.read_text())["runs"]
+    assert found["words"] == sum(len(text.split()) for text in TEXTS["en"])
+    assert found["first_ms"]["p50"] < 500
+    assert found["settled_ms"]["p50"] < 80
+    assert found["settled_ms"]["p95"] < 400
+    assert found["known_ms"]["p50"] < 60
+    assert found["known_ms"]["p95"] < 200
+    assert found["heard_words"]["p95"] <= 2
+
+
+def test_a_language_without_texts_is_refused() -> None:
+    done = measure("words", "--languages", "en,xx")
+    assert done.returncode != 0
+    assert b"--languages xx: there are texts in en, de" in done.stderr
+
+
+@pytest.mark.parametrize("text", [text for texts in TEXTS.values() for text in texts])
+def test_the_pieces_are_the_text(text: str) -> None:
+    assert "".join(_pieces(text)) == text
+    assert all(piece.endswith(("? ", ". ", "! ", "। ")) for piece in _pieces(text)[:-1] if len(piece) < 4)

@@ -1,0 +1,198 @@
+"""Measure how far estimated word times are off, against espeak's own. `python -m tests.measure.words --help`.
+
+The estimates see the text as it comes and the audio as it is made, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+from agent_tts.bench import report
+from agent_tts.bench.statistics import percentiles
+from agent_tts.cli.bench_options import Json, Outputs, command
+from agent_tts.cli.bench_target import run
+from agent_tts.cli.link import engine, own_settings
+from agent_tts.errors import SettingsError, SpeechError, from_code
+from agent_tts.events import SAMPLE_RATE, RequestAudio, RequestFinished, RequestFlushed, SpeechOptions
+from agent_tts.events import RequestWords as Aligned
+from agent_tts.speech.service import SpeechService
+from agent_tts.speech.words.timeline import Word, WordTimeline
+
+# What agents say, in languages of several scripts.
+TEXTS = {
+    "en": (
+        "Hi, this is Maya from Lakeside Dental. I am calling to confirm your appointment on Tuesday, the ninth of May, "
+        "at half past two. Does that still work for you?",
+        "That is a great question! The engine converts heat into motion, which turns the wheels. Older models were "
+        "less efficient, and most of the energy was simply lost.",
+        "Your balance is 1,284 dollars and 16 cents. The last payment was received on 3 March; the next one is due in "
+        "14 days. Shall I send you the details by e-mail?",
+        "Let me think. The fastest route goes over the old bridge, then along the river for about ten minutes. If the "
+        "traffic is heavy, take the tunnel instead, although it costs a small fee.",
+        "I understand how frustrating that must be. I have restarted the router from here, so please wait two "
+        "minutes until the green light stops blinking, and then try again.",
+    ),
+    "de": (
+        "Einen Moment bitte, ich sehe gleich nach. Ihr Paket liegt in der Filiale am Marktplatz, und Sie können es bis "
+        "Samstag abholen. Bringen Sie bitte einen Ausweis mit!",
+    ),
+    "fr": (
+        "Je comprends votre question. Le train part à huit heures du quai numéro trois, mais il a un léger retard. "
+        "Vous pouvez attendre dans la salle, si vous voulez.",
+    ),
+    "es": (
+        "Claro que sí, lo miro ahora mismo. El técnico pasará mañana por la tarde, entre las cuatro y las seis. ¿Le "
+        "viene bien a esa hora?",
+    ),
+    "ru": (
+        "Одну минуту, я сейчас проверю. Поезд отправляется с третьего пути через десять минут, поэтому вам лучше "
+        "поторопиться. Хорошей дороги!",
+    ),
+    "hi": ("जी हाँ, मैं अभी देखता हूँ। आपकी ट्रेन शाम को सात बजे चलेगी, और सुबह दिल्ली पहुँचेगी। क्या मैं टिकट बुक कर दूँ?",),
+}
+
+# Text comes in pieces of a language model's token, and audio is made so far ahead of where it is heard.
+TOKEN_CHARS = 4
+LEAD_MS = 1_000
+CUT_SHARE = 0.15  # of the 80 ms pieces, at random, are where a listener might interrupt
+
+WAIT_S = 30.0  # for the speech of a text
+
+NAMES = {
+    "first_ms": "told with the text ms",
+    "settled_ms": "with the audio ms",
+    "known_ms": "afterwards ms",
+    "drift_ms": "last word ms",
+    "heard_words": "heard words",
+}
+
+
+@dataclass(slots=True)
+class Errors:
+    """What was found in the texts of one language, in ms and in words."""
+
+    first_ms: list[float] = field(default_factory=list)  # start of a word, as told with the text
+    settled_ms: list[float] = field(default_factory=list)  # as told just before its audio
+    known_ms: list[float] = field(default_factory=list)  # once all audio has been heard
+    drift_ms: list[float] = field(default_factory=list)  # of the last word of a text, as told just before its audio
+    heard_words: list[float] = field(default_factory=list)  # where a listener interrupts
+
+    def figures(self, language: str) -> dict[str, Any]:
+        """The figures as they are reported: percentiles of what is off, whichever way."""
+        offs = {name: [abs(off) for off in getattr(self, name)] for name in NAMES}
+        found = {name: percentiles(off, 50, 95) for name, off in offs.items()}
+        return {"language": language, "words": len(self.first_ms), **found}
+
+
+async def measure(service: SpeechService, language: str, texts: Sequence[str], flush: bool) -> dict[str, Any]:
+    """The figures of one language.
+
+    Args:
+        flush: after each sentence, so that its end in the audio is known.
+
+    Raises:
+        SpeechError: the engine does not tell words, or has no such language.
+        TimeoutError: it takes more than `WAIT_S` for a text.
+    """
+    if service.info is None or not service.info.aligns_words:
+        raise SpeechError("this engine does not know when its words are spoken: use espeak")
+    errors = Errors()
+    chance = random.Random(0)
+    for text in texts:
+        async with asyncio.timeout(WAIT_S):
+            await _compare(service, language, text, flush, errors, chance)
+    return errors.figures(language)
+
+
+async def _compare(
+    service: SpeechService, language: str, text: str, flush: bool, errors: Errors, chance: random.Random
+) -> None:
+    truth, guess = WordTimeline(aligned=True), WordTimeline(aligned=False, language=language)
+    speech = service.open(SpeechOptions(language=language, lead_ms=None))
+    first: list[Word] = []
+    for piece in _pieces(text):
+        speech.write(piece)
+        truth.append(piece)
+        first += guess.append(piece)
+        if flush and piece.endswith(("? ", ". ", "! ", "। ")):
+            speech.flush("")
+            first += guess.flush()
+    speech.end()
+    truth.complete()
+    first += guess.complete()
+
+    spoken: list[Word] = []
+    settled: list[Word] = []
+    heard: list[tuple[float, int]] = []
+    audio_ms = 0.0
+    while (event := await speech.next()) is not None:
+        match event:
+            case Aligned(words=times):
+                spoken += truth.align(times)
+            case RequestAudio(pcm=pcm):
+                before_ms, audio_ms = audio_ms, audio_ms + len(pcm) * 500 / SAMPLE_RATE
+                guess.hear(pcm)
+                settled += guess.settle(audio_ms)
+                if chance.random() < CUT_SHARE:
+                    played_ms = max(0.0, chance.uniform(before_ms, audio_ms) - LEAD_MS)
+                    heard.append((played_ms, len(guess.split(played_ms)[0].split())))
+            case RequestFlushed():
+                guess.flushed(round(audio_ms))
+            case RequestFinished(code=str(code), message=message):
+                raise from_code(code, message)
+    spoken += truth.finish(round(audio_ms))
+    guess.finish(round(audio_ms))
+    settled += guess.settle()
+    for name, words in (("first_ms", first), ("settled_ms", settled), ("known_ms", guess.words())):
+        pairs = zip(words, spoken, strict=True)
+        getattr(errors, name).extend(told.start_ms - true.start_ms for told, true in pairs)
+    errors.drift_ms.append(errors.settled_ms[-1])
+    errors.heard_words += [count - len(truth.split(played_ms)[0].split()) for played_ms, count in heard]
+
+
+def _pieces(text: str) -> list[str]:
+    """A text as it comes: sentences end with a piece."""
+    pieces, start = [], 0
+    for end in range(1, len(text) + 1):
+        if end == len(text) or end - start == TOKEN_CHARS or text[start:end].endswith(("? ", ". ", "! ", "। ")):
+            pieces.append(text[start:end])
+            start = end
+    return pieces
+
+
+# ---------------------------------------------------------------- the command
+
+
+@command
+def main(
+    languages: Annotated[str, typer.Option(help="Codes with commas between them.")] = "en,de,fr,es,ru,hi",
+    flush: Annotated[bool, typer.Option("--flush", help="After each sentence, so that its end is known.")] = False,
+    json: Json = None,
+) -> None:
+    """Errors of estimated word times: as told with the text, as told before its audio, and once all audio is heard."""
+    chosen = languages.split(",")
+    if unknown := sorted(set(chosen) - TEXTS.keys()):
+        raise SettingsError(f"--languages {','.join(unknown)}: there are texts in {', '.join(TEXTS)}")
+    outputs = Outputs(json)
+
+    async def measured() -> list[dict[str, Any]]:
+        async with engine(own_settings({"engine": "espeak"})) as (service, _):
+            return [await measure(service, language, TEXTS[language], flush) for language in chosen]
+
+    runs = run(measured())
+    rows = [
+        (each["language"], each["words"], *(each[name][p] for name in NAMES for p in ("p50", "p95"))) for each in runs
+    ]
+    columns = (column for name in NAMES.values() for column in (f"{name} p50", "p95"))
+    report.table("words: how far off, against espeak's own times", ("language", "words", *columns), rows)
+    outputs.write("words", {"engine": "espeak", "flush": flush}, runs)
+
+
+if __name__ == "__main__":
+    typer.run(main)

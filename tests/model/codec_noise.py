@@ -1,0 +1,53 @@
+"""A codec with random weights, and how near a computation of it is to float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+
+import torch
+from torch import Tensor
+
+from agent_tts.bench.checkpoint_config import SIZES, codec_config
+from agent_tts.bench.checkpoint_weights import distribution
+from agent_tts.model.codec import Codec
+from agent_tts.model.codec_state import CodecState
+from agent_tts.model.config import CodecConfig
+from agent_tts.model.weights import build
+
+# As `Codec.step`: state, codes int64[rows, 16] and run bool[rows] -> float32[rows, 1920].
+Step = Callable[[CodecState, Tensor, Tensor], Tensor]
+
+
+def synthetic_codec(device: torch.device, dtype: torch.dtype, seed: int = 0) -> Codec:
+    """A codec of the released size with random weights that keep activations of order one."""
+    entries = codec_config(SIZES["1.7B"])["decoder_config"]
+    codec = build(Codec, CodecConfig(**{field.name: entries[field.name] for field in fields(CodecConfig)}))
+    generator = torch.Generator(device).manual_seed(seed)
+    for ours, theirs in codec.checkpoint_names().items():
+        owner, _, name = ours.rpartition(".")
+        shape = tuple(codec.get_parameter(ours).shape)
+        values = torch.empty(shape, device=device).normal_(*distribution(theirs, shape), generator=generator)
+        setattr(codec.get_submodule(owner), name, torch.nn.Parameter(values.to(dtype), requires_grad=False))
+    return codec.to(device)
+
+
+def signal_to_noise(
+    exact: Codec, other: Codec, step: Step, dtype: torch.dtype, *, rows: int = 2, frames: int = 90
+) -> float:
+    """Decibels of the waveform over its difference from that of `exact`, a float32 codec, frame by frame."""
+    device = next(exact.parameters()).device
+    reference, state = exact.init_state(rows, device, torch.float32), other.init_state(rows, device, dtype)
+    run = torch.ones(rows, dtype=torch.bool, device=device)
+    signal = noise = torch.zeros((), dtype=torch.float64, device=device)
+    for codes in _codes(frames, rows, device):
+        expected = exact.step(reference, codes, run).double()
+        signal = signal + expected.square().sum()
+        noise = noise + (step(state, codes, run).double() - expected).square().sum()
+    return float(10 * torch.log10(signal / noise))
+
+
+def _codes(frames: int, rows: int, device: torch.device) -> Tensor:
+    """int64[frames, rows, 16]"""
+    generator = torch.Generator(device).manual_seed(1)
+    return torch.randint(0, 2048, (frames, rows, 16), generator=generator, device=device)
