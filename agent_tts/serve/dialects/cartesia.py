@@ -12,12 +12,12 @@ from pydantic import Field, ValidationError
 from agent_tts.config.settings import Limits
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, from_code
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.validation import first_complaint, message_error
 from agent_tts.serve.dialects.cartesia_events import ContextEvents, failure
 from agent_tts.serve.dialects.cartesia_request import RawFormat, Request
 from agent_tts.serve.dialects.sentences import spaced
-from agent_tts.speech.words.timeline import Word
 
 # Ids of contexts that failed, remembered so that a client's text in flight does not open them anew.
 MAX_REMEMBERED = 64

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from agent_tts.errors import SpeechError
+from agent_tts.protocol.context import Word
 from agent_tts.serve.dialects.cartesia_request import RawFormat
 from agent_tts.speech.words.due_words import DueWords
-from agent_tts.speech.words.timeline import Word
 from agent_tts.text.breaks import BreakTokens
 
 SAMPLE_BYTES = {"pcm_s16le": 2, "pcm_f32le": 4, "mulaw": 1, "alaw": 1}

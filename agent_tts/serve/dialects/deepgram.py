@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent_tts.errors import UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.protocol.validation import first_complaint, message_error
 from agent_tts.serve.dialects.utterance_queue import UtteranceQueue
 from agent_tts.speech.routing import ANY_NAME

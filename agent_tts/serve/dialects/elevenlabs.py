@@ -13,13 +13,13 @@ from agent_tts.config.settings import Limits
 from agent_tts.errors import SpeechError, TextTooLong, from_code
 from agent_tts.events import FRAME_MS
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.serve.dialects.elevenlabs_alignment import Characters
 from agent_tts.serve.dialects.elevenlabs_request import StreamMessage, parse_message, parse_query
 from agent_tts.serve.dialects.sentences import spaced
 from agent_tts.serve.dialects.utterance_queue import WaitingBudget
 from agent_tts.speech.words.due_words import DueWords
-from agent_tts.speech.words.timeline import Word
 
 # Names of contexts that were begun without a text, or refused: the oldest are forgotten.
 MAX_IDLE_CONTEXTS = 64

@@ -10,6 +10,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from agent_tts.errors import UnsupportedFormat
 from agent_tts.events import SpeechOptions
+from agent_tts.protocol.options import limits
 from agent_tts.protocol.v1 import MAX_ID
 from agent_tts.protocol.validation import body_error
 
@@ -69,7 +70,7 @@ class Fields(BaseModel):
 class VoiceSettings(Fields):
     """How to speak."""
 
-    speed: float | None = Field(None, ge=0.25, le=4)
+    speed: float | None = Field(None, **limits("speed"))
 
 
 class StreamQuery(BaseModel):
@@ -80,7 +81,7 @@ class StreamQuery(BaseModel):
     model_id: str | None = None
     language_code: str | None = None
     output_format: str = DEFAULT_FORMAT
-    seed: int | None = Field(None, ge=0, lt=2**63)
+    seed: int | None = Field(None, **limits("seed"))
     auto_mode: bool = False  # every text is a sentence or a phrase
     sync_alignment: bool = False
 
@@ -121,7 +122,7 @@ class SpeechRequest(Fields):
     model_id: str | None = Field(None, max_length=256, description="ElevenLabs' own names mean any")
     language_code: str | None = Field(None, max_length=64, description="default: the voice's")
     voice_settings: VoiceSettings | None = None
-    seed: int | None = Field(None, ge=0, lt=2**63)
+    seed: int | None = Field(None, **limits("seed"))
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:

@@ -17,12 +17,12 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from agent_tts.errors import BadMessage, UnknownType, Unsupported
 from agent_tts.events import SAMPLE_RATE
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.validation import first_complaint, message_error
 from agent_tts.serve.dialects.utterance_queue import WaitingBudget
 from agent_tts.speech.audio.files import wav_header
 from agent_tts.speech.words.due_words import DueWords
-from agent_tts.speech.words.timeline import Word
 from agent_tts.voices import DESIGN
 
 # The session's encoding and rate for each format.

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownVoice, Unsupported, at_capacity
-from agent_tts.protocol.v1 import SpeakerEmbedding
+from agent_tts.protocol.options import SpeakerEmbedding
 from agent_tts.protocol.validation import body_error
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import multipart, openai

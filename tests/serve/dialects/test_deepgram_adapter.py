@@ -11,7 +11,8 @@ from hypothesis import given, settings
 
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownType, UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message, QueueingAdapter
+from agent_tts.protocol.adapter import Message, QueueingAdapter
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.dialects import utterance_queue
 from agent_tts.serve.dialects.deepgram_aura import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter

@@ -13,7 +13,8 @@ from starlette.routing import WebSocketRoute
 from websockets.exceptions import ConnectionClosed
 
 from agent_tts.events import FRAME_BYTES
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.app import create_app
 from agent_tts.serve.server import MAX_PENDING, WebSocketProtocol
 from agent_tts.serve.transports.websocket import Dialect, StreamEndpoint
