@@ -175,7 +175,7 @@ class Calls:
     def _admit(self, transport_name: str, client: Client) -> contextlib.ExitStack:
         """Count one more call until the stack is closed."""
         if self._node.service.draining:
-            raise Draining("the node is going away: use another one")
+            raise Draining
         if self._count >= self._settings.calls:
             raise at_capacity("calls", self._settings.calls)
         with contextlib.ExitStack() as stack:
