@@ -1,9 +1,9 @@
 """espeak-ng through ctypes: a voice and a text in, samples and word positions out.
 
 The library has one global state per process and is not thread-safe. Its pitch flutter and roughness continue from one
-synthesis to the next, so that the same text would sound different each time. `EspeakLibrary` therefore composes each voice
-without both (two hertz of wobble) and sets every parameter before every synthesis: the output depends on the arguments
-alone.
+synthesis to the next, so that the same text would sound different each time. `EspeakLibrary` therefore composes each
+voice without both (two hertz of wobble) and sets every parameter before every synthesis: the output depends on the
+arguments alone.
 """
 
 from __future__ import annotations
