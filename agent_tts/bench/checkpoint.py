@@ -13,7 +13,7 @@ from typing import get_args
 import torch
 from torch import nn
 
-from agent_tts.bench.checkpoint_config import SIZES, Size, encoder_config, write_configuration
+from agent_tts.bench.checkpoint_config import SIZES, CheckpointSize, encoder_config, write_configuration
 from agent_tts.bench.checkpoint_tokenizer import write_tokenizer
 from agent_tts.bench.checkpoint_weights import Shape, write_random
 from agent_tts.errors import SettingsError
@@ -59,7 +59,7 @@ def model_shapes(config: ModelConfig) -> dict[str, Shape]:
     return shapes
 
 
-def codec_shapes(config: ModelConfig, size: Size) -> dict[str, Shape]:
+def codec_shapes(config: ModelConfig, size: CheckpointSize) -> dict[str, Shape]:
     """Name -> shape of every tensor of speech_tokenizer/model.safetensors: decoder, and half a Mimi to encode."""
     decoder, width = build(Codec, config.codec), config.codec.codebook_dim
     encoder = build(CodecEncoder, encoder_config(size), config.codec.num_quantizers)

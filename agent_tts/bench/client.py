@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from agent_tts.bench.connection import OPEN_S, RawConnection, dial, dial_all, send_text
-from agent_tts.bench.lag import lag_watched
 from agent_tts.bench.listener import LAST, CallListener
 from agent_tts.bench.scenario import CallSample, Scenario, ScenarioCall
+from agent_tts.bench.statistics import lag_watched
 from agent_tts.bench.workers import KEY, WorkerJob, work
 from agent_tts.errors import SpeechError
 from agent_tts.serve.run import event_loop_factory

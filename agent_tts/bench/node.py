@@ -128,11 +128,6 @@ def cpu_s(pid: int) -> float | None:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def cpu_used(pids: Mapping[str, int]) -> dict[str, float]:
-    """CPU time of processes by name, in seconds; left out is what /proc does not tell of."""
-    return {name: used for name, pid in pids.items() if (used := cpu_s(pid)) is not None}
-
-
 async def cpu_percent(pids: Mapping[str, int], begin: float, end: float) -> dict[str, float]:
     """Share of one core that processes use between two times of the monotonic clock, by name.
 
