@@ -13,7 +13,7 @@ from typing import Any
 
 from agent_tts.model.config import ModelConfig, ModelType
 
-_ENTRIES: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
+ENTRIES: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,21 +50,21 @@ def _size(entries: dict[str, Any]) -> CheckpointSize:
     return CheckpointSize(**(entries | transformers))
 
 
-SIZES = {name: _size(entries) for name, entries in _ENTRIES["sizes"].items()}
+SIZES = {name: _size(entries) for name, entries in ENTRIES["sizes"].items()}
 
 
 def write_configuration(out: Path, size: CheckpointSize, model_type: ModelType) -> ModelConfig:
     """Write the JSON files that say what the checkpoint is."""
     files = {"config.json": _config(size, model_type), "speech_tokenizer/config.json": codec_config(size)}
     (out / "speech_tokenizer").mkdir(parents=True, exist_ok=True)
-    for name, entries in (files | _ENTRIES["files"]).items():
+    for name, entries in (files | ENTRIES["files"]).items():
         (out / name).write_text(json.dumps(entries, indent=2), "utf-8")
     return ModelConfig.read(out)
 
 
 def _config(size: CheckpointSize, model_type: ModelType) -> dict[str, Any]:
-    common, predictor, talker = _ENTRIES["transformer"], _ENTRIES["predictor"], _ENTRIES["talker"]
-    voices = _ENTRIES["named_voices"]
+    common, predictor, talker = ENTRIES["transformer"], ENTRIES["predictor"], ENTRIES["talker"]
+    voices = ENTRIES["named_voices"]
     if model_type != "custom_voice":  # no voices, and none of the languages that are their dialects
         spoken = {name: code for name, code in voices["codec_language_id"].items() if not name.endswith("_dialect")}
         voices = {"codec_language_id": spoken, "spk_id": {}, "spk_is_dialect": {}}
@@ -74,7 +74,7 @@ def _config(size: CheckpointSize, model_type: ModelType) -> dict[str, Any]:
         "rope_scaling": talker["rope_scaling"] | {"mrope_section": list(size.mrope_section)},
         "text_hidden_size": size.text_hidden_size,
     }
-    config: dict[str, Any] = _ENTRIES["config"] | {"tts_model_size": size.label, "tts_model_type": model_type}
+    config: dict[str, Any] = ENTRIES["config"] | {"tts_model_size": size.label, "tts_model_type": model_type}
     config["talker_config"] = common | talker | voices | asdict(size.talker) | sized
     if model_type == "base":
         vector = {"enc_dim": size.talker.hidden_size, "sample_rate": 24_000}
@@ -83,12 +83,12 @@ def _config(size: CheckpointSize, model_type: ModelType) -> dict[str, Any]:
 
 
 def codec_config(size: CheckpointSize) -> dict[str, Any]:
-    decoder = _ENTRIES["decoder"] | asdict(size.codec) | size.codec_widths
-    codec: dict[str, Any] = _ENTRIES["codec"]
+    decoder = ENTRIES["decoder"] | asdict(size.codec) | size.codec_widths
+    codec: dict[str, Any] = ENTRIES["codec"]
     return codec | {"decoder_config": decoder, "encoder_config": encoder_config(size)}
 
 
 def encoder_config(size: CheckpointSize) -> dict[str, Any]:
     """The entries of the Mimi whose first half encodes."""
-    entries: dict[str, Any] = _ENTRIES["encoder"]
+    entries: dict[str, Any] = ENTRIES["encoder"]
     return entries | size.encoder

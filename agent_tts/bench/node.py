@@ -107,9 +107,6 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
             await process.wait()
 
 
-# ---------------------------------------------------------------- /proc
-
-
 def children_of(pid: int) -> list[int]:
     """Processes that it has started; empty where there is no /proc."""
     found: list[int] = []

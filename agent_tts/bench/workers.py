@@ -120,9 +120,6 @@ async def _all(waiting: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
     return [task.result() for task in running]
 
 
-# ---------------------------------------------------------------- in the process
-
-
 class WorkerJob:
     """The process's side."""
 

@@ -90,11 +90,7 @@ class ModelOptions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The engine and --set, as `own_node` takes them.
-
-        Raises:
-            SettingsError: an assignment without "=".
-        """
+        """The engine and --set, as `own_node` takes them. Raises SettingsError: an assignment without "="."""
         found = overrides({"engine": self.engine_name}, self.set_ or [])
         return {name.replace(".", "__"): value for name, value in found.items()}
 

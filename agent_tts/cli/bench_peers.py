@@ -29,11 +29,7 @@ DTYPES = ("float32", "bfloat16")
 
 
 def chosen(peers: str) -> list[PeerEngine]:
-    """Engines by the names of their packages, separated by commas.
-
-    Raises:
-        SettingsError: one of them is not known.
-    """
+    """Engines by the names of their packages, separated by commas. Raises SettingsError: one of them is not known."""
     names = [name.strip() for name in peers.split(",")]
     if unknown := [name for name in names if name not in PEERS]:
         raise SettingsError(f"--peers {','.join(unknown)}: must be of {', '.join(PEERS)}")
@@ -74,11 +70,7 @@ def run_peers(options: ModelOptions, peers: Sequence[PeerEngine], task: PeerTask
 
 
 def _where(device: str, dtype: str) -> tuple[str, str]:
-    """The device and the dtype, chosen where they are auto.
-
-    Raises:
-        SettingsError: there is no such device or dtype.
-    """
+    """The device and the dtype, chosen where they are auto. Raises SettingsError: there is no such device or dtype."""
     try:
         import torch
     except ImportError:

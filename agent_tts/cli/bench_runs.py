@@ -61,9 +61,6 @@ def connections(least: int) -> int:
     return max(Limits().connections, least + SPARE_CONNECTIONS)
 
 
-# ---------------------------------------------------------------- serve
-
-
 def serve_scenarios(
     rates: str | None, concurrencies: str | None, saturate: int | None, warmup_s: float, **fields: Any
 ) -> tuple[list[Scenario], dict[str, object]]:
@@ -126,9 +123,6 @@ def run_serve(
 def load_times(result: ScenarioResult) -> list[float]:
     """Every time to first audio of a measurement, in ms."""
     return [ms for call in measured_calls(result) if (ms := call.ttfa_ms) is not None]
-
-
-# ---------------------------------------------------------------- streams and rtc
 
 
 def run_streams(
@@ -215,8 +209,6 @@ def print_memory(info: Mapping[str, Any]) -> None:
         print(f"GPU {number}, {gpu['name']}, driver {gpu['driver']}: {used} of {total} MiB in use")
 
 
-# ---------------------------------------------------------------- load and soak
-
 TITLES = {
     "sessions": f"{scenario.SESSIONS} WebSocket sessions at once, on average",
     "mixed": "WebSockets, HTTP and WebRTC, texts of 5 to 2000 characters in 8 languages, 10 % barge-in",
@@ -292,9 +284,6 @@ def _hold(
     outputs.write(kind, info, [{"load": name, **outcome.as_dict()} for name, outcome in outcomes.items()])
     if broken := sum(not promise.kept for outcome in outcomes.values() for promise in outcome.promises):
         raise complain(f"{broken} of the promises above are broken", 1)
-
-
-# ---------------------------------------------------------------- frame
 
 
 def run_frame(

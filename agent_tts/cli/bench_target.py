@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent_tts.bench.connection import dial
-from agent_tts.bench.environment import gpus
 from agent_tts.bench.node import own_node
+from agent_tts.bench.report import gpus
 from agent_tts.bench.runner import MeasuredNode
 from agent_tts.cli.bench_options import ModelOptions, NodeOptions
 from agent_tts.cli.reporting import TERMINATED
@@ -131,9 +131,6 @@ async def _info(url: str, key: str | None, session: Mapping[str, Any]) -> dict[s
     finally:
         await connection.close()
     return {name: greeting[name] for name in ("engine", "model", "limits")}
-
-
-# ---------------------------------------------------------------- running it
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
