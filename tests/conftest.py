@@ -18,11 +18,16 @@ from typing import Any
 
 import pytest
 
+from tests import virtual_time
+
+virtual_time.install()
+
 # What may take its time to go: executor threads, sockets in their closing handshake.
 GRACE_S = 2.0
 
 
 def pytest_configure() -> None:
+    asyncio.set_event_loop_policy(virtual_time.Policy())
     # Ctrl-C reaches the processes that tests start: a shell's background job hands down that it is ignored.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -37,6 +42,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(inspect.unwrap(item.obj)):
             item.fixturenames.append("no_leaked_tasks")
+
+
+@pytest.fixture(autouse=True)
+def virtual_clock(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The event loop's clock jumps, but in tests that are marked `real_time`."""
+    virtual_time.jump("real_time" not in request.keywords)
+    yield
+    virtual_time.jump(False)
 
 
 @pytest.fixture

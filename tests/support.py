@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings
+from agent_tts.engine.factory import chosen_engine, create_loop
 from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.tone import ToneEngine
@@ -43,9 +44,30 @@ class RunningNode:
 
 @asynccontextmanager
 async def running_node(**values: Any) -> AsyncIterator[RunningNode]:
-    """A node in this event loop with an engine process of its own, ready to speak. `values` are settings."""
+    """A node in this event loop with its engine in it too, ready to speak.
+
+    Several engines, and engines with a model, have processes of their own. `values` are settings.
+    """
+    settings = settings_of(**values)
+    in_process = settings.engines in (None, 1) and chosen_engine(settings) != "qwen3"
+    async with running_app(create_app(settings, in_this_loop(settings) if in_process else None)) as node:
+        yield node
+
+
+@asynccontextmanager
+async def running_node_with_process(**values: Any) -> AsyncIterator[RunningNode]:
+    """A node in this event loop whose engine is a process of its own, as in production. `values` are settings."""
     async with running_app(create_app(settings_of(**values))) as node:
         yield node
+
+
+def in_this_loop(settings: Settings) -> EngineClientFactory:
+    """The way to an engine of these settings in this event loop; its memory is taken when the node starts."""
+
+    def make(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
+        return InProcessEngine(create_loop(settings), on_events, on_lost)
+
+    return make
 
 
 def settings_of(**values: Any) -> Settings:

@@ -17,7 +17,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Who may import whom, by sub-package; modules at the top (events, errors, settings) are everybody's.
 LAYERS = {
-    "config": {"model"},  # which files hold a checkpoint's weights
+    "config": {"model", "protocol"},  # which files hold a checkpoint's weights; validation errors
     "protocol": set(),
     "client": {"config", "protocol"},
     "text": set(),
@@ -26,7 +26,7 @@ LAYERS = {
     "engine": {"config", "text", "voices", "model"},
     "ipc": {"config", "engine"},  # the child runs the engine's loop
     "speech": {"protocol", "text", "voices"},  # of the text, what is known of numbers and abbreviations
-    "serve": {"config", "protocol", "speech", "ipc", "voices"},
+    "serve": {"config", "protocol", "speech", "text", "ipc", "voices"},
     "integrations": {"client", "config", "protocol", "speech", "serve"},
     "agent": {"config", "integrations", "serve", "voices"},
     "doctor": {"config", "cli", "serve", "voices"},

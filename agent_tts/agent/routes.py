@@ -69,7 +69,7 @@ async def _describe(request: Request, client: Authorized) -> dict[str, Any]:
         "stt": asdict(server.stt.status),
         "llm": asdict(await server.llm.status()),
         "tts": tts,
-        "ice_servers": ice.told(node.settings),
+        "ice_servers": ice.for_browser(node.settings),
     }
 
 

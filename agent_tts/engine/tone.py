@@ -21,7 +21,7 @@ from agent_tts.config.settings import Settings, Tone
 from agent_tts.engine import faults
 from agent_tts.engine.base import DoneOutput, StartRequest, StepInput, StepOutput, to_pcm16
 from agent_tts.engine.faults import Fault
-from agent_tts.engine.slots import Mark, SlotFeed, Slots
+from agent_tts.engine.slots import Mark, SlotFeed, SlotTable
 from agent_tts.errors import UnknownVoice
 from agent_tts.events import SAMPLE_RATE, EngineInfo, SpeechOptions, Voice
 from agent_tts.text.feed import Break
@@ -37,7 +37,7 @@ QUIET, LOUD = 0.2, 0.5  # amplitudes of words lie in between
 
 
 class ToneEngine:
-    """Speaks every slot as soon as it is asked to: a frame costs some microseconds."""
+    """Speaks one frame in each slot of every step; a frame takes some microseconds."""
 
     def __init__(self, settings: Settings, slots: int) -> None:
         self.info = EngineInfo(
@@ -49,15 +49,15 @@ class ToneEngine:
             languages=LANGUAGES | {code: code for code in LANGUAGES.values()},
             aliases=ALIASES,
         )
-        self._slots = Slots(slots, lambda opened: _Owner(opened, settings.tone))
+        self._slots = SlotTable(slots, lambda opened: _ToneRequest(opened, settings.tone))
         self.sizes: tuple[int, ...] = ()
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
-        """See `Engine.step`. Raises what a scripted fault of the engine raises, and nothing else."""
+        """See `Engine.step`. Raises only scripted faults of the whole engine."""
         outputs = self._slots.apply(inputs)
-        for owner in self._slots.owners(run):
-            owner.strike_engine()
-            outputs += self._slots.guard(owner, owner.speak)
+        for request in self._slots.requests(run):
+            request.strike_engine()
+            outputs += self._slots.guard(request, request.speak)
         return outputs
 
     def under_way_s(self) -> None:
@@ -68,8 +68,8 @@ class ToneEngine:
         self._slots.clear()
 
 
-class _Owner:
-    """Who has a slot: the words that still have to sound, and how."""
+class _ToneRequest:
+    """A request in its slot: the words that are still to sound, and how."""
 
     def __init__(self, opened: StartRequest, settings: Tone) -> None:
         options = opened.options
@@ -89,7 +89,7 @@ class _Owner:
             self._fault.strike(faults.AT_OPEN)
 
     def strike_engine(self) -> None:
-        """Let a fault of the whole engine happen, when it is time."""
+        """Raise the scripted fault of the whole engine if it is due."""
         if (fault := self._fault) is None:
             return
         if fault.kind == faults.SLOW:

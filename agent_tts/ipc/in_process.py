@@ -1,4 +1,4 @@
-"""An engine loop inside this event loop: the link of tests in virtual time."""
+"""An engine loop inside the front's event loop: the engine client of tests in virtual time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from agent_tts.events import EngineCommand, EngineEvent
 
 
 class InProcessEngine:
-    """Turns an engine loop whenever something is due; a step blocks the event loop.
+    """Runs an engine loop whenever something is due; each step blocks the event loop.
 
-    In a deterministic event loop, with the same clock in `loop`, everything is deterministic.
+    It is deterministic in a deterministic event loop whose clock `loop` uses too.
     """
 
     def __init__(
@@ -21,20 +21,20 @@ class InProcessEngine:
         self._loop = loop
         self._on_events = on_events
         self._on_lost = on_lost
-        # The next turn. None when nothing is due, and while not running.
+        # The next turn. None when nothing is due, and while it does not run.
         self._next: asyncio.Handle | None = None
-        # Whether it was started, has not been closed, and its engine is not lost.
+        # Whether it was started, is not closed, and its engine is not lost.
         self.alive = False
-        # Set when the engine is lost: nobody brings it back.
+        # Set when the engine is lost: it is not restarted.
         self.failed = asyncio.Event()
 
     async def start(self) -> None:
-        """Hand out `Hello`."""
+        """Hand out `EngineReady`."""
         self.alive = True
         self._on_events([self._loop.hello()])
 
     def send(self, command: EngineCommand) -> None:
-        """Takes effect in the next turn; dropped unless alive."""
+        """Never blocks. The command takes effect in the next turn; it is dropped unless alive."""
         if self.alive:
             self._loop.submit(command)
             self._schedule()
@@ -48,7 +48,7 @@ class InProcessEngine:
     def _turn(self) -> None:
         self._next = None
         try:
-            new = self._loop.turn()
+            new = self._loop.step()
         except Exception as error:
             self.alive = False
             self.failed.set()

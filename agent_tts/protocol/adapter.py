@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
+
+from agent_tts.protocol.context import AudioChunk
 
 # A message of `agent_tts.v1` as its fields, `type` among them: from a client it is still to be checked.
 Message = dict[str, Any]
-
-
-class AudioChunk(NamedTuple):
-    """A piece of a context's audio."""
-
-    context_id: str
-    context_no: int
-    first_sample: int  # index of its first sample at the output rate
-    flags: int  # protocol.FLAG_*
-    payload: bytes  # in the context's encoding; plain 24 kHz pcm_s16le where a Playout is given
-    base64: bool = False  # framing
 
 
 class ProtocolAdapter(Protocol):

@@ -9,9 +9,9 @@ from types import MappingProxyType
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
 from agent_tts.events import EngineInfo, SpeechOptions
 from agent_tts.speech.engine_handle import EngineClientFactory, EngineHandle, EngineObserver
+from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.placement import least_loaded
 from agent_tts.speech.routing import Routing
-from agent_tts.speech.utterance import Utterance
 from agent_tts.voices.library import VoiceLibrary
 
 
@@ -100,7 +100,7 @@ class SpeechService:
             return False
         return True
 
-    def open(self, options: SpeechOptions) -> Utterance:
+    def open(self, options: SpeechOptions) -> EngineRequest:
         """Start an utterance on the least loaded engine: it takes a slot, or a place in the queue, at once.
 
         Raises:

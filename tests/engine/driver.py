@@ -76,7 +76,7 @@ def speak_all(engine: Engine, scripts: Mapping[int, Script]) -> dict[int, Spoken
             if not left[slot]:
                 del left[slot]
         for output in engine.step(inputs, running):
-            assert output.slot in running, "a slot without an owner spoke"
+            assert output.slot in running, "a slot without a request spoke"
             assert output.epoch == 100 + output.slot
             spoken[output.slot].outputs.append(output)
         over = {slot for slot in running if is_over(spoken[slot])}

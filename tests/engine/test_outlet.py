@@ -49,7 +49,7 @@ def test_a_flush_is_answered_behind_its_last_frame_which_is_filled() -> None:
     outlet.flush()
     outlet.write(b"\2\0" * 1_920)
     kinds = [type(one).__name__ for one in drained(outlet)]
-    assert kinds == ["Frame", "Frame", "Flushed", "Flushed", "Frame"]
+    assert kinds == ["FrameOutput", "FrameOutput", "FlushedOutput", "FlushedOutput", "FrameOutput"]
 
 
 def test_a_pause_is_exact() -> None:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent_tts import events
 from agent_tts.engine import base
-from agent_tts.engine.scheduler import APART_S, FRAME_S, Policy, Scheduler, Step
+from agent_tts.engine.scheduler import BATCH_WINDOW_S, FRAME_S, Policy, Scheduler, Step
 from agent_tts.events import FRAME_BYTES, SpeechOptions
 
 PCM = bytes(FRAME_BYTES)
@@ -30,10 +30,10 @@ class Bench:
         self.events: list[events.EngineEvent] = []  # of `frames`
 
     def step(self, *outputs: base.StepOutput, step_s: float = 0.0) -> list[events.EngineEvent]:
-        return self.scheduler.apply(outputs, [self.plan()], self.now, step_s)
+        return self.scheduler.update(outputs, [self.plan()], self.now, step_s)
 
     def plan(self) -> Step:
-        step = self.scheduler.plan(self.now)
+        step = self.scheduler.schedule(self.now)
         self.inputs, self.run = step.inputs, step.run
         return step
 
@@ -43,7 +43,7 @@ class Bench:
         for _ in range(count):
             step = self.plan()
             outputs = [base.FrameOutput(slot, epoch, PCM)] if slot in self.run else []
-            self.events += self.scheduler.apply(outputs, [step], self.now, 0.0)
+            self.events += self.scheduler.update(outputs, [step], self.now, 0.0)
             if not outputs:
                 break
             made += 1
@@ -52,14 +52,14 @@ class Bench:
     def go(self, until: float) -> list[list[int]]:
         """Step whenever a step is due, each slot with a frame of its own epoch; who ran in each step."""
         steps = []
-        while (wake_at := self.scheduler.wake_at(self.now)) is not None and wake_at <= until:
-            self.now = max(self.now, wake_at)
+        while (due_at := self.scheduler.next_step_at(self.now)) is not None and due_at <= until:
+            self.now = max(self.now, due_at)
             step = self.plan()
             steps += [step.run] if step.run else []
-            frames = [base.FrameOutput(slot, self.scheduler._owners[slot].id, PCM) for slot in step.run]
-            self.scheduler.apply(frames, [step], self.now, 0.0)
+            frames = [base.FrameOutput(slot, self.scheduler._running[slot].id, PCM) for slot in step.run]
+            self.scheduler.update(frames, [step], self.now, 0.0)
             for request in step.requests:
-                self.scheduler.taken(request.id, 1)
+                self.scheduler.grant_credit(request.id, 1)
         self.now = until
         return steps
 
@@ -111,14 +111,14 @@ def test_waiting_too_long_is_at_capacity() -> None:
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.open(2, UNPACED, 0.0)
     bench.step()
-    assert bench.scheduler.wake_at(0.1) == 2.0
+    assert bench.scheduler.next_step_at(0.1) == 2.0
     bench.now = 1.99
     assert finished(bench.step()) == []
     bench.now = 2.0
     assert finished(bench.step()) == [(2, "error", "at_capacity")]
 
 
-def test_frames_of_an_earlier_owner_are_dropped() -> None:
+def test_frames_of_an_earlier_request_are_dropped() -> None:
     bench = Bench()
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "one")
@@ -138,8 +138,8 @@ def test_without_credit_a_slot_is_left_out_and_taken_frames_let_it_go_on() -> No
     assert bench.frames(10) == 3
     bench.now = bench.scheduler.policy.queue_s  # which has passed for nobody
     bench.step()
-    assert bench.scheduler.wake_at(bench.now) == bench.scheduler.policy.request_s
-    bench.scheduler.taken(1, 2)
+    assert bench.scheduler.next_step_at(bench.now) == bench.scheduler.policy.request_s
+    bench.scheduler.grant_credit(1, 2)
     assert bench.frames(10) == 2
 
 
@@ -147,7 +147,7 @@ def test_credit_never_exceeds_the_window() -> None:
     bench = Bench(window_frames=3)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
-    bench.scheduler.taken(1, 1_000)
+    bench.scheduler.grant_credit(1, 1_000)
     assert bench.frames(10) == 3
 
 
@@ -158,10 +158,10 @@ def test_a_paced_stream_runs_no_further_ahead_than_its_lead() -> None:
     assert bench.frames(100) == 4  # until its listener is safe
     bench.now = 0.021
     assert bench.frames(100) == 1
-    wake_at = bench.scheduler.wake_at(bench.now)
-    assert wake_at is not None
-    assert 0.08 <= wake_at <= 0.1 + 1e-9
-    bench.now = wake_at
+    due_at = bench.scheduler.next_step_at(bench.now)
+    assert due_at is not None
+    assert 0.08 <= due_at <= 0.1 + 1e-9
+    bench.now = due_at
     assert bench.frames(100) == 1
     bench.now = 10.0  # a listener who ran dry starts anew: no burst to catch up
     assert bench.frames(100) == 4
@@ -177,9 +177,9 @@ def test_streams_whose_listeners_are_safe_run_in_few_steps() -> None:
         bench.go(bench.now)
     bench.go(2.0)
     steps = bench.go(4.0)
-    assert len(steps) <= 2.0 / APART_S
+    assert len(steps) <= 2.0 / BATCH_WINDOW_S
     assert sum(map(len, steps)) == pytest.approx(8 * 2.0 / FRAME_S, abs=8)
-    assert all(0.88 <= request.heard_until - bench.now <= 1.0 for request in bench.scheduler._owners.values())
+    assert all(0.88 <= request.buffered_until - bench.now <= 1.0 for request in bench.scheduler._running.values())
 
 
 def test_who_has_little_ahead_waits_for_nobody() -> None:
@@ -191,8 +191,8 @@ def test_who_has_little_ahead_waits_for_nobody() -> None:
     bench.scheduler.append(2, "text")
     steps = bench.go(bench.now)
     assert [1] in steps  # on its own, and as often as it takes
-    second = bench.scheduler._owners[1]
-    assert second.heard_until - bench.now >= 0.24
+    second = bench.scheduler._running[1]
+    assert second.buffered_until - bench.now >= 0.24
     assert sum(second.slot in step for step in bench.go(bench.now + 0.019)) <= 1  # then it has more than that
 
 
@@ -214,15 +214,15 @@ def test_no_step_is_for_nobody(lead_ms: int) -> None:
     bench.scheduler.open(1, SpeechOptions(lead_ms=lead_ms), 0.0)
     bench.scheduler.append(1, "text")
     woken, least = 0, 1.0
-    while (wake_at := bench.scheduler.wake_at(bench.now)) is not None and wake_at < 2.0:
-        bench.now = max(bench.now, wake_at)
-        if request := bench.scheduler._owners.get(0):
-            least = min(least, request.heard_until - bench.now)
+    while (due_at := bench.scheduler.next_step_at(bench.now)) is not None and due_at < 2.0:
+        bench.now = max(bench.now, due_at)
+        if request := bench.scheduler._running.get(0):
+            least = min(least, request.buffered_until - bench.now)
         woken += 1
         assert bench.frames(1) == 1
-        bench.scheduler.taken(1, 1)
-        request = bench.scheduler._owners[0]
-        assert request.heard_until - bench.now <= max(lead_ms / 1_000, FRAME_S) + 1e-9
+        bench.scheduler.grant_credit(1, 1)
+        request = bench.scheduler._running[0]
+        assert request.buffered_until - bench.now <= max(lead_ms / 1_000, FRAME_S) + 1e-9
     assert woken <= 2.0 / FRAME_S + 3
     assert least > (lead_ms - 80) / 2_000 - 0.001 or lead_ms < 80
 
@@ -235,7 +235,7 @@ class TestNewcomers:
             bench.scheduler.open(request, SpeechOptions(lead_ms=5_000), 0.0)
             bench.scheduler.append(request, "text")
         bench.go(1.0)
-        bench.now = bench.scheduler._all_at + 0.015
+        bench.now = bench.scheduler._last_full_step_at + 0.015
         return bench
 
     def comes(self, bench: Bench, request: int) -> None:
@@ -272,7 +272,7 @@ class TestNewcomers:
             assert 2 in step.run
             spoke |= {*step.run}
             frames = [base.FrameOutput(slot, slot + 1, PCM) for slot in step.run if slot != 2]
-            bench.scheduler.apply(frames, [step], bench.now, 0.0)
+            bench.scheduler.update(frames, [step], bench.now, 0.0)
             bench.now += 0.005
         assert spoke == {0, 1, 2}
 
@@ -298,9 +298,9 @@ class TestNewcomers:
         for request in (1, 2):
             self.comes(bench, request)
         bench.go(5.0)
-        wake_at = bench.scheduler.wake_at(bench.now)
-        assert wake_at is not None
-        bench.now = wake_at
+        due_at = bench.scheduler.next_step_at(bench.now)
+        assert due_at is not None
+        bench.now = due_at
         assert sorted(bench.plan().run + bench.plan().run) == [0, 1]
 
     def test_once_its_first_frame_is_under_way_one_is_a_newcomer_no_more(self) -> None:
@@ -329,7 +329,7 @@ def test_a_dry_slot_without_text_starves() -> None:
     bench.scheduler.append(1, "text")
     bench.now = 3.0
     bench.step(base.StarvedOutput(0, 1))
-    assert bench.scheduler.wake_at(4.0) == 18.0
+    assert bench.scheduler.next_step_at(4.0) == 18.0
     bench.now = 18.0
     assert finished(bench.step()) == [(1, "error", "starved")]
     assert bench.scheduler.speaking == 0
@@ -419,7 +419,7 @@ class TestStepsUnderWay:
         bench.scheduler.append(1, "text")
         steps = [bench.plan() for _ in range(3)]
         assert [step.run for step in steps] == [[0], [0], []]
-        bench.scheduler.apply([], steps, 0.0, 0.0)  # nothing came of them
+        bench.scheduler.update([], steps, 0.0, 0.0)  # nothing came of them
         assert bench.plan().run == [0]
 
     def test_a_paced_stream_counts_them_in_its_lead(self) -> None:
@@ -436,9 +436,9 @@ class TestStepsUnderWay:
         bench.scheduler.open(1, UNPACED, 0.0)
         bench.scheduler.append(1, "text")
         steps = [bench.plan(), bench.plan()]
-        bench.scheduler.apply([], [], 0.0, 0.5)
-        bench.scheduler.apply([], steps[:1], 0.0, 0.006)
-        happened = bench.scheduler.apply([base.DoneOutput(0, 1)], steps[1:], 0.0, 0.004)
+        bench.scheduler.update([], [], 0.0, 0.5)
+        bench.scheduler.update([], steps[:1], 0.0, 0.006)
+        happened = bench.scheduler.update([base.DoneOutput(0, 1)], steps[1:], 0.0, 0.004)
         assert [event.busy_ms for event in happened if isinstance(event, events.RequestFinished)] == [10]
 
 
@@ -452,7 +452,7 @@ def test_a_step_that_cannot_take_all_takes_newcomers_and_who_runs_dry_first() ->
         step = bench.plan()
         runs.append(sorted(bench.run))
         frames = [base.FrameOutput(slot, slot + 1, PCM) for slot in bench.run]
-        bench.scheduler.apply(frames, [step], bench.now, 0.0)
+        bench.scheduler.update(frames, [step], bench.now, 0.0)
     assert runs == [[0, 1], [0, 2], [1, 2]]
 
 
@@ -466,10 +466,10 @@ def test_who_cannot_speak_yet_does_not_silence_who_speaks(options: SpeechOptions
     for _ in range(50):
         step = bench.plan()
         able = [(request.slot or 0, request.id) for request in step.requests if request.id < 3]
-        bench.scheduler.apply([base.FrameOutput(*each, PCM) for each in able], [step], bench.now, 0.0)
+        bench.scheduler.update([base.FrameOutput(*each, PCM) for each in able], [step], bench.now, 0.0)
         for _, request_id in able:
             spoke.append(request_id)
-            bench.scheduler.taken(request_id, 1)
+            bench.scheduler.grant_credit(request_id, 1)
         bench.now += 0.08
     assert spoke.count(1) > 10
     assert spoke.count(2) > 10
@@ -499,7 +499,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.open: dict[int, int] = {}  # request -> frames seen and not taken
         self.started: list[int] = []
         self.over: set[int] = set()
-        self.owners: dict[int | None, int] = {}  # slot -> epoch, as the engine was told
+        self.in_slot: dict[int | None, int] = {}  # slot -> epoch, as the engine was told
         self.under_way: list[Step] = []  # whose outputs are still to come
 
     def requests(self, data: st.DataObject) -> int:
@@ -533,7 +533,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         frames = min(frames, self.open.get(request, 0))
         if frames:
             self.open[request] -= frames
-            self.scheduler.taken(request, frames)
+            self.scheduler.grant_credit(request, frames)
 
     @rule(seconds=st.sampled_from([0.0, 0.01, 0.08, 0.5, 3.0, 6.0]))
     def wait(self, seconds: float) -> None:
@@ -541,20 +541,20 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
-        step = self.scheduler.plan(self.now)
+        step = self.scheduler.schedule(self.now)
         free = self.policy.slots - self.scheduler.speaking
         assert not (free and self.scheduler.queued), "a slot is free and somebody waits"
         for message in step.inputs:
             if isinstance(message, base.StartRequest):
-                assert message.slot not in self.owners, "a slot was handed over without a close"
-                self.owners[message.slot] = message.epoch
+                assert message.slot not in self.in_slot, "a slot was handed over without a close"
+                self.in_slot[message.slot] = message.epoch
             elif isinstance(message, base.ReleaseSlot):
-                del self.owners[message.slot]
+                del self.in_slot[message.slot]
             else:
-                assert message.slot in self.owners, "text for nobody"
+                assert message.slot in self.in_slot, "text for nobody"
         before = [request.id for step in self.under_way for request in step.requests]
         for request in step.requests:
-            assert self.owners[request.slot] == request.id
+            assert self.in_slot[request.slot] == request.id
             assert self.open[request.id] + before.count(request.id) < self.policy.window_frames, "ran without credit"
         done, self.under_way = [*self.under_way, step], []
         if data.draw(st.booleans(), label="late"):
@@ -570,8 +570,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 outputs.append(base.DoneOutput(slot, epoch))
             elif kind == "failed":
                 outputs.append(base.FailedOutput(slot, epoch, "internal", "x"))
-            outputs.append(base.FrameOutput(slot, 0, PCM))  # of an earlier owner
-        for event in self.scheduler.apply(outputs, done, self.now, 0.001):
+            outputs.append(base.FrameOutput(slot, 0, PCM))  # of an earlier request
+        for event in self.scheduler.update(outputs, done, self.now, 0.001):
             self.see(event)
 
     def see(self, event: events.EngineEvent) -> None:
@@ -589,26 +589,26 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_kept_is_what_it_follows_from(self) -> None:
-        for request in self.scheduler._owners.values():
+        for request in self.scheduler._running.values():
             lead_ms = request.options.lead_ms
             if lead_ms is None or not request.frames:
-                assert request.due_at == -math.inf
+                assert request.runnable_at == -math.inf
             else:
-                due_at = request.heard_until + FRAME_S * (1 + request.under_way) - lead_ms / 1_000
-                assert request.due_at == pytest.approx(due_at, abs=1e-9)
+                due_at = request.buffered_until + FRAME_S * (1 + request.in_flight) - lead_ms / 1_000
+                assert request.runnable_at == pytest.approx(due_at, abs=1e-9)
 
     @invariant()
     def counts_add_up(self) -> None:
         assert 0 <= self.scheduler.speaking <= self.policy.slots
         assert self.scheduler.queued <= self.policy.queue + self.policy.slots
-        wake_at = self.scheduler.wake_at(self.now)
+        due_at = self.scheduler.next_step_at(self.now)
         if self.scheduler.queued or self.scheduler.speaking:
-            assert wake_at is not None, "somebody is here and nothing is ever due"
+            assert due_at is not None, "somebody is here and nothing is ever due"
 
     def teardown(self) -> None:
         for request in range(1, self.next_stream):
             self.scheduler.cancel(request)
-        for event in self.scheduler.apply([], [*self.under_way, self.scheduler.plan(self.now)], self.now, 0.0):
+        for event in self.scheduler.update([], [*self.under_way, self.scheduler.schedule(self.now)], self.now, 0.0):
             self.see(event)
         assert self.over == set(range(1, self.next_stream)), "not every stream had its end"
         assert self.scheduler.speaking == self.scheduler.queued == 0

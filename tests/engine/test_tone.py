@@ -146,11 +146,11 @@ def test_a_slot_out_of_run_says_nothing(engine: ToneEngine) -> None:
     assert engine.step([StartRequest(0, 1, SpeechOptions()), AddText(0, TEXT, last=True)], ()) == []
 
 
-def test_a_closed_slot_is_silent_and_its_next_owner_starts_anew(engine: ToneEngine) -> None:
-    fresh = speak(engine, "next owner", slot=2).frames
+def test_a_closed_slot_is_silent_and_its_next_request_starts_anew(engine: ToneEngine) -> None:
+    fresh = speak(engine, "next request", slot=2).frames
     engine.step([StartRequest(2, 1, SpeechOptions()), AddText(2, TEXT, flush=True)], {2})
     assert engine.step([ReleaseSlot(2), AddText(2, "too late")], {2}) == []
-    assert speak(engine, "next owner", slot=2).frames == fresh
+    assert speak(engine, "next request", slot=2).frames == fresh
 
 
 def test_every_name_that_other_clients_use_is_a_voice() -> None:
@@ -181,7 +181,7 @@ def test_a_fault_of_a_slot_fails_it_before_its_frame_and_no_other_slot(faulty: T
 
 
 @pytest.mark.parametrize("kind", ["oom", "nonsense", "raise@x"])
-def test_an_owner_that_cannot_be_made_fails(faulty: ToneEngine, kind: str) -> None:
+def test_a_request_that_cannot_be_made_fails(faulty: ToneEngine, kind: str) -> None:
     (output,) = faulty.step([StartRequest(1, 5, fault(kind)), AddText(1, TEXT)], {1})
     assert isinstance(output, FailedOutput)
     assert (output.slot, output.epoch, output.code) == (1, 5, "internal")
@@ -196,7 +196,7 @@ def test_a_fault_of_the_engine_comes_out_of_the_step(faulty: ToneEngine, kind: s
 
 
 @pytest.mark.parametrize("at", [0, 2])
-def test_done_at_ends_the_owner_before_its_frame(faulty: ToneEngine, at: int) -> None:
+def test_done_at_ends_the_request_before_its_frame(faulty: ToneEngine, at: int) -> None:
     assert speak(faulty, TEXT, options=fault(f"done_at@{at}")).kinds == ["Frame"] * at + ["Done"]
 
 

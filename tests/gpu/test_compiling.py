@@ -17,8 +17,8 @@ pytestmark = pytest.mark.gpu
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from agent_tts.engine.compiling import Compilation
-from agent_tts.engine.qwen3 import Qwen3Engine
+from agent_tts.engine.qwen3.compiling import Compilation
+from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
 
 cache, before, wait = Path(os.environ["TRITON_CACHE_DIR"]), set(), Compilation.wait
@@ -29,7 +29,7 @@ def counted(compilation, progress):
 
 Compilation.wait = counted
 folder, paged = sys.argv[1], sys.argv[2] == "paged"
-qwen3 = Qwen3(models=(Checkpoint(source=folder),), max_model_len=4_096, memory=0.08 if paged else 0.85)
+qwen3 = Qwen3(models=(Checkpoint(source=folder),), positions=4_096, memory=0.08 if paged else 0.85)
 engine = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=folder + "/voices")), 32)
 assert any(model.blocks for model in engine._models) == paged
 engine.close()

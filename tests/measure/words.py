@@ -21,8 +21,9 @@ from agent_tts.cli.link import engine, own_settings
 from agent_tts.errors import SettingsError, SpeechError, from_code
 from agent_tts.events import SAMPLE_RATE, RequestAudio, RequestFinished, RequestFlushed, SpeechOptions
 from agent_tts.events import RequestWords as Aligned
+from agent_tts.protocol.context import Word
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.words.timeline import Word, WordTimeline
+from agent_tts.speech.words.timeline import WordTimeline
 
 # What agents say, in languages of several scripts.
 TEXTS = {

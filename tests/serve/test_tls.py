@@ -166,9 +166,9 @@ def test_files_that_cannot_be_used_say_what_to_do(certificate: Certificate, tmp_
     for tls, said in (
         (Tls(cert="/no/such.pem"), r"tls\.cert: /no/such\.pem cannot be read: No such file"),
         (Tls(cert=str(certificate.cert), key="/no/such.key"), r"tls\.key: /no/such\.key cannot be read"),
-        (Tls(cert=str(certificate.cert), key=str(other.key)), "is not that of the certificate"),
-        (Tls(cert=str(certificate.cert)), r"name it with tls\.key"),
-        (Tls(cert=__file__), "is no PEM certificate"),
+        (Tls(cert=str(certificate.cert), key=str(other.key)), "does not belong to the certificate"),
+        (Tls(cert=str(certificate.cert)), r"set tls\.key"),
+        (Tls(cert=__file__), "is not a PEM certificate"),
         (Tls(cert=str(locked.cert), key=str(locked.key)), "has a passphrase"),
     ):
         with pytest.raises(SettingsError, match=said):

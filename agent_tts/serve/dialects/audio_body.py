@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent_tts.errors import SpeechError
-from agent_tts.events import WordTime
+from agent_tts.protocol.context import Words
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.audio.files import wav_header
 
@@ -21,7 +21,7 @@ class AudioBody:
         # What goes before the first bytes of sound.
         self._head = wav_header(None, sample_rate, encoding) if is_wav else b""
 
-    def words(self, words: tuple[WordTime, ...]) -> bytes:
+    def words(self, words: Words) -> bytes:
         """See `Body`: audio has no place for them."""
         return b""
 

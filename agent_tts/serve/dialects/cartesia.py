@@ -12,11 +12,12 @@ from pydantic import Field, ValidationError
 from agent_tts.config.settings import Limits
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, from_code
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk, Word
+from agent_tts.protocol.validation import first_complaint, message_error
 from agent_tts.serve.dialects.cartesia_events import ContextEvents, failure
-from agent_tts.serve.dialects.cartesia_request import RawFormat, Request, refusal
+from agent_tts.serve.dialects.cartesia_request import RawFormat, Request
 from agent_tts.serve.dialects.sentences import spaced
-from agent_tts.speech.words.timeline import Word
 
 # Ids of contexts that failed, remembered so that a client's text in flight does not open them anew.
 MAX_REMEMBERED = 64
@@ -73,7 +74,9 @@ class CartesiaAdapter:
         try:
             message = Generation.model_validate(fields)
         except ValidationError as error:
-            yield from self._refuse(protocol.context_of(fields), refusal(error), is_last=not fields.get("continue"))
+            yield from self._refuse(
+                protocol.context_of(fields), message_error(first_complaint(error)), is_last=not fields.get("continue")
+            )
             return
         if message.cancel:
             yield from self._cancel(message.context_id)

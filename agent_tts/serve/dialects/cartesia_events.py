@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from agent_tts.errors import SpeechError
+from agent_tts.protocol.context import Word
 from agent_tts.serve.dialects.cartesia_request import RawFormat
 from agent_tts.speech.words.due_words import DueWords
-from agent_tts.speech.words.timeline import Word
+from agent_tts.text.breaks import BreakTokens
 
 SAMPLE_BYTES = {"pcm_s16le": 2, "pcm_f32le": 4, "mulaw": 1, "alaw": 1}
-
-# A tag for a pause, `<break time="1s"/>`, as it falls apart into words.
-_TAG_START = "<break"
-_TAG_PART = re.compile(r"(?:time)?=?(?:[\"'][\d.]+m?s[\"'])?/?(>?)")
 
 MORE, ALL = 206, 200  # HTTP's statuses for a part and for the whole
 
@@ -38,8 +34,8 @@ class ContextEvents:
         self._samples_ms = audio_format.sample_rate / 1_000
         # Flushes whose audio has been told.
         self._flushed = 0
-        # Whether the last word was inside a tag.
-        self._in_tag = False
+        # Finds the tags for pauses among the words.
+        self._breaks = BreakTokens()
 
     def audio(self, payload: bytes, first_sample: int) -> Iterator[str]:
         """The next piece, and the words that begin with it. `first_sample`: its index at the output rate."""
@@ -66,18 +62,11 @@ class ContextEvents:
         return self._dump("done", ALL, done=True)
 
     def _spoken(self, words: list[Word]) -> list[Word]:
-        """Without those of a tag for a pause, which would be taken for words of the text."""
+        """The words without the parts of tags for pauses."""
         spoken = []
         for word in words:
-            text = word.word
-            if self._in_tag:
-                part = _TAG_PART.match(text)
-                assert part is not None  # of nothing, if of nothing else
-                self._in_tag = part.end() == len(text) and not part[1]
-                text = text[part.end() :] if part[1] else "" if self._in_tag else text
-            if text.endswith(_TAG_START):
-                self._in_tag, text = True, text.removesuffix(_TAG_START)
-            if text:
+            part = self._breaks.read(word.word)
+            if text := word.word[part.start : part.end]:
                 spoken.append(replace(word, word=text))
         return spoken
 

@@ -12,15 +12,17 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong
-from agent_tts.events import SAMPLE_RATE, SpeechOptions, WordTime
+from agent_tts.events import SpeechOptions
 from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.context import Words
+from agent_tts.protocol.validation import first_complaint, message_error
 from agent_tts.serve.dialects.audio_body import AudioBody
 from agent_tts.serve.dialects.cartesia_events import ContextEvents, error_fields, failure
-from agent_tts.serve.dialects.cartesia_request import Fields, Rate, RawFormat, Request, Samples, refusal
+from agent_tts.serve.dialects.cartesia_request import Fields, Rate, RawFormat, Request, Samples
 from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_body
 from agent_tts.serve.routes.speech_response import SpeechResponse
 from agent_tts.speech.audio.encoding import Encoder, make_encoder
-from agent_tts.speech.words.timeline import Word, WordTimeline, timeline_of
+from agent_tts.speech.utterance import WordsMode
 
 R = TypeVar("R", bound=Request)
 
@@ -66,47 +68,28 @@ MEDIA_TYPES = {"raw": "audio/pcm", "wav": "audio/wav", "mp3": "audio/mpeg"}
 
 
 class EventsBody:
-    """Audio and words as server-sent events. See `Body`.
+    """Audio and words as server-sent events. See `Body`."""
 
-    Args:
-        timeline: of its words.
-    """
-
-    def __init__(self, request: EventsRequest, timeline: WordTimeline) -> None:
+    def __init__(self, request: EventsRequest) -> None:
         audio_format = request.output_format
         self._context_id = request.context_id
         self._encoder: Encoder = make_encoder(audio_format.ours, audio_format.sample_rate)
         self._events = ContextEvents(request.context_id, audio_format)
-        # None where no words are asked for.
-        self._timeline = timeline if request.add_timestamps else None
-        # Audio that was heard, in ms.
-        self._audio_ms = 0.0
-        # Index of the next sample at the output rate, and milliseconds given out.
+        # Index of the next sample at the output rate.
         self._first_sample = 0
-        self._rate = audio_format.sample_rate
-        if self._timeline is not None:
-            self._learn(self._timeline.append(request.transcript) + self._timeline.complete())
 
-    def words(self, words: tuple[WordTime, ...]) -> bytes:
+    def words(self, words: Words) -> bytes:
         """See `Body`: they are told with their audio."""
-        if self._timeline is not None:
-            self._learn(self._timeline.align(words), final=True)
+        self._events.words.learn(words.words, final=words.kind == "aligned")
         return b""
 
     def audio(self, pcm: bytes) -> bytes:
         """See `Body`."""
-        self._audio_ms += len(pcm) * 500 / SAMPLE_RATE
-        if self._timeline is not None:
-            self._timeline.hear(pcm)
-            self._learn(self._timeline.settle(self._audio_ms), final=True)
         return b"".join(self._chunk(payload, samples) for payload, samples in self._encoder.encode(pcm))
 
     def end(self) -> bytes:
         """See `Body`."""
         last = b"".join(self._chunk(payload, samples) for payload, samples in self._encoder.flush())
-        if self._timeline is not None:
-            self._learn(self._timeline.finish(round(self._first_sample * 1_000 / self._rate)))
-            self._learn(self._timeline.settle(), final=True)
         return last + b"".join(map(_server_sent, self._events.end()))
 
     def error(self, error: SpeechError) -> bytes | None:
@@ -115,9 +98,6 @@ class EventsBody:
 
     def close(self) -> None:
         """See `Body`: encoders free themselves."""
-
-    def _learn(self, words: list[Word], *, final: bool = False) -> None:
-        self._events.words.learn(words, final=final)
 
     def _chunk(self, payload: bytes, samples: int) -> bytes:
         events = self._events.audio(payload, self._first_sample)
@@ -156,10 +136,16 @@ async def speak_events(request: HttpRequest, client: Authorized) -> Response:
     """Speak a text: audio and words are sent as events, while they are made."""
     wanted = await _parse(EventsRequest, request)
     options = _options(wanted, request)
-    info = node_of(request).service.info
-    timeline = timeline_of(info, options.speed, options.language, breaks=options.breaks)
-    make_body = partial(EventsBody, wanted, timeline)
-    return SpeechResponse(node_of(request), client, wanted.transcript, options, "text/event-stream", make_body)
+    words: WordsMode = "told" if wanted.add_timestamps else "none"
+    return SpeechResponse(
+        node_of(request),
+        client,
+        wanted.transcript,
+        options,
+        "text/event-stream",
+        partial(EventsBody, wanted),
+        words,
+    )
 
 
 async def _parse(cls: type[R], request: HttpRequest) -> R:
@@ -167,7 +153,7 @@ async def _parse(cls: type[R], request: HttpRequest) -> R:
     try:
         wanted = cls.model_validate_json(await read_body(request, settings))
     except ValidationError as error:
-        raise refusal(error) from None
+        raise message_error(first_complaint(error)) from None
     if not wanted.transcript.strip():
         raise BadMessage("transcript: there is nothing to speak")
     if len(wanted.transcript) > settings.limits.text_context_chars:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-
-from agent_tts.errors import BadMessage, SpeechError, UnsupportedFormat
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Encoding = Literal["pcm_s16le", "pcm_f32le", "pcm_mulaw", "pcm_alaw"]
 Rate = Literal[8_000, 16_000, 22_050, 24_000, 44_100, 48_000]
@@ -120,11 +118,3 @@ class Request(Fields):
         for controls in (voice.controls.absolute(), Controls(speed=self.speed), self.generation_config or Controls()):
             fields |= controls.overrides()
         return fields
-
-
-def refusal(error: ValidationError) -> SpeechError:
-    """The first complaint of pydantic as one of ours; its text never repeats the input."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    where = ".".join(str(part) for part in first["loc"]) or "message"
-    kind: type[SpeechError] = UnsupportedFormat if where.startswith("output_format") else BadMessage
-    return kind(f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}")

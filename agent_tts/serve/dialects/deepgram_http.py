@@ -12,11 +12,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_tts.errors import BadMessage, InvalidRequest, SpeechError, TextTooLong, Unsupported, UnsupportedFormat
+from agent_tts.errors import SpeechError, TextTooLong, Unsupported, UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.formats import check_format
+from agent_tts.protocol.validation import body_error
 from agent_tts.serve.dialects.audio_body import AudioBody
-from agent_tts.serve.dialects.deepgram import ENCODINGS, Query, check, described, model_uuid, raw_format, voice_of
+from agent_tts.serve.dialects.deepgram import (
+    ENCODINGS,
+    DeepgramQuery,
+    check,
+    described,
+    model_uuid,
+    raw_format,
+    voice_of,
+)
 from agent_tts.serve.routes.file_body import FileBody
 from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_body
 from agent_tts.serve.routes.speech_response import Body, SpeechResponse
@@ -32,7 +41,7 @@ MP3_RATE = 22_050
 OGG_RATE = 48_000
 
 
-class FileQuery(Query):
+class FileQuery(DeepgramQuery):
     """The query of a request. Ogg, FLAC and AAC have a rate of their own, which they tell."""
 
     container: str | None = None
@@ -144,10 +153,7 @@ def _parse(body: bytes, max_chars: int) -> str:
     try:
         text = SpeakBody.model_validate_json(body).text
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        if first["type"] in ("string_too_short", "string_pattern_mismatch"):
-            raise InvalidRequest("text: there is nothing to speak", "text") from None
-        raise BadMessage('the body is a JSON object in UTF-8 with a text: {"text": ...}') from None
+        raise body_error(error, SpeakBody, spoken="text") from None
     if len(text) > max_chars:
         raise TextTooLong(f"text has more than {max_chars} characters")
     return text

@@ -13,19 +13,16 @@ from agent_tts.config.settings import Limits
 from agent_tts.errors import SpeechError, TextTooLong, from_code
 from agent_tts.events import FRAME_MS
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.serve.dialects.elevenlabs_alignment import Characters
 from agent_tts.serve.dialects.elevenlabs_request import StreamMessage, parse_message, parse_query
 from agent_tts.serve.dialects.sentences import spaced
+from agent_tts.serve.dialects.utterance_queue import WaitingBudget
 from agent_tts.speech.words.due_words import DueWords
-from agent_tts.speech.words.timeline import Word
 
 # Names of contexts that were begun without a text, or refused: the oldest are forgotten.
 MAX_IDLE_CONTEXTS = 64
-
-# What waits for an utterance of the same name to be spoken, in characters; each message counts for so many more.
-MAX_WAITING = 250_000
-MESSAGE = 100
 
 # Why a connection is closed, where its error has no code of its own.
 POLICY_VIOLATION = 1008
@@ -49,26 +46,24 @@ class _Context:
     characters: Characters = field(default_factory=Characters)
 
 
-@dataclass(slots=True)
 class _Waiting:
-    """What a client wrote to a name behind its end: clients could not tell the sound of both apart."""
+    """What a client wrote to a name after its end, while the utterance of that name is spoken: a client cannot tell
+    the audio of the two apart."""
 
-    messages: deque[StreamMessage] = field(default_factory=deque)
-    cost: int = 0  # by the measure of `MAX_WAITING`
-    is_flushed: bool = False  # since its last text
-    is_closed: bool = False  # likewise
+    def __init__(self) -> None:
+        self.messages: deque[StreamMessage] = deque()
+        self._budget = WaitingBudget("too much waits for a context to be spoken: wait for its isFinal")
+        self.is_flushed = False  # since its last text
+        self.is_closed = False  # likewise
 
     def put(self, message: StreamMessage) -> None:
         """Raises `TextTooLong` when too much waits."""
-        cost = self.cost + _cost(message)
-        if cost > MAX_WAITING:
-            raise TextTooLong("too much waits for a context to be spoken: wait for its isFinal")
-        self.cost = cost
+        self._budget.add(len(message.text or ""))
         self.messages.append(message)
 
     def take(self) -> StreamMessage:
         message = self.messages.popleft()
-        self.cost -= _cost(message)
+        self._budget.remove(len(message.text or ""))
         return message
 
 
@@ -138,13 +133,13 @@ class MultiStreamAdapter:
         elif self._has_to_wait(message):
             yield from self._wait(message)
         else:
-            yield from self._obey(message)
+            yield from self._dispatch(message)
 
     def follow(self) -> Iterator[Message]:
         """See `QueueingAdapter.follow`."""
         for name, waiting in list(self._waiting.items()):
             while waiting.messages and not self._is_behind(waiting.messages[0]):
-                yield from self._obey(waiting.take())
+                yield from self._dispatch(waiting.take())
             if not waiting.messages:
                 del self._waiting[name]
         self._close_if_left()
@@ -155,7 +150,7 @@ class MultiStreamAdapter:
             raise self._failure
         return parse_message(protocol.load(data))
 
-    def _obey(self, message: StreamMessage) -> Iterator[Message]:
+    def _dispatch(self, message: StreamMessage) -> Iterator[Message]:
         if message.close_context:
             yield from self._close(message.context_id)
         else:
@@ -402,10 +397,6 @@ class StreamAdapter(MultiStreamAdapter):
 
     def _dump(self, context: _Context, fields: dict[str, Any]) -> str:
         return _dump(fields)
-
-
-def _cost(message: StreamMessage) -> int:
-    return len(message.text or "") + MESSAGE
 
 
 def _reason(text: str) -> str:

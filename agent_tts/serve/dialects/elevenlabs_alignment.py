@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent_tts.speech.words.timeline import Word
+from agent_tts.protocol.context import Word
 
 
 @dataclass(frozen=True, slots=True)

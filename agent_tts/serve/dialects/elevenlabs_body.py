@@ -7,11 +7,11 @@ import json
 from typing import Any
 
 from agent_tts.errors import SpeechError
-from agent_tts.events import SAMPLE_RATE, WordTime
+from agent_tts.events import SAMPLE_RATE
+from agent_tts.protocol.context import Word, Words
 from agent_tts.serve.dialects.audio_body import AudioBody
 from agent_tts.serve.dialects.elevenlabs_alignment import Character, Characters
 from agent_tts.speech.words.due_words import DueWords
-from agent_tts.speech.words.timeline import Word, WordTimeline
 
 
 class TimedBody:
@@ -19,18 +19,13 @@ class TimedBody:
 
     Args:
         audio: of the format that is asked for.
-        text: as it is spoken.
-        is_aligned: whether the engine tells when words are spoken; otherwise it is estimated.
-        speed: of the speech.
         is_whole: one object at the end.
     """
 
-    def __init__(self, audio: AudioBody, text: str, *, is_aligned: bool, speed: float, is_whole: bool) -> None:
+    def __init__(self, audio: AudioBody, *, is_whole: bool) -> None:
         self._audio = audio
         self._is_whole = is_whole
-        self._timeline = WordTimeline(aligned=is_aligned, speed=speed)
         self._due = DueWords[Word]()
-        self._learn(self._timeline.append(text) + self._timeline.complete())
         self._characters = Characters()
         # Bytes and characters that wait to be told, where that happens at the end.
         self._data = b""
@@ -38,24 +33,21 @@ class TimedBody:
         # At 24 kHz.
         self._samples = 0
 
-    def words(self, words: tuple[WordTime, ...]) -> bytes:
+    def words(self, words: Words) -> bytes:
         """See `Body`."""
-        self._learn(self._timeline.align(words), final=True)
+        self._due.learn(words.words, final=words.kind == "aligned")
         return b""
 
     def audio(self, pcm: bytes) -> bytes:
         """See `Body`."""
         self._samples += len(pcm) // 2
         self._data += self._audio.audio(pcm)
-        self._timeline.hear(pcm)
-        self._learn(self._timeline.settle(self._audio_ms), final=True)
-        self._told += self._characters.of(self._due.due(self._audio_ms))
+        audio_ms = round(self._samples * 1_000 / SAMPLE_RATE)
+        self._told += self._characters.of(self._due.due(audio_ms))
         return b"" if self._is_whole else self._tell()
 
     def end(self) -> bytes:
         """See `Body`."""
-        self._learn(self._timeline.finish(self._audio_ms))
-        self._learn(self._timeline.settle(), final=True)
         self._data += self._audio.end()
         self._told += self._characters.of(self._due.rest())
         return self._tell()
@@ -67,13 +59,6 @@ class TimedBody:
     def close(self) -> None:
         """See `Body`."""
         self._audio.close()
-
-    @property
-    def _audio_ms(self) -> int:
-        return round(self._samples * 1_000 / SAMPLE_RATE)
-
-    def _learn(self, words: list[Word], *, final: bool = False) -> None:
-        self._due.learn(words, final=final)
 
     def _tell(self) -> bytes:
         data, self._data = self._data, b""

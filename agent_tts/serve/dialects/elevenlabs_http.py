@@ -26,6 +26,7 @@ from agent_tts.serve.dialects.elevenlabs_request import (
 from agent_tts.serve.guard import Client
 from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_body
 from agent_tts.serve.routes.speech_response import Body, SpeechResponse
+from agent_tts.speech.utterance import WordsMode
 
 PATH = "/v1/text-to-speech/{voice_id}"
 
@@ -103,7 +104,7 @@ async def create_audio(
 ) -> Response:
     """Speak a text: the audio is sent while it is made."""
     file = file_of(output_format)
-    return await _speak(voice_id, request, client, file.content_type, lambda _: partial(_audio, file))
+    return await _speak(voice_id, request, client, file.content_type, partial(_audio, file))
 
 
 async def create_timed(
@@ -131,13 +132,9 @@ def _audio(file: File) -> AudioBody:
 
 async def _timed(voice_id: str, request: Request, client: Client, output_format: str, *, whole: bool) -> Response:
     file = file_of(output_format)
-    info = node_of(request).service.info
-    is_aligned = info is not None and info.aligns_words
-
-    def body_of(wanted: SpeechRequest) -> Callable[[], Body]:
-        return lambda: TimedBody(_audio(file), wanted.text, is_aligned=is_aligned, speed=wanted.speed, is_whole=whole)
-
-    return await _speak(voice_id, request, client, "application/json", body_of)
+    return await _speak(
+        voice_id, request, client, "application/json", lambda: TimedBody(_audio(file), is_whole=whole), "told"
+    )
 
 
 async def _speak(
@@ -145,11 +142,12 @@ async def _speak(
     request: Request,
     client: Client,
     media_type: str,
-    body_of: Callable[[SpeechRequest], Callable[[], Body]],
+    make_body: Callable[[], Body],
+    words: WordsMode = "none",
 ) -> Response:
     node = node_of(request)
     wanted = parse_request(await read_body(request, node.settings))
     if len(wanted.text) > node.settings.limits.text_context_chars:
         raise TextTooLong(f"text has more than {node.settings.limits.text_context_chars} characters")
     options = node.service.resolve(wanted.options(voice_id))
-    return SpeechResponse(node, client, wanted.text, options, media_type, body_of(wanted))
+    return SpeechResponse(node, client, wanted.text, options, media_type, make_body, words)

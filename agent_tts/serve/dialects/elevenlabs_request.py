@@ -8,9 +8,11 @@ from typing import Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from agent_tts.errors import InvalidRequest, SpeechError, UnsupportedFormat
+from agent_tts.errors import UnsupportedFormat
 from agent_tts.events import SpeechOptions
+from agent_tts.protocol.options import limits
 from agent_tts.protocol.v1 import MAX_ID
+from agent_tts.protocol.validation import body_error
 
 # Voices that nobody has asked for: Pipecat's class names the first, LiveKit's the second when its user names none.
 UNASKED_VOICES = {"None", "hpp4J3VqNfWAUOO0d1Us"}
@@ -68,7 +70,7 @@ class Fields(BaseModel):
 class VoiceSettings(Fields):
     """How to speak."""
 
-    speed: float | None = Field(None, ge=0.25, le=4)
+    speed: float | None = Field(None, **limits("speed"))
 
 
 class StreamQuery(BaseModel):
@@ -79,7 +81,7 @@ class StreamQuery(BaseModel):
     model_id: str | None = None
     language_code: str | None = None
     output_format: str = DEFAULT_FORMAT
-    seed: int | None = Field(None, ge=0, lt=2**63)
+    seed: int | None = Field(None, **limits("seed"))
     auto_mode: bool = False  # every text is a sentence or a phrase
     sync_alignment: bool = False
 
@@ -120,7 +122,7 @@ class SpeechRequest(Fields):
     model_id: str | None = Field(None, max_length=256, description="ElevenLabs' own names mean any")
     language_code: str | None = Field(None, max_length=64, description="default: the voice's")
     voice_settings: VoiceSettings | None = None
-    seed: int | None = Field(None, ge=0, lt=2**63)
+    seed: int | None = Field(None, **limits("seed"))
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
@@ -155,7 +157,7 @@ def parse_query(query: Mapping[str, str]) -> StreamQuery:
     try:
         return StreamQuery.model_validate(dict(query))
     except ValidationError as error:
-        raise _refusal(error) from None
+        raise body_error(error, StreamQuery, spoken="text", depth=2) from None
 
 
 def parse_message(fields: Mapping[str, Any]) -> StreamMessage:
@@ -167,7 +169,7 @@ def parse_message(fields: Mapping[str, Any]) -> StreamMessage:
     try:
         return StreamMessage.model_validate(fields)
     except ValidationError as error:
-        raise _refusal(error) from None
+        raise body_error(error, StreamMessage, spoken="text", depth=2) from None
 
 
 def parse_request(body: bytes) -> SpeechRequest:
@@ -179,7 +181,7 @@ def parse_request(body: bytes) -> SpeechRequest:
     try:
         return SpeechRequest.model_validate_json(body)
     except ValidationError as error:
-        raise _refusal(error) from None
+        raise body_error(error, SpeechRequest, spoken="text", depth=2) from None
 
 
 def voice_of(voice_id: str) -> str | None:
@@ -213,14 +215,3 @@ def file_of(output_format: str, allowed: tuple[str, ...] = FILE_FORMATS) -> File
     adapter, rate, *kbps = output_format.split("_")
     bit_rate = int(kbps[0]) * 1_000 if kbps else None
     return File(_ENCODINGS[adapter], int(rate), bit_rate, adapter == "wav", CONTENT_TYPES[adapter])
-
-
-def _refusal(error: ValidationError) -> SpeechError:
-    """The first complaint of pydantic as one of ours; its text never repeats the input."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    if not first["loc"]:
-        return InvalidRequest("the body is one JSON object, in UTF-8")
-    field = ".".join(map(str, first["loc"]))
-    if first["type"] in ("string_too_short", "string_pattern_mismatch"):
-        return InvalidRequest(f"{field}: there is nothing to speak", field)
-    return InvalidRequest(f"{field}: {first['msg'][0].lower()}{first['msg'][1:]}", field)

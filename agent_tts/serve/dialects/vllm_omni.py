@@ -14,19 +14,16 @@ from typing import Any, Literal, Self
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from agent_tts.errors import BadMessage, TextTooLong, UnknownType, Unsupported
+from agent_tts.errors import BadMessage, UnknownType, Unsupported
 from agent_tts.events import SAMPLE_RATE
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
-from agent_tts.serve.dialects.cartesia_request import refusal
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk, Word
+from agent_tts.protocol.validation import first_complaint, message_error
+from agent_tts.serve.dialects.utterance_queue import WaitingBudget
 from agent_tts.speech.audio.files import wav_header
 from agent_tts.speech.words.due_words import DueWords
-from agent_tts.speech.words.timeline import Word
 from agent_tts.voices import DESIGN
-
-# Messages that wait for an utterance to be spoken, in characters; each counts for so many more.
-MAX_HELD = 250_000
-MESSAGE = 100
 
 # The session's encoding and rate for each format.
 FORMATS = {
@@ -112,9 +109,9 @@ class VllmOmniAdapter:
         self._utterance: _Utterance | None = None
         # Index of the next.
         self._index = 0
-        # Messages that wait, and their cost by the measure of `MAX_HELD`.
-        self._held: deque[tuple[Message, int]] = deque()
-        self._cost = 0
+        # Messages that wait for the utterance to be spoken, each with its length in characters.
+        self._waiting: deque[tuple[Message, int]] = deque()
+        self._budget = WaitingBudget("too much waits for an utterance to be spoken: wait for its session.done")
         # A context that failed and may still be open.
         self._failed: str | None = None
         # What the client is to be told when the session answers a ping, behind all that it was told before.
@@ -132,30 +129,24 @@ class VllmOmniAdapter:
         if message.get("type") == "input.cancel":
             yield from self._cancel()
         elif self._utterance is not None and self._utterance.is_done:
-            self._hold(message, len(data))
+            self._budget.add(len(data))
+            self._waiting.append((message, len(data)))
         else:
-            yield from self._obey(message)
+            yield from self._dispatch(message)
 
     def follow(self) -> Iterator[Message]:
         """See `QueueingAdapter.follow`."""
         if self._failed is not None:
             context_id, self._failed = self._failed, None
             yield protocol.build("context.cancel", context_id=context_id)
-        while self._held and not (self._utterance is not None and self._utterance.is_done):
-            message, cost = self._held.popleft()
-            self._cost -= cost
-            yield from self._obey(message)
-
-    def _hold(self, message: Message, chars: int) -> None:
-        cost = chars + MESSAGE
-        if self._cost + cost > MAX_HELD:
-            raise TextTooLong("too much waits for an utterance to be spoken: wait for its session.done")
-        self._cost += cost
-        self._held.append((message, cost))
+        while self._waiting and not (self._utterance is not None and self._utterance.is_done):
+            message, chars = self._waiting.popleft()
+            self._budget.remove(chars)
+            yield from self._dispatch(message)
 
     def _cancel(self) -> Iterator[Message]:
-        self._held.clear()
-        self._cost = 0
+        self._waiting.clear()
+        self._budget.clear()
         utterance, self._utterance = self._utterance, None
         index = self._index if utterance is None else utterance.index
         # Told first: the session takes no more from here when it refuses to cancel what has ended meanwhile.
@@ -165,7 +156,7 @@ class VllmOmniAdapter:
             if not utterance.is_over:
                 yield protocol.build("context.cancel", context_id=utterance.context_id)
 
-    def _obey(self, message: Message) -> Iterator[Message]:
+    def _dispatch(self, message: Message) -> Iterator[Message]:
         match message.get("type"):
             case "session.config":
                 yield from self._configure(message)
@@ -187,7 +178,7 @@ class VllmOmniAdapter:
         try:
             config = Config.model_validate(message)
         except ValidationError as error:
-            raise refusal(error) from None
+            raise message_error(first_complaint(error)) from None
         if config.ref_audio is not None:
             raise Unsupported("ref_audio: add the voice once, by POST /v1/audio/voices, and name it as voice")
         yield protocol.build("session.update", session=config.session())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 
 from agent_tts.errors import SpeechError
-from agent_tts.events import WordTime
+from agent_tts.protocol.context import Words
 from agent_tts.serve.routes import openai
 from agent_tts.speech.audio.files import FileEncoder
 
@@ -16,7 +16,7 @@ class FileBody:
     def __init__(self, format: str) -> None:
         self._file = FileEncoder(format)
 
-    def words(self, words: tuple[WordTime, ...]) -> bytes:
+    def words(self, words: Words) -> bytes:
         """See `Body`: a file has no place for them."""
         return b""
 

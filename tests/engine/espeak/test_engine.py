@@ -249,12 +249,12 @@ def test_no_text_makes_a_step_long(engine: EspeakEngine, name: str, speed: float
     text, voice = LENGTHY[name]
     options = SpeechOptions(voice=voice, speed=speed)
     engine.step([StartRequest(0, 1, options), AddText(0, text, last=True)], ())
-    (owner,) = engine._slots.owners({0})
+    (request,) = engine._slots.requests({0})
     samples, said = 0, list[StepOutput]()
     while not said or not isinstance(said[-1], DoneOutput):
         said += engine.step([], {0})
-        assert owner.feed.samples - samples <= (MAX_UNIT_S + 0.3) * SAMPLE_RATE
-        samples = owner.feed.samples
+        assert request.feed.samples - samples <= (MAX_UNIT_S + 0.3) * SAMPLE_RATE
+        samples = request.feed.samples
     told = [word for output in said if isinstance(output, AlignedOutput) for word in output.words]
     assert told[0].char_start == 0
     assert told[-1].char_end >= len(text.rstrip()) - 1
@@ -271,11 +271,11 @@ def test_audio_of_a_lengthy_text_does_not_depend_on_the_split_or_on_the_others(e
     assert together[9].words == whole.words
 
 
-def test_a_slot_closed_in_mid_clause_starts_anew_for_its_next_owner(engine: EspeakEngine) -> None:
-    fresh = speak(engine, "next owner")
+def test_a_slot_closed_in_mid_clause_starts_anew_for_its_next_request(engine: EspeakEngine) -> None:
+    fresh = speak(engine, "next request")
     engine.step([StartRequest(0, 1, SpeechOptions(voice="onyx")), AddText(0, LONG, flush=True)], {0})
     assert engine.step([ReleaseSlot(0)], ()) == []
-    assert speak(engine, "next owner").frames == fresh.frames
+    assert speak(engine, "next request").frames == fresh.frames
 
 
 @pytest.mark.parametrize(

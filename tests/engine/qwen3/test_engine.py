@@ -249,7 +249,7 @@ def test_prompts_are_computed_ahead_of_their_text_when_nobody_speaks(checkpoint:
         loop.submit(events.OpenRequest(1, STYLED))
         turns = 0
         while loop.wait_s() == 0:
-            loop.turn()
+            loop.step()
             turns += 1
             assert turns < 10
         assert turns >= 3
@@ -443,7 +443,7 @@ def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[str
 def test_pauses_are_made_as_they_are_played(ryan: Qwen3Engine, between: str) -> None:
     text = ('<break time="9s"/>' + between) * 200
     outputs = ryan.step([StartRequest(0, 1, PAUSED), AddText(0, text, last=True)], [0])
-    (row,) = ryan._slots.owners()
+    (row,) = ryan._slots.requests()
     most = 0
     for _ in range(400):
         outputs += ryan.step([], [0])
@@ -510,7 +510,7 @@ def test_a_text_that_comes_whole_is_read_as_it_is_spoken(ryan: Qwen3Engine) -> N
     outputs = ryan.step([StartRequest(0, 1, RYAN), *(AddText(0, sentence) for _ in range(3))], [0])
     for _ in range(3):
         outputs += ryan.step([], [0])
-    (row,) = ryan._slots.owners()
+    (row,) = ryan._slots.requests()
     assert not row.feed.dry
     outputs += ryan.step([AddText(0, sentence, last=True)], [0])
     while not isinstance(outputs[-1], DoneOutput):
@@ -643,7 +643,7 @@ class TestSharedCache:
                 ):
                     loop.submit(command)
             over = [
-                one.request_id for _ in range(400) for one in loop.turn() if isinstance(one, events.RequestFinished)
+                one.request_id for _ in range(400) for one in loop.step() if isinstance(one, events.RequestFinished)
             ]
         assert sorted(over) == [1, 2, 3, 4]
 

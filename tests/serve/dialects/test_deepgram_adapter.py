@@ -11,8 +11,9 @@ from hypothesis import given, settings
 
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownType, UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message, QueueingAdapter
-from agent_tts.serve.dialects import turns
+from agent_tts.protocol.adapter import Message, QueueingAdapter
+from agent_tts.protocol.context import AudioChunk
+from agent_tts.serve.dialects import utterance_queue
 from agent_tts.serve.dialects.deepgram_aura import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
 
@@ -157,6 +158,10 @@ def test_both_are_greeted_by_the_models_name() -> None:
         new = Talk(make({"model": "m"}, {}))
         new.connect()
         assert (new.told[0]["type"], new.told[0]["model_name"]) == (greeting, "m")
+        assert ("model_uuid" in new.told[0], "model_uuids" in new.told[0]) == (
+            greeting == "Metadata",
+            greeting != "Metadata",
+        )
         assert isinstance(new.adapter, QueueingAdapter)
 
 
@@ -165,7 +170,7 @@ def test_both_are_greeted_by_the_models_name() -> None:
 
 @pytest.mark.parametrize("make", CODECS)
 def test_text_of_a_turn_is_one_context_and_the_next_waits_for_it(make: type[Adapter]) -> None:
-    """Remove `turn is not self.speaking` from `Turns` to see the second turn speak into the first."""
+    """Remove `if first.flushes` from `UtteranceQueue.follow` to see the second text never spoken."""
     peer = talk(make)
     peer.say("Speak", text="One ")
     peer.say("Speak", text="")
@@ -216,11 +221,11 @@ def test_a_flush_after_a_turn_got_no_text_for_long_is_answered_at_once(make: typ
 
 @pytest.mark.parametrize("make", CODECS)
 def test_what_waits_is_bounded(make: type[Adapter]) -> None:
-    """Count no cost in `Turns.write` to see it grow."""
+    """Count no cost in `UtteranceQueue.write` to see it grow."""
     peer = talk(make)
     peer.say("Speak", text="One.")
     peer.say("Flush")
-    for _ in range(turns.MAX_WAITING // (turns.PIECE + 1)):
+    for _ in range(utterance_queue.MAX_WAITING // (utterance_queue.MESSAGE_COST + 1)):
         peer.say("Speak", text="a")
     with pytest.raises(TextTooLong):
         peer.say("Speak", text="a")
@@ -235,7 +240,7 @@ def test_room_for_waiting_text_comes_back(make: type[Adapter]) -> None:
     peer.say("Speak", text="One.")
     for turn in range(1, 6):
         peer.say("Flush")
-        peer.say("Speak", text="a" * (turns.MAX_WAITING - turns.PIECE))
+        peer.say("Speak", text="a" * (utterance_queue.MAX_WAITING - utterance_queue.MESSAGE_COST))
         peer.speak(str(turn))
 
 
@@ -388,7 +393,7 @@ def test_aura_answers_each_flush_after_its_audio() -> None:
 
 
 def test_aura_clears_everything_at_once() -> None:
-    """Let `AuraAdapter.encode` look at no `Turns.of` to see the late audio."""
+    """Let `AuraAdapter.encode` look at no `UtteranceQueue.of` to see the late audio."""
     peer = talk(AuraAdapter)
     peer.say("Speak", text="One.")
     peer.say("Flush")

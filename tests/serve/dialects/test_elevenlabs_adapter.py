@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from agent_tts.config.settings import Limits
 from agent_tts.errors import AtCapacity, InvalidRequest, SpeechError, TextTooLong, UnknownVoice, UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.formats import check_format
 from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS, MAX_REASON_BYTES, MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.elevenlabs_alignment import Characters
 from agent_tts.serve.dialects.elevenlabs_request import FORMATS, file_of, parse_request
-from agent_tts.speech.words.timeline import Word
 
 LIVEKIT = {"auto_mode": "true", "sync_alignment": "true"}
 SENTENCES = {"auto_mode": "true"}

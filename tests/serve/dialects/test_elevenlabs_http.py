@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agent_tts.events import WordTime
+from agent_tts.protocol.context import Word, Words
 from agent_tts.serve.dialects.audio_body import AudioBody
 from agent_tts.serve.dialects.elevenlabs_body import TimedBody
 from agent_tts.serve.dialects.elevenlabs_request import FILE_FORMATS, file_of
@@ -86,8 +86,8 @@ def _text(part: dict[str, dict[str, list[str]] | None]) -> str:
 
 
 def test_a_word_is_told_with_the_audio_that_it_begins_in() -> None:
-    body = TimedBody(AudioBody("pcm_s16le", 24_000), "one two", is_aligned=True, speed=1.0, is_whole=False)
-    assert body.words((WordTime(0, 3, 0, 90), WordTime(4, 7, 100, 150))) == b""
+    body = TimedBody(AudioBody("pcm_s16le", 24_000), is_whole=False)
+    assert body.words(Words("aligned", (Word("one", 0, 90, 0, 3), Word("two", 100, 150, 4, 7)))) == b""
     told = [json.loads(body.audio(bytes(3_840))) for _ in range(3)]
     assert [_text(part) for part in told] == ["one ", "two ", ""]
     assert body.end() == b""

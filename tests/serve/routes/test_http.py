@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent_tts.speech.audio.files import CONTENT_TYPES
 from tests.speech.audio.test_files import SLACK_MS, decode
-from tests.support import RunningNode, dominant_hz, running_node, until
+from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
 
 KEY = "k" * 32
 AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
@@ -460,8 +460,8 @@ async def test_metrics_count_what_was_spoken(node: RunningNode) -> None:
     assert samples["agent_tts_ttfa_seconds_count", "http"] == 1
 
 
-async def test_health_and_ready_follow_the_engine(node: RunningNode) -> None:
-    async with client(node) as http:
+async def test_health_and_ready_follow_the_engine() -> None:
+    async with running_node_with_process(tone={"scripted_faults": True}) as node, client(node) as http:
         assert (await http.get("/health")).json() == {"status": "ok", "engines": ["ready"]}
         assert (await http.get("/ready")).json() == {"status": "ok"}
         failed = await speak(http, instructions="fault:exit@0")

@@ -12,7 +12,7 @@ SECRET = "the moon is made of rice"
 PROGRAM = f"""
 import asyncio, logging, sys
 from loguru import logger
-from agent_tts.serve.logs import log_to_stderr, report_fault
+from agent_tts.serve.telemetry.logs import log_to_stderr, report_fault
 log_to_stderr("info", sys.argv[1])
 
 def fail(text, kind=ValueError):

@@ -13,7 +13,8 @@ from starlette.routing import WebSocketRoute
 from websockets.exceptions import ConnectionClosed
 
 from agent_tts.events import FRAME_BYTES
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.app import create_app
 from agent_tts.serve.server import MAX_PENDING, WebSocketProtocol
 from agent_tts.serve.transports.websocket import Dialect, StreamEndpoint
@@ -198,7 +199,7 @@ async def test_messages_of_every_size_come_whole_and_in_order() -> None:
 
 
 async def test_this_process_holds_a_third_of_a_second_back_for_a_client_that_reads_nothing() -> None:
-    """Guards the marks of the buffer in `Writer` and the bound in `Connection._say`."""
+    """Guards the marks of the buffer in `Writer` and the bound in `Connection._send_all`."""
     async with running_node() as running, wire(running.ws_url, rcvbuf=4_096) as peer:
         await peer.until("session.created")
         peer.socket.transport.pause_reading()
