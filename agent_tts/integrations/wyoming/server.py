@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 from urllib.parse import urlsplit
 
 from loguru import logger
@@ -12,6 +14,27 @@ from agent_tts.integrations.wyoming.conversation import Conversation, Target
 from agent_tts.integrations.wyoming.wire import MAX_LINE
 
 MAX_CLIENTS = 64
+
+
+def serve(uri: str, target: Target) -> None:
+    """Serve Home Assistant from a node until a signal ends it. The node may start later.
+
+    Raises:
+        SettingsError: the address cannot be used.
+        KeyboardInterrupt: on SIGINT, after all clients are closed.
+    """
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(_serve_until_signal(uri, target))
+
+
+async def _serve_until_signal(uri: str, target: Target) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    with contextlib.suppress(NotImplementedError):  # Windows
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    async with WyomingServer(target) as server:
+        print(f"{await server.listen(uri)} speaks with {target.url}", flush=True)
+        await asyncio.Event().wait()
 
 
 class WyomingServer:
