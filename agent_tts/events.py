@@ -6,8 +6,9 @@ of a dead stream can always be told apart. Each engine of a node counts its own.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 SAMPLE_RATE = 24_000  # Hz, mono, of every engine
 FRAME_SAMPLES = 1_920  # 80 ms
@@ -15,33 +16,72 @@ FRAME_MS = 80
 FRAME_BYTES = 2 * FRAME_SAMPLES  # pcm_s16le
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """How a field of `SpeechOptions` or `Sampling` is described and limited wherever a client may set it."""
+
+    help: str
+    ge: float | None = None  # limits of a number
+    gt: float | None = None
+    le: float | None = None
+    max_length: int | None = None  # of a text or a vector
+    min_length: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """Sampling of the neural engines; defaults are Qwen3-TTS's generation_config.json."""
 
-    temperature: float = 0.9  # 0 is greedy
-    top_k: int = 50  # 0 keeps all
-    top_p: float = 1.0
-    repetition_penalty: float = 1.05
+    temperature: Annotated[float, Option(help="Of qwen3; 0 is greedy.", ge=0, le=5)] = 0.9
+    top_k: Annotated[int, Option(help="Of qwen3; 0 keeps all.", ge=0, le=100_000)] = 50
+    top_p: Annotated[float, Option(help="Of qwen3; 1 keeps all.", gt=0, le=1)] = 1.0
+    repetition_penalty: Annotated[float, Option(help="Of qwen3; 1 is none.", gt=0, le=10)] = 1.05
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechOptions:
-    """How one stream is to be spoken. Everything that decides its audio, besides its text."""
+    """How one text is to be spoken: everything that decides its audio, besides the text.
 
-    voice: str | None = None  # None is the engine's default voice
-    language: str = "auto"  # "auto", a language code ("de", "en-GB") or an English name ("german")
-    instructions: str | None = None  # style, for engines that take one
-    seed: int | None = None  # None draws one
-    speed: float = 1.0  # 0.25 .. 4, 2 speaks twice as fast
-    pitch: float = 1.0  # 0.5 .. 2, 1 is the voice's own
-    clean: bool = True  # make LLM output speakable (markdown, links, emoji); False speaks it as it is
+    Declared here once. The wire protocol, OpenAI's endpoint, `agent-tts say` and the link to the engine derive their
+    fields, limits, defaults and descriptions from it.
+    """
+
+    # A mix names eight voices and their weights.
+    voice: Annotated[str | None, Option(help="See `agent-tts voices`; default: the engine's.", max_length=1_024)] = None
+    language: Annotated[
+        str, Option(help="A code (de, en-gb) or an English name; auto is the voice's.", max_length=64)
+    ] = "auto"
+    instructions: Annotated[
+        str | None, Option(help="How to speak; of a designed voice, who speaks.", max_length=2_000)
+    ] = None
+    seed: Annotated[int | None, Option(help="The same seed and text is the same audio.", ge=0, le=2**63 - 1)] = None
+    speed: Annotated[float, Option(help="2 speaks twice as fast.", ge=0.25, le=4)] = 1.0
+    pitch: Annotated[float, Option(help="1 is the voice's own.", ge=0.5, le=2)] = 1.0
+    clean: Annotated[bool, Option(help="Make markdown, links and emoji speakable.")] = True
     sampling: Sampling = field(default_factory=Sampling)
-    lead_ms: int | None = 1_000  # how far audio may run ahead of real time; None is unpaced
-    model: str | None = None  # a name of `EngineInfo.models`; None is whichever speaks the voice
-    speaker_embedding: tuple[float, ...] | None = None  # the speaker's vector itself, in place of a voice
-    normalize: bool = False  # say numbers, money, dates and addresses in words, before the engine reads them
-    breaks: bool = False  # obey `<break time="500ms"/>` in the text; False speaks it as it is
+    lead_ms: Annotated[int | None, Option(help="How far audio may run ahead of real time; null: unpaced.", ge=0)] = (
+        1_000
+    )
+    model: Annotated[str | None, Option(help="A model's name; default: one that speaks the voice.", max_length=256)] = (
+        None
+    )
+    # Those of the released models have 1024 or 2048 values, which fit into `limits.message_bytes` at full precision.
+    speaker_embedding: Annotated[
+        tuple[float, ...] | None,
+        Option(help="A speaker's vector, in place of a voice.", min_length=1, max_length=2_048),
+    ] = None
+    normalize: Annotated[bool, Option(help="Say numbers, money, dates and addresses in words.")] = False
+    breaks: Annotated[bool, Option(help='Obey <break time="500ms"/> in the text.')] = False
+
+
+def declared(kind: type) -> dict[str, tuple[Any, Option, Any]]:
+    """Type, `Option` and default of each field of `SpeechOptions` or `Sampling` that is declared with an `Option`."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        field.name: (hints[field.name].__origin__, hints[field.name].__metadata__[0], field.default)
+        for field in dataclasses.fields(kind)
+        if hasattr(hints[field.name], "__metadata__")
+    }
 
 
 VoiceKind = Literal["named", "designed", "cloned"]

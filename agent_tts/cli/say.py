@@ -114,7 +114,8 @@ async def _speak(
                 progress.audio(pcm)
                 for sink in sinks:
                     await sink.write(pcm)
-            progress.ended(speaker.end_of(utterance))
+            assert utterance.done is not None
+            progress.ended(utterance.done)
             room.release()
         await writer
     finally:
@@ -146,7 +147,7 @@ async def _write(
                 if not piece:
                     continue
                 await room.acquire()
-                current = await speaker.open()
+                current = await speaker()
                 opened = True
                 utterances.put_nowait(current)
             progress.text()

@@ -32,10 +32,11 @@ from websockets.asyncio.client import connect as websocket_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
-from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, RemoteUtterance, Word, Words
+from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.config.settings import is_loopback
 from agent_tts.errors import BadMessage, ContextExists, SettingsError, SpeechError, from_code
-from agent_tts.protocol.v1 import FLAG_FLUSH, FLAG_LAST, HEADER, KIND_AUDIO, MAX_ID, SUBPROTOCOL, VERSION
+from agent_tts.protocol.context import AudioChunk, Cancelled, Done, Flushed, Word, Words
+from agent_tts.protocol.v1 import HEADER, KIND_AUDIO, MAX_ID, SUBPROTOCOL, VERSION
 
 DEFAULT_URL = "ws://127.0.0.1:8100"
 PATH = "/v1/tts/stream"
@@ -275,7 +276,8 @@ class NodeConnection:
             case "words" if speech:
                 speech.deliver(Words(fields["kind"], tuple(Word(**word) for word in fields["words"])))
             case "context.started" if speech:
-                self._by_no[fields["context_no"]] = speech
+                speech.context_no = fields["context_no"]
+                self._by_no[speech.context_no] = speech
                 if not speech.started.done():
                     speech.started.set_result(None)
             case "context.flushed" if speech:
@@ -316,7 +318,7 @@ class NodeConnection:
 
 
 def _deliver_audio(speech: RemoteUtterance, payload: bytes, first_sample: int, flags: int) -> RemoteUtterance:
-    speech.deliver(Audio(payload, first_sample, bool(flags & FLAG_FLUSH), bool(flags & FLAG_LAST)))
+    speech.deliver(AudioChunk(speech.context_id, speech.context_no, first_sample, flags, payload))
     return speech
 
 

@@ -6,79 +6,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-from typing import Literal
 
 from agent_tts.errors import SlowConsumer, SpeechError
-from agent_tts.events import FinishReason
+from agent_tts.protocol.context import AudioChunk as Audio
+from agent_tts.protocol.context import Cancelled, ContextEvent, Done, Flushed, Word, Words
+
+__all__ = ["Audio", "Cancelled", "ContextEvent", "Done", "Flushed", "RemoteUtterance", "Word", "Words"]
 
 CANCEL_S = 5.0  # for a cancelled context to be confirmed
-
-
-# ---------------------------------------------------------------- what a context tells
-
-
-@dataclass(frozen=True, slots=True)
-class Audio:
-    """A piece of audio; 80 ms, and only the last may be shorter."""
-
-    payload: bytes  # in the context's encoding: pcm_s16le, 24 kHz, mono unless asked for otherwise
-    first_sample: int  # index of its first sample at the output rate
-    flush: bool  # all audio before a flush point has come with it
-    last: bool  # the last piece of the context
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """When a word of the text is spoken."""
-
-    word: str
-    start_ms: int  # from the context's first sample
-    end_ms: int
-    char_start: int  # offsets in the context's text
-    char_end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """Words that are going to be spoken, or better times of words told before."""
-
-    kind: Literal["estimated", "aligned"]
-    words: tuple[Word, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Flushed:
-    """All audio of the text before `flush(flush_id)` has come."""
-
-    flush_id: str
-    audio_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    """Where a context was cut off."""
-
-    played_ms: int  # what the listener has heard
-    generated_ms: int
-    heard_text: str
-    unheard_text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The end of a context, and its figures as the node has them."""
-
-    reason: FinishReason
-    audio_ms: int
-    ttfa_ms: float | None  # first text to first audio; None without audio
-    rtf: float | None  # engine time over audio time; None without audio
-
-
-ContextEvent = Audio | Words | Flushed | Done
-
-
-# ---------------------------------------------------------------- one context
 
 
 class RemoteUtterance:
@@ -94,6 +29,8 @@ class RemoteUtterance:
 
     def __init__(self, context_id: str, send: Callable[..., None], text_message_chars: int) -> None:
         self.context_id = context_id
+        # Its number in the messages of the node; 0 until the node has started it.
+        self.context_no = 0
         # Sends a message of this type and with these fields; never blocks.
         self._send = send
         # The node's limit for one message.

@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import Any
 
 from agent_tts.events import RequestWords, SpeechOptions, WordTime
-from agent_tts.speech.utterance import Utterance, UtteranceEvent
+from agent_tts.speech.engine_request import EngineRequest, RequestEvent
 from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
@@ -83,11 +83,11 @@ def times_of_words(agent: RunningAgent) -> defaultdict[int, list[WordTime]]:
     service = agent.node.node.service
     open_, count = service.open, itertools.count(1)
 
-    def opened(options: SpeechOptions) -> Utterance:
+    def opened(options: SpeechOptions) -> EngineRequest:
         speech = open_(options)
         deliver, number = speech.deliver, next(count)
 
-        def delivered(event: UtteranceEvent) -> None:
+        def delivered(event: RequestEvent) -> None:
             if isinstance(event, RequestWords):
                 found[number] += event.words
             deliver(event)

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownVoice, Unsupported, at_capacity
-from agent_tts.protocol.v1 import SpeakerEmbedding
+from agent_tts.protocol.options import SpeakerEmbedding
 from agent_tts.protocol.validation import body_error
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import multipart, openai
@@ -197,7 +197,7 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
     node = node_of(request)
     content_type = request.headers.get("content-type", "")
     if node.service.draining:
-        raise Draining("the node is going away: use another one")
+        raise Draining
     enrolment = _enrolment(node)
     with node.guard.admit(client):
         with _upload(node):

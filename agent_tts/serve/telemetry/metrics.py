@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from agent_tts.events import EngineInfo, EnginePong, RequestFinished
+from agent_tts.protocol.context import Done
 
 if TYPE_CHECKING:
     from agent_tts.serve.telemetry.spans import ContextSpan, Spans
@@ -20,7 +20,7 @@ _RTF = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)
 
 
 class Metrics:
-    """The node's metrics, in a registry of their own. No label names a client, and no value depends on texts."""
+    """The node's metrics, in a registry of their own. Nothing in them identifies a client or quotes a text."""
 
     def __init__(self, spans: Spans | None = None) -> None:
         # Makes spans of contexts; None where telemetry is off.
@@ -105,15 +105,6 @@ class _Engine(NamedTuple):
     queued: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Figures of one context."""
-
-    audio_ms: int  # audio handed out
-    ttfa_ms: float | None  # first text to first audio; None without audio
-    rtf: float | None  # engine time over audio time; None without audio
-
-
 class ContextMeter:
     """Measures one context; `finished` must be called exactly once."""
 
@@ -182,14 +173,14 @@ class ContextMeter:
             return 0.0
         return max(0.0, self.audio_ms - max(0.0, self._heard_until - self._clock()) * 1_000)
 
-    def finished(self, event: RequestFinished) -> Summary:
+    def finished(self, event: RequestFinished) -> Done:
         """The context has ended."""
-        summary = self._count(event)
+        done = self._count(event)
         if self._span is not None:
-            self._span.end(event, summary.audio_ms, summary.ttfa_ms, summary.rtf)
-        return summary
+            self._span.end(event, done.audio_ms, done.ttfa_ms, done.rtf)
+        return done
 
-    def _count(self, event: RequestFinished) -> Summary:
+    def _count(self, event: RequestFinished) -> Done:
         metrics = self._metrics
         metrics.active.labels(self._transport).dec()
         metrics.finished.labels(self._transport, event.reason).inc()
@@ -199,7 +190,7 @@ class ContextMeter:
         if self._cancelled_at is not None:
             metrics.cancel.observe(self._clock() - self._cancelled_at)
         if self._ttfa_s is None or not self.audio_ms:
-            return Summary(round(self.audio_ms), None, None)
+            return Done(event.reason, round(self.audio_ms), None, None)
         rtf = event.busy_ms / self.audio_ms
         metrics.rtf.observe(rtf)
-        return Summary(round(self.audio_ms), round(self._ttfa_s * 1_000, 1), round(rtf, 4))
+        return Done(event.reason, round(self.audio_ms), round(self._ttfa_s * 1_000, 1), round(rtf, 4))

@@ -18,7 +18,8 @@ from loguru import logger
 
 from agent_tts.errors import SlowConsumer, SpeechError, at_capacity
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
@@ -132,7 +133,7 @@ class RtcPeer:
             while (why := self._close_reason(time.monotonic())) is None:
                 await asyncio.wait([self._closing], timeout=CHECK_S)
                 await self._check_activity()
-            logger.info("rtc peer {}: {}", self.id, why)
+            logger.info("rtc peer {} closes: {}", self.id, why)
         finally:
             pump.cancel()
             (fault,) = await asyncio.gather(pump, return_exceptions=True)

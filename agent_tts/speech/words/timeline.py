@@ -11,10 +11,10 @@ import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
-from agent_tts.events import EngineInfo, WordTime
+from agent_tts.events import WordTime
+from agent_tts.protocol.context import Word
 from agent_tts.speech.words.fitting import Fit
 from agent_tts.speech.words.lengths import length
 from agent_tts.text.breaks import BreakTokens, TokenParts
@@ -27,17 +27,6 @@ READ_AHEAD_MS, READ_AHEAD_BREAKS_MS = 15_000.0, 60_000.0
 
 # Pieces of audio that may wait to be listened to: to listen to one costs nearly as much as to all of them.
 MAX_UNHEARD = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """A whitespace token of the text with its time in the audio."""
-
-    word: str
-    start_ms: int
-    end_ms: int
-    char_start: int
-    char_end: int
 
 
 # A token whose times are estimated: itself, where it is in the text, its first and last mark. A plain tuple of these
@@ -321,21 +310,6 @@ class WordTimeline:
 def _certain(token: str) -> int:
     """After how many of its characters a time is known for the whole token: a number may be spoken in several parts."""
     return max((at for at, char in enumerate(token) if char.isdecimal()), default=0)
-
-
-def timeline_of(
-    info: EngineInfo | None,
-    speed: float,
-    language: str,
-    *,
-    breaks: bool = False,
-    pace: float = 1.0,
-    tells: bool = True,
-) -> WordTimeline:
-    """The timeline of a stream that this engine speaks; `language` as the client names it."""
-    code = info.languages.get(language.lower(), "en") if info is not None else "en"
-    aligned = info is not None and info.aligns_words
-    return WordTimeline(aligned=aligned, speed=speed, language=code, breaks=breaks, pace=pace, tells=tells)
 
 
 _ZERO = WordTime(0, 0, 0, 0)
