@@ -58,7 +58,7 @@ fault: $(VENV)/dev ## tests of faults: killed engines, lost connections, slow cl
 
 fuzz: $(VENV)/dev ## property tests with 20 times the examples
 	TEST_FACTOR=20 $(BIN)/python -m pytest --timeout 1800 tests/fuzz tests/serve/test_openapi.py \
-		tests/serve/test_protocol.py tests/engine/test_scheduler.py $(ARGS)
+		tests/protocol/test_v1.py tests/engine/test_scheduler.py $(ARGS)
 
 atheris: $(VENV)/fuzz ## coverage-guided fuzzing (SECONDS=30 for each parser); findings are in build/fuzz
 	for target in protocol speech_request multipart sdp wire text talk; do \
