@@ -12,10 +12,11 @@ from typing import Any
 
 from agent_tts.cli.link import AnyUtterance, Speaker, local, own_settings, refuse_engine_flags, remote
 from agent_tts.cli.progress import Progress
-from agent_tts.cli.sinks import FileSink, PlayerSink, Sink, StdoutSink, find_player
+from agent_tts.cli.sinks import FileSink, PlayerSink, Sink, StdoutSink
 from agent_tts.cli.text_source import arriving, once
 from agent_tts.errors import SettingsError
 from agent_tts.events import SpeechOptions
+from agent_tts.speech.audio.players import find_player
 from agent_tts.text.segments import Segmenter
 
 SEGMENT_CHARS = 1_000  # about a minute of speech

@@ -11,9 +11,9 @@ import av
 import numpy as np
 import pytest
 
-from agent_tts.cli import sinks
-from agent_tts.cli.sinks import FORMATS, FileSink, PlayerEnded, PlayerSink, StdoutSink, find_player
+from agent_tts.cli.sinks import FORMATS, FileSink, PlayerEnded, PlayerSink, StdoutSink
 from agent_tts.errors import SettingsError
+from agent_tts.speech.audio.players import PLAYERS, find_player
 from tests.support import dominant_hz
 
 TONE = (8_000 * np.sin(np.arange(24_000) * 2 * np.pi * 660 / 24_000)).astype("<i2").tobytes()
@@ -124,4 +124,4 @@ def test_a_player_of_this_machine_is_found(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_player() is None
     (tmp_path / "aplay").touch(mode=0o755)
-    assert find_player() == next(command for command in sinks.PLAYERS if command[0] == "aplay")
+    assert find_player() == next(command for command in PLAYERS if command[0] == "aplay")

@@ -19,6 +19,8 @@ from agent_tts.doctor import network
 from agent_tts.doctor.finding import Finding, Verdict
 from tests.certificates import make_certificate
 
+pytestmark = pytest.mark.real_time  # the servers run in threads
+
 USER, PASSWORD, REALM = "ann", "open-sesame", "test"
 MAPPED = ("198.51.100.7", 4_242)
 
