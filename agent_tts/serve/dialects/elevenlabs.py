@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,8 +14,8 @@ from agent_tts.events import FRAME_MS
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.context import AudioChunk, Word
-from agent_tts.serve.dialects.elevenlabs_alignment import Characters
-from agent_tts.serve.dialects.elevenlabs_request import StreamMessage, parse_message, parse_query
+from agent_tts.protocol.validation import check_message
+from agent_tts.serve.dialects.elevenlabs_messages import CharacterTimes, ElevenLabsMessage, ElevenLabsQuery
 from agent_tts.serve.dialects.sentences import spaced
 from agent_tts.serve.dialects.utterance_queue import WaitingBudget
 from agent_tts.speech.words.due_words import DueWords
@@ -43,7 +42,7 @@ class _Context:
     is_flushed: bool = False  # since its last text
     ends_in_word: bool = False  # its text so far
     words: DueWords[Word] = field(default_factory=DueWords)
-    characters: Characters = field(default_factory=Characters)
+    characters: CharacterTimes = field(default_factory=CharacterTimes)
 
 
 class _Waiting:
@@ -51,17 +50,17 @@ class _Waiting:
     the audio of the two apart."""
 
     def __init__(self) -> None:
-        self.messages: deque[StreamMessage] = deque()
+        self.messages: deque[ElevenLabsMessage] = deque()
         self._budget = WaitingBudget("too much waits for a context to be spoken: wait for its isFinal")
         self.is_flushed = False  # since its last text
         self.is_closed = False  # likewise
 
-    def put(self, message: StreamMessage) -> None:
+    def put(self, message: ElevenLabsMessage) -> None:
         """Raises `TextTooLong` when too much waits."""
         self._budget.add(len(message.text or ""))
         self.messages.append(message)
 
-    def take(self) -> StreamMessage:
+    def take(self) -> ElevenLabsMessage:
         message = self.messages.popleft()
         self._budget.remove(len(message.text or ""))
         return message
@@ -111,7 +110,7 @@ class MultiStreamAdapter:
     def begin(self) -> Iterator[Message]:
         """See `ProtocolAdapter.begin`; it raises nothing."""
         try:
-            query = parse_query(self._query)
+            query = check_message(ElevenLabsQuery, self._query)
             session = query.session(self._voice)
         except SpeechError as error:
             self._failure = error
@@ -144,27 +143,27 @@ class MultiStreamAdapter:
                 del self._waiting[name]
         self._close_if_left()
 
-    def _parse(self, data: str | bytes) -> StreamMessage:
+    def _parse(self, data: str | bytes) -> ElevenLabsMessage:
         self._is_heard = True
         if self._failure is not None:
             raise self._failure
-        return parse_message(protocol.load(data))
+        return check_message(ElevenLabsMessage, protocol.load(data))
 
-    def _dispatch(self, message: StreamMessage) -> Iterator[Message]:
+    def _dispatch(self, message: ElevenLabsMessage) -> Iterator[Message]:
         if message.close_context:
             yield from self._close(message.context_id)
         else:
             yield from self._write(message)
 
-    def _has_to_wait(self, message: StreamMessage) -> bool:
+    def _has_to_wait(self, message: ElevenLabsMessage) -> bool:
         return message.context_id in self._waiting or self._is_behind(message)
 
-    def _is_behind(self, message: StreamMessage) -> bool:
+    def _is_behind(self, message: ElevenLabsMessage) -> bool:
         """Whether it is the text of a new utterance, and the last of its name is still spoken."""
         context = self._named.get(message.context_id)
         return bool(context and context.state == "ended" and message.text and not message.close_context)
 
-    def _wait(self, message: StreamMessage) -> Iterator[Message]:
+    def _wait(self, message: ElevenLabsMessage) -> Iterator[Message]:
         waiting = self._waiting.setdefault(message.context_id, _Waiting())
         if message.close_context:
             if waiting.is_closed or not waiting.is_flushed:  # the listener has interrupted
@@ -183,7 +182,7 @@ class MultiStreamAdapter:
         """Whether a flush with this text says that its context has all of it."""
         return not (text and self._is_synced and self._is_whole)
 
-    def _write(self, message: StreamMessage) -> Iterator[Message]:
+    def _write(self, message: ElevenLabsMessage) -> Iterator[Message]:
         context = self._named.get(message.context_id)
         text = spaced(message.text or "", is_whole=self._is_whole)
         if context is None or (context.state == "cancelled" and text):
@@ -276,7 +275,7 @@ class MultiStreamAdapter:
                 yield from self._end(context) if context.is_flushed else self._cancel(context)
         for name, waiting in self._waiting.items():
             if not waiting.is_closed:
-                waiting.put(StreamMessage(context_id=name, close_context=True))
+                waiting.put(ElevenLabsMessage(context_id=name, close_context=True))
         if not self._open and not self._waiting:
             yield {"type": "session.close"}
 
@@ -339,7 +338,7 @@ class MultiStreamAdapter:
         told = {"message": text, "error": code, "code": close_code}
         if context is None:
             self.closing = (close_code, _reason(text))
-            yield _dump(told)
+            yield protocol.dump(told)
         elif code != "unknown_context":
             if code == "starved":
                 context.state = "cancelled"  # by nobody: later text of its name goes on in a new one
@@ -367,7 +366,7 @@ class MultiStreamAdapter:
 
     def _dump(self, context: _Context, fields: dict[str, Any]) -> str:
         """A message about a context."""
-        return _dump(fields | {"contextId": context.name})
+        return protocol.dump(fields | {"contextId": context.name})
 
 
 class StreamAdapter(MultiStreamAdapter):
@@ -396,12 +395,8 @@ class StreamAdapter(MultiStreamAdapter):
         yield from super()._error(None, message | {"context_id": None})
 
     def _dump(self, context: _Context, fields: dict[str, Any]) -> str:
-        return _dump(fields)
+        return protocol.dump(fields)
 
 
 def _reason(text: str) -> str:
     return text.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
-
-
-def _dump(message: dict[str, Any]) -> str:
-    return json.dumps(message, separators=(",", ":"), allow_nan=False)

@@ -6,20 +6,19 @@ Speech begins with the first words, whatever `split_granularity` asks for: an ut
 from __future__ import annotations
 
 import base64
-import json
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 from agent_tts.errors import BadMessage, UnknownType, Unsupported
 from agent_tts.events import SAMPLE_RATE
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.context import AudioChunk, Word
-from agent_tts.protocol.validation import first_complaint, message_error
+from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.utterance_queue import WaitingBudget
 from agent_tts.speech.audio.files import wav_header
 from agent_tts.speech.words.due_words import DueWords
@@ -34,7 +33,7 @@ FORMATS = {
 }
 
 
-class Config(BaseModel):
+class VllmConfig(BaseModel):
     """`session.config`. Unknown fields are ignored: many only mean something to vLLM's own stages."""
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -83,7 +82,7 @@ class _Utterance:
     """The text between two `input.done`."""
 
     index: int
-    config: Config
+    config: VllmConfig
     text: str = ""  # so far
     is_done: bool = False  # by the client
     is_over: bool = False  # it has been spoken, or has failed
@@ -104,7 +103,7 @@ class VllmOmniAdapter:
     def __init__(self) -> None:
         self.closing: tuple[int, str] | None = None
         # None before the first.
-        self._config: Config | None = None
+        self._config: VllmConfig | None = None
         # The one that is written or spoken. None in between.
         self._utterance: _Utterance | None = None
         # Index of the next.
@@ -175,10 +174,7 @@ class VllmOmniAdapter:
     def _configure(self, message: Message) -> Iterator[Message]:
         if self._utterance is not None:
             raise BadMessage("session.config cannot change an utterance that has begun: send input.done first")
-        try:
-            config = Config.model_validate(message)
-        except ValidationError as error:
-            raise message_error(first_complaint(error)) from None
+        config = check_message(VllmConfig, message)
         if config.ref_audio is not None:
             raise Unsupported("ref_audio: add the voice once, by POST /v1/audio/voices, and name it as voice")
         yield protocol.build("session.update", session=config.session())
@@ -256,7 +252,7 @@ class VllmOmniAdapter:
         utterance = self._utterance
         is_its = utterance is not None and utterance.context_id == message["context_id"]
         partial = {"partial_audio": True, "action": "discard"} if is_its and utterance and utterance.bytes else {}
-        yield _dump({"type": "error", "message": message["message"], "code": message["code"], **partial})
+        yield protocol.dump({"type": "error", "message": message["message"], "code": message["code"], **partial})
         if is_its and utterance is not None:
             if message["code"] == "starved":
                 utterance.is_starved = not utterance.is_done
@@ -316,8 +312,4 @@ def _sound(utterance: _Utterance, pcm: bytes, words: list[Word]) -> str:
 
 
 def _told(type_: str, index: int, **fields: Any) -> str:
-    return _dump({"type": type_, "utterance_index": index, **fields})
-
-
-def _dump(message: Message) -> str:
-    return json.dumps(message, separators=(",", ":"), allow_nan=False)
+    return protocol.dump({"type": type_, "utterance_index": index, **fields})
