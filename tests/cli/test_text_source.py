@@ -11,6 +11,8 @@ import pytest
 
 from agent_tts.cli.text_source import READ_AHEAD, READ_BYTES, arriving, once
 
+pytestmark = pytest.mark.real_time  # a thread reads
+
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:

@@ -184,4 +184,4 @@ async def test_a_node_refuses_voices_that_it_cannot_speak(clip: Path, home: dict
         deleted = await of_node("voices", "delete", "tone-440")
     for result, said in ((cloned, b"only to qwen3"), (designed, b"only to qwen3")):
         assert (result.returncode, said in result.stderr) == (1, True), result.stderr
-    assert (deleted.returncode, b"only voices that were added" in deleted.stderr) == (1, True)
+    assert (deleted.returncode, b"only added voices can be deleted" in deleted.stderr) == (1, True)
