@@ -45,7 +45,7 @@ def say(
     Raises:
         SettingsError: there is nothing to speak, nowhere to put the audio, or a setting that cannot be had.
         SpeechError: it cannot be spoken.
-        BrokenPipeError: whoever reads standard output has left.
+        BrokenPipeError: the reader of standard output has left.
         KeyboardInterrupt: all is stopped and cleaned up.
     """
     if not text.strip():

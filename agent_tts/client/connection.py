@@ -400,7 +400,7 @@ def http_url(url: str) -> str:
     """The HTTP address of the node at `url`, without a slash at its end.
 
     Raises:
-        SettingsError: it names none.
+        SettingsError: `url` is not the address of a node.
     """
     scheme, host, path, query, _ = urlsplit(stream_url(url))
     return urlunsplit((scheme.replace("ws", "http", 1), host, path.removesuffix(PATH), query, ""))

@@ -57,7 +57,7 @@ async def test_a_wav_file_is_valid_however_it_ends(tmp_path: Path, whole: bool) 
 
 
 @pytest.mark.parametrize(("name", "said"), [("a.doc", "the name ends in one of"), ("no/a.wav", "No such file")])
-def test_a_file_that_cannot_be_is_refused(tmp_path: Path, name: str, said: str) -> None:
+def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path, name: str, said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         FileSink(tmp_path / name)
 
@@ -94,7 +94,7 @@ async def test_a_pipe_without_a_reader_is_broken() -> None:
 PLAYER = "import sys; data = sys.stdin.buffer.read(); open(sys.argv[1], 'wb').write(data)"
 
 
-async def test_a_player_hears_all_before_it_is_let_go(tmp_path: Path) -> None:
+async def test_a_player_plays_to_its_end_before_close_returns(tmp_path: Path) -> None:
     sink = PlayerSink((sys.executable, "-c", PLAYER, str(tmp_path / "played")))
     for frame in FRAMES:
         await sink.write(frame)

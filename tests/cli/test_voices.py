@@ -134,7 +134,7 @@ def test_a_clone_is_made_kept_privately_and_deleted(
     assert not list((tmp_path / "library").iterdir())
 
 
-def test_nobody_is_cloned_without_consent(tmp_path: Path, clip: Path, home: dict[str, str]) -> None:
+def test_a_clone_needs_consent(tmp_path: Path, clip: Path, home: dict[str, str]) -> None:
     """No is the default."""
     refused = answering(b"\n", "voices", "add", "bob", "--audio", str(clip), **home)
     assert refused.returncode == 2
