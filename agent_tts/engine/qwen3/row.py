@@ -25,7 +25,7 @@ from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.runaway import SILENT_PEAK
 from agent_tts.engine.qwen3.segment_feed import Segment, SegmentFeed
 from agent_tts.engine.qwen3.stretch import TimeStretch
-from agent_tts.engine.qwen3.voices import Cast
+from agent_tts.engine.qwen3.voices import ModelVoice
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
 from agent_tts.events import FRAME_MS, SpeechOptions
 from agent_tts.model.prompt import Prompt, build_prompt, text_needed
@@ -58,8 +58,8 @@ class Row:
         UnsupportedLanguage: the model does not speak it.
     """
 
-    def __init__(self, opened: StartRequest, cast: Cast) -> None:
-        self.feed = SegmentFeed(opened, cast.model.tokenizer.feed(), _code(opened.options))
+    def __init__(self, opened: StartRequest, wanted: ModelVoice) -> None:
+        self.feed = SegmentFeed(opened, wanted.model.tokenizer.feed(), _code(opened.options))
         speed = opened.options.speed
         # Its audio, where that is not the model's frames as they are. None where it is.
         self.outlet = Outlet(opened.slot, opened.epoch) if opened.options.breaks or speed != 1 else None
@@ -67,13 +67,13 @@ class Row:
         self._stretch = TimeStretch(speed) if speed != 1 else None
         # Whether the outlet ends because of a limit, and whether there is nothing to run for until more text comes.
         self._cut = self._dry = False
-        self.cast = cast
+        self.wanted = wanted
         # The voice on its model. None until the model is loaded.
         self.speaker: LoadedVoice | None = None
         # What is being loaded for it: its model or its voice. None when nothing is.
         self.loading: Future[LoadedVoice] | Future[None] | None = None
-        self._language = _language(opened.options, cast.model)
-        self._sampling = _sampling(opened.options, cast.model)
+        self._language = _language(opened.options, wanted.model)
+        self._sampling = _sampling(opened.options, wanted.model)
         # The prompt that is being computed, which may take several steps. None when none is.
         self._prompt: RowPrompt | None = None
         # Whether it can take part in this step.
@@ -95,7 +95,7 @@ class Row:
     @property
     def model(self) -> Qwen3Model:
         """The model that speaks."""
-        return self.cast.model
+        return self.wanted.model
 
     @property
     def decodes(self) -> bool:
@@ -175,9 +175,9 @@ class Row:
         start = segment.tokens[:needed] if segment.speakable else []
         config, tokenizer = self.model.config, self.model.tokenizer
         instruct: tuple[int, ...] = ()
-        if self.cast.instructions:
+        if self.wanted.instructions:
             ids = (config.im_start_token_id, config.im_end_token_id)
-            instruct = tokenizer.instruction(self.cast.instructions, *ids)
+            instruct = tokenizer.instruction(self.wanted.instructions, *ids)
         prompt = build_prompt(
             config,
             speaker.voice,
