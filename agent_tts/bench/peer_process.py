@@ -16,8 +16,8 @@ import torch
 import transformers
 
 from agent_tts.bench.upstream import import_qwen_tts
-from agent_tts.bench.voices import ICL, Clone
-from agent_tts.bench.workers import Turn, work
+from agent_tts.bench.voices import ICL, SyntheticClone
+from agent_tts.bench.workers import WorkerJob, work
 from agent_tts.errors import Unsupported
 from agent_tts.model.config import ModelConfig
 
@@ -81,7 +81,7 @@ def _voice(job: dict[str, Any], config: ModelConfig, package: Any) -> dict[str, 
         return {"speaker": job["voice"]}
     if config.tts_model_type == "voice_design":
         return {"instruct": job["instructions"]}
-    clone, icl = Clone.synthetic(config.talker.hidden_size, config.codec.codebook_size), job["voice"] == ICL
+    clone, icl = SyntheticClone.synthetic(config.talker.hidden_size, config.codec.codebook_size), job["voice"] == ICL
     item = package.VoiceClonePromptItem(
         ref_code=torch.from_numpy(clone.codes).to(job["device"]) if icl else None,
         ref_spk_embedding=torch.from_numpy(clone.vector).to(job["device"], DTYPES[job["dtype"]]),
@@ -110,16 +110,16 @@ def _memory_mib(device: str) -> int | None:
     return (total - free) // MIB
 
 
-async def main(job: dict[str, Any], turn: Turn) -> None:
+async def main(job: dict[str, Any], worker: WorkerJob) -> None:
     """See `work`."""
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     config = ModelConfig.read(Path(job["model"]))
     speak = ENGINES[job["engine"]](job, config)
     for _ in range(job["warmups"]):
         timed(speak)
-    await turn.ready()
+    await worker.ready()
     found = list(map(timed, [speak] * job["requests"]))
-    turn.answer({"requests": found, "memory_used_mib": _memory_mib(job["device"])})
+    worker.answer({"requests": found, "memory_used_mib": _memory_mib(job["device"])})
 
 
 if __name__ == "__main__":

@@ -6,14 +6,15 @@ spoken to over a WebSocket, as its callers do, which is stricter for us.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
-from agent_tts.bench.serve import Load
-from agent_tts.bench.serve_client import Client
+from agent_tts.bench.client import Caller
+from agent_tts.bench.scenario import CallSample, requests
 from agent_tts.bench.statistics import percentile
 from agent_tts.bench.workers import answers, workers
 from agent_tts.errors import SpeechError
@@ -22,11 +23,10 @@ from agent_tts.events import FRAME_SAMPLES, SAMPLE_RATE
 MODULE = "agent_tts.bench.peer_process"
 LOAD_S = 600.0  # for a model to be loaded, and the requests that are not measured
 SPEAK_S = 600.0  # for those that are
-EVER = (0.0, float("inf"))
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerEngine:
     """Another engine."""
 
     name: str  # of its distribution
@@ -52,14 +52,14 @@ class Peer:
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer("qwen-tts", "qwen_tts", "0.1.1", "does not stream: its first audio is the whole request"),
-        Peer("faster-qwen3-tts", "faster_qwen3_tts", "0.2.5", "streams, a chunk for each frame"),
+        PeerEngine("qwen-tts", "qwen_tts", "0.1.1", "does not stream: its first audio is the whole request"),
+        PeerEngine("faster-qwen3-tts", "faster_qwen3_tts", "0.2.5", "streams, a chunk for each frame"),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PeerTask:
     """What each engine is to do."""
 
     model: str  # folder of a checkpoint
@@ -74,7 +74,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class PeerRequest:
     """One request."""
 
     first_audio_s: float  # from its text to its first audio
@@ -86,32 +86,29 @@ class Spoken:
         return self.samples / FRAME_SAMPLES
 
 
-async def measure_node(url: str, key: str | None, task: Task) -> list[Spoken]:
+async def measure_node(url: str, key: str | None, task: PeerTask) -> list[PeerRequest]:
     """Requests to a node, one after the other.
 
     Raises:
         SpeechError: one of them failed.
     """
     session = {"voice": task.voice, "instructions": task.instructions, "lead_ms": None}
-    client = Client(url, key, Load(words_every_ms=0, session=session), EVER)
+    scenario = requests("agent-tts", concurrency=1, texts=(task.text,), session=session)
+    caller, call = Caller({"ws": url}, key, scenario), next(scenario.chain(0))
     try:
-        return [await _spoken(client, task.text) for _ in range(task.warmups + task.requests)][task.warmups :]
+        samples = [await caller.speak(call, time.monotonic()) for _ in range(task.warmups + task.requests)]
     finally:
-        await client.close()
+        await caller.close()
+    return [_spoken(sample) for sample in samples][task.warmups :]
 
 
-async def _spoken(client: Client, text: str) -> Spoken:
-    sample = await client.speak(text, 0.0)
-    if sample.error is not None or None in (sample.sent_at, sample.first_audio_at, sample.ended_at):
+def _spoken(sample: CallSample) -> PeerRequest:
+    if sample.ttfa_ms is None or sample.sent_at is None or sample.ended_at is None:
         raise SpeechError(f"a request to the node failed: {sample.error or 'it was silent'}")
-    assert sample.sent_at is not None
-    assert sample.first_audio_at is not None
-    assert sample.ended_at is not None
-    first_s, whole_s = sample.first_audio_at - sample.sent_at, sample.ended_at - sample.sent_at
-    return Spoken(first_s, whole_s, round(sample.audio_s * SAMPLE_RATE))
+    return PeerRequest(sample.ttfa_ms / 1_000, sample.ended_at - sample.sent_at, round(sample.audio_s * SAMPLE_RATE))
 
 
-async def measure_peer(peer: Peer, task: Task) -> tuple[list[Spoken], int | None]:
+async def measure_peer(peer: PeerEngine, task: PeerTask) -> tuple[list[PeerRequest], int | None]:
     """Requests to another engine, and the MiB of GPU memory that are taken then.
 
     Raises:
@@ -121,10 +118,12 @@ async def measure_peer(peer: Peer, task: Task) -> tuple[list[Spoken], int | None
     job = {"engine": peer.name, **asdict(task)}
     async with workers(MODULE, [job], ready_s=LOAD_S) as found:
         (answer,) = await answers(found, {}, SPEAK_S)
-    return [Spoken(**{**one, "samples": int(one["samples"])}) for one in answer["requests"]], answer["memory_used_mib"]
+    return [PeerRequest(**{**one, "samples": int(one["samples"])}) for one in answer["requests"]], answer[
+        "memory_used_mib"
+    ]
 
 
-def figures_of(spoken: Sequence[Spoken]) -> dict[str, Any]:
+def figures_of(spoken: Sequence[PeerRequest]) -> dict[str, Any]:
     """Of some requests: medians, but for the throughput, which is of all."""
     frame_ms = [1_000 * one.whole_s / one.frames for one in spoken if one.samples]
     audio_s = sum(one.samples for one in spoken) / SAMPLE_RATE

@@ -17,7 +17,7 @@ INSTRUCTIONS = "A calm woman in her forties with a low, warm voice, who speaks s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Clone:
+class SyntheticClone:
     """What a cloned voice is made of."""
 
     vector: NDArray[np.float32]  # [H]
@@ -25,14 +25,14 @@ class Clone:
     transcript: str = TRANSCRIPT
 
     @classmethod
-    def synthetic(cls, hidden_size: int, codebook_size: int) -> Clone:
+    def synthetic(cls, hidden_size: int, codebook_size: int) -> SyntheticClone:
         """The same at every call, for a model of this hidden size and a codec of this many codes."""
         draw = np.random.default_rng(0)
         vector = draw.standard_normal(hidden_size).astype(np.float32)
         return cls(vector, draw.integers(codebook_size, size=(CLIP_FRAMES, CODEBOOKS)))
 
 
-def add_clones(folder: Path, clone: Clone) -> None:
+def add_clones(folder: Path, clone: SyntheticClone) -> None:
     """A library of two voices, `XVECTOR` and `ICL`, in a folder."""
     library = VoiceLibrary(folder, limit=2)
     consent = Consent("made up of random numbers")

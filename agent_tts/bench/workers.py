@@ -145,7 +145,7 @@ async def _spawn(module: str, key: str | None) -> asyncio.subprocess.Process:
 # ---------------------------------------------------------------- in the process
 
 
-class Turn:
+class WorkerJob:
     """The process's side."""
 
     async def ready(self) -> dict[str, Any]:
@@ -171,17 +171,17 @@ class Turn:
 
 
 def work(
-    main: Callable[[dict[str, Any], Turn], Coroutine[Any, Any, None]],
+    main: Callable[[dict[str, Any], WorkerJob], Coroutine[Any, Any, None]],
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> None:
-    """Be such a process: `main` is given the job, and answers by its turn. A `SpeechError` is its answer, too."""
+    """Be such a process: `main` gets the job, and answers by its `WorkerJob`; a `SpeechError` is an answer, too."""
     line = sys.stdin.readline()
     if not line:
         return
-    turn = Turn()
+    ours = WorkerJob()
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         try:
-            runner.run(main(json.loads(line), turn))
+            runner.run(main(json.loads(line), ours))
         except SpeechError as error:
-            turn.fail(error.message)
+            ours.fail(error.message)
     gc.unfreeze()  # libraries that count what is left at the end look at all of it

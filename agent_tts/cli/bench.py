@@ -64,16 +64,19 @@ def serve(
     wait for a slot. An underrun is a request with a chunk that came after its play time, for a player that starts on
     the first chunk. Random weights do not know when to end: --frames 60 makes requests of the usual length.
     """
-    from agent_tts.bench.serve import TEXTS, Load, texts_of
-    from agent_tts.cli.bench_runs import loads_of, run_serve
+    from agent_tts.bench.scenario import TEXTS, texts_of
+    from agent_tts.cli.bench_runs import run_serve, serve_scenarios
 
     if frames is not None and node.url is not None:
         raise SettingsError("--frames is for a node of our own: a running one has its own limits.max_frames")
     texts = TEXTS if words is None else texts_of(words)
-    load = Load(
-        warmup_s=warmup, duration_s=duration, words_every_ms=words_every_ms, session=voice.session, texts=list(texts)
+    loads, settings = serve_scenarios(
+        *(rate, concurrency, saturate, warmup),
+        duration_s=duration,
+        words_every_ms=words_every_ms,
+        session=voice.session,
+        texts=texts,
     )
-    loads, settings = loads_of(load, rate, concurrency, saturate)
     limit: dict[str, object] = {} if frames is None else {"limits__max_frames": frames}
     run_serve(node, loads, settings | limit, clients, output.open())
 
@@ -91,10 +94,9 @@ def streams(
     output: OutputOptions = FILES,
 ) -> None:
     """The largest number of paced streams without a gap at their listeners, and its cost."""
-    from agent_tts.bench.streams import Plan
     from agent_tts.cli.bench_runs import run_streams
 
-    run_streams(node, streams, Plan(seconds, ramp, per_connection, voice.session), clients, output.open())
+    run_streams(node, streams, seconds, ramp, per_connection, voice.session, clients, output.open())
 
 
 @bench.command()
@@ -132,11 +134,11 @@ def peers(
     measured as a node over a WebSocket; the others are called in their process. "ms a frame" is the time of the whole
     request over its frames. qwen-tts does not stream: its first audio is the whole request.
     """
-    from agent_tts.bench.peers import Task
-    from agent_tts.bench.serve import texts_of
+    from agent_tts.bench.peers import PeerTask
+    from agent_tts.bench.scenario import texts_of
     from agent_tts.cli.bench_peers import chosen, run_peers
 
-    task = Task("", device, dtype, texts_of(words)[0], frames, voice.voice, voice.instructions, requests, warmups)
+    task = PeerTask("", device, dtype, texts_of(words)[0], frames, voice.voice, voice.instructions, requests, warmups)
     run_peers(model, chosen(peers), task, output.open())
 
 
@@ -155,9 +157,9 @@ def load(
     2000 characters in 8 languages, 10 % barge-in. storm: 900 connections in 2 s that never send a byte, and 100
     sessions among them. All begin at random times, in client processes, each on a connection of its own.
     """
-    from agent_tts.cli.bench_load import run_load
+    from agent_tts.cli.bench_runs import run_load
 
-    run_load(node, only, 60 * minutes, {"voice": voice}, json)
+    run_load(node, only, 60 * minutes, voice, json)
 
 
 @bench.command()
@@ -176,10 +178,9 @@ def soak(
     Some clients vanish, by a reset or by closing the connection; the engine process is killed every minute, and its
     contexts fail. Every context must still end exactly once.
     """
-    from agent_tts.bench.soak import Soak
-    from agent_tts.cli.bench_load import run_soak
+    from agent_tts.cli.bench_runs import run_soak
 
-    run_soak(node, Soak(contexts, rate, vanish, kill_every), {"voice": voice}, json)
+    run_soak(node, contexts, rate, vanish, kill_every, voice, json)
 
 
 @bench.command()
@@ -193,7 +194,7 @@ def frame(
     json: Json = None,
 ) -> None:
     """Time of one 80 ms frame on the GPU, whole and by its parts (needs agent-tts\\[qwen])."""
-    from agent_tts.cli.bench_frame import run_frame
+    from agent_tts.cli.bench_runs import run_frame
 
     run_frame(synthetic, model, batches, context, fused, json)
 

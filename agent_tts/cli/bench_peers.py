@@ -9,7 +9,7 @@ from typing import Any
 
 from agent_tts import __version__
 from agent_tts.bench import report
-from agent_tts.bench.peers import PEERS, Peer, Task, figures_of, measure_node, measure_peer
+from agent_tts.bench.peers import PEERS, PeerEngine, PeerTask, figures_of, measure_node, measure_peer
 from agent_tts.cli.bench_options import ModelOptions, Outputs
 from agent_tts.cli.bench_runs import print_memory
 from agent_tts.cli.bench_target import Bar, BenchCheckpoint, checkpoint, run, target
@@ -19,7 +19,7 @@ COLUMNS = ("engine", "first audio ms", "ms a frame", "audio s/s", "frames", "GPU
 DTYPES = ("float32", "bfloat16")
 
 
-def chosen(peers: str) -> list[Peer]:
+def chosen(peers: str) -> list[PeerEngine]:
     """Engines by the names of their packages, separated by commas.
 
     Raises:
@@ -32,7 +32,7 @@ def chosen(peers: str) -> list[Peer]:
     return [PEERS[name] for name in names]
 
 
-def run_peers(source: ModelOptions, peers: Sequence[Peer], task: Task, outputs: Outputs) -> None:
+def run_peers(source: ModelOptions, peers: Sequence[PeerEngine], task: PeerTask, outputs: Outputs) -> None:
     """Measure, print, and write down. A peer that is not there, or fails, is told and left out.
 
     Args:
@@ -72,7 +72,7 @@ def run_peers(source: ModelOptions, peers: Sequence[Peer], task: Task, outputs: 
 _BARS = {"first audio": "first_audio", "a frame": "frame"}
 
 
-def _told(task: Task, made: BenchCheckpoint) -> Task:
+def _told(task: PeerTask, made: BenchCheckpoint) -> PeerTask:
     """With the voice that every engine is to speak with."""
     session = made.session({"voice": task.voice, "instructions": task.instructions})
     named = made.config.tts_model_type == "custom_voice"
@@ -104,7 +104,7 @@ def _where(device: str, dtype: str) -> tuple[str, str]:
 
 
 async def _measure(
-    source: ModelOptions, made: BenchCheckpoint, peers: Sequence[Peer], task: Task
+    source: ModelOptions, made: BenchCheckpoint, peers: Sequence[PeerEngine], task: PeerTask
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What our node says of itself, and the figures of every engine that could be measured; ours first."""
     settings = {"qwen3__device": task.device, "qwen3__dtype": task.dtype, "limits__max_frames": task.frames}
@@ -112,7 +112,7 @@ async def _measure(
     session = {"voice": task.voice, "instructions": task.instructions, "lead_ms": None}
     with Bar(None) as bar:
         async with target(ours, session, **settings) as node:
-            spoken = await bar.during("agent-tts", measure_node(node.url, node.key, task))
+            spoken = await bar.during("agent-tts", measure_node(node.node.ws_url, node.node.key, task))
             info = node.info
         memory = info["gpus"][_index(task.device)]["memory_used_mib"] if "gpus" in info else None
         runs = [_run("agent-tts", __version__, figures_of(spoken), memory, "a node, over a WebSocket")]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from agent_tts.bench.connection import dial
 from agent_tts.bench.environment import gpus
 from agent_tts.bench.node import own_node
+from agent_tts.bench.runner import MeasuredNode
 from agent_tts.cli.bench_options import ModelOptions, NodeOptions
 from agent_tts.cli.reporting import TERMINATED
 from agent_tts.client.connection import http_url, stream_url
@@ -51,19 +52,15 @@ class BenchCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class BenchTarget:
     """The node that is measured."""
 
-    url: str  # of its WebSocket
-    http_url: str
-    key: str | None
-    pids: dict[str, int]  # its processes by name; empty for a running node
-    session: dict[str, Any]  # that it has accepted: voice, lead_ms and the like
+    node: MeasuredNode
     info: dict[str, Any]  # what it tells of itself; after the measurement also the GPUs that it ran on
 
 
 @asynccontextmanager
-async def target(options: ModelOptions, session: Mapping[str, Any], **settings: object) -> AsyncIterator[Target]:
+async def target(options: ModelOptions, session: Mapping[str, Any], **settings: object) -> AsyncIterator[BenchTarget]:
     """The running node that the options name, or a new one with these settings.
 
     Args:
@@ -76,7 +73,8 @@ async def target(options: ModelOptions, session: Mapping[str, Any], **settings: 
     url, key = (options.url, options.key) if isinstance(options, NodeOptions) else (None, None)
     if url is not None:
         address, asked = stream_url(url), dict(session)
-        yield Target(address, http_url(url), key, {}, asked, await _info(address, key, asked))
+        info = await _info(address, key, asked)
+        yield BenchTarget(MeasuredNode(address, http_url(url), key, session=asked), info)
         return
     settings |= options.settings
     with checkpoint(options) as model:
@@ -85,7 +83,7 @@ async def target(options: ModelOptions, session: Mapping[str, Any], **settings: 
             info = {**await _info(address, key, asked), "settings": settings, "session": asked}
             if model:
                 info["model_type"] = model.config.tts_model_type
-            yield Target(address, node.url, key, node.pids, asked, info)
+            yield BenchTarget(MeasuredNode(address, node.url, key, node.pids, asked), info)
             if present := await asyncio.to_thread(gpus):  # while its memory is still taken
                 info["gpus"] = present
 
@@ -102,7 +100,7 @@ def checkpoint(options: ModelOptions) -> Iterator[BenchCheckpoint | None]:
         return
     try:
         from agent_tts.bench.checkpoint import write
-        from agent_tts.bench.voices import Clone, add_clones
+        from agent_tts.bench.voices import SyntheticClone, add_clones
         from agent_tts.model.config import ModelConfig
     except ImportError as error:
         raise missing_package(error) from error
@@ -118,7 +116,7 @@ def checkpoint(options: ModelOptions) -> Iterator[BenchCheckpoint | None]:
             config = write(folder, size=size, model_type=cast("ModelType", model_type))
         settings = {"qwen3__models": str(folder)}
         if config.tts_model_type == "base":
-            add_clones(made / "voices", Clone.synthetic(config.talker.hidden_size, config.codec.codebook_size))
+            add_clones(made / "voices", SyntheticClone.synthetic(config.talker.hidden_size, config.codec.codebook_size))
             settings["voices__folder"] = str(made / "voices")
         yield BenchCheckpoint(folder, config, settings)
 
@@ -177,7 +175,7 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    async def during(self, name: str, measuring: Coroutine[Any, Any, T]) -> T:
+    async def during(self, name: str, measuring: Awaitable[T]) -> T:
         """Await a run while the bar moves. Cancelling it cancels the run."""
         self._progress.update(self._task, description=name)
         mover = asyncio.create_task(self._move(), name="progress bar")

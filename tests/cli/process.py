@@ -1,4 +1,4 @@
-"""`agent-tts` as a real process."""
+"""`agent-tts` as a process, or in this one."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner
+
+from agent_tts.cli.app import app
+
 AGENT_TTS = (sys.executable, "-m", "agent_tts")
 PATIENCE_S = 60.0
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Ours without our settings, plus `variables`."""
+    """The environment without AGENT_TTS_* variables, plus `variables`."""
     return {name: value for name, value in os.environ.items() if not name.startswith("AGENT_TTS_")} | variables
 
 
 def start(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    """Start it, with pipes to all sides. Whoever starts it has to wait for it."""
+    """Start it, with pipes for stdin, stdout and stderr. The caller waits for it."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment()}
     return subprocess.Popen([*AGENT_TTS, *arguments], **{**pipes, **options})
 
@@ -38,7 +42,7 @@ def measure(tool: str, *arguments: str, **options: Any) -> subprocess.CompletedP
 
 
 def children_of(pid: int) -> list[int]:
-    """Processes that it has started and that have not ended."""
+    """Its child processes that have not ended."""
     found: list[int] = []
     with suppress(FileNotFoundError):  # the process has just ended
         for task in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -53,3 +57,10 @@ def is_running(pid: int) -> bool:
         return " Z " not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:4]
     except OSError:
         return False
+
+
+def invoke(*arguments: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a command in this process, without input; an error that it does not report is raised."""
+    inherited: dict[str, str | None] = {name: None for name in os.environ if name.startswith("AGENT_TTS_")}
+    done = CliRunner().invoke(app, list(arguments), env=inherited | variables, catch_exceptions=False)
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout_bytes, done.stderr_bytes)

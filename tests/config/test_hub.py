@@ -87,7 +87,7 @@ def write(folder: Path, files: dict[str, bytes]) -> Path:
 def test_a_model_is_fetched_without_what_could_carry_code(hub: Hub, client: Client) -> None:
     done = client.fetch(hub)
     assert contents(done.stdout) == NEEDED, done.stderr
-    assert "fetching 7 files" in done.stderr
+    assert "downloading 7 files" in done.stderr
     assert "model.safetensors, 0.0 MB" in done.stderr
     assert "pinned" not in done.stderr
 
@@ -115,13 +115,13 @@ def test_a_download_that_broke_off_goes_on_where_it_stopped(hub: Hub, client: Cl
     hub.files["model.safetensors"] = os.urandom(CHUNK) + os.urandom(CHUNK // 2)
     hub.breaks_off["model.safetensors"] = CHUNK + 1_000
     broken = client.fetch(hub)
-    assert f"the download of {REPO} broke off" in broken.stderr
+    assert f"the download of {REPO} failed" in broken.stderr
     assert "run this again" in broken.stderr
     assert broken.stdout == ""
     offline = client.fetch(hub, HF_HUB_OFFLINE="1")  # half a model is none
     assert "the hub cannot be reached" in offline.stderr
     hub.sizes["model.safetensors"] = 10**18
-    assert "takes 999999999.99 GB more" in client.fetch(hub).stderr  # what is here already is not counted again
+    assert "needs 999999999.99 GB more" in client.fetch(hub).stderr  # what is here already is not counted again
     hub.sizes.clear()
     hub.breaks_off.clear()
     hub.asked.clear()
@@ -167,15 +167,15 @@ def test_without_a_network_there_is_advice(client: Client) -> None:
 def test_a_disk_that_is_too_small_is_known_before(hub: Hub, client: Client) -> None:
     hub.sizes["model.safetensors"] = 10**18
     done = client.fetch(hub)
-    assert f"{REPO} takes 1000000000.00 GB more, and " in done.stderr
-    assert " GB are free where the hub's files are kept" in done.stderr
+    assert f"{REPO} needs 1000000000.00 GB more, and " in done.stderr
+    assert " GB are free in the hub's cache" in done.stderr
     assert not hub.fetched()
 
 
 def test_what_is_no_checkpoint_is_not_even_fetched(hub: Hub, client: Client) -> None:
     del hub.files["speech_tokenizer/model.safetensors"]
     done = client.fetch(hub)
-    assert "is not a Qwen3-TTS checkpoint: speech_tokenizer/model.safetensors not there" in done.stderr
+    assert "is not a Qwen3-TTS checkpoint: it lacks speech_tokenizer/model.safetensors" in done.stderr
     assert not hub.fetched()
 
 
@@ -196,7 +196,7 @@ class TestFolder:
     @pytest.mark.parametrize("name", NEEDED)
     def test_that_lacks_something_is_refused_by_its_name(self, name: str, tmp_path: Path) -> None:
         folder = write(tmp_path, {other: content for other, content in NEEDED.items() if other != name})
-        with pytest.raises(SettingsError, match=f"not a whole Qwen3-TTS checkpoint: {name} not there"):
+        with pytest.raises(SettingsError, match=f"not a complete Qwen3-TTS checkpoint: it lacks {name}"):
             local_folder(str(folder))
 
     def test_may_have_a_whole_tokenizer_instead_of_its_parts(self, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ class TestFolder:
         files = {name: content for name, content in NEEDED.items() if name not in ("model.safetensors", "merges.txt")}
         index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
         files |= {"one.safetensors": b"", "model.safetensors.index.json": json.dumps(index).encode()}
-        with pytest.raises(SettingsError, match=r"checkpoint: merges.txt, two.safetensors not there"):
+        with pytest.raises(SettingsError, match=r"checkpoint: it lacks merges.txt, two.safetensors"):
             local_folder(str(write(tmp_path, files)))
         assert local_folder(str(write(tmp_path, {"two.safetensors": b"", "merges.txt": b""})))
 

@@ -163,7 +163,7 @@ def test_printed_settings_are_a_file_with_the_same_settings(tmp_path: Path, conf
     path = tmp_path / "printed.yaml"
     path.write_text(to_yaml(loaded))
     assert load_settings(path, environ={}) == loaded.settings
-    assert "connections: 1  # sessions at once, all clients together [node.yaml]" in to_yaml(loaded)
+    assert "connections: 1  # simultaneous sessions of all clients [node.yaml]" in to_yaml(loaded)
 
 
 def test_every_setting_has_a_meaning() -> None:

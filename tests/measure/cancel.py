@@ -19,10 +19,9 @@ from typing import Annotated, Any
 import typer
 
 from agent_tts.bench import report
-from agent_tts.bench.connection import RawConnection
+from agent_tts.bench.connection import RawConnection, dial_all, send_text
 from agent_tts.bench.lag import lag_watched
 from agent_tts.bench.statistics import percentiles
-from agent_tts.bench.streams_client import dial_all, send_text
 from agent_tts.cli.bench_options import NodeOptions, OutputOptions, PacedVoiceOptions, command
 from agent_tts.cli.bench_runs import SPARE_CONNECTIONS, print_memory
 from agent_tts.cli.bench_target import Bar, run, target
@@ -85,7 +84,7 @@ class CancelListener:
     def speak(self) -> None:
         """Open the context, with more text than anybody listens to."""
         self.connection.listen(self.id, self)
-        send_text(self.connection, self.id, TEXT)
+        send_text(self.connection.send, self.id, TEXT)
 
     async def seen(self, event: str) -> float:
         """When it happened, once it has.
@@ -201,8 +200,10 @@ def main(
     async def measure() -> tuple[dict[str, Any], dict[str, Any], dict[str, list[float]]]:
         async with target(node, plan.session, **settings) as found:
             with Bar(None) as bar:
-                asked = replace(plan, session=found.session)
-                return found.info, *await bar.during("cancelling", measure_cancels(found.url, found.key, asked))
+                asked = replace(plan, session=found.node.session)
+                return found.info, *await bar.during(
+                    "cancelling", measure_cancels(found.node.ws_url, found.node.key, asked)
+                )
 
     info, figures, times = run(measure())
     rows = [(NAMES[event], *figures[f"{event}_ms"].values()) for event in EVENTS]

@@ -62,7 +62,7 @@ async def test_a_name_is_nothing_only_the_bytes_count() -> None:
         (wav(tone(0.9)), "1 to 5 seconds long; it is shorter"),
         (wav(tone(5.1)), "1 to 5 seconds long; it is longer"),
         (wav(tone(peak=5e-4)), "silent"),
-        (wav(tone() * np.float32(np.nan)), "not numbers"),
+        (wav(tone() * np.float32(np.nan)), "not finite numbers"),
         (wav(tone(), rate=4_000), "8000 to 192000 Hz"),
         (wav(tone(), channels=4, block=16), "mono or stereo"),
         (clips.encoded(Kind("wav", "adpcm_ms", "s16", 24_000), tone()), "mono or stereo audio track"),

@@ -27,7 +27,7 @@ from agent_tts.errors import (
     VoiceExists,
     VoiceLimit,
 )
-from agent_tts.voices import encode as encode_module
+from agent_tts.voices import enroll
 from agent_tts.voices.decode import decode
 from agent_tts.voices.enroll import MAX_WAITING, Enrolment
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
@@ -194,7 +194,7 @@ async def test_a_process_that_is_killed_leaves_nothing(
 async def test_an_encoder_that_hangs_is_killed(
     folder: Path, enrolment: Enrolment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encode_module, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(enroll, "ENCODE_TIMEOUT_S", 0.05)
     with pytest.raises(Internal, match=r"more than 0\.05 s"):
         await enrolment.enroll("bob", good("wav"), consent="yes")
     assert is_empty(folder)

@@ -9,6 +9,7 @@ Position p of row r is place p % size of block block_table[r, p // size]. A cont
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -334,6 +335,17 @@ def _shape(rows: int) -> tuple[int, int, int]:
     return (_TILE, 4, 3) if rows <= 8 else (_TILE, 2, 2)
 
 
+def _arguments(k_norm: Tensor, heads: Heads, place: Place, qkv: Tensor) -> dict[str, Any]:
+    """Those that `_attend` and `_write` share."""
+    return {
+        "qkv": qkv, "k_norm": k_norm, "rope": heads.rope, "positions": place.positions, "keys": place.keys,
+        "values": place.values, "block_table": place.block_table, "eps": heads.eps,
+        "padding_position": place.padding_position, "block_stride": place.keys.stride(0),
+        "HEADS": heads.queries, "PAIRS": heads.pairs, "DIM": heads.dim,
+        "SIZE": place.keys.shape[1], "BLOCKS": place.block_table.shape[1], **overlap(qkv.device),
+    }  # fmt: skip
+
+
 def attend(
     q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: Scratch, qkv: Tensor, out: Tensor
 ) -> None:
@@ -341,20 +353,14 @@ def attend(
 
     A row whose position is the padding position leaves no trace, and its result is whatever was there.
     """
-    size = place.keys.shape[1]
     splits = scratch.parts.shape[2]
     tile, warps, stages = _shape(len(qkv))
     launch(
-        _attend,
-        (len(qkv), heads.pairs, splits),
-        *(qkv, q_norm, k_norm, heads.rope, place.positions, place.keys, place.values, place.block_table, out),
-        *(scratch.parts, scratch.tops, scratch.counters),
-        *(heads.eps, place.padding_position, place.keys.stride(0), heads.dim**-0.5),
-        *(heads.queries, heads.pairs, heads.dim, size, place.block_table.shape[1], scratch.split, splits, tile),
-        num_warps=warps,
-        num_stages=stages,
-        **overlap(qkv.device),
-    )
+        _attend, (len(qkv), heads.pairs, splits),
+        q_norm=q_norm, out=out, parts=scratch.parts, tops=scratch.tops, counters=scratch.counters,
+        scale=heads.dim**-0.5, SPLIT=scratch.split, SPLITS=splits, TILE=tile,
+        num_warps=warps, num_stages=stages, **_arguments(k_norm, heads, place, qkv),
+    )  # fmt: skip
 
 
 def attend_together(
@@ -364,15 +370,7 @@ def attend_together(
 
     `scratch` is one of `Scratch.together`.
     """
-    launch(
-        _write,
-        (len(qkv), heads.pairs),
-        *(qkv, k_norm, heads.rope, place.positions, place.keys, place.values, place.block_table),
-        *(heads.eps, place.padding_position, place.keys.stride(0)),
-        *(heads.queries, heads.pairs, heads.dim, place.keys.shape[1], place.block_table.shape[1]),
-        num_warps=1,
-        **overlap(qkv.device),
-    )
+    launch(_write, (len(qkv), heads.pairs), num_warps=1, **_arguments(k_norm, heads, place, qkv))
     attend(q_norm, k_norm, heads, place, scratch, qkv, out)  # it writes the same once more
 
 
@@ -380,11 +378,10 @@ def attend_in_frame(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: FramePl
     """The last T tokens of a frame: [B * T, (queries + 2 pairs) dim] -> [B * T, queries dim]; writes the cache."""
     out = qkv.new_empty(len(qkv), heads.queries * heads.dim)
     launch(
-        _attend_in_frame,
-        (len(qkv) // place.tokens, heads.pairs),
-        *(qkv, q_norm, k_norm, heads.rope, place.keys, place.values, out, heads.eps, heads.dim**-0.5, place.position),
-        *(heads.queries, heads.pairs, heads.dim, place.keys.shape[1], place.tokens),
-        num_warps=1,
-        **overlap(qkv.device),
-    )
+        _attend_in_frame, (len(qkv) // place.tokens, heads.pairs),
+        qkv=qkv, q_norm=q_norm, k_norm=k_norm, rope=heads.rope, keys=place.keys, values=place.values, out=out,
+        eps=heads.eps, scale=heads.dim**-0.5, position=place.position,
+        HEADS=heads.queries, PAIRS=heads.pairs, DIM=heads.dim, SIZE=place.keys.shape[1], TOKENS=place.tokens,
+        num_warps=1, **overlap(qkv.device),
+    )  # fmt: skip
     return out

@@ -20,23 +20,24 @@ Capability = tuple[int, int]  # of a GPU: major, minor
 
 
 class LaunchListener(Protocol):
-    """Hears of launches in the place of a GPU."""
+    """Is told of launches, which are then not made."""
 
-    capability: Capability  # of that GPU
+    capability: Capability  # of the GPU that they are for
 
-    def launched(self, kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None: ...
+    def launched(self, kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """`args`: one for each parameter of the kernel, in their order."""
 
 
-# Who hears of launches; None makes them.
 _listener: LaunchListener | None = None
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
-    """The one way to a kernel."""
+def launch(kernel: Any, grid: tuple[int, ...], /, **arguments: Any) -> None:
+    """Launches a kernel of triton: its arguments by name, together with triton's options."""
     if _listener is None:
-        kernel[grid](*args, **options)
+        kernel[grid](**arguments)
     else:
-        _listener.launched(kernel, args, options)
+        args = tuple(arguments.pop(param.name) for param in kernel.params)
+        _listener.launched(kernel, args, arguments)
 
 
 @contextmanager

@@ -92,10 +92,8 @@ def draw(logits: Tensor, how: Warp, seed: Tensor, frame: Tensor, codebook: int) 
     out = seed.new_empty(len(logits))
     size = logits.shape[1]
     launch(
-        _draw,
-        (len(logits),),
-        *(logits, how.temperature, how.top_k, how.top_p, seed, frame, out, codebook, size, power_of_2(size)),
-        num_warps=8,
-        **overlap(logits.device),
-    )
+        _draw, (len(logits),),
+        logits=logits, temperatures=how.temperature, top_ks=how.top_k, top_ps=how.top_p, seeds=seed, frames=frame,
+        out=out, codebook=codebook, SIZE=size, BLOCK=power_of_2(size), num_warps=8, **overlap(logits.device),
+    )  # fmt: skip
     return out

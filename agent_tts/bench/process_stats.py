@@ -1,4 +1,4 @@
-"""What a node of our own takes, by looking at it from outside: /proc of its processes, and its metrics."""
+"""Memory, descriptors, threads and metrics of a node that was started here, from /proc and /metrics."""
 
 from __future__ import annotations
 
@@ -18,59 +18,65 @@ from agent_tts.bench.node import children_of
 from agent_tts.errors import EngineLost
 
 MIB = 1 << 20
-LOOK_S = 10.0  # for the node to tell its metrics
+ANSWER_S = 10.0  # for the node to answer with its metrics
 LAG = "agent_tts_loop_lag_seconds"
 
-Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+MetricSamples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
-    """What one process has at a time."""
+class ProcessStats:
+    """One process at one time."""
 
     rss_mib: float
     fds: int
     threads: int
 
+    @classmethod
+    def of(cls, pid: int) -> ProcessStats:
+        """The process now.
+
+        Raises:
+            OSError: it is gone.
+        """
+        folder = Path("/proc") / str(pid)
+        pages = int((folder / "statm").read_text().split()[1])
+        fds, threads = (len(os.listdir(folder / name)) for name in ("fd", "task"))
+        return cls(round(pages * os.sysconf("SC_PAGE_SIZE") / MIB, 2), fds, threads)
+
 
 @dataclass(frozen=True, slots=True)
-class Vitals:
-    """One look at a node."""
+class NodeStats:
+    """A node at one time."""
 
     at: float  # on the monotonic clock
-    front: Process
-    engines: tuple[Process, ...]  # none while they are being replaced
-    samples: Samples = field(repr=False)  # of its metrics, by name and labels
+    front: ProcessStats
+    engines: tuple[ProcessStats, ...]  # none while they are being replaced
+    samples: MetricSamples = field(repr=False)  # of its metrics, by name and labels
 
     def total(self, name: str, **labels: str) -> float:
         """The sum of a metric over all labels but those that are given."""
         wanted = set(labels.items())
         return sum(value for (found, has), value in self.samples.items() if found == name and wanted <= set(has))
 
-
-def process(pid: int) -> Process:
-    """What a process has now.
-
-    Raises:
-        OSError: it is gone.
-    """
-    folder = Path("/proc") / str(pid)
-    pages = int((folder / "statm").read_text().split()[1])
-    fds, threads = (len(os.listdir(folder / name)) for name in ("fd", "task"))
-    return Process(round(pages * os.sysconf("SC_PAGE_SIZE") / MIB, 2), fds, threads)
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no client is connected, speaks or waits."""
+        names = ("contexts_active", "sessions", "slots_used", "contexts_queued")
+        return not any(self.total(f"agent_tts_{name}") for name in names)
 
 
-class Watch:
-    """Looks at a node again and again. Made by `watched`."""
+class NodeWatch:
+    """Reads the stats of a node. Made by `watched`."""
 
     def __init__(self, client: httpx.AsyncClient, front_pid: int) -> None:
         self._client = client
         self._front_pid = front_pid
-        # All looks, in their order.
-        self.looks: list[Vitals] = []
+        # All stats, in their order.
+        self.looks: list[NodeStats] = []
 
-    async def look(self) -> Vitals:
-        """Look now, and remember it.
+    async def look(self) -> NodeStats:
+        """Read them now, and keep them.
 
         Raises:
             EngineLost: the node does not answer.
@@ -78,40 +84,36 @@ class Watch:
         try:
             answer = await self._client.get("/metrics")
             answer.raise_for_status()
-            front = process(self._front_pid)
+            front = ProcessStats.of(self._front_pid)
         except (httpx.HTTPError, OSError) as error:
-            raise EngineLost(f"the node does not tell its metrics: {type(error).__name__}") from error
+            raise EngineLost(f"the node does not answer with its metrics: {type(error).__name__}") from error
         engines = []
         for pid in children_of(self._front_pid):
             with contextlib.suppress(OSError):  # it has just been replaced
-                engines.append(process(pid))
+                engines.append(ProcessStats.of(pid))
         samples = {
             (sample.name, tuple(sorted(sample.labels.items()))): sample.value
             for family in text_string_to_metric_families(answer.text)
             for sample in family.samples
         }
-        self.looks.append(Vitals(time.monotonic(), front, tuple(engines), samples))
+        self.looks.append(NodeStats(time.monotonic(), front, tuple(engines), samples))
         return self.looks[-1]
 
     async def every(self, seconds: float) -> None:
-        """Look so often, until it is cancelled.
-
-        Raises:
-            EngineLost: the node does not answer.
-        """
+        """Read them so often, until it is cancelled; errors are those of `look`."""
         while True:
             await self.look()
             await asyncio.sleep(seconds)
 
 
 @asynccontextmanager
-async def watched(http_url: str, front_pid: int, every_s: float) -> AsyncIterator[Watch]:
-    """A node's vitals, looked at so often while the block runs; the first look is before it."""
-    one = httpx.Limits(max_connections=1)  # so that looking takes a descriptor of the node, and no more
-    async with httpx.AsyncClient(base_url=http_url, timeout=LOOK_S, limits=one) as client:
-        watch = Watch(client, front_pid)
+async def watched(http_url: str, front_pid: int, every_s: float) -> AsyncIterator[NodeWatch]:
+    """Read the stats of a node so often while the block runs; the first time is before it."""
+    one = httpx.Limits(max_connections=1)  # the watch takes a single descriptor of the node
+    async with httpx.AsyncClient(base_url=http_url, timeout=ANSWER_S, limits=one) as client:
+        watch = NodeWatch(client, front_pid)
         await watch.look()
-        task = asyncio.create_task(watch.every(every_s), name="vitals")
+        task = asyncio.create_task(watch.every(every_s), name="process stats")
         try:
             yield watch
         finally:
@@ -119,8 +121,8 @@ async def watched(http_url: str, front_pid: int, every_s: float) -> AsyncIterato
             await asyncio.gather(task, return_exceptions=True)
 
 
-def lag_p99_ms(before: Vitals, after: Vitals) -> float | None:
-    """What 99 of 100 probes of the node's event loop stayed below between two looks, in ms: a bound of its histogram.
+def lag_p99_ms(before: NodeStats, after: NodeStats) -> float | None:
+    """The 99th percentile of the lag of the node's event loop between two times, in ms: a bound of its histogram.
 
     None without a probe.
     """

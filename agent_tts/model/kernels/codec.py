@@ -1,8 +1,8 @@
 """Triton kernels of the codec step, one 80 ms frame of every row, channels last.
 
-Letters: R rows (streams), T steps of a frame at the layer's own rate, C channels, M = R * T. Sums are float32; what is
-stored has the dtype of its tensor. A ring is [rows, frames * T, C]: see `CodecState`. `rows` int64[R] says which row of
-a ring, and of keys and values, a stream has; None, that it is the stream's own number.
+Letters: R streams, T steps of a frame at the layer's own rate, C channels, M = R * T. Sums are float32; a result is
+rounded where it is stored. A ring is [rows, frames * T, C]: see `CodecState`. `rows` int64[R] is the row of each stream
+in a ring, in keys and in values; None: the stream's own number. `alpha` and `beta`: SnakeBeta before the ring, or None.
 """
 
 from __future__ import annotations
@@ -73,53 +73,58 @@ def _window(x, k, inside, age, row, position, m, M, frames, T: tl.constexpr, C: 
     return tl.load(x + at[:, None] + k[None, :], mask=seen, other=0.0)
 
 
-@triton.jit(do_not_specialize=["M", "dilation", "frames", "ring_frames"])
-def conv(
-    x,
-    rows,
-    position,
-    weight,
-    bias,
-    between_alpha,
-    between_beta,
-    pointwise,
-    pointwise_bias,
-    scale,
-    residual,
-    out,
-    ring,
-    ring_rows,
-    alpha,
-    beta,
-    M,
-    dilation,
-    frames,
-    ring_frames,
-    T: tl.constexpr,
-    C: tl.constexpr,
-    N: tl.constexpr,
-    TAPS: tl.constexpr,
-    EPS: tl.constexpr,
-    GELU: tl.constexpr,
-    GATED: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """Causal convolution as a matrix product that reads its operand from a ring; with one tap, a linear layer.
-
-    x ring [R, FRAMES * T, C]; weight [TAPS * C, N], twice as wide if GATED. In this order, each if there is one:
-    root-mean-square norm of x by EPS > 0, bias [N], GELU or silu(first half) * second half, SnakeBeta and a pointwise
-    convolution [N, N] (a tile then has all channels), scale [N], residual [M, N].
-    """
+@triton.jit
+def _tile(N: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """The rows m and columns n of a product that this program computes."""
     tiles = tl.cdiv(N, BN)
-    m = tl.program_id(0) // tiles * BM + tl.arange(0, BM)
-    n = tl.program_id(0) % tiles * BN + tl.arange(0, BN)
+    return tl.program_id(0) // tiles * BM + tl.arange(0, BM), tl.program_id(0) % tiles * BN + tl.arange(0, BN)
+
+
+@triton.jit
+def _convolve(
+    x, weight, row, place, m, n, M, dilation, frames,
+    T: tl.constexpr, C: tl.constexpr, N: tl.constexpr, TAPS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """A causal convolution's sums, float32 [BM, BN]: ring x [R, frames * T, C], weight [TAPS * C, N]."""
     k = tl.arange(0, BK)
-    WIDTH: tl.constexpr = 2 * N if GATED else N
+    weights = weight + k[:, None] * N + n[None, :]
+    inside = (n < N)[None, :]
+    total = tl.zeros((BM, BN), tl.float32)
+    for step in tl.range(0, TAPS * C // BK, num_stages=STAGES):
+        age = (TAPS - 1 - step * BK // C) * dilation
+        a = _window(x, step % (C // BK) * BK + k, None, age, row, place, m, M, frames, T, C)
+        total = tl.dot(a, tl.load(weights + step * BK * N, mask=inside, other=0.0), total)
+    return total
+
+
+@triton.jit
+def _add(total, bias, n, N: tl.constexpr):
+    return total + tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+
+
+@triton.jit
+def _add_residual(total, residual, m, n, M, N: tl.constexpr):
+    at = m[:, None] * N + n[None, :]
+    return total + tl.load(residual + at, mask=(m < M)[:, None] & (n < N)[None, :], other=0.0).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["M", "ring_frames"])
+def linear(
+    x, weight, bias, scale, residual, out, rows, position, ring, alpha, beta, M, ring_frames,
+    T: tl.constexpr, K: tl.constexpr, N: tl.constexpr, EPS: tl.constexpr, GELU: tl.constexpr, GATED: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """A linear layer: x [M, K], weight [K, N], twice as wide if GATED -> `out` [M, N], and into `ring`.
+
+    In this order, each if there is one: root-mean-square norm of x by EPS > 0, bias [N], GELU or silu(first half) *
+    second half, scale [N], residual [M, N]. `rows` are those of the ring.
+    """
+    m, n = _tile(N, BM, BN)
     place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
     row = _row(rows, m // T, m < M)
+    k = tl.arange(0, BK)
+    WIDTH: tl.constexpr = 2 * N if GATED else N
     weights = weight + k[:, None] * WIDTH + n[None, :]
     inside = (n < N)[None, :]
     total = tl.zeros((BM, BN), tl.float32)
@@ -127,9 +132,8 @@ def conv(
         gated = tl.zeros((BM, BN), tl.float32)
     if EPS > 0:
         squares = tl.zeros((BM,), tl.float32)
-    for step in tl.range(0, TAPS * C // BK, num_stages=STAGES):
-        age = (TAPS - 1 - step * BK // C) * dilation
-        a = _window(x, step % (C // BK) * BK + k, None, age, row, place, m, M, frames, T, C)
+    for step in tl.range(0, K // BK, num_stages=STAGES):
+        a = tl.load(x + m[:, None] * K + (step * BK + k)[None, :], mask=(m < M)[:, None], other=0.0)
         total = tl.dot(a, tl.load(weights + step * BK * WIDTH, mask=inside, other=0.0), total)
         if GATED:
             gated = tl.dot(a, tl.load(weights + step * BK * WIDTH + N, mask=inside, other=0.0), gated)
@@ -137,28 +141,62 @@ def conv(
             wide = a.to(tl.float32)
             squares += tl.sum(wide * wide, 1)
     if EPS > 0:
-        factor = tl.rsqrt(squares / C + EPS)[:, None]
+        factor = tl.rsqrt(squares / K + EPS)[:, None]
         total *= factor
         if GATED:
             gated *= factor
     if bias is not None:
-        total += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+        total = _add(total, bias, n, N)
     if GELU:
         total = 0.5 * total * (1.0 + tl.erf(total * 0.7071067811865476))
     if GATED:
         total = total * tl.sigmoid(total) * gated
-    if pointwise is not None:
-        weights = pointwise + n[:, None] * N + n[None, :]
-        total = _snake(total, between_alpha, between_beta, n, n < N).to(pointwise.dtype.element_ty)
-        total = tl.dot(total, tl.load(weights, mask=(n < N)[:, None] & inside, other=0.0))
-        total += tl.load(pointwise_bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     if scale is not None:
         total *= tl.load(scale + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     if residual is not None:
-        at = m[:, None] * N + n[None, :]
-        total += tl.load(residual + at, mask=(m < M)[:, None] & inside, other=0.0).to(tl.float32)
+        total = _add_residual(total, residual, m, n, M, N)
+    _store(total, out, ring, alpha, beta, m, n, M, row, place, ring_frames, T, N)
+
+
+@triton.jit(do_not_specialize=["M", "dilation", "frames", "ring_frames"])
+def conv(
+    x, rows, position, weight, bias, out, ring, ring_rows, alpha, beta, M, dilation, frames, ring_frames,
+    T: tl.constexpr, C: tl.constexpr, N: tl.constexpr, TAPS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """A causal convolution that reads the ring x: see `_convolve`; bias [N] -> `out` [M, N], and into `ring`."""
+    m, n = _tile(N, BM, BN)
+    place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
+    row = _row(rows, m // T, m < M)
+    total = _convolve(x, weight, row, place, m, n, M, dilation, frames, T, C, N, TAPS, BM, BN, BK, STAGES)
+    total = _add(total, bias, n, N)
     row = _row(ring_rows, m // T, m < M)
     _store(total, out, ring, alpha, beta, m, n, M, row, place, ring_frames, T, N)
+
+
+@triton.jit(do_not_specialize=["M", "dilation", "frames", "ring_frames"])
+def unit(
+    x, rows, position, weight, bias, between_alpha, between_beta, pointwise, pointwise_bias, residual, out, ring,
+    alpha, beta, M, dilation, frames, ring_frames,
+    T: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Both convolutions of a residual unit: a tile has all channels, BN >= C.
+
+    `conv` of the ring x, SnakeBeta, pointwise convolution [C, C], residual [M, C] -> `out` [M, C], and into `ring`.
+    """
+    m, n = _tile(C, BM, BN)
+    place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
+    row = _row(rows, m // T, m < M)
+    total = _convolve(x, weight, row, place, m, n, M, dilation, frames, T, C, C, TAPS, BM, BN, BK, STAGES)
+    total = _add(total, bias, n, C)
+    weights = pointwise + n[:, None] * C + n[None, :]
+    inside = (n < C)[None, :]
+    total = _snake(total, between_alpha, between_beta, n, n < C).to(pointwise.dtype.element_ty)
+    total = tl.dot(total, tl.load(weights, mask=(n < C)[:, None] & inside, other=0.0))
+    total = _add(total, pointwise_bias, n, C)
+    total = _add_residual(total, residual, m, n, M, C)
+    _store(total, out, ring, alpha, beta, m, n, M, row, place, ring_frames, T, C)
 
 
 @triton.jit
