@@ -161,7 +161,8 @@ class TestSaysWhatUpstreamSays:
             )
             assert np.array_equal(ours(base, given), first) == (transcript is None)
             library.delete("bob")
-            assert isinstance(base.step([StartRequest(0, 1, options)], [0])[-1], FailedOutput)
+            with pytest.raises(UnknownVoice):
+                resolved(base, SpeechOptions("clone:bob"))
 
     def test_however_the_text_is_split(self, ryan: Qwen3Engine) -> None:
         whole = speak(ryan, TEXT, options=RYAN)
