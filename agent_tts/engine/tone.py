@@ -50,7 +50,7 @@ class ToneEngine:
             aliases=ALIASES,
         )
         self._slots = SlotTable(slots, lambda opened: _ToneRequest(opened, settings.tone))
-        self.sizes: tuple[int, ...] = ()
+        self.batch_sizes: tuple[int, ...] = ()
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. Raises only scripted faults of the whole engine."""
@@ -60,7 +60,7 @@ class ToneEngine:
             outputs += self._slots.guard(request, request.speak)
         return outputs
 
-    def under_way_s(self) -> None:
+    def next_step_in_s(self) -> None:
         """Nothing is: a step is done when it returns."""
 
     def close(self) -> None:

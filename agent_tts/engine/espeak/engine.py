@@ -18,7 +18,7 @@ from agent_tts.engine.espeak.library import (
     RATE_MAX,
     RATE_MIN,
     RATE_NORMAL,
-    Espeak,
+    EspeakLibrary,
     Language,
     TooLong,
 )
@@ -50,7 +50,7 @@ class EspeakEngine:
 
     def __init__(self, settings: Settings, slots: int) -> None:
         self._voices = EspeakVoices(settings.espeak.voice)
-        self._espeak = Espeak()
+        self._espeak = EspeakLibrary()
         self.info = EngineInfo(
             engine="espeak",
             model="espeak-ng",
@@ -63,7 +63,7 @@ class EspeakEngine:
         )
         self._first_words = settings.espeak.first_words
         self._slots = SlotTable(slots, self._make)
-        self.sizes: tuple[int, ...] = ()
+        self.batch_sizes: tuple[int, ...] = ()
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. A slot whose clause does not fit into the step's budget yields nothing.
@@ -79,7 +79,7 @@ class EspeakEngine:
             outputs += self._slots.guard(request, request.feed.hand_out)
         return outputs
 
-    def under_way_s(self) -> None:
+    def next_step_in_s(self) -> None:
         """Nothing is: a step is done when it returns."""
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ def _clamp(pitch: int) -> int:
 class _EspeakRequest:
     """A request in its slot: its text, its voice and its resampler."""
 
-    def __init__(self, espeak: Espeak, feed: SlotFeed, delivery: Delivery, *, unpaced: bool) -> None:
+    def __init__(self, espeak: EspeakLibrary, feed: SlotFeed, delivery: Delivery, *, unpaced: bool) -> None:
         self.feed = feed
         self._espeak = espeak
         self._delivery = delivery
