@@ -13,7 +13,7 @@ import httpx
 from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 
 from agent_tts.bench.connection import send_text
-from agent_tts.bench.listener import CallListener
+from agent_tts.bench.scenario import CallListener
 from agent_tts.errors import SpeechError
 from agent_tts.protocol.v1 import SUBPROTOCOL
 

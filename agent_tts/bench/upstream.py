@@ -19,34 +19,30 @@ FAILURES = (ImportError, OSError, RuntimeError, AttributeError)  # of a package 
 
 def import_qwen_tts() -> Any:
     """The package. Raises ImportError, OSError: it is not installed, or something that it needs."""
+    added: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the package and what it imports
-        added = [name for package in UNUSED if not _works(package) for name in _stand_in(package)]
         try:
+            for package in UNUSED:
+                try:
+                    import_module(package)
+                except FAILURES:
+                    added += _stand_in(package)
             return import_module("qwen_tts")
         finally:
             for name in added:
                 del sys.modules[name]
 
 
-def _works(package: str) -> bool:
-    try:
-        import_module(package)
-    except FAILURES:
-        return False
-    return True
-
-
 def _stand_in(package: str) -> list[str]:
     """Put empty modules in the place of a package and of those that it is in; their names."""
-    names = package.split(".")
     added: list[str] = []
-    for depth in range(1, len(names) + 1):
-        name = ".".join(names[:depth])
-        if name in sys.modules:
-            continue
-        sys.modules[name] = module_from_spec(ModuleSpec(name, None))
-        added.append(name)
-        if depth > 1:
-            setattr(sys.modules[".".join(names[: depth - 1])], names[depth - 1], sys.modules[name])
+    parts = package.split(".")
+    for depth, part in enumerate(parts):
+        parent, name = ".".join(parts[:depth]), ".".join(parts[: depth + 1])
+        if name not in sys.modules:
+            added.append(name)
+            sys.modules[name] = module_from_spec(ModuleSpec(name, None))
+            if parent:
+                setattr(sys.modules[parent], part, sys.modules[name])
     return added
