@@ -64,11 +64,7 @@ class LoadOutcome:
 
 
 async def sessions(node: MeasuredNode, seconds: float) -> LoadOutcome:
-    """64 WebSocket sessions at once.
-
-    Raises:
-        SpeechError: the node or a client process has failed; the same for all loads.
-    """
+    """64 WebSocket sessions at once. Raises SpeechError."""
     result, before, after, figures = await _held(node, scenarios.sessions(seconds, node.session))
     figures["ttfa_p95_ms"] = figures["ttfa_ms"]["p95"]
     return LoadOutcome(figures, [*_orderly(result.samples, before, after), *_punctual(figures)])

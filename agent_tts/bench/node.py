@@ -31,15 +31,7 @@ class OwnNode:
     """A node that takes requests."""
 
     url: str  # http://127.0.0.1:port
-    front_pid: int
-    engine_pids: tuple[int, ...]  # oldest first; empty where /proc does not tell
-
-    @property
-    def pids(self) -> dict[str, int]:
-        """Its processes by name."""
-        if len(self.engine_pids) == 1:
-            return {"front": self.front_pid, "engine": self.engine_pids[0]}
-        return {"front": self.front_pid, **{f"engine {number}": pid for number, pid in enumerate(self.engine_pids)}}
+    pids: dict[str, int]  # its processes by name: front, then engine or engine 0, engine 1...
 
 
 @asynccontextmanager
@@ -69,7 +61,9 @@ async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterat
                 address = await url
                 while (await client.get(f"{address}/ready")).status_code != 200:  # noqa: ASYNC110 - another process
                     await asyncio.sleep(POLL_S)
-            yield OwnNode(address, process.pid, tuple(children_of(process.pid)))
+            engines = children_of(process.pid)
+            names = ["engine"] if len(engines) == 1 else [f"engine {number}" for number in range(len(engines))]
+            yield OwnNode(address, {"front": process.pid, **dict(zip(names, engines, strict=True))})
         finally:
             await _stop(process)
 

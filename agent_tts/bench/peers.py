@@ -104,12 +104,7 @@ async def measure_node(url: str, key: str | None, task: PeerTask) -> list[PeerRe
 
 
 async def measure_peer(peer: PeerEngine, task: PeerTask) -> tuple[list[PeerRequest], int | None]:
-    """Requests to another engine, and the MiB of GPU memory that are taken then.
-
-    Raises:
-        SpeechError: it cannot be measured here; the message says why.
-        TimeoutError: it takes too long.
-    """
+    """Requests to another engine, and the MiB of GPU memory that are taken then. Raises SpeechError, TimeoutError."""
     job = {"engine": peer.name, **asdict(task)}
     async with workers(MODULE, [job], ready_s=LOAD_S) as found:
         (answer,) = await answers(found, {}, SPEAK_S)

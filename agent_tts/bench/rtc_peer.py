@@ -74,12 +74,7 @@ class ListeningPeer:
         self.arrivals = Arrivals()
 
     async def connect(self, client: httpx.AsyncClient) -> None:
-        """Connect, and receive the first packet.
-
-        Raises:
-            SpeechError: the node refuses.
-            TimeoutError: it takes more than a minute.
-        """
+        """Connect, and receive the first packet. Raises SpeechError, TimeoutError."""
         async with asyncio.timeout(CONNECT_S):
             await self._connection.setLocalDescription(await self._connection.createOffer())
             local = self._connection.localDescription
