@@ -5,7 +5,7 @@ A message says what is wrong and what is allowed. It leaves the node, so it has 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 RETRY_MS = 500  # default time after which a client may try again
 
@@ -119,6 +119,9 @@ class Unauthorized(SpeechError):
 
 class Draining(SpeechError):
     code, status = "draining", 503
+
+    def __init__(self, message: str = "the node is going away: use another one", **options: Any) -> None:
+        super().__init__(message, **options)
 
 
 def at_capacity(what: str, limit: int) -> AtCapacity:

@@ -46,7 +46,7 @@ def module_command(module: str, *args: str) -> list[str]:
 
 
 class ChildProcess(asyncio.SubprocessProtocol):
-    """One child process. Whoever spawned it must await `reap`, after `kill` if it still runs."""
+    """One child process. After `spawn` the caller must await `reap`, and call `kill` before if it still runs."""
 
     def __init__(self, name: str) -> None:
         # What the log calls it.
@@ -111,7 +111,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
     async def reap(self) -> None:
         """Wait until a killed or exited process and its pipes are gone, for seconds at most.
 
-        Cancelling it skips the wait; the process is reaped all the same.
+        Cancelling it skips the wait; the process is still reaped.
         """
         if self._transport is None:
             return

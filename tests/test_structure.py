@@ -28,7 +28,7 @@ LAYERS = {
     "speech": {"protocol", "text", "voices"},  # of the text, what is known of numbers and abbreviations
     "serve": {"config", "protocol", "speech", "text", "ipc", "voices"},
     "integrations": {"client", "config", "protocol", "speech", "serve"},
-    "agent": {"config", "integrations", "serve", "voices"},
+    "agent": {"config", "integrations", "protocol", "serve", "voices"},
     "doctor": {"config", "cli", "serve", "voices"},
     "bench": {"client", "config", "protocol", "speech", "ipc", "serve", "model", "voices"},
 }

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from agent_tts.errors import SettingsError
 from agent_tts.events import EngineCommand, EngineEvent
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, WireError, encode
-from agent_tts.processes import die_with, settle
+from agent_tts.processes import die_with, settle, take_stdout
 
 if TYPE_CHECKING:
     from agent_tts.engine.loop import EngineLoop
@@ -43,12 +43,11 @@ def take_pipes() -> tuple[int, int]:
 
     The duplicates are not inherited: a process that the engine starts does not keep the front's pipes open.
     """
-    commands, out = os.dup(0), os.dup(1)
+    commands = os.dup(0)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    os.dup2(2, 1)
-    return commands, out
+    return commands, take_stdout()
 
 
 def arrange_signals() -> None:

@@ -139,7 +139,7 @@ class Guard:
 
     @contextmanager
     def admit(self, client: Client) -> Iterator[None]:
-        """Count a session or request while the context lasts.
+        """Count a session or request until the end of the `with` block.
 
         Raises:
             AtCapacity: this key, or the node, has as many as the limits allow.

@@ -109,7 +109,7 @@ class SpeechService:
             EngineLost: no engine is up; they come back by themselves.
         """
         if self.draining:
-            raise Draining("the node is going away: use another one")
+            raise Draining
         up = [engine for engine in self.engines if engine.alive]
         if not up:
             raise EngineLost("the engine is restarting: try again", retry_after_ms=RETRY_MS)

@@ -16,7 +16,7 @@ import numpy as np
 import websockets
 from numpy.typing import NDArray
 
-from agent_tts.agent.loading import pipelines_folder
+from agent_tts.agent.call import pipelines_folder
 from agent_tts.serve.app import create_app
 from tests.agent.hearing import GrammarSpeechToText
 from tests.agent.llm_server import running_llm

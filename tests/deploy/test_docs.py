@@ -20,6 +20,7 @@ from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.v1 import SessionConfig
 from tests.deploy.test_monitoring import EXPOSED
 from tests.support import running_node
+from tests.test_structure import LAYERS
 from tests.wire import wire
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +55,8 @@ def test_files_and_symbols_that_the_architecture_names_exist() -> None:
         assert not symbol or symbol in symbols(ROOT / path), f"{path}:{symbol}"
     everywhere = {symbol for path in (ROOT / "agent_tts").rglob("*.py") for symbol in symbols(path)}
     assert [name for name in re.findall(r"`([A-Z]\w+\.\w+)`", text) if name not in everywhere] == []
+    for folder, layers in re.findall(r"^\| `agent_tts/(\w+)/` \|.*\|(.*)\|$", text, re.M):
+        assert set(re.findall(r"\w+", layers)) == LAYERS[folder], folder
     for line in text.partition("## Glossary")[2].partition("\n## ")[0].splitlines():  # classes among the words
         defined = {symbol for path in re.findall(r"`([\w/]+\.py)`", line) for symbol in symbols(ROOT / path)}
         assert set(re.findall(r"\b[A-Z][a-z]+[A-Z]\w+", line.split("|")[1] if "|" in line else "")) <= defined, line

@@ -14,7 +14,6 @@ import pytest
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.events import FRAME_SAMPLES
-from agent_tts.ipc.in_process import InProcessEngine
 from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.v1 import NativeAdapter
 from agent_tts.serve import session as session_module
@@ -24,6 +23,7 @@ from agent_tts.serve.session import Session
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.words.timeline import WordTimeline
+from tests.in_process import InProcessEngine
 from tests.support import dominant_hz, until
 
 LIMIT_S = 10.0

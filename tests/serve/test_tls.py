@@ -64,11 +64,11 @@ async def test_the_page_http_and_the_stream_are_encrypted(certificate: Certifica
 
 
 async def test_who_does_not_trust_the_certificate_gets_nothing(certificate: Certificate) -> None:
-    async with running_node(tls=certificate.settings) as running, httpx.AsyncClient(trust_env=False) as stranger:
+    async with running_node(tls=certificate.settings) as running, httpx.AsyncClient(trust_env=False) as untrusting:
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-            await stranger.get(running.url)
+            await untrusting.get(running.url)
         with pytest.raises(httpx.RemoteProtocolError):
-            await stranger.get(running.url.replace("https", "http"))
+            await untrusting.get(running.url.replace("https", "http"))
         await until(lambda: not running.server.server_state.connections)
 
 

@@ -30,7 +30,7 @@ class InProcessNodeClient:
 
     async def connect(self) -> bool:
         if self._service.draining:
-            raise Draining("the node is going away: use another one")
+            raise Draining
         if not self._service.alive:
             raise EngineLost("the engine is restarting: try again", retry_after_ms=RETRY_MS)
         return False

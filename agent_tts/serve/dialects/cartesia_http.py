@@ -4,38 +4,42 @@ from __future__ import annotations
 
 from functools import partial
 from secrets import token_hex
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from pydantic import Field, ValidationError
-from starlette.requests import Request as HttpRequest
+from pydantic import Field
+from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_tts.errors import BadMessage, SpeechError, TextTooLong
+from agent_tts.errors import SpeechError
 from agent_tts.events import SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.context import Words
-from agent_tts.protocol.validation import first_complaint, message_error
-from agent_tts.serve.dialects.audio_body import AudioBody
-from agent_tts.serve.dialects.cartesia_events import ContextEvents, error_fields, failure
-from agent_tts.serve.dialects.cartesia_request import Fields, Rate, RawFormat, Request, Samples
-from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_body
-from agent_tts.serve.routes.speech_response import SpeechResponse
+from agent_tts.serve.dialects.cartesia_messages import (
+    CartesiaFields,
+    CartesiaRequest,
+    ContextEvents,
+    Rate,
+    RawFormat,
+    SampleFormat,
+    error_fields,
+    failure,
+)
+from agent_tts.serve.dialects.vendor_http import AudioBody, read_request
+from agent_tts.serve.routes.http import Authorized, errors_as, node_of
+from agent_tts.serve.routes.speech_response import Body, SpeechResponse
 from agent_tts.speech.audio.encoding import Encoder, make_encoder
-from agent_tts.speech.utterance import WordsMode
-
-R = TypeVar("R", bound=Request)
 
 # ---------------------------------------------------------------- requests
 
 
-class WavFormat(Samples):
+class WavFormat(SampleFormat):
     """A WAV file."""
 
     container: Literal["wav"]
 
 
-class Mp3Format(Fields):
+class Mp3Format(CartesiaFields):
     """An MP3 file."""
 
     container: Literal["mp3"]
@@ -44,17 +48,17 @@ class Mp3Format(Fields):
 
     @property
     def ours(self) -> str:
-        """The encoding by our name."""
+        """The encoding by this node's name."""
         return "mp3"
 
 
-class BytesRequest(Request):
+class CartesiaBytesRequest(CartesiaRequest):
     """The body of `POST /tts/bytes`."""
 
     output_format: Annotated[RawFormat | WavFormat | Mp3Format, Field(discriminator="container")]
 
 
-class EventsRequest(Request):
+class CartesiaEventsRequest(CartesiaRequest):
     """The body of `POST /tts/sse`."""
 
     output_format: RawFormat
@@ -67,10 +71,10 @@ MEDIA_TYPES = {"raw": "audio/pcm", "wav": "audio/wav", "mp3": "audio/mpeg"}
 # ---------------------------------------------------------------- events
 
 
-class EventsBody:
+class CartesiaEventsBody(Body):
     """Audio and words as server-sent events. See `Body`."""
 
-    def __init__(self, request: EventsRequest) -> None:
+    def __init__(self, request: CartesiaEventsRequest) -> None:
         audio_format = request.output_format
         self._context_id = request.context_id
         self._encoder: Encoder = make_encoder(audio_format.ours, audio_format.sample_rate)
@@ -79,7 +83,7 @@ class EventsBody:
         self._first_sample = 0
 
     def words(self, words: Words) -> bytes:
-        """See `Body`: they are told with their audio."""
+        """See `Body`: they are sent with their audio."""
         self._events.words.learn(words.words, final=words.kind == "aligned")
         return b""
 
@@ -95,9 +99,6 @@ class EventsBody:
     def error(self, error: SpeechError) -> bytes | None:
         """See `Body`."""
         return b"".join(map(_server_sent, failure(self._context_id, error, token_hex(8))))
-
-    def close(self) -> None:
-        """See `Body`: encoders free themselves."""
 
     def _chunk(self, payload: bytes, samples: int) -> bytes:
         events = self._events.audio(payload, self._first_sample)
@@ -115,15 +116,15 @@ def _server_sent(event: str) -> bytes:
 def router() -> APIRouter:
     """Both routes. Their node is `app.state.node`."""
     routes = APIRouter(dependencies=[errors_as(_error_body)])
-    # Their document is Cartesia's.
+    # Documented by Cartesia.
     routes.add_api_route("/tts/bytes", speak_bytes, methods=["POST"], include_in_schema=False)
     routes.add_api_route("/tts/sse", speak_events, methods=["POST"], include_in_schema=False)
     return routes
 
 
-async def speak_bytes(request: HttpRequest, client: Authorized) -> Response:
+async def speak_bytes(request: Request, client: Authorized) -> Response:
     """Speak a text: the audio is sent while it is made."""
-    wanted = await _parse(BytesRequest, request)
+    wanted = await read_request(request, CartesiaBytesRequest, "transcript")
     options = _options(wanted, request)
     audio = wanted.output_format
     media_type = MEDIA_TYPES[audio.container]
@@ -132,37 +133,23 @@ async def speak_bytes(request: HttpRequest, client: Authorized) -> Response:
     return SpeechResponse(node_of(request), client, wanted.transcript, options, media_type, make_body)
 
 
-async def speak_events(request: HttpRequest, client: Authorized) -> Response:
+async def speak_events(request: Request, client: Authorized) -> Response:
     """Speak a text: audio and words are sent as events, while they are made."""
-    wanted = await _parse(EventsRequest, request)
+    wanted = await read_request(request, CartesiaEventsRequest, "transcript")
     options = _options(wanted, request)
-    words: WordsMode = "told" if wanted.add_timestamps else "none"
     return SpeechResponse(
         node_of(request),
         client,
         wanted.transcript,
         options,
         "text/event-stream",
-        partial(EventsBody, wanted),
-        words,
+        partial(CartesiaEventsBody, wanted),
+        "told" if wanted.add_timestamps else "none",
     )
 
 
-async def _parse(cls: type[R], request: HttpRequest) -> R:
-    settings = node_of(request).settings
-    try:
-        wanted = cls.model_validate_json(await read_body(request, settings))
-    except ValidationError as error:
-        raise message_error(first_complaint(error)) from None
-    if not wanted.transcript.strip():
-        raise BadMessage("transcript: there is nothing to speak")
-    if len(wanted.transcript) > settings.limits.text_context_chars:
-        raise TextTooLong(f"transcript has more than {settings.limits.text_context_chars} characters")
-    return wanted
-
-
-def _options(wanted: Request, request: HttpRequest) -> SpeechOptions:
-    """What of it concerns the engine; unpaced."""
+def _options(wanted: CartesiaRequest, request: Request) -> SpeechOptions:
+    """The options of speech, unpaced."""
     config = protocol.SessionConfig(lead_ms=None).merged(wanted.overrides(), protocol.MIN_LEAD_MS)
     return node_of(request).service.resolve(config.options())
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from agent_tts.errors import UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.context import AudioChunk
-from agent_tts.protocol.validation import first_complaint, message_error
+from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.utterance_queue import UtteranceQueue
 from agent_tts.speech.routing import ANY_NAME
 
@@ -44,21 +44,6 @@ class SpeakMessage(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
 
     text: str
-
-
-Checked = TypeVar("Checked", bound=BaseModel)
-
-
-def check(kind: type[Checked], fields: Mapping[str, Any]) -> Checked:
-    """A query or a message as a checked value.
-
-    Raises:
-        BadMessage: a field is not allowed.
-    """
-    try:
-        return kind.model_validate(dict(fields))
-    except ValidationError as error:
-        raise message_error(first_complaint(error)) from None
 
 
 def session_of(query: DeepgramQuery, aliases: Mapping[str, str]) -> dict[str, Any]:
@@ -131,7 +116,9 @@ class DeepgramAdapter:
 
     def begin(self) -> Iterator[Message]:
         """See `ProtocolAdapter.begin`."""
-        yield protocol.build("session.update", session=session_of(check(DeepgramQuery, self._query), self._aliases))
+        yield protocol.build(
+            "session.update", session=session_of(check_message(DeepgramQuery, self._query), self._aliases)
+        )
 
     def follow(self) -> Iterable[Message]:
         """See `QueueingAdapter.follow`."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from agent_tts.errors import UnknownType
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
-from agent_tts.serve.dialects.deepgram import DeepgramAdapter, SpeakMessage, check, described, ping
+from agent_tts.protocol.validation import check_message
+from agent_tts.serve.dialects.deepgram import DeepgramAdapter, SpeakMessage, described, ping
 
 TYPES = ("Speak", "Flush", "Clear", "Close")
 
@@ -28,7 +29,7 @@ class AuraAdapter(DeepgramAdapter):
         message = protocol.load(data)
         match message.get("type"):
             case "Speak":
-                yield from self._queue.write(self._apart(check(SpeakMessage, message).text))
+                yield from self._queue.write(self._apart(check_message(SpeakMessage, message).text))
             case "Flush":
                 # Without text before it, only earlier flushes are answered first.
                 yield ping(FLUSHED if self._queue.speaking is None else PROCEED)

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agent_tts.errors import UnknownType
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
-from agent_tts.serve.dialects.deepgram import DeepgramAdapter, SpeakMessage, check, described, ping
+from agent_tts.protocol.validation import check_message
+from agent_tts.serve.dialects.deepgram import DeepgramAdapter, SpeakMessage, described, ping
 from agent_tts.serve.dialects.utterance_queue import QueuedUtterance
 
 TYPES = ("Speak", "Flush", "Interrupt", "Configure", "Close")
@@ -37,7 +38,7 @@ WARNINGS = {
 WARNING, SPEED_REFUSED, PROCEED = "warning ", "speed ", "proceed"
 
 
-class Configure(BaseModel):
+class ConfigureMessage(BaseModel):
     """New settings, for the utterances that begin after it."""
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -54,7 +55,7 @@ class PlaybackOffset(BaseModel):
     value: protocol.Milliseconds
 
 
-class Interrupt(BaseModel):
+class InterruptMessage(BaseModel):
     """Barge-in."""
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -94,7 +95,7 @@ class FluxAdapter(DeepgramAdapter):
             return
         match message.get("type"):
             case "Speak":
-                yield from self._queue.write(check(SpeakMessage, message).text)
+                yield from self._queue.write(check_message(SpeakMessage, message).text)
             case "Flush":
                 if self._queue.writing is None:
                     yield ping(WARNING + "NO_ACTIVE_SPEECH")
@@ -102,9 +103,9 @@ class FluxAdapter(DeepgramAdapter):
                     yield from self._queue.flush()
                     yield ping(PROCEED)
             case "Interrupt":
-                yield from self._interrupt(check(Interrupt, message).playback_offset)
+                yield from self._interrupt(check_message(InterruptMessage, message).playback_offset)
             case "Configure":
-                yield _configured(check(Configure, message).speed)
+                yield _configured(check_message(ConfigureMessage, message).speed)
             case "Close":
                 self._is_leaving = True
                 if self._queue.writing is not None:

@@ -35,7 +35,6 @@ from agent_tts.serve.routes.file_body import EventBody, FileBody
 from agent_tts.serve.routes.speech_response import SpeechResponse
 from agent_tts.speech.audio.files import CONTENT_TYPES
 from agent_tts.speech.engine_handle import EngineState
-from agent_tts.speech.routing import Routing
 
 
 class Token(BaseModel):
@@ -116,12 +115,13 @@ async def create_speech(request: Request, client: Authorized) -> Response:
 
 async def list_models(request: Request, client: Authorized) -> openai.ModelList:
     """The models that a request may name."""
-    return openai.ModelList(data=[openai.ModelCard(id=name) for name in _routing(request).model_names()])
+    names = node_of(request).service.routing.model_names()
+    return openai.ModelList(data=[openai.ModelCard(id=name) for name in names])
 
 
 async def retrieve_model(model: str, request: Request, client: Authorized) -> openai.ModelCard:
     """One model."""
-    _routing(request).check_model(model)
+    node_of(request).service.routing.check_model(model)
     return openai.ModelCard(id=model)
 
 
@@ -134,10 +134,8 @@ async def create_token(request: Request, client: Authorized) -> Token:
 async def health(request: Request) -> Response:
     """Whether the event loop and an engine are alive, and the state of each engine."""
     service = node_of(request).service
-    states = [engine.state for engine in service.engines]
-    return JSONResponse(
-        {"status": "ok" if service.alive else "engine_lost", "engines": states}, 200 if service.alive else 503
-    )
+    status, code = ("ok", 200) if service.alive else ("engine_lost", 503)
+    return JSONResponse({"status": status, "engines": [engine.state for engine in service.engines]}, code)
 
 
 async def ready(request: Request) -> Response:
@@ -156,10 +154,6 @@ def node_of(request: Request) -> Node:
     """The node that serves a request."""
     node: Node = request.app.state.node
     return node
-
-
-def _routing(request: Request) -> Routing:
-    return node_of(request).service.routing
 
 
 async def read_body(request: Request, settings: Settings, file_bytes: int = 0) -> bytes:

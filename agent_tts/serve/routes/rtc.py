@@ -55,7 +55,7 @@ async def _offer(request: Request) -> dict[str, str]:
     if not node.settings.limits.rtc_peers:
         raise HTTPException(404, "WebRTC is turned off on this node (limits.rtc_peers)")
     if node.service.draining:
-        raise Draining("the node is going away: use another one")
+        raise Draining
     peer = RtcPeer(node, client)
     try:
         async with asyncio.timeout(node.settings.timeouts.handshake_s):

@@ -197,7 +197,7 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
     node = node_of(request)
     content_type = request.headers.get("content-type", "")
     if node.service.draining:
-        raise Draining("the node is going away: use another one")
+        raise Draining
     enrolment = _enrolment(node)
     with node.guard.admit(client):
         with _upload(node):

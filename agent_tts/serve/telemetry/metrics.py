@@ -20,7 +20,7 @@ _RTF = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)
 
 
 class Metrics:
-    """The node's metrics, in a registry of their own. No label names a client, and no value depends on texts."""
+    """The node's metrics, in a registry of their own. Nothing in them identifies a client or quotes a text."""
 
     def __init__(self, spans: Spans | None = None) -> None:
         # Makes spans of contexts; None where telemetry is off.

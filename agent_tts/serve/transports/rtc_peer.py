@@ -133,7 +133,7 @@ class RtcPeer:
             while (why := self._close_reason(time.monotonic())) is None:
                 await asyncio.wait([self._closing], timeout=CHECK_S)
                 await self._check_activity()
-            logger.info("rtc peer {}: {}", self.id, why)
+            logger.info("rtc peer {} closes: {}", self.id, why)
         finally:
             pump.cancel()
             (fault,) = await asyncio.gather(pump, return_exceptions=True)

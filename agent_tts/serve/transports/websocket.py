@@ -63,7 +63,7 @@ class StreamEndpoint:
                 websocket.headers, websocket.query_params, token_ok=True, key_query=dialect.key_query
             )
             if self._node.service.draining:
-                raise Draining("the node is going away: use another one")
+                raise Draining
             with self._node.guard.admit(client):
                 if dialect.denies:
                     await self._accept(websocket)

@@ -14,9 +14,9 @@ import pytest
 from numpy.typing import NDArray
 
 from agent_tts.protocol.context import Word, Words
-from agent_tts.serve.dialects.audio_body import AudioBody
-from agent_tts.serve.dialects.elevenlabs_body import TimedBody
-from agent_tts.serve.dialects.elevenlabs_request import FILE_FORMATS, file_of
+from agent_tts.serve.dialects.elevenlabs_http import TimedBody
+from agent_tts.serve.dialects.elevenlabs_messages import FILE_FORMATS, format_of
+from agent_tts.serve.dialects.vendor_http import AudioBody
 from tests.speech.audio.test_files import decode
 from tests.speech.audio.test_pcm import decode as decode_g711
 from tests.support import RunningNode, running_node, until
@@ -41,7 +41,7 @@ async def test_every_format_has_the_same_sound(client: httpx.AsyncClient) -> Non
     for name in FILE_FORMATS:
         answer = await client.post(PATH, json={"text": "one two"}, params={"output_format": name})
         assert answer.status_code == 200, name
-        file = file_of(name)
+        file = format_of(name)
         assert answer.headers["content-type"] == file.content_type
         samples = _samples(answer.content, name)
         assert np.std(samples) > 1_000, name
@@ -51,7 +51,7 @@ async def test_every_format_has_the_same_sound(client: httpx.AsyncClient) -> Non
 
 
 def _samples(data: bytes, name: str) -> NDArray[np.float64]:
-    file = file_of(name)
+    file = format_of(name)
     if name.startswith("pcm"):
         return np.frombuffer(data, "<i2").astype(float)
     if name.startswith(("ulaw", "alaw")):

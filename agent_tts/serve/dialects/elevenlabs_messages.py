@@ -1,23 +1,22 @@
-"""What ElevenLabs' clients ask for, over every transport of theirs: fields in, fields of `agent_tts.v1` out. Pure."""
+"""Messages of ElevenLabs' clients and to them, over WebSocket and HTTP. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from agent_tts.errors import UnsupportedFormat
 from agent_tts.events import SpeechOptions
+from agent_tts.protocol.context import Word
 from agent_tts.protocol.options import limits
 from agent_tts.protocol.v1 import MAX_ID
-from agent_tts.protocol.validation import body_error
 
-# Voices that nobody has asked for: Pipecat's class names the first, LiveKit's the second when its user names none.
-UNASKED_VOICES = {"None", "hpp4J3VqNfWAUOO0d1Us"}
+# Sent by clients whose user named no voice: Pipecat's class sends the first, LiveKit's the second.
+PLACEHOLDER_VOICES = {"None", "hpp4J3VqNfWAUOO0d1Us"}
 
-# ElevenLabs' own models; a node speaks with its own.
+# What the names of ElevenLabs' own models begin with; they mean any model.
 FOREIGN_MODELS = "eleven"
 
 DEFAULT_FORMAT = "mp3_44100_128"
@@ -28,7 +27,7 @@ FORMATS = (
     "opus_48000_192",
 )
 
-# Over HTTP, for which it is a file.
+# Over HTTP only.
 WAV_FORMATS = tuple(f"wav_{rate}" for rate in (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000))
 FILE_FORMATS = FORMATS + WAV_FORMATS
 
@@ -51,8 +50,8 @@ CONTENT_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class File:
-    """The audio of an HTTP response."""
+class AudioFormat:
+    """An output format."""
 
     encoding: str
     sample_rate: int  # Hz
@@ -61,19 +60,19 @@ class File:
     content_type: str
 
 
-class Fields(BaseModel):
-    """Unknown fields are ignored: clients send many that only mean something to ElevenLabs' own models."""
+class ElevenLabsFields(BaseModel):
+    """Unknown fields are ignored: clients send many that only concern ElevenLabs' own models."""
 
     model_config = ConfigDict(frozen=True, strict=True, populate_by_name=True)
 
 
-class VoiceSettings(Fields):
+class VoiceSettings(ElevenLabsFields):
     """How to speak."""
 
     speed: float | None = Field(None, **limits("speed"))
 
 
-class StreamQuery(BaseModel):
+class ElevenLabsQuery(BaseModel):
     """The query of a WebSocket: strings."""
 
     model_config = ConfigDict(frozen=True)
@@ -86,7 +85,7 @@ class StreamQuery(BaseModel):
     sync_alignment: bool = False
 
     def session(self, voice: str) -> dict[str, Any]:
-        """Fields of a `session.update`.
+        """ElevenLabsFields of a `session.update`.
 
         Raises:
             UnsupportedFormat: there is no such format.
@@ -100,7 +99,7 @@ class StreamQuery(BaseModel):
         }
 
 
-class StreamMessage(Fields):
+class ElevenLabsMessage(ElevenLabsFields):
     """A message on a WebSocket."""
 
     text: str | None = None
@@ -115,7 +114,7 @@ class StreamMessage(Fields):
         return self.voice_settings.speed if self.voice_settings else None
 
 
-class SpeechRequest(Fields):
+class ElevenLabsRequest(ElevenLabsFields):
     """The body of an HTTP request."""
 
     text: str = Field(min_length=1, pattern=r"\S", description="text to speak")
@@ -137,7 +136,7 @@ class SpeechRequest(Fields):
         return (self.voice_settings.speed if self.voice_settings else None) or 1.0
 
     def options(self, voice: str) -> SpeechOptions:
-        """What of it concerns the engine; unpaced."""
+        """The options of speech, unpaced."""
         return SpeechOptions(
             voice=voice_of(voice),
             language=self.language_code or "auto",
@@ -148,45 +147,9 @@ class SpeechRequest(Fields):
         )
 
 
-def parse_query(query: Mapping[str, str]) -> StreamQuery:
-    """The query of a WebSocket.
-
-    Raises:
-        InvalidRequest: a parameter is not allowed.
-    """
-    try:
-        return StreamQuery.model_validate(dict(query))
-    except ValidationError as error:
-        raise body_error(error, StreamQuery, spoken="text", depth=2) from None
-
-
-def parse_message(fields: Mapping[str, Any]) -> StreamMessage:
-    """A message of a WebSocket.
-
-    Raises:
-        InvalidRequest: a field is not allowed.
-    """
-    try:
-        return StreamMessage.model_validate(fields)
-    except ValidationError as error:
-        raise body_error(error, StreamMessage, spoken="text", depth=2) from None
-
-
-def parse_request(body: bytes) -> SpeechRequest:
-    """The request in a body.
-
-    Raises:
-        InvalidRequest: what was wrong and what is allowed, without a word of the text.
-    """
-    try:
-        return SpeechRequest.model_validate_json(body)
-    except ValidationError as error:
-        raise body_error(error, SpeechRequest, spoken="text", depth=2) from None
-
-
 def voice_of(voice_id: str) -> str | None:
-    """The voice that a path names; None is the engine's own."""
-    return None if voice_id in UNASKED_VOICES else voice_id
+    """The voice that a path names; None is the engine's default."""
+    return None if voice_id in PLACEHOLDER_VOICES else voice_id
 
 
 def model_of(model_id: str | None) -> str | None:
@@ -200,11 +163,11 @@ def output_of(output_format: str) -> dict[str, Any]:
     Raises:
         UnsupportedFormat: says which formats there are.
     """
-    file = file_of(output_format, FORMATS)
-    return {"encoding": file.encoding, "sample_rate": file.sample_rate, "bit_rate": file.bit_rate}
+    audio = format_of(output_format, FORMATS)
+    return {"encoding": audio.encoding, "sample_rate": audio.sample_rate, "bit_rate": audio.bit_rate}
 
 
-def file_of(output_format: str, allowed: tuple[str, ...] = FILE_FORMATS) -> File:
+def format_of(output_format: str, allowed: tuple[str, ...] = FILE_FORMATS) -> AudioFormat:
     """What an output format means.
 
     Raises:
@@ -212,6 +175,39 @@ def file_of(output_format: str, allowed: tuple[str, ...] = FILE_FORMATS) -> File
     """
     if output_format not in allowed:
         raise UnsupportedFormat(f"output_format is one of {', '.join(allowed)}")
-    adapter, rate, *kbps = output_format.split("_")
+    kind, rate, *kbps = output_format.split("_")
     bit_rate = int(kbps[0]) * 1_000 if kbps else None
-    return File(_ENCODINGS[adapter], int(rate), bit_rate, adapter == "wav", CONTENT_TYPES[adapter])
+    return AudioFormat(_ENCODINGS[kind], int(rate), bit_rate, kind == "wav", CONTENT_TYPES[kind])
+
+
+@dataclass(frozen=True, slots=True)
+class TimedCharacter:
+    """A character of the text, in milliseconds from the first sample."""
+
+    char: str
+    start_ms: int
+    end_ms: int
+
+
+class CharacterTimes:
+    """Spreads words over their characters: a word, a space, a word, a space.
+
+    Any white space between words is told as one space, also after the last word: clients take it for the word's end.
+    """
+
+    def __init__(self) -> None:
+        # End of the last character: later times are never before it.
+        self.end_ms = 0
+
+    def of(self, words: list[Word]) -> list[TimedCharacter]:
+        """The characters of the next words; all characters of a word get the same duration."""
+        told: list[TimedCharacter] = []
+        for word in words:
+            start = max(word.start_ms, self.end_ms)
+            end = max(word.end_ms, start)
+            text = word.word
+            edges = [start + (end - start) * index // len(text) for index in range(len(text) + 1)]
+            told += map(TimedCharacter, text, edges, edges[1:])
+            told.append(TimedCharacter(" ", end, end))
+            self.end_ms = end
+        return told
