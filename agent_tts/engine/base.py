@@ -107,7 +107,7 @@ class Engine(Protocol):
     info: EngineInfo
     # Numbers of slots that a step is built for: a step costs as much as the next of these, the last is the most. Empty:
     # a step takes any number of slots, and each adds its own cost.
-    sizes: tuple[int, ...]
+    batch_sizes: tuple[int, ...]
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """Apply `inputs` in their order, then speak one frame in every slot of `run`.
@@ -117,7 +117,7 @@ class Engine(Protocol):
         """
         ...
 
-    def under_way_s(self) -> float | None:
+    def next_step_in_s(self) -> float | None:
         """None if all outputs have been given; otherwise the seconds after which to call `step` again.
 
         Outputs of the last step, or work, are pending then. The time is short enough for the next step to begin when

@@ -12,11 +12,11 @@ from agent_tts.engine.scheduler import Policy, Scheduler, Step
 from agent_tts.events import EngineCommand, EngineEvent, EngineInfo, EngineReady
 
 
-def policy(settings: Settings, slots: int, sizes: tuple[int, ...] = ()) -> Policy:
+def policy(settings: Settings, slots: int, batch_sizes: tuple[int, ...] = ()) -> Policy:
     """The scheduler's limits from the settings."""
     return Policy(
         slots=slots,
-        sizes=sizes,
+        batch_sizes=batch_sizes,
         queue=2 * slots if settings.queue is None else settings.queue,
         queue_s=settings.timeouts.queue_s,
         text_idle_s=settings.limits.text_idle_s,
@@ -91,7 +91,7 @@ class EngineLoop:
     def _due_s(self) -> float | None:
         """Seconds until the engine's next step; None: until a command comes."""
         if self._in_flight:
-            return self._engine.under_way_s() or 0.0
+            return self._engine.next_step_in_s() or 0.0
         now = self._clock()
         due_at = self._scheduler.next_step_at(now)
         return None if due_at is None else max(0.0, due_at - now)
@@ -104,7 +104,7 @@ class EngineLoop:
         done = [*self._in_flight, step]
         if step.inputs or step.requests or self._in_flight:
             outputs = self._engine.step(step.inputs, step.run)
-            self._in_flight = [done.pop()] if self._engine.under_way_s() is not None else []
+            self._in_flight = [done.pop()] if self._engine.next_step_in_s() is not None else []
         self._returned_at = self._clock()
         step_s = self._returned_at - begun
         self._longest_s = max(self._longest_s, step_s)

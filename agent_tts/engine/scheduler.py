@@ -45,7 +45,7 @@ class Policy:
     queue: int  # requests waiting for a slot
     # Numbers of requests that a step is built for: a step costs as much as the next of these, the last is the most.
     # Empty: a step takes any number, and each request adds its own cost.
-    sizes: tuple[int, ...] = ()
+    batch_sizes: tuple[int, ...] = ()
     queue_s: float = 2.0  # longest wait for a slot, then `at_capacity`
     text_idle_s: float = 15.0  # longest time without text in a dry slot, then `starved`
     window_frames: int = 50  # credit: frames made and not yet taken by the listener's side
@@ -264,7 +264,7 @@ class Scheduler:
         """
         new = [request for request in able if not (request.frames or request.in_flight)]
         others = [request for request in able if request.frames or request.in_flight]
-        sizes = self.policy.sizes
+        sizes = self.policy.batch_sizes
         if any(now >= self._step_due_at(request) for request in others):
             if not sizes or len(able) <= sizes[-1]:  # otherwise those left out run in the next step
                 self._last_full_step_at = now

@@ -1,8 +1,8 @@
 """ToneEngine: a deterministic sine instead of speech, for tests and load runs, with scripted faults.
 
-A character that is not a space sounds for `tone.char_ms` divided by the speed. The sine goes on over all words, its
-phase given by the number of the sample; each word has a loudness of its own, drawn from the seed, the word and its
-place. So the audio tells which text was spoken, and any lost, doubled or foreign frame shows.
+Each character but the space sounds for `tone.char_ms` divided by the speed. The phase of the sine follows the sample's
+number over all words; the amplitude of a word follows from the seed, the word and its number. The audio thus shows
+which text was spoken, and any lost, repeated or foreign frame.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ DEFAULT_VOICE = "tone-440"
 ALIASES = {name: f"tone-{TONES_HZ[i % len(TONES_HZ)]}" for i, name in enumerate(OPENAI_VOICES + QWEN_VOICES)}
 LOWEST_HZ, HIGHEST_HZ = 100, 4_000
 
-RAMP = 48  # samples (2 ms) in which a word rises, and in which it falls
-QUIET, LOUD = 0.2, 0.5  # amplitudes of words lie in between
+RAMP = 48  # samples (2 ms) of a word's rise, and of its fall
+QUIET, LOUD = 0.2, 0.5  # range of the amplitudes of words
 
 
 class ToneEngine:
@@ -50,7 +50,7 @@ class ToneEngine:
             aliases=ALIASES,
         )
         self._slots = SlotTable(slots, lambda opened: _ToneRequest(opened, settings.tone))
-        self.sizes: tuple[int, ...] = ()
+        self.batch_sizes: tuple[int, ...] = ()
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. Raises only scripted faults of the whole engine."""
@@ -60,7 +60,7 @@ class ToneEngine:
             outputs += self._slots.guard(request, request.speak)
         return outputs
 
-    def under_way_s(self) -> None:
+    def next_step_in_s(self) -> None:
         """Nothing is: a step is done when it returns."""
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class _ToneRequest:
     def __init__(self, opened: StartRequest, settings: Tone) -> None:
         options = opened.options
         self.feed = SlotFeed(opened, "en" if options.language == "auto" else options.language)
-        # The scripted fault; None when there is none, or when none is allowed.
+        # The scripted fault; None if there is none or none is allowed.
         self._fault = Fault.parse(options.instructions) if settings.scripted_faults else None
         # float32[SAMPLE_RATE]: one second of the sine, a whole number of periods.
         self._sine = sine(frequency(options))
@@ -120,7 +120,7 @@ class _ToneRequest:
         return feed.hand_out()
 
     def _sound(self, word: str) -> bytes:
-        """The next word's part of the sine, rising from silence and falling back to it."""
+        """The next word's part of the sine, with its rise and fall."""
         length = max(2 * RAMP, round(len(word) * self._char_samples))
         first = self.feed.samples % SAMPLE_RATE
         samples: NDArray[np.float32] = self._sine.take(np.arange(first, first + length), mode="wrap")
@@ -138,7 +138,7 @@ def frequency(options: SpeechOptions) -> int:
     """The tone of a voice at a pitch, in whole Hz.
 
     Raises:
-        UnknownVoice: it is neither a tone nor an alias of one.
+        UnknownVoice: the voice is neither a tone nor an alias of one.
     """
     voice = options.voice or DEFAULT_VOICE
     found = re.fullmatch(r"tone-([0-9]{3,4})", ALIASES.get(voice, voice))
@@ -156,6 +156,6 @@ def sine(hz: int) -> NDArray[np.float32]:
 
 
 def amplitude(seed: int, number: int, word: str) -> float:
-    """Loudness of the word with this number, the same in every process."""
+    """Amplitude of the word with this number, the same in every process."""
     digest = blake2s(f"{seed} {number} {word}".encode(), digest_size=4).digest()
     return QUIET + (LOUD - QUIET) * int.from_bytes(digest, "big") / 0xFFFFFFFF

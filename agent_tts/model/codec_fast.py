@@ -1,8 +1,8 @@
-"""The codec's step on a GPU: the same function as `Codec.step`, over the same state, by few fused kernels.
+"""The codec's step on a GPU: the function of `Codec.step` on the same state, by few fused kernels.
 
 * channels last, weights as the operands of matrix products: a transposed convolution of kernel 2s is a convolution of
   two taps whose outputs are s steps of all channels
-* a convolution reads what came before from the ring that the layer before it wrote, already activated
+* a convolution reads its past from the ring that the layer before it wrote, already activated
 * sums, norms, activations and residuals are float32 within a kernel; rounding happens where a tensor is stored
 """
 
@@ -49,7 +49,7 @@ class PackedLayer(NamedTuple):
 
 
 class PackedUpsampling(NamedTuple):
-    """A doubling of the rate, and the ConvNeXt block after it."""
+    """A doubling of the rate and its ConvNeXt block."""
 
     upsample: PackedLinear
     history: int
@@ -79,11 +79,11 @@ class PackedUpsampling(NamedTuple):
 
 
 class PackedBlock(NamedTuple):
-    """A decoder block, but for the activation that it begins with."""
+    """A decoder block without the activation that it begins with."""
 
     history: int
     upsample: PackedConv
-    after: PackedSnake  # the first unit's, for each step of the upsampling's output
+    after: PackedSnake  # the first unit's activation, for each step of the upsampling's output
     units: list[PackedUnit]
 
     @classmethod
@@ -100,7 +100,7 @@ class PackedBlock(NamedTuple):
 
 
 class FastCodec:
-    """The step of a codec whose weights are loaded, in bfloat16 or float16; it keeps a copy of them."""
+    """The step of a loaded codec, in bfloat16 or float16; keeps a copy of the weights."""
 
     @torch.no_grad()
     def __init__(self, codec: Codec) -> None:
@@ -121,14 +121,14 @@ class FastCodec:
         self._first_history = first.history.index
         self._first = PackedConv.of(first)
         self._blocks = [PackedBlock.of(cast(DecoderBlock, block)) for block in blocks]
-        # What a block's last unit, or the first convolution, is followed by.
+        # The activation behind the first convolution and behind the last unit of each block.
         self._next = [PackedSnake.of(cast(DecoderBlock, block).block[0]) for block in blocks] + [PackedSnake.of(snake)]
         self._last_history = last.history.index
         self._last = PackedConv.of(last)
 
     @torch.inference_mode()
     def step(self, state: CodecState, codes: Tensor, run: Tensor, rows: Tensor | None = None) -> Tensor:
-        """As `Codec.step`, on the state of that codec."""
+        """As `Codec.step`."""
         streams = Streams(rows, state.position if rows is None else state.position[rows])
         rings = state.histories
         x = self._transform(self._quantize(state, codes, run, streams), state, streams)
@@ -204,7 +204,7 @@ class FastCodec:
 def _stretch(
     stretch: PackedUpsampling, x: Tensor, streams: Streams, rings: tuple[Tensor, ...], ring: Tensor | None
 ) -> Tensor:
-    """[rows, T, C] -> [rows, T * ratio, C], into `ring` if one is given."""
+    """[rows, T, C] -> [rows, T * ratio, C], into `ring` if there is one."""
     entry, channels = rings[stretch.history], x.shape[2]
     x = stretch.upsample(x, streams, to=RingOutput(entry)).view(len(x), stretch.rate, channels)
     hidden = torch.empty_like(x)

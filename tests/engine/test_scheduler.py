@@ -50,7 +50,7 @@ class Bench:
         return made
 
     def go(self, until: float) -> list[list[int]]:
-        """Step whenever a step is due, each slot with a frame of its own epoch; who ran in each step."""
+        """Step whenever a step is due, each slot with a frame of its own epoch; the slots of each step."""
         steps = []
         while (due_at := self.scheduler.next_step_at(self.now)) is not None and due_at <= until:
             self.now = max(self.now, due_at)
@@ -68,7 +68,7 @@ def finished(happened: list[events.EngineEvent]) -> list[tuple[int, str, str | N
     return [(e.request_id, e.reason, e.code) for e in happened if isinstance(e, events.RequestFinished)]
 
 
-def test_a_stream_gets_a_free_slot_with_the_text_that_came_first() -> None:
+def test_a_request_gets_a_free_slot_with_the_text_that_came_before() -> None:
     bench = Bench()
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "Hello")
@@ -106,7 +106,7 @@ def test_free_slots_count_as_places_in_the_queue() -> None:
     assert finished(bench.step()) == []
 
 
-def test_waiting_too_long_is_at_capacity() -> None:
+def test_a_request_that_waits_too_long_is_refused_at_capacity() -> None:
     bench = Bench(slots=1, queue=1, queue_s=2.0)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.open(2, UNPACED, 0.0)
@@ -131,7 +131,7 @@ def test_frames_of_an_earlier_request_are_dropped() -> None:
     assert finished(happened) == [(1, "cancelled", None)]
 
 
-def test_without_credit_a_slot_is_left_out_and_taken_frames_let_it_go_on() -> None:
+def test_a_request_without_credit_is_left_out_until_frames_are_taken() -> None:
     bench = Bench(window_frames=3)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
@@ -151,7 +151,7 @@ def test_credit_never_exceeds_the_window() -> None:
     assert bench.frames(10) == 3
 
 
-def test_a_paced_stream_runs_no_further_ahead_than_its_lead() -> None:
+def test_a_paced_request_runs_no_further_ahead_than_its_lead() -> None:
     bench = Bench()
     bench.scheduler.open(1, SpeechOptions(lead_ms=400), 0.0)
     bench.scheduler.append(1, "text")
@@ -167,7 +167,7 @@ def test_a_paced_stream_runs_no_further_ahead_than_its_lead() -> None:
     assert bench.frames(100) == 4
 
 
-def test_streams_whose_listeners_are_safe_run_in_few_steps() -> None:
+def test_well_buffered_requests_share_few_steps() -> None:
     """They wait for one another, whenever they began, and have their lead all the same."""
     bench = Bench(slots=8)
     for request in range(1, 9):
@@ -182,7 +182,7 @@ def test_streams_whose_listeners_are_safe_run_in_few_steps() -> None:
     assert all(0.88 <= request.buffered_until - bench.now <= 1.0 for request in bench.scheduler._running.values())
 
 
-def test_who_has_little_ahead_waits_for_nobody() -> None:
+def test_a_request_with_little_buffered_runs_at_once() -> None:
     bench = Bench(slots=2)
     bench.scheduler.open(1, SpeechOptions(lead_ms=1_000), 0.0)
     bench.scheduler.append(1, "text")
@@ -196,7 +196,7 @@ def test_who_has_little_ahead_waits_for_nobody() -> None:
     assert sum(second.slot in step for step in bench.go(bench.now + 0.019)) <= 1  # then it has more than that
 
 
-def test_with_the_smallest_lead_those_that_are_near_run_in_one_step() -> None:
+def test_requests_with_the_smallest_lead_share_a_step_if_they_are_near() -> None:
     bench = Bench(slots=2)
     for request, at in ((1, 0.0), (2, 0.005)):
         bench.now = at
@@ -208,8 +208,8 @@ def test_with_the_smallest_lead_those_that_are_near_run_in_one_step() -> None:
 
 
 @pytest.mark.parametrize("lead_ms", [0, 40, 120, 200])
-def test_no_step_is_for_nobody(lead_ms: int) -> None:
-    """Whoever is woken for is able to run; a small lead is held, and its listener never runs dry."""
+def test_every_step_has_a_request(lead_ms: int) -> None:
+    """A step that is due has a request that can run; a small lead is kept, and its listener never runs dry."""
     bench = Bench()
     bench.scheduler.open(1, SpeechOptions(lead_ms=lead_ms), 0.0)
     bench.scheduler.append(1, "text")
@@ -228,9 +228,9 @@ def test_no_step_is_for_nobody(lead_ms: int) -> None:
 
 
 class TestNewcomers:
-    def bench(self, speaking: int, sizes: tuple[int, ...] = (1, 2, 4)) -> Bench:
-        """Streams that have been speaking for a while: all can run, and wait until there is a step for all."""
-        bench = Bench(slots=8, sizes=sizes)
+    def bench(self, speaking: int, batch_sizes: tuple[int, ...] = (1, 2, 4)) -> Bench:
+        """Requests that have been speaking for a while: all can run, and wait until there is a step for all."""
+        bench = Bench(slots=8, batch_sizes=batch_sizes)
         for request in range(1, speaking + 1):
             bench.scheduler.open(request, SpeechOptions(lead_ms=5_000), 0.0)
             bench.scheduler.append(request, "text")
@@ -242,13 +242,13 @@ class TestNewcomers:
         bench.scheduler.open(request, SpeechOptions(lead_ms=1_000), bench.now)
         bench.scheduler.append(request, "text")
 
-    def test_one_runs_at_once_and_alone(self) -> None:
+    def test_a_newcomer_runs_at_once_and_alone(self) -> None:
         bench = self.bench(3)
         assert bench.plan().run == []
         self.comes(bench, 4)
         assert bench.plan().run == [3]
 
-    def test_whoever_costs_nothing_beside_them_runs_too(self) -> None:
+    def test_requests_that_do_not_raise_the_cost_run_with_newcomers(self) -> None:
         bench = self.bench(2)
         for request in (3, 4, 5):
             self.comes(bench, request)
@@ -256,13 +256,13 @@ class TestNewcomers:
         assert run[:3] == [2, 3, 4]
         assert len(run) == 4
 
-    def test_without_sizes_nobody_costs_nothing(self) -> None:
-        bench = self.bench(2, sizes=())
+    def test_without_batch_sizes_every_request_raises_the_cost(self) -> None:
+        bench = self.bench(2, batch_sizes=())
         for request in (3, 4, 5):
             self.comes(bench, request)
         assert bench.plan().run == [2, 3, 4]
 
-    def test_one_does_not_keep_others_from_speaking(self) -> None:
+    def test_newcomers_do_not_keep_others_from_speaking(self) -> None:
         """It may be tried again and again, while its model is being loaded."""
         bench = self.bench(2)
         self.comes(bench, 3)
@@ -276,8 +276,8 @@ class TestNewcomers:
             bench.now += 0.005
         assert spoke == {0, 1, 2}
 
-    def test_beside_the_unpaced_they_come_first(self) -> None:
-        bench = Bench(slots=8, sizes=(1, 2, 4))
+    def test_newcomers_come_before_unpaced_requests(self) -> None:
+        bench = Bench(slots=8, batch_sizes=(1, 2, 4))
         for request in (1, 2):
             bench.scheduler.open(request, UNPACED, 0.0)
             bench.scheduler.append(request, "text")
@@ -285,16 +285,16 @@ class TestNewcomers:
         self.comes(bench, 3)
         assert bench.plan().run == [2, 0, 1]
 
-    def test_more_of_them_than_a_step_has_room_for_take_turns(self) -> None:
-        bench = Bench(slots=8, queue=8, sizes=(1, 2))
+    def test_newcomers_that_do_not_fit_take_turns(self) -> None:
+        bench = Bench(slots=8, queue=8, batch_sizes=(1, 2))
         for request in (1, 2, 3):
             self.comes(bench, request)
         steps = [bench.plan() for _ in range(2)]
         assert steps[0].run == [0, 1]
         assert 2 in steps[1].run
 
-    def test_who_was_left_out_of_a_full_step_does_not_wait_for_the_next_time(self) -> None:
-        bench = Bench(slots=2, sizes=(1,))
+    def test_requests_left_out_of_a_full_step_run_in_the_next_one(self) -> None:
+        bench = Bench(slots=2, batch_sizes=(1,))
         for request in (1, 2):
             self.comes(bench, request)
         bench.go(5.0)
@@ -303,7 +303,7 @@ class TestNewcomers:
         bench.now = due_at
         assert sorted(bench.plan().run + bench.plan().run) == [0, 1]
 
-    def test_once_its_first_frame_is_under_way_one_is_a_newcomer_no_more(self) -> None:
+    def test_a_request_whose_first_frame_is_in_flight_is_no_newcomer(self) -> None:
         """The next frame cannot be the first, however soon it comes."""
         bench = self.bench(2)
         self.comes(bench, 3)
@@ -359,7 +359,7 @@ def test_no_text_allows_more_than_max_frames() -> None:
     assert bench.frames(1_000) == 60
 
 
-def test_nobody_keeps_a_slot_for_ever() -> None:
+def test_no_request_keeps_a_slot_for_ever() -> None:
     bench = Bench(request_s=600.0)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
@@ -379,7 +379,7 @@ def test_flush_ids_come_back_in_order() -> None:
     assert [i.flush for i in bench.inputs if isinstance(i, base.AddText)] == [False, True, True]
 
 
-def test_one_slot_fails_alone() -> None:
+def test_a_failure_ends_one_request_alone() -> None:
     bench = Bench(slots=2)
     for request in (1, 2):
         bench.scheduler.open(request, UNPACED, 0.0)
@@ -398,7 +398,7 @@ def test_text_after_the_end_is_ignored() -> None:
     assert [i.text for i in bench.inputs if isinstance(i, base.AddText)] == [""]
 
 
-def test_busy_time_is_that_of_the_steps_a_stream_ran_in() -> None:
+def test_busy_time_is_that_of_the_steps_a_request_ran_in() -> None:
     bench = Bench(slots=2)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
@@ -422,7 +422,7 @@ class TestStepsUnderWay:
         bench.scheduler.update([], steps, 0.0, 0.0)  # nothing came of them
         assert bench.plan().run == [0]
 
-    def test_a_paced_stream_counts_them_in_its_lead(self) -> None:
+    def test_a_paced_request_counts_them_in_its_lead(self) -> None:
         bench = Bench()
         bench.scheduler.open(1, SpeechOptions(lead_ms=400), 0.0)
         bench.scheduler.append(1, "text")
@@ -431,7 +431,7 @@ class TestStepsUnderWay:
         bench.now = 0.021
         assert [bench.plan().run for _ in range(2)] == [[0], []]
 
-    def test_their_duration_is_that_of_everybody_in_them(self) -> None:
+    def test_their_duration_counts_for_every_request_in_them(self) -> None:
         bench = Bench()
         bench.scheduler.open(1, UNPACED, 0.0)
         bench.scheduler.append(1, "text")
@@ -442,8 +442,8 @@ class TestStepsUnderWay:
         assert [event.busy_ms for event in happened if isinstance(event, events.RequestFinished)] == [10]
 
 
-def test_a_step_that_cannot_take_all_takes_newcomers_and_who_runs_dry_first() -> None:
-    bench = Bench(slots=3, sizes=(2,))
+def test_a_full_step_takes_newcomers_and_the_least_buffered() -> None:
+    bench = Bench(slots=3, batch_sizes=(2,))
     for request in (1, 2, 3):
         bench.scheduler.open(request, UNPACED, 0.0)
         bench.scheduler.append(request, "text")
@@ -457,9 +457,9 @@ def test_a_step_that_cannot_take_all_takes_newcomers_and_who_runs_dry_first() ->
 
 
 @pytest.mark.parametrize("options", [UNPACED, SpeechOptions(lead_ms=400)])
-def test_who_cannot_speak_yet_does_not_silence_who_speaks(options: SpeechOptions) -> None:
-    """Streams whose model is being loaded, or for whom the cache has no room, give no output when they run."""
-    bench, spoke = Bench(slots=4, sizes=(2,)), []
+def test_requests_without_a_frame_do_not_displace_those_that_speak(options: SpeechOptions) -> None:
+    """Requests whose model is being loaded, or that wait for cache blocks, give no output when they run."""
+    bench, spoke = Bench(slots=4, batch_sizes=(2,)), []
     for request in (1, 2, 3, 4):
         bench.scheduler.open(request, options, 0.0)
         bench.scheduler.append(request, "Hello")
@@ -475,8 +475,8 @@ def test_who_cannot_speak_yet_does_not_silence_who_speaks(options: SpeechOptions
     assert spoke.count(2) > 10
 
 
-def test_those_who_cannot_speak_are_tried_in_turn() -> None:
-    bench = Bench(slots=6, sizes=(2,))
+def test_requests_without_a_frame_are_tried_in_turn() -> None:
+    bench = Bench(slots=6, batch_sizes=(2,))
     for request in range(1, 7):
         bench.scheduler.open(request, UNPACED, 0.0)
         bench.scheduler.append(request, "Hello")
@@ -495,7 +495,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.policy = Policy(slots=3, queue=4, queue_s=2.0, text_idle_s=5.0, window_frames=4, max_frames=30)
         self.scheduler = Scheduler(self.policy)
         self.now = 0.0
-        self.next_stream = 1
+        self.next_request = 1
         self.open: dict[int, int] = {}  # request -> frames seen and not taken
         self.started: list[int] = []
         self.over: set[int] = set()
@@ -503,13 +503,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.under_way: list[Step] = []  # whose outputs are still to come
 
     def requests(self, data: st.DataObject) -> int:
-        return data.draw(st.integers(1, max(1, self.next_stream)), label="stream")
+        return data.draw(st.integers(1, max(1, self.next_request)), label="request")
 
     @rule(lead=st.sampled_from([None, 80, 400, 1_000]))
-    def open_stream(self, lead: int | None) -> None:
-        self.scheduler.open(self.next_stream, SpeechOptions(lead_ms=lead), self.now)
-        self.open[self.next_stream] = 0
-        self.next_stream += 1
+    def open_request(self, lead: int | None) -> None:
+        self.scheduler.open(self.next_request, SpeechOptions(lead_ms=lead), self.now)
+        self.open[self.next_request] = 0
+        self.next_request += 1
 
     @rule(data=st.data(), text=st.text(max_size=5))
     def append(self, data: st.DataObject, text: str) -> None:
@@ -551,7 +551,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             elif isinstance(message, base.ReleaseSlot):
                 del self.in_slot[message.slot]
             else:
-                assert message.slot in self.in_slot, "text for nobody"
+                assert message.slot in self.in_slot, "text for a slot without a request"
         before = [request.id for step in self.under_way for request in step.requests]
         for request in step.requests:
             assert self.in_slot[request.slot] == request.id
@@ -603,14 +603,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.queued <= self.policy.queue + self.policy.slots
         due_at = self.scheduler.next_step_at(self.now)
         if self.scheduler.queued or self.scheduler.speaking:
-            assert due_at is not None, "somebody is here and nothing is ever due"
+            assert due_at is not None, "a request can run and no step is due"
 
     def teardown(self) -> None:
-        for request in range(1, self.next_stream):
+        for request in range(1, self.next_request):
             self.scheduler.cancel(request)
         for event in self.scheduler.update([], [*self.under_way, self.scheduler.schedule(self.now)], self.now, 0.0):
             self.see(event)
-        assert self.over == set(range(1, self.next_stream)), "not every stream had its end"
+        assert self.over == set(range(1, self.next_request)), "not every request ended"
         assert self.scheduler.speaking == self.scheduler.queued == 0
 
 

@@ -133,14 +133,14 @@ def test_an_error_of_one_request_ends_that_request_and_is_logged_without_its_tex
     assert slots.apply([AddText(0, "too late"), ReleaseSlot(0)]) == []
 
 
-def test_an_error_that_is_the_client_s_has_its_code() -> None:
+def test_an_error_of_the_client_keeps_its_code() -> None:
     slots = SlotTable(1, Spoken)
     opened = StartRequest(0, 3, SpeechOptions(voice="nobody"))
     assert slots.apply([opened, AddText(0, "a")]) == [FailedOutput(0, 3, "unknown_voice", "no such voice")]
     assert slots.requests({0}) == []
 
 
-def test_a_slot_is_nobody_s_after_its_last_output() -> None:
+def test_a_slot_is_free_after_its_last_output() -> None:
     slots = SlotTable(1, Spoken)
     slots.apply([OPEN, AddText(0, "", last=True)])
     (request,) = slots.requests({0})

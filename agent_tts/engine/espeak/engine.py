@@ -63,7 +63,7 @@ class EspeakEngine:
         )
         self._first_words = settings.espeak.first_words
         self._slots = SlotTable(slots, self._make)
-        self.sizes: tuple[int, ...] = ()
+        self.batch_sizes: tuple[int, ...] = ()
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. A slot whose clause does not fit into the step's budget yields nothing.
@@ -79,7 +79,7 @@ class EspeakEngine:
             outputs += self._slots.guard(request, request.feed.hand_out)
         return outputs
 
-    def under_way_s(self) -> None:
+    def next_step_in_s(self) -> None:
         """Nothing is: a step is done when it returns."""
 
     def close(self) -> None:

@@ -81,7 +81,7 @@ class Qwen3Engine:
         # Whether the last step was of prompts alone and there are more: they need not wait for their rows' text.
         self._prompts_wait = False
         self._timer = StepTimer()
-        self.sizes = self._models[0].sizes
+        self.batch_sizes = self._models[0].sizes
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. A slot that waits for its model or its prefill yields nothing in this step."""
@@ -164,8 +164,8 @@ class Qwen3Engine:
             self._timer.done(time.perf_counter(), waited=waited)
         return outputs
 
-    def under_way_s(self) -> float | None:
-        """See `Engine.under_way_s`."""
+    def next_step_in_s(self) -> float | None:
+        """See `Engine.next_step_in_s`."""
         if not self._in_flight:
             return 0.0 if self._prompts_wait else None
         if all(frames.launched.ready() for frames in self._in_flight):

@@ -1,4 +1,4 @@
-"""Who speaks a request: named speakers, cloned and designed voices of the library, vectors of the request's own."""
+"""The voices of requests: named speakers, cloned and designed voices of the library, speaker vectors in a request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SPEAKERS = {
     "sohee": ("ko", "a warm woman with rich emotion"),
 }
 
-# Voices that clients written for other services ask for.
+# Voices of other services -> ours, for clients that were written for those.
 ALIASES = {
     "alloy": "serena",
     "ash": "ryan",
@@ -101,7 +101,7 @@ class Qwen3Voices:
         return tuple(voices)
 
     def languages(self) -> dict[str, str]:
-        """Every spelling of a language that a model speaks -> its code; a dialect is its own code."""
+        """Every name of a language that a model speaks -> its code; a dialect is its own code."""
         return {name: LANGUAGES.get(name, name) for name in self._spoken} | {code: code for code in self._codes}
 
     def cast(self, options: SpeechOptions) -> Cast:

@@ -1,7 +1,7 @@
-"""Attention of one new position a row: norm of q and k, rope, the write of the cache, and the reading of it, in one.
+"""Attention of one new position a row: norm of q and k, rope, writing and reading the cache in one kernel.
 
-A row's cache is read to its true length, which the device knows and the host need not. Long rows are read by several
-programs at once; the last of them to finish puts the parts together, always in the same order.
+The cache of a row is read to its length, which only the device knows. Several programs read a long row; the last to
+finish combines their parts, always in the same order.
 
 Position p of row r is place p % size of block block_table[r, p // size]. A contiguous cache has one block a row.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 from agent_tts.model.kernels.launch import launch, overlap, power_of_2, wait
 
 _TILE = 64  # positions that a program reads at a time
-_TOGETHER = 1_024  # positions of a program that reads what is written just before it
+_TOGETHER = 1_024  # positions of a program that reads what the kernel before it writes
 
 
 @triton.jit
@@ -41,7 +41,7 @@ def _turned(x, heads, weight, cos, sin, eps, HALF: tl.constexpr, DIM: tl.constex
 
 @triton.jit
 def _places(blocks, positions, end, block_stride, stride, SIZE: tl.constexpr):
-    """Where positions are in the cache, in elements; anywhere from `end` on."""
+    """Offsets of positions in the cache, in elements; any value from `end` on."""
     block = tl.load(blocks + positions // SIZE, mask=positions < end, other=0)
     return block * block_stride + (positions % SIZE) * stride
 
@@ -50,7 +50,7 @@ def _places(blocks, positions, end, block_stride, stride, SIZE: tl.constexpr):
 def _keep(
     x, to, keys, values, k_norm, cos, sin, eps, pair, HEADS: tl.constexpr, PAIRS: tl.constexpr, DIM: tl.constexpr
 ):
-    """Writes the key and the value of a new position [1, 1]; gives them: both halves of the key, and the value."""
+    """Writes key and value of a new position [1, 1]; gives both halves of the key, and the value."""
     HALF: tl.constexpr = DIM // 2
     d, half = tl.arange(0, DIM), tl.arange(0, HALF)
     key = HEADS + pair + tl.arange(0, 1)
@@ -67,7 +67,7 @@ def _write(
     qkv,  # [B, (HEADS + 2 PAIRS) DIM]: queries, keys, values
     k_norm,  # [DIM]
     rope,  # [S, 2, HALF]: cosine and sine
-    positions,  # int64[B]; the padding position for what is to leave no trace
+    positions,  # int64[B]; the padding position is not written
     keys,  # [blocks, SIZE, PAIRS, DIM]
     values,
     block_table,  # int64[B, BLOCKS]
@@ -128,9 +128,9 @@ def _attend(
     HALF: tl.constexpr = DIM // 2
     GROUP: tl.constexpr = HEADS // PAIRS
     position = tl.load(positions + row)
-    length = tl.where(position < padding_position, position, 0)  # of what was written by the frames before
+    length = tl.where(position < padding_position, position, 0)  # positions before this one
     begin = split * SPLIT
-    last = split == length // SPLIT  # whose new position it is; its part of what was before may be nothing
+    last = split == length // SPLIT  # it has the new position, and perhaps none before it
     if (position >= padding_position) | ((begin >= length) & ~last):
         wait(OVERLAP)
         return
@@ -139,7 +139,7 @@ def _attend(
     cos, sin = tl.load(rope + position * DIM + half), tl.load(rope + position * DIM + HALF + half)
     cache = pair * DIM
     end = tl.minimum(begin + SPLIT, length)
-    if SPLIT == TILE:  # read while the kernel before still runs
+    if SPLIT == TILE:  # read while the previous kernel still runs
         at = cache + _places(block_table + row * BLOCKS, begin + tile, end, block_stride, PAIRS * DIM, SIZE)
         ok = (begin + tile < end)[:, None]
         k_low = tl.load(keys + at[:, None] + half[None, :], mask=ok, other=0)
@@ -148,7 +148,7 @@ def _attend(
     wait(OVERLAP)
 
     x = qkv + row * (HEADS + 2 * PAIRS) * DIM
-    # The tensor cores take 16 queries; the group's are the first of them, and the rest repeat it.
+    # The tensor cores take 16 queries: the group, repeated.
     group = tl.arange(0, 16)
     heads = pair * GROUP + group % GROUP
     q_low, q_high = _turned(x, heads, q_norm, cos, sin, eps, HALF, DIM)
@@ -192,7 +192,7 @@ def _attend(
         tl.store(parts + slot[:, None] * DIM + d[None, :], acc, mask=mine[:, None])
         tl.store(tops + slot * 2, top, mask=mine)
         tl.store(tops + slot * 2 + 1, total, mask=mine)
-        tl.debug_barrier()  # the whole program has written before its leader counts
+        tl.debug_barrier()  # all threads have written before the counter is raised
         used = length // SPLIT + 1
         if tl.atomic_add(counters + place, 1, sem="acq_rel") == used - 1:
             tl.store(counters + place, 0)
@@ -201,7 +201,7 @@ def _attend(
             acc = tl.zeros((16, DIM), tl.float32)
             for other in range(used):
                 its = (place * SPLITS + other) * GROUP + group % GROUP
-                # Past the first-level cache, which does not see what other processors write.
+                # Bypasses the first-level cache, which misses writes of other processors.
                 its_top = tl.load(tops + its * 2, cache_modifier=".cg")
                 its_total = tl.load(tops + its * 2 + 1, cache_modifier=".cg")
                 part = tl.load(parts + its[:, None] * DIM + d[None, :], cache_modifier=".cg")
@@ -232,7 +232,7 @@ def _attend_in_frame(
     TOKENS: tl.constexpr,  # 1, or 2 at the start of a frame
     OVERLAP: tl.constexpr,
 ):
-    """All of a frame is a tile: one program for a row and its pair of key and value heads."""
+    """A frame is one tile: one program for a row and a pair of key and value heads."""
     row, pair = tl.program_id(0), tl.program_id(1)
     HALF: tl.constexpr = DIM // 2
     GROUP: tl.constexpr = HEADS // PAIRS
@@ -284,7 +284,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Where programs that share a row leave their parts. Nothing in it outlives a call."""
+    """Scratch memory of a call for the parts of programs that share a row."""
 
     parts: Tensor  # float32[B, pairs, splits, group, dim]
     tops: Tensor  # float32[B, pairs, splits, group, 2]
@@ -305,13 +305,13 @@ class Scratch:
 
     @staticmethod
     def together(rows: int, positions: int, heads: Heads, device: torch.device) -> Scratch:
-        """For `attend_together`: no program reads a single tile, which it would do before the others have written."""
+        """For `attend_together`: a program of one tile would read it before other programs have written it."""
         return Scratch.empty(rows, positions, heads, device, split=_TOGETHER)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the positions of a step are in one layer of a cache."""
+    """Positions of a step in one layer of a cache."""
 
     positions: Tensor  # int64[B]
     keys: Tensor  # [blocks, size, pairs, dim]; a block is contiguous
@@ -322,7 +322,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class FramePlace:
-    """Where the positions of a call are in one layer of the frame's cache."""
+    """Positions of a call in one layer of the cache of a frame."""
 
     tokens: int  # of each row, one or two
     position: int  # of the last of them
@@ -351,7 +351,7 @@ def attend(
 ) -> None:
     """One position a row: [B, (queries + 2 pairs) dim] -> `out` [B, queries dim]; writes the cache at the positions.
 
-    A row whose position is the padding position leaves no trace, and its result is whatever was there.
+    A row at the padding position writes nothing, and its result is undefined.
     """
     splits = scratch.parts.shape[2]
     tile, warps, stages = _shape(len(qkv))
@@ -366,7 +366,7 @@ def attend(
 def attend_together(
     q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: Scratch, qkv: Tensor, out: Tensor
 ) -> None:
-    """As `attend`, where several positions of one cache row may be among those that are new.
+    """As `attend`, where several new positions may belong to one row.
 
     `scratch` is one of `Scratch.together`.
     """

@@ -1,7 +1,7 @@
-"""How kernels follow one another: each starts while the one before it still runs, and waits before it reads its work.
+"""Launches of kernels, each of which starts while the one before it still runs.
 
-Programmatic dependent launch (Hopper and newer) hides the start of a kernel, and the reading of its weights, behind the
-kernel before it. The rule that keeps it right: before `wait` a kernel reads nothing but weights.
+Programmatic dependent launch (Hopper and newer) hides the start of a kernel and the reading of its weights behind the
+previous kernel. Before `wait`, a kernel may read only weights, and what earlier frames wrote.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def launch(kernel: Any, grid: tuple[int, ...], /, **arguments: Any) -> None:
 
 @contextmanager
 def unmade(listener: LaunchListener) -> Iterator[None]:
-    """Within it no launch is made; the listener hears of each, in any thread."""
+    """Within this block launches, in any thread, are told to the listener and not made."""
     global _listener
     before, _listener = _listener, listener
     try:
@@ -53,14 +53,14 @@ def unmade(listener: LaunchListener) -> Iterator[None]:
 
 @triton.jit
 def wait(OVERLAP: tl.constexpr):
-    """Until all that came before has been written; from here on the next kernel may start."""
+    """Waits until the previous kernels have written; lets the next kernel start."""
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
 
 
 def overlap(device: torch.device) -> dict[str, Any]:
-    """The launch options of kernels on a device."""
+    """The launch options that overlap kernels on a device."""
     major, _ = _listener.capability if _listener else _capability(device)
     return {"OVERLAP": True, "launch_pdl": True} if major >= 9 else {"OVERLAP": False}
 
@@ -71,5 +71,5 @@ def _capability(device: torch.device) -> Capability:
 
 
 def power_of_2(size: int) -> int:
-    """The smallest power of 2 that is not less."""
+    """The smallest power of 2 that is at least `size`."""
     return 1 << (size - 1).bit_length()

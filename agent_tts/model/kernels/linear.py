@@ -1,8 +1,8 @@
-"""A linear layer with what stands before and after it: norm, bias, gate, residual.
+"""A linear layer of talker and predictor with what precedes and follows it: norm, bias, gate, residual.
 
-Steps are short of bandwidth, not of arithmetic: a few rows times a matrix that is read once. So one kernel reads its
-part of the matrix while the layer before still runs, and does the rest on the way. Every rounding of the separate torch
-operations is kept; only the order of the sums inside a dot product is the kernel's own.
+Steps are bound by bandwidth: a few rows times a matrix that is read once. So a kernel reads its part of the matrix
+while the previous layer still runs. Every rounding of the separate torch operations is kept; only the order of the sums
+in a dot product differs. The codec's layers round only their result, so `kernels.codec.linear` is another kernel.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _normed(x, weight, squares, eps, SIZE: tl.constexpr):
 
 @triton.jit
 def _finish(out, acc, up, bias, residual, at, n, ok, GATED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr):
-    """What comes after the products, rounding as the separate operations do."""
+    """Bias, gate and residual, rounded as by the separate operations."""
     kind = out.dtype.element_ty
     if BIAS:
         acc += tl.load(bias + n, mask=ok).to(tl.float32)
@@ -65,7 +65,7 @@ def _rows_times_matrix(
     RESIDUAL: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """A program gives BLOCK_N outputs of every row; a warp reads whole rows of the matrix."""
+    """A program computes BLOCK_N outputs of every row; a warp reads whole rows of the matrix."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     ok_n = n < N
@@ -198,7 +198,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """What the rows go through before they are multiplied."""
+    """RMSNorm of the rows before the product."""
 
     weight: Tensor  # [K]
     eps: float
@@ -253,7 +253,7 @@ def linear(
 
 
 def _by_cublas(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, gated: bool) -> Tensor:
-    """For many rows. The residual is added before the one rounding: nearer to the truth than with two, and in place."""
+    """For many rows. The residual is added in place and before the only rounding, which is more exact."""
     if gated:
         both = F.linear(x, weight, bias)
         size = len(weight) // 2
@@ -269,7 +269,7 @@ def _by_cublas(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor 
 
 @cache
 def _counters(device: torch.device) -> Tensor:
-    """Zeros that splits count in, and leave as zeros: kernels follow one another, so one set is enough."""
+    """Zeros, in which splits count and which they reset. Kernels use them one after the other."""
     return torch.zeros(_MOST_TILES, device=device, dtype=torch.int32)
 
 

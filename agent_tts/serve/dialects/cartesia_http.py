@@ -27,7 +27,7 @@ from agent_tts.serve.dialects.cartesia_messages import (
 )
 from agent_tts.serve.dialects.vendor_http import AudioBody, read_request
 from agent_tts.serve.routes.http import Authorized, errors_as, node_of
-from agent_tts.serve.routes.speech_response import SpeechResponse
+from agent_tts.serve.routes.speech_response import Body, SpeechResponse
 from agent_tts.speech.audio.encoding import Encoder, make_encoder
 
 # ---------------------------------------------------------------- requests
@@ -71,7 +71,7 @@ MEDIA_TYPES = {"raw": "audio/pcm", "wav": "audio/wav", "mp3": "audio/mpeg"}
 # ---------------------------------------------------------------- events
 
 
-class CartesiaEventsBody:
+class CartesiaEventsBody(Body):
     """Audio and words as server-sent events. See `Body`."""
 
     def __init__(self, request: CartesiaEventsRequest) -> None:
@@ -99,9 +99,6 @@ class CartesiaEventsBody:
     def error(self, error: SpeechError) -> bytes | None:
         """See `Body`."""
         return b"".join(map(_server_sent, failure(self._context_id, error, token_hex(8))))
-
-    def close(self) -> None:
-        """See `Body`: encoders free themselves."""
 
     def _chunk(self, payload: bytes, samples: int) -> bytes:
         events = self._events.audio(payload, self._first_sample)

@@ -153,7 +153,7 @@ async def _speak(
 # ---------------------------------------------------------------- bodies
 
 
-class TimedBody:
+class TimedBody(Body):
     """JSON objects, one a line, each with audio and the characters that begin in it. See `Body`.
 
     Args:
@@ -190,14 +190,6 @@ class TimedBody:
         self._data += self._audio.end()
         self._told += self._characters.of(self._due.rest())
         return self._tell()
-
-    def error(self, error: SpeechError) -> bytes | None:
-        """See `Body`: no object holds an error."""
-        return None
-
-    def close(self) -> None:
-        """See `Body`."""
-        self._audio.close()
 
     def _tell(self) -> bytes:
         data, self._data = self._data, b""

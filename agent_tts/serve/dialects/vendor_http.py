@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from agent_tts.errors import InvalidRequest, SpeechError, TextTooLong
-from agent_tts.protocol.context import Words
+from agent_tts.errors import InvalidRequest, TextTooLong
 from agent_tts.protocol.validation import body_error
 from agent_tts.serve.routes.http import node_of, read_body
+from agent_tts.serve.routes.speech_response import Body
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.audio.files import wav_header
 
@@ -63,8 +63,8 @@ async def read_request(request: Request, model: type[Model], spoken: str = "text
     return parse_request(await read_body(request, settings), model, spoken, settings.limits.text_context_chars)
 
 
-class AudioBody:
-    """See `Body`.
+class AudioBody(Body):
+    """Audio without times. See `Body`.
 
     Args:
         bit_rate: as `make_encoder` has it.
@@ -76,10 +76,6 @@ class AudioBody:
         # What precedes the first bytes of audio.
         self._head = wav_header(None, sample_rate, encoding) if is_wav else b""
 
-    def words(self, words: Words) -> bytes:
-        """See `Body`: audio has no place for them."""
-        return b""
-
     def audio(self, pcm: bytes) -> bytes:
         """See `Body`."""
         return self._joined(self._encoder.encode(pcm))
@@ -87,13 +83,6 @@ class AudioBody:
     def end(self) -> bytes:
         """See `Body`."""
         return self._joined(self._encoder.flush())
-
-    def error(self, error: SpeechError) -> bytes | None:
-        """See `Body`: audio has no place for it."""
-        return None
-
-    def close(self) -> None:
-        """See `Body`: encoders free themselves."""
 
     def _joined(self, chunks: list[Chunk]) -> bytes:
         head, self._head = self._head, b""

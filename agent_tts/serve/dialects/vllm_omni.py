@@ -1,6 +1,6 @@
 """vLLM-Omni's WebSocket, `/v1/audio/speech/stream`: utterances one after another, in bytes or with times of words.
 
-Speech begins with the first words, whatever `split_granularity` asks for: an utterance is one sentence of its language.
+`split_granularity` is ignored: speech begins with the first words, and an utterance is one sentence to the client.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FORMATS = {
 
 
 class VllmConfig(BaseModel):
-    """`session.config`. Unknown fields are ignored: many only mean something to vLLM's own stages."""
+    """`session.config`. Unknown fields are ignored: many only concern vLLM's own stages."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -60,7 +60,7 @@ class VllmConfig(BaseModel):
         return self
 
     def session(self) -> Message:
-        """The fields of `session.update`: all that it may have set before."""
+        """The fields of `session.update`, all of them, so that earlier ones do not remain."""
         encoding, sample_rate = FORMATS[self.response_format]
         fields: Message = {
             "model": self.model,
@@ -73,7 +73,7 @@ class VllmConfig(BaseModel):
             "timestamps": "word" if self.word_timestamps else "none",
             "output": {"encoding": encoding, "sample_rate": sample_rate, "framing": "binary"},
         }
-        # A file is wanted as soon as it can be had, sound at the pace of its listener.
+        # A file is made as fast as possible, streamed audio at the pace of its listener.
         return fields if self.stream_audio else {**fields, "lead_ms": None}
 
 
@@ -85,11 +85,11 @@ class _Utterance:
     config: VllmConfig
     text: str = ""  # so far
     is_done: bool = False  # by the client
-    is_over: bool = False  # it has been spoken, or has failed
-    is_starved: bool = False  # so it has failed: of all text that came
-    bytes: int = 0  # of audio that was told
+    is_over: bool = False  # spoken or failed
+    is_starved: bool = False  # failed for lack of text, after all text so far was spoken
+    bytes: int = 0  # of audio sent
     chunks: int = 0
-    ms: float = 0.0  # the same in time
+    ms: float = 0.0  # of audio sent
     words: DueWords[Word] = field(default_factory=DueWords)
 
     @property
@@ -104,16 +104,16 @@ class VllmOmniAdapter:
         self.closing: tuple[int, str] | None = None
         # None before the first.
         self._config: VllmConfig | None = None
-        # The one that is written or spoken. None in between.
+        # The one that is written or spoken; None in between.
         self._utterance: _Utterance | None = None
         # Index of the next.
         self._index = 0
         # Messages that wait for the utterance to be spoken, each with its length in characters.
         self._waiting: deque[tuple[Message, int]] = deque()
         self._budget = WaitingBudget("too much waits for an utterance to be spoken: wait for its session.done")
-        # A context that failed and may still be open.
+        # A context that failed and may be open.
         self._failed: str | None = None
-        # What the client is to be told when the session answers a ping, behind all that it was told before.
+        # Answers to the client, each sent at the pong of its ping, to keep its place among the others.
         self._notes: deque[str] = deque()
 
     def begin(self) -> Iterator[Message]:
@@ -148,7 +148,7 @@ class VllmOmniAdapter:
         self._budget.clear()
         utterance, self._utterance = self._utterance, None
         index = self._index if utterance is None else utterance.index
-        # Told first: the session takes no more from here when it refuses to cancel what has ended meanwhile.
+        # Before the cancel: if the context has ended meanwhile, the session refuses it and takes no further message.
         yield self._note("audio.cancelled", index, sentence_index=0, reason="client_cancel")
         if utterance is not None:
             self._index += 1
@@ -188,12 +188,12 @@ class VllmOmniAdapter:
         if self._utterance is None:
             assert self._config is not None
             self._utterance = _Utterance(self._index, self._config)
-        if self._utterance.is_starved:  # after all that came has been spoken: it goes on
+        if self._utterance.is_starved:  # it goes on
             self._utterance = _Utterance(self._utterance.index, self._utterance.config)
             yield protocol.build("context.open", context_id=self._utterance.context_id)
         if not self._utterance.is_over:
             yield protocol.build("text.append", context_id=self._utterance.context_id, text=text)
-            self._utterance.text += text  # the session has taken it: so its limits hold here too
+            self._utterance.text += text  # after the session has taken it, so that its limits hold here too
 
     def _end(self) -> Iterator[Message]:
         utterance = self._utterance
@@ -226,7 +226,7 @@ class VllmOmniAdapter:
                 return self._error(item)
             case "words" if utterance is not None and utterance.context_id == item["context_id"]:
                 utterance.words.learn((Word(**word) for word in item["words"]), final=item["kind"] == "aligned")
-            # An error was told; the id may be of one that goes on by now.
+            # An error was already told; the id may be in use again.
             case "context.done" if (
                 item["reason"] != "error" and utterance and utterance.context_id == item["context_id"]
             ):
@@ -262,7 +262,7 @@ class VllmOmniAdapter:
 
 
 def _audio(utterance: _Utterance, chunk: AudioChunk) -> Iterator[str | bytes]:
-    """The next piece of sound, and what goes before the first."""
+    """The next audio, after `audio.start` if it is the first."""
     payload = chunk.payload
     if not payload:
         return
@@ -290,7 +290,7 @@ def _start(utterance: _Utterance) -> str:
 
 
 def _sound(utterance: _Utterance, pcm: bytes, words: list[Word]) -> str:
-    """Sound with the words that begin in it; the last of an utterance has none of its own."""
+    """A chunk of audio with the words that begin in it; the last chunk of an utterance has only words."""
     start_ms = utterance.ms
     utterance.ms += len(pcm) * 500 / SAMPLE_RATE
     utterance.bytes += len(pcm)

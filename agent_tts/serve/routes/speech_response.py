@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Protocol
 
 from loguru import logger
 from starlette.responses import Response
@@ -22,28 +21,30 @@ from agent_tts.speech.utterance import LocalUtterance, Utterance, WordsMode
 CARRIER = "http"
 
 
-class Body(Protocol):
-    """The body of one response, made as the speech comes: a file, or the events of some vendor. Pure."""
+class Body:
+    """The body of one response, made as the speech comes: a file, or the events of a vendor. Pure.
+
+    Subclasses implement `audio` and `end`.
+    """
 
     def words(self, words: Words) -> bytes:
-        """Times of words, before the audio that they are spoken in; only where they are asked for."""
-        ...
+        """Times of words, before the audio that they are spoken in; only if they were asked for."""
+        return b""
 
     def audio(self, pcm: bytes) -> bytes:
-        """The next piece: pcm_s16le, 24 kHz."""
-        ...
+        """The next audio: pcm_s16le, 24 kHz."""
+        raise NotImplementedError
 
     def end(self) -> bytes:
         """All has been spoken."""
-        ...
+        raise NotImplementedError
 
     def error(self, error: SpeechError) -> bytes | None:
-        """It failed in the middle; None cuts the connection: with a clean end a part would pass for the whole."""
-        ...
+        """It failed after its start. None cuts the connection: a clean end would make a part look complete."""
+        return None
 
     def close(self) -> None:
-        """Free what it holds, wherever it is. Idempotent."""
-        ...
+        """Free what it holds. Idempotent."""
 
 
 class SpeechResponse(Response):

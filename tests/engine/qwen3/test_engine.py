@@ -546,7 +546,7 @@ class TestAStepIsUnderWayWhileTheNextBegins:
                 for slot, spoken in speak_all(made, scripts).items():
                     assert spoken.kinds == plain[slot].kinds
                     assert np.array_equal(spoken.pcm, plain[slot].pcm)
-                assert made.under_way_s() is None
+                assert made.next_step_in_s() is None
 
     def test_what_is_under_way_is_nothing_to_the_next_owner(self, ryan: Qwen3Engine) -> None:
         expected = speak(ryan, TEXT, options=RYAN)
@@ -556,9 +556,9 @@ class TestAStepIsUnderWayWhileTheNextBegins:
                     [StartRequest(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0]
                 )
                 ryan.step([], [0])
-                assert ryan.under_way_s() is not None
+                assert ryan.next_step_in_s() is not None
                 ryan.step([ReleaseSlot(0)], [])
-                assert ryan.under_way_s() is None
+                assert ryan.next_step_in_s() is None
             ryan.step([StartRequest(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0])
             ryan.step([], [0])
             outputs = ryan.step([ReleaseSlot(0), StartRequest(0, 100, RYAN), AddText(0, TEXT, last=True)], [0])
@@ -572,9 +572,9 @@ class TestAStepIsUnderWayWhileTheNextBegins:
         monkeypatch.setattr(ryan._timer, "wait_s", lambda now: 60.0)
         with overlapped(ryan):
             ryan.step([StartRequest(0, 1, RYAN), AddText(0, TEXT)], [0])
-            assert ryan.under_way_s() == 0
+            assert ryan.next_step_in_s() == 0
             monkeypatch.setattr(LaunchedStep, "ready", lambda launched: False)
-            assert 0 < (ryan.under_way_s() or 0) < 0.01
+            assert 0 < (ryan.next_step_in_s() or 0) < 0.01
             ryan.step([ReleaseSlot(0)], [])
 
     def test_a_full_cache_ends_the_stream_behind_its_last_frame(self, checkpoint: Checkpoints) -> None:
@@ -634,7 +634,7 @@ class TestSharedCache:
         """Four slots share a cache for two; a step may have two of them, as it may have 256 of 512 on a GPU."""
         blocks(5)
         with engine(ending("custom_voice"), max_model_len=64) as shared:
-            loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, sizes=(2,), window_frames=1_000)))
+            loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, batch_sizes=(2,), window_frames=1_000)))
             for stream in range(1, 5):
                 for command in (
                     events.OpenRequest(stream, RYAN),

@@ -18,7 +18,7 @@ from agent_tts.serve.dialects.deepgram_aura import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
 
 Adapter = AuraAdapter | FluxAdapter
-CODECS = [AuraAdapter, FluxAdapter]
+ADAPTERS = [AuraAdapter, FluxAdapter]
 
 
 class Talk:
@@ -101,7 +101,7 @@ def cancelled(context_id: str, generated_ms: int) -> Message:
 # ---------------------------------------------------------------- the query
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 @pytest.mark.parametrize(
     ("query", "aliases", "wanted"),
     [
@@ -124,7 +124,7 @@ def test_the_query_is_the_sessions(
     protocol.SessionConfig().merged(update["session"], 60_000)
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 @pytest.mark.parametrize(
     ("query", "kind"),
     [
@@ -143,7 +143,7 @@ def test_a_wrong_query_is_refused_without_its_words(
     assert "secret" not in caught.value.message
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 def test_a_refusal_is_told_in_deepgrams_shape_and_closes(make: type[Adapter]) -> None:
     for code, close_code in (("at_capacity", 1013), ("unauthorized", 1008), ("internal", 1011), ("bad_message", 1008)):
         new = Talk(make({}, {}))
@@ -168,7 +168,7 @@ def test_both_are_greeted_by_the_models_name() -> None:
 # ---------------------------------------------------------------- turns
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 def test_text_of_a_turn_is_one_context_and_the_next_waits_for_it(make: type[Adapter]) -> None:
     """Remove `if first.flushes` from `UtteranceQueue.follow` to see the second text never spoken."""
     peer = talk(make)
@@ -191,7 +191,7 @@ def test_text_of_a_turn_is_one_context_and_the_next_waits_for_it(make: type[Adap
     assert peer.commands() == [("text.append", "3", " Six.")]
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 def test_a_turn_that_got_no_text_for_long_goes_on_with_the_next(make: type[Adapter]) -> None:
     peer = talk(make)
     peer.say("Speak", text="One ")
@@ -207,7 +207,7 @@ def test_a_turn_that_got_no_text_for_long_goes_on_with_the_next(make: type[Adapt
     assert peer.adapter.closing is None
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 def test_a_flush_after_a_turn_got_no_text_for_long_is_answered_at_once(make: type[Adapter]) -> None:
     peer = talk(make)
     peer.say("Speak", text="One ")
@@ -219,7 +219,7 @@ def test_a_flush_after_a_turn_got_no_text_for_long_is_answered_at_once(make: typ
     assert "Flushed" in peer.types()
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 def test_what_waits_is_bounded(make: type[Adapter]) -> None:
     """Count no cost in `UtteranceQueue.write` to see it grow."""
     peer = talk(make)
@@ -234,7 +234,7 @@ def test_what_waits_is_bounded(make: type[Adapter]) -> None:
     peer.say("Speak", text="There is room again.")
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 def test_room_for_waiting_text_comes_back(make: type[Adapter]) -> None:
     peer = talk(make)
     peer.say("Speak", text="One.")
@@ -438,7 +438,7 @@ def test_aura_closes_at_once() -> None:
 # ---------------------------------------------------------------- whatever comes
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 @pytest.mark.parametrize(
     ("message", "kind"),
     [
@@ -474,7 +474,7 @@ CLIENT = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 @settings(max_examples=150, deadline=None)
 @given(data=st.binary(max_size=200) | st.text(max_size=200) | CLIENT.map(json.dumps))
 def test_no_message_does_more_than_be_refused(make: type[Adapter], data: str | bytes) -> None:
@@ -492,7 +492,7 @@ def test_no_message_does_more_than_be_refused(make: type[Adapter], data: str | b
 WISHES = st.lists(st.sampled_from(["Speak", "Speak", "Flush", "Interrupt", "Clear", "spoken", "starved"]), max_size=40)
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 @settings(max_examples=150, deadline=None)
 @given(wishes=WISHES)
 def test_every_text_is_spoken_once_in_order_or_dropped(make: type[Adapter], wishes: list[str]) -> None:
