@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch  # noqa: F401 - its import keeps a pipe open, which a test that imports it first would leak
 
-from agent_tts.bench.voices import INSTRUCTIONS
+from agent_tts.bench.checkpoint import INSTRUCTIONS
 from tests.cli.process import children_of, environment, invoke, is_running, run, start
 
 QUICK = ("--warmup", "0", "--duration", "1")
