@@ -21,8 +21,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from agent_tts.bench.connection import OPEN_S, RawConnection, dial, dial_all, send_text
-from agent_tts.bench.listener import LAST, CallListener
-from agent_tts.bench.scenario import CallSample, Scenario, ScenarioCall
+from agent_tts.bench.scenario import LAST, CallListener, CallSample, Scenario, ScenarioCall
 from agent_tts.bench.statistics import lag_watched
 from agent_tts.bench.workers import KEY, WorkerJob, work
 from agent_tts.errors import SpeechError
