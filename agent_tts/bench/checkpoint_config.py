@@ -37,7 +37,7 @@ SPEAKER_DIALECTS = {"eric": "sichuan_dialect", "dylan": "beijing_dialect"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transformer:
+class TransformerSize:
     """The entries that a transformer's size is made of."""
 
     hidden_size: int
@@ -53,11 +53,11 @@ class Size:
     """How large the parts of a checkpoint are."""
 
     label: str  # tts_model_size
-    talker: Transformer
+    talker: TransformerSize
     text_hidden_size: int
     mrope_section: tuple[int, int, int]  # sums to half the talker's head_dim
-    predictor: Transformer
-    codec: Transformer
+    predictor: TransformerSize
+    codec: TransformerSize
     codec_widths: dict[str, int]  # further widths of the codec's decoder
     encoder: dict[str, int]  # widths of the codec's encoder
     speaker_encoder: dict[
@@ -65,7 +65,7 @@ class Size:
     ]  # what is not as in the reference implementation; enc_dim is the talker's hidden_size
 
 
-_PREDICTOR = Transformer(
+_PREDICTOR = TransformerSize(
     hidden_size=1024,
     intermediate_size=3072,
     num_hidden_layers=5,
@@ -73,7 +73,7 @@ _PREDICTOR = Transformer(
     num_key_value_heads=8,
     head_dim=128,
 )
-_CODEC = Transformer(
+_CODEC = TransformerSize(
     hidden_size=512,
     intermediate_size=1024,
     num_hidden_layers=8,
@@ -99,7 +99,7 @@ _ENCODER = {
 def _released(label: str, hidden_size: int, intermediate_size: int) -> Size:
     return Size(
         label=label,
-        talker=Transformer(
+        talker=TransformerSize(
             hidden_size=hidden_size,
             intermediate_size=intermediate_size,
             num_hidden_layers=28,
@@ -121,7 +121,7 @@ def _tiny(label: str, predictor_hidden_size: int) -> Size:
     """Runs on a CPU in milliseconds. Heads are wider than the hidden size divided by them, as in the released sizes."""
     return Size(
         label=label,
-        talker=Transformer(
+        talker=TransformerSize(
             hidden_size=64,
             intermediate_size=96,
             num_hidden_layers=2,
@@ -131,7 +131,7 @@ def _tiny(label: str, predictor_hidden_size: int) -> Size:
         ),
         text_hidden_size=48,
         mrope_section=(6, 5, 5),
-        predictor=Transformer(
+        predictor=TransformerSize(
             hidden_size=predictor_hidden_size,
             intermediate_size=48,
             num_hidden_layers=2,
@@ -139,7 +139,7 @@ def _tiny(label: str, predictor_hidden_size: int) -> Size:
             num_key_value_heads=2,
             head_dim=16,
         ),
-        codec=Transformer(
+        codec=TransformerSize(
             hidden_size=32,
             intermediate_size=48,
             num_hidden_layers=2,

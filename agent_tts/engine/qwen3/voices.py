@@ -108,7 +108,7 @@ class Qwen3Voices:
         """Who speaks a request.
 
         Raises:
-            UnknownVoice, Unsupported: nobody does.
+            UnknownVoice, Unsupported: no voice or model does.
         """
         instructions = options.instructions or ""
         if options.speaker_embedding is not None:
