@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from agent_tts.bench.connection import OPEN_S, RawConnection, dial, dial_all, send_text
-from agent_tts.bench.lag import lag_watched
 from agent_tts.bench.listener import LAST, CallListener
 from agent_tts.bench.scenario import CallSample, Scenario, ScenarioCall
+from agent_tts.bench.statistics import lag_watched
 from agent_tts.bench.workers import KEY, WorkerJob, work
 from agent_tts.errors import SpeechError
 from agent_tts.serve.run import event_loop_factory
@@ -59,11 +59,7 @@ class Caller:
         self.samples: list[CallSample] = []
 
     async def connect(self, calls: int) -> None:
-        """Make the connections of so many calls at once.
-
-        Raises:
-            SpeechError: one of them cannot be had.
-        """
+        """Make the connections of so many calls at once. Raises SpeechError: one of them cannot be had."""
         if self._scenario.transport == "rtc":
             for _ in range(calls):
                 self._peers.append(await self._peer())
@@ -128,8 +124,6 @@ class Caller:
             self._http.aclose(),
         )
 
-    # ------------------------------------------------------------ loops
-
     async def _chain(self, number: int, place: int) -> None:
         for call in self._scenario.chain(number):
             await _until(self._start + call.after_s)
@@ -140,8 +134,6 @@ class Caller:
                 return
             if sample.error is not None:
                 await asyncio.sleep(REFUSED_S)
-
-    # ------------------------------------------------------------ WebSocket
 
     @property
     def _session(self) -> dict[str, Any]:
@@ -210,8 +202,6 @@ class Caller:
         """How long the call waits for the end, from now on."""
         return min(call.patience_s, max(0.0, self._leave_at - time.monotonic()))
 
-    # ------------------------------------------------------------ HTTP
-
     async def _over_http(self, call: ScenarioCall, listener: CallListener, place: int) -> None:
         voice = self._scenario.session.get("voice")
         body = {"input": call.text, "voice": voice, "language": call.language, "response_format": "pcm"}
@@ -246,8 +236,6 @@ class Caller:
         except httpx.HTTPError:
             listener.sample.error = "connection_lost"
 
-    # ------------------------------------------------------------ WebRTC
-
     async def _peer(self) -> ListeningPeer:
         from agent_tts.bench.rtc_peer import ListeningPeer
 
@@ -279,8 +267,6 @@ class Caller:
             sample.late_ms, sample.lost = peer.arrivals.between(begin, end)
             if not self._peers:
                 await peer.close()
-
-    # ------------------------------------------------------------ TCP
 
     async def _stay_idle(self, call: ScenarioCall, listener: CallListener, place: int) -> None:
         parts = urlsplit(self._urls["http"])

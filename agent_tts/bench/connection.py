@@ -135,8 +135,6 @@ class RawConnection(asyncio.Protocol):
             self._transport.abort()
             await self.closed
 
-    # ------------------------------------------------------------ asyncio's side
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         request = self._handshake.connect()
@@ -171,8 +169,6 @@ class RawConnection(asyncio.Protocol):
         self._listeners.clear()
         self._by_no.clear()
         self.closed.set_result(None)
-
-    # ------------------------------------------------------------ inside
 
     def _shake_hands(self, data: bytes) -> bytes:
         """Take the handshake's answer; what came after it."""

@@ -63,9 +63,6 @@ class LoadOutcome:
         return {**self.figures, "promises": [asdict(promise) | {"kept": promise.kept} for promise in self.promises]}
 
 
-# ---------------------------------------------------------------- loads; cancelling one ends its calls
-
-
 async def sessions(node: MeasuredNode, seconds: float) -> LoadOutcome:
     """64 WebSocket sessions at once.
 
@@ -245,9 +242,6 @@ def _short(look: NodeStats, start: float) -> dict[str, Any]:
         "tasks": look.total("agent_tts_tasks"),
         "slots_used": look.total("agent_tts_slots_used"),
     }
-
-
-# ---------------------------------------------------------------- what loads share
 
 
 async def _held(node: MeasuredNode, scenario: Scenario) -> tuple[ScenarioResult, NodeStats, NodeStats, dict[str, Any]]:

@@ -107,9 +107,6 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
             await process.wait()
 
 
-# ---------------------------------------------------------------- /proc
-
-
 def children_of(pid: int) -> list[int]:
     """Processes that it has started; empty where there is no /proc."""
     found: list[int] = []
@@ -126,11 +123,6 @@ def cpu_s(pid: int) -> float | None:
     except OSError:
         return None
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def cpu_used(pids: Mapping[str, int]) -> dict[str, float]:
-    """CPU time of processes by name, in seconds; left out is what /proc does not tell of."""
-    return {name: used for name, pid in pids.items() if (used := cpu_s(pid)) is not None}
 
 
 async def cpu_percent(pids: Mapping[str, int], begin: float, end: float) -> dict[str, float]:

@@ -23,6 +23,11 @@ from agent_tts.model.config import ModelConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 MIB = 1 << 20
+METHODS = {
+    "custom_voice": "generate_custom_voice",
+    "voice_design": "generate_voice_design",
+    "base": "generate_voice_clone",
+}
 
 # Speaks once, and yields the number of samples of each chunk when it has come.
 Speak = Callable[[], Iterator[int]]
@@ -34,19 +39,10 @@ def _qwen_tts(job: dict[str, Any], config: ModelConfig) -> Speak:
     model = package.Qwen3TTSModel.from_pretrained(
         job["model"], device_map=job["device"], dtype=DTYPES[job["dtype"]], attn_implementation="sdpa"
     )
-    speak = {
-        "custom_voice": model.generate_custom_voice,
-        "voice_design": model.generate_voice_design,
-        "base": model.generate_voice_clone,
-    }[config.tts_model_type]
+    speak = getattr(model, METHODS[config.tts_model_type])
     # One more than its frames: it draws a frame's last codes when the next one begins.
     arguments = _voice(job, config, package) | {"max_new_tokens": job["frames"] + 1}
-
-    def once() -> Iterator[int]:
-        waves, _ = speak(job["text"], language="auto", **arguments)
-        yield len(waves[0])
-
-    return once
+    return lambda: (len(wave) for wave in speak(job["text"], language="auto", **arguments)[0][:1])
 
 
 def _faster_qwen3_tts(job: dict[str, Any], config: ModelConfig) -> Speak:
@@ -57,19 +53,9 @@ def _faster_qwen3_tts(job: dict[str, Any], config: ModelConfig) -> Speak:
     model = import_module("faster_qwen3_tts").FasterQwen3TTS.from_pretrained(
         job["model"], device=job["device"], dtype=DTYPES[job["dtype"]]
     )
-    speak = {
-        "custom_voice": model.generate_custom_voice_streaming,
-        "voice_design": model.generate_voice_design_streaming,
-        "base": model.generate_voice_clone_streaming,
-    }[config.tts_model_type]
-    frames = job["frames"]
+    speak, frames = getattr(model, f"{METHODS[config.tts_model_type]}_streaming"), job["frames"]
     arguments = _voice(job, config, package) | {"max_new_tokens": frames, "min_new_tokens": frames, "chunk_size": 1}
-
-    def once() -> Iterator[int]:
-        for wave, _, _ in speak(text=job["text"], language="auto", **arguments):
-            yield len(wave)
-
-    return once
+    return lambda: (len(wave) for wave, _, _ in speak(text=job["text"], language="auto", **arguments))
 
 
 ENGINES = {"qwen-tts": _qwen_tts, "faster-qwen3-tts": _faster_qwen3_tts}
@@ -102,14 +88,6 @@ def timed(speak: Speak) -> dict[str, float]:
     return {"first_audio_s": first_s, "whole_s": time.monotonic() - begin, "samples": samples}
 
 
-def _memory_mib(device: str) -> int | None:
-    """GPU memory in use by all processes; None on a CPU."""
-    if not device.startswith("cuda"):
-        return None
-    free, total = torch.cuda.mem_get_info(device)
-    return (total - free) // MIB
-
-
 async def main(job: dict[str, Any], worker: WorkerJob) -> None:
     """See `work`."""
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -119,7 +97,11 @@ async def main(job: dict[str, Any], worker: WorkerJob) -> None:
         timed(speak)
     await worker.ready()
     found = list(map(timed, [speak] * job["requests"]))
-    worker.answer({"requests": found, "memory_used_mib": _memory_mib(job["device"])})
+    memory_mib = None  # in use by all processes
+    if job["device"].startswith("cuda"):
+        free, total = torch.cuda.mem_get_info(job["device"])
+        memory_mib = (total - free) // MIB
+    worker.answer({"requests": found, "memory_used_mib": memory_mib})
 
 
 if __name__ == "__main__":

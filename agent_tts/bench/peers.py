@@ -87,11 +87,7 @@ class PeerRequest:
 
 
 async def measure_node(url: str, key: str | None, task: PeerTask) -> list[PeerRequest]:
-    """Requests to a node, one after the other.
-
-    Raises:
-        SpeechError: one of them failed.
-    """
+    """Requests to a node, one after the other. Raises SpeechError: one of them failed."""
     session = {"voice": task.voice, "instructions": task.instructions, "lead_ms": None}
     scenario = requests("agent-tts", concurrency=1, texts=(task.text,), session=session)
     caller, call = Caller({"ws": url}, key, scenario), next(scenario.chain(0))

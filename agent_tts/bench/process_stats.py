@@ -34,11 +34,7 @@ class ProcessStats:
 
     @classmethod
     def of(cls, pid: int) -> ProcessStats:
-        """The process now.
-
-        Raises:
-            OSError: it is gone.
-        """
+        """The process now. Raises OSError: it is gone."""
         folder = Path("/proc") / str(pid)
         pages = int((folder / "statm").read_text().split()[1])
         fds, threads = (len(os.listdir(folder / name)) for name in ("fd", "task"))
@@ -76,11 +72,7 @@ class NodeWatch:
         self.looks: list[NodeStats] = []
 
     async def look(self) -> NodeStats:
-        """Read them now, and keep them.
-
-        Raises:
-            EngineLost: the node does not answer.
-        """
+        """Read them now, and keep them. Raises EngineLost: the node does not answer."""
         try:
             answer = await self._client.get("/metrics")
             answer.raise_for_status()

@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from agent_tts.bench.lag import worst
 from agent_tts.bench.node import cpu_percent
 from agent_tts.bench.scenario import CallSample, Scenario
+from agent_tts.bench.statistics import worst
 from agent_tts.bench.workers import Worker, answers, workers
 from agent_tts.events import FRAME_MS
 

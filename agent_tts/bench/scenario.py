@@ -7,10 +7,12 @@ them.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from agent_tts.bench.statistics import percentile
@@ -23,30 +25,10 @@ Leaving = Literal["heard_out", "barge_in", "fin", "reset"]
 BARGE_IN_S = (0.2, 2.0)  # of speech before it
 VANISH_S = (0.0, 2.0)  # after the text was sent, whether or not it is spoken
 
-# Sentences of voice agents. Between two and seven seconds each.
-TEXTS = (
-    "Sure, I can help you with that.",
-    "Your order left our warehouse this morning and should be with you by Thursday.",
-    "One moment please, I am looking that up for you right now.",
-    "The next train to the airport leaves in twelve minutes from platform four.",
-    "I have moved your appointment to Friday at half past nine. Does that work for you?",
-    "It will be mostly sunny today, with a light breeze in the afternoon.",
-    "Could you spell your last name for me, please?",
-    "Thank you for waiting. I found two rooms that are still free for the weekend, and both have a view of the lake.",
-)
-SHORT_TEXTS = ("Sure, one moment.", "Yes, that works.", "Could you say that again?", "It is half past nine.")
-
-# The same sentence in eight languages, to be repeated.
-LANGUAGES = {
-    "en": "The next train to the airport leaves in twelve minutes from platform four. ",
-    "de": "Der nächste Zug zum Flughafen fährt in zwölf Minuten von Gleis vier. ",
-    "fr": "Le prochain train pour l'aéroport part dans douze minutes de la voie quatre. ",
-    "es": "El próximo tren al aeropuerto sale en doce minutos del andén cuatro. ",
-    "it": "Il prossimo treno per l'aeroporto parte fra dodici minuti dal binario quattro. ",
-    "pt": "O próximo comboio para o aeroporto parte em doze minutos da linha quatro. ",
-    "ru": "Следующий поезд в аэропорт отправится через двенадцать минут с четвёртого пути. ",
-    "zh": "去机场的下一班火车十二分钟后从四号站台开出。",
-}
+_SPOKEN: dict[str, Any] = json.loads(Path(__file__).with_name("texts.json").read_text("utf-8"))
+TEXTS: tuple[str, ...] = tuple(_SPOKEN["sentences"])  # of voice agents, between two and seven seconds each
+SHORT_TEXTS: tuple[str, ...] = tuple(_SPOKEN["short"])
+LANGUAGES: dict[str, str] = _SPOKEN["languages"]  # the same sentence in eight languages, to be repeated
 
 # For a text that lasts as long as a stream: a word for every frame, since no model ends while it has text to read.
 WORD = "speech "
@@ -193,8 +175,6 @@ class CallSample:
     def late_p99_ms(self) -> float | None:
         return percentile(self.late_ms, 99)
 
-
-# ---------------------------------------------------------------- the table
 
 REQUEST_S = 60.0  # a request of `bench serve` that takes longer has failed
 TAIL_S = 20.0

@@ -18,11 +18,7 @@ FAILURES = (ImportError, OSError, RuntimeError, AttributeError)  # of a package 
 
 
 def import_qwen_tts() -> Any:
-    """The package.
-
-    Raises:
-        ImportError, OSError: it is not installed, or something that it needs.
-    """
+    """The package. Raises ImportError, OSError: it is not installed, or something that it needs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the package and what it imports
         added = [name for package in UNUSED if not _works(package) for name in _stand_in(package)]

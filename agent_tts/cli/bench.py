@@ -13,7 +13,7 @@ from agent_tts.cli.bench_options import (
     Json,
     ModelOptions,
     NodeOptions,
-    OutputOptions,
+    Outputs,
     OwnNodeOptions,
     PacedVoiceOptions,
     VoiceOptions,
@@ -27,7 +27,7 @@ bench = typer.Typer(
 )
 
 ESPEAK, TONE = NodeOptions(engine="espeak"), NodeOptions(engine="tone")
-OWN, MODEL, VOICE, PACED, FILES = OwnNodeOptions(), ModelOptions(), VoiceOptions(), PacedVoiceOptions(), OutputOptions()
+OWN, MODEL, VOICE, PACED, FILES = OwnNodeOptions(), ModelOptions(), VoiceOptions(), PacedVoiceOptions(), Outputs()
 LoadVoice = Annotated[str | None, typer.Option(help="A voice of the node.")]
 
 
@@ -56,7 +56,7 @@ def serve(
     ] = None,
     voice: PacedVoiceOptions = PACED,
     clients: Clients = None,
-    output: OutputOptions = FILES,
+    outputs: Outputs = FILES,
 ) -> None:
     """Time to first audio, underruns and throughput under load.
 
@@ -78,7 +78,7 @@ def serve(
         texts=texts,
     )
     limit: dict[str, object] = {} if frames is None else {"limits__max_frames": frames}
-    run_serve(node, loads, settings | limit, clients, output.open())
+    run_serve(node, loads, settings | limit, clients, outputs)
 
 
 @bench.command()
@@ -91,12 +91,12 @@ def streams(
     per_connection: Annotated[int, typer.Option(min=1, help="Contexts on one connection.")] = 16,
     voice: PacedVoiceOptions = PACED,
     clients: Clients = None,
-    output: OutputOptions = FILES,
+    outputs: Outputs = FILES,
 ) -> None:
     """The largest number of paced streams without a gap at their listeners, and its cost."""
     from agent_tts.cli.bench_runs import run_streams
 
-    run_streams(node, streams, seconds, ramp, per_connection, voice.session, clients, output.open())
+    run_streams(node, streams, seconds, ramp, per_connection, voice.session, clients, outputs)
 
 
 @bench.command()
@@ -106,12 +106,12 @@ def rtc(
     peers: Annotated[str, typer.Option(help="Peers at once, one run for each number.")] = "1,16,32,48",
     seconds: Annotated[float, typer.Option(min=1, max=86_400, help="Measured, for each run.")] = 20,
     voice: VoiceOptions = VOICE,
-    output: OutputOptions = FILES,
+    outputs: Outputs = FILES,
 ) -> None:
     """Lateness of WebRTC packets against the 20 ms grid of their timestamps."""
     from agent_tts.cli.bench_runs import run_rtc
 
-    run_rtc(node, peers, seconds, voice.voice, output.open())
+    run_rtc(node, peers, seconds, voice.voice, outputs)
 
 
 @bench.command()
@@ -126,7 +126,7 @@ def peers(
     requests: Annotated[int, typer.Option(min=1, max=1_000, help="One after the other, to each engine.")] = 5,
     warmups: Annotated[int, typer.Option(min=0, max=1_000, help="Requests before, not measured.")] = 2,
     voice: VoiceOptions = VOICE,
-    output: OutputOptions = FILES,
+    outputs: Outputs = FILES,
 ) -> None:
     """Compare with qwen-tts and faster-qwen3-tts, where they are installed: one request at a time.
 
@@ -139,7 +139,7 @@ def peers(
     from agent_tts.cli.bench_peers import chosen, run_peers
 
     task = PeerTask("", device, dtype, texts_of(words)[0], frames, voice.voice, voice.instructions, requests, warmups)
-    run_peers(model, chosen(peers), task, output.open())
+    run_peers(model, chosen(peers), task, outputs)
 
 
 @bench.command()

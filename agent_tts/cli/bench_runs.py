@@ -14,7 +14,7 @@ from agent_tts.bench.load import LoadOutcome
 from agent_tts.bench.runner import MeasuredNode, ScenarioResult, measure
 from agent_tts.bench.scenario import REQUEST_S, TAIL_S, Scenario
 from agent_tts.cli.bench_options import NodeOptions, Outputs, OwnNodeOptions, counts, numbers
-from agent_tts.cli.bench_target import Bar, missing_package, run, target
+from agent_tts.cli.bench_target import missing_package, progress, run, target
 from agent_tts.cli.reporting import complain
 from agent_tts.config.settings import Limits
 from agent_tts.errors import SettingsError
@@ -45,13 +45,13 @@ def measured(
 
     async def main() -> tuple[dict[str, Any], list[Measured]]:
         async with target(node, scenarios[0].session, **settings) as found:
-            with Bar(sum(wanted.end_s for wanted in scenarios)) as bar:
-                runs = []
-                for wanted in scenarios:
-                    asked = replace(wanted, session=found.node.session)
-                    result = await bar.during(asked.name, measure(found.node, asked, clients=clients))
-                    runs.append((asked, result, figures(asked, result)))
-                return found.info, runs
+            runs = []
+            for wanted in scenarios:
+                asked = replace(wanted, session=found.node.session)
+                with progress(f"{asked.name}, {asked.end_s:g} s"):
+                    result = await measure(found.node, asked, clients=clients)
+                runs.append((asked, result, figures(asked, result)))
+            return found.info, runs
 
     return run(main())
 
@@ -59,9 +59,6 @@ def measured(
 def connections(least: int) -> int:
     """Setting for so many connections and some to spare."""
     return max(Limits().connections, least + SPARE_CONNECTIONS)
-
-
-# ---------------------------------------------------------------- serve
 
 
 def serve_scenarios(
@@ -97,11 +94,7 @@ def run_serve(
     clients: int | None,
     outputs: Outputs,
 ) -> None:
-    """`agent-tts bench serve`.
-
-    Raises:
-        SpeechError: the node cannot be measured.
-    """
+    """`agent-tts bench serve`; raises `SettingsError` for its options, `SpeechError` of the node."""
     info, found = measured(node, loads, settings, serve_figures, clients)
     rows = [
         (
@@ -132,9 +125,6 @@ def load_times(result: ScenarioResult) -> list[float]:
     return [ms for call in measured_calls(result) if (ms := call.ttfa_ms) is not None]
 
 
-# ---------------------------------------------------------------- streams and rtc
-
-
 def run_streams(
     node: NodeOptions,
     numbers_of_streams: str,
@@ -145,12 +135,7 @@ def run_streams(
     clients: int | None,
     outputs: Outputs,
 ) -> None:
-    """`agent-tts bench streams`.
-
-    Raises:
-        SettingsError: the options make no sense.
-        SpeechError: the node cannot be measured.
-    """
+    """`agent-tts bench streams`; raises `SettingsError` for its options, `SpeechError` of the node."""
     sizes = counts("--streams", numbers_of_streams)
     settings = {
         "slots": max(sizes),
@@ -187,12 +172,7 @@ def run_streams(
 
 
 def run_rtc(node: NodeOptions, peers: str, seconds: float, voice: str | None, outputs: Outputs) -> None:
-    """`agent-tts bench rtc`.
-
-    Raises:
-        SettingsError: the options make no sense.
-        SpeechError: the node cannot be measured.
-    """
+    """`agent-tts bench rtc`; raises `SettingsError` for its options, `SpeechError` of the node."""
     sizes = counts("--peers", peers)
     settings = {"slots": max(sizes), "limits__rtc_peers": 2 * max(sizes)}
     wanted = [scenario.rtc_peers(size, seconds, {"voice": voice}) for size in sizes]
@@ -228,8 +208,6 @@ def print_memory(info: Mapping[str, Any]) -> None:
         used, total = gpu["memory_used_mib"], gpu["memory_total_mib"]
         print(f"GPU {number}, {gpu['name']}, driver {gpu['driver']}: {used} of {total} MiB in use")
 
-
-# ---------------------------------------------------------------- load and soak
 
 TITLES = {
     "sessions": f"{scenario.SESSIONS} WebSocket sessions at once, on average",
@@ -281,14 +259,14 @@ def run_soak(
 def _hold(
     kind: str, options: OwnNodeOptions, loads: Loads, voice: str | None, json: Path | None, seconds: float
 ) -> None:
-    outputs = Outputs(json)
+    outputs = Outputs(json=json)
     # More slots than calls: no call waits for one, and the load is on the front.
     settings = {"slots": 3 * scenario.SESSIONS, "limits__rtc_peers": 48}
 
     async def main() -> tuple[dict[str, Any], dict[str, LoadOutcome]]:
         async with target(options, {"voice": voice}, **settings) as found:
-            with Bar(seconds) as bar:
-                return found.info, {name: await bar.during(name, held(found.node)) for name, held in loads.items()}
+            with progress(f"{', '.join(loads)}: about {seconds:.0f} s"):
+                return found.info, {name: await held(found.node) for name, held in loads.items()}
 
     info, outcomes = run(main())
     for name, outcome in outcomes.items():
@@ -308,9 +286,6 @@ def _hold(
         raise complain(f"{broken} of the promises above are broken", 1)
 
 
-# ---------------------------------------------------------------- frame
-
-
 def run_frame(
     synthetic: str | None, folder: Path | None, batches: str, context: int, fused: bool, json: Path | None
 ) -> None:
@@ -321,7 +296,7 @@ def run_frame(
     """
     if (synthetic is None) == (folder is None):
         raise SettingsError("--synthetic 1.7B and --model FOLDER are two ways to have a model: choose one")
-    sizes, outputs = counts("--batches", batches), Outputs(json)
+    sizes, outputs = counts("--batches", batches), Outputs(json=json)
     try:
         from agent_tts.bench import frame
     except ImportError as error:

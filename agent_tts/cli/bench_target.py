@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent_tts.bench.connection import dial
-from agent_tts.bench.environment import gpus
 from agent_tts.bench.node import own_node
+from agent_tts.bench.report import gpus
 from agent_tts.bench.runner import MeasuredNode
 from agent_tts.cli.bench_options import ModelOptions, NodeOptions
 from agent_tts.cli.reporting import TERMINATED
@@ -28,8 +28,6 @@ from agent_tts.errors import SettingsError
 
 if TYPE_CHECKING:
     from agent_tts.model.config import ModelConfig, ModelType
-
-TICK_S = 0.2  # between movements of the progress bar
 
 T = TypeVar("T")
 
@@ -135,9 +133,6 @@ async def _info(url: str, key: str | None, session: Mapping[str, Any]) -> dict[s
     return {name: greeting[name] for name in ("engine", "model", "limits")}
 
 
-# ---------------------------------------------------------------- running it
-
-
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in the event loop that nodes use. SIGTERM cancels it as Ctrl-C does, so that no node is left."""
     from agent_tts.serve.run import event_loop_factory
@@ -156,37 +151,11 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         raise typer.Exit(TERMINATED) from None
 
 
-class Bar:
-    """A progress bar on stderr for runs of so many seconds in all; None for an unknown time."""
-
-    def __init__(self, seconds: float | None) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        # Refreshed by hand, so it has no thread.
-        console = Console(stderr=True)
-        self._progress = Progress(
-            *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
-        )
-        self._task = self._progress.add_task("", total=seconds)
-
-    def __enter__(self) -> Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    async def during(self, name: str, measuring: Awaitable[T]) -> T:
-        """Await a run while the bar moves. Cancelling it cancels the run."""
-        self._progress.update(self._task, description=name)
-        mover = asyncio.create_task(self._move(), name="progress bar")
-        try:
-            return await measuring
-        finally:
-            mover.cancel()
-            await asyncio.gather(mover, return_exceptions=True)
-
-    async def _move(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            self._progress.update(self._task, advance=TICK_S)
-            self._progress.refresh()
+@contextmanager
+def progress(name: str) -> Iterator[None]:
+    """Show on a terminal's stderr that a run is under way, and how long it has taken."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        shown.add_task(name, total=None)
+        yield

@@ -64,9 +64,9 @@ def test_packages_are_chosen_by_name() -> None:
 def test_what_no_engine_can_do_is_a_message(device: str, dtype: str, said: str) -> None:
     source = ModelOptions(synthetic="tiny")
     with pytest.raises(SettingsError, match=said):
-        run_peers(source, [], PeerTask("", device, dtype, "x", 2, None, None), Outputs(None, None))
+        run_peers(source, [], PeerTask("", device, dtype, "x", 2, None, None), Outputs())
 
 
 def test_every_engine_needs_a_checkpoint() -> None:
     with pytest.raises(SettingsError, match=r"--synthetic 1\.7B or --model FOLDER"):
-        run_peers(ModelOptions(), [], TASK, Outputs(None, None))
+        run_peers(ModelOptions(), [], TASK, Outputs())

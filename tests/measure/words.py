@@ -180,7 +180,7 @@ def main(
     chosen = languages.split(",")
     if unknown := sorted(set(chosen) - TEXTS.keys()):
         raise SettingsError(f"--languages {','.join(unknown)}: there are texts in {', '.join(TEXTS)}")
-    outputs = Outputs(json)
+    outputs = Outputs(json=json)
 
     async def measured() -> list[dict[str, Any]]:
         async with engine(own_settings({"engine": "espeak"})) as (service, _):

@@ -18,7 +18,7 @@ from agent_tts.engine.espeak.library import (
     RATE_MAX,
     RATE_MIN,
     RATE_NORMAL,
-    Espeak,
+    EspeakLibrary,
     Language,
     TooLong,
 )
@@ -50,7 +50,7 @@ class EspeakEngine:
 
     def __init__(self, settings: Settings, slots: int) -> None:
         self._voices = EspeakVoices(settings.espeak.voice)
-        self._espeak = Espeak()
+        self._espeak = EspeakLibrary()
         self.info = EngineInfo(
             engine="espeak",
             model="espeak-ng",
@@ -128,7 +128,7 @@ def _clamp(pitch: int) -> int:
 class _EspeakRequest:
     """A request in its slot: its text, its voice and its resampler."""
 
-    def __init__(self, espeak: Espeak, feed: SlotFeed, delivery: Delivery, *, unpaced: bool) -> None:
+    def __init__(self, espeak: EspeakLibrary, feed: SlotFeed, delivery: Delivery, *, unpaced: bool) -> None:
         self.feed = feed
         self._espeak = espeak
         self._delivery = delivery

@@ -1,9 +1,9 @@
 """espeak-ng through ctypes: a voice and a text in, samples and word positions out.
 
 The library has one global state per process and is not thread-safe. Its pitch flutter and roughness continue from one
-synthesis to the next, so that the same text would sound different each time. `Espeak` therefore composes each voice
-without both (two hertz of wobble) and sets every parameter before every synthesis: the output depends on the arguments
-alone.
+synthesis to the next, so that the same text would sound different each time. `EspeakLibrary` therefore composes each
+voice without both (two hertz of wobble) and sets every parameter before every synthesis: the output depends on the
+arguments alone.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Language:
 
 
 @dataclass(frozen=True, slots=True)
-class SpokenWord:
+class ClauseWord:
     """A word of the text, by characters and samples."""
 
     char: int
@@ -89,10 +89,10 @@ class Clause:
     """What espeak-ng made of a text."""
 
     samples: NDArray[np.int16]  # int16[n] at the library's sample rate
-    words: tuple[SpokenWord, ...]
+    words: tuple[ClauseWord, ...]
 
 
-class Espeak:
+class EspeakLibrary:
     """The library with a voice file of its own. One thread uses all instances."""
 
     def __init__(self) -> None:
@@ -231,13 +231,13 @@ def _voice_text(language: Language, variant: str | None) -> bytes:
     return (text + _STEADY).encode()
 
 
-def _words(text: str, marks: list[tuple[int, int, int, int]], samples: NDArray[np.int16]) -> list[SpokenWord]:
+def _words(text: str, marks: list[tuple[int, int, int, int]], samples: NDArray[np.int16]) -> list[ClauseWord]:
     """Words in order, without the silence after them. A word ends where the next starts or its clause ends.
 
     The library reports numbers and spelled words several times and in parts, which are merged here; it omits the length
     of a word before a closing quote, and may report a word's start after that of the next.
     """
-    words: list[SpokenWord] = []
+    words: list[ClauseWord] = []
     sounding = np.flatnonzero(samples)
     edges = [mark for mark in marks if mark[0] in (_EVENT_WORD, _EVENT_CLAUSE_END)]
     limits = [mark[3] for mark in edges[1:]] + [len(samples)]
@@ -251,7 +251,7 @@ def _words(text: str, marks: list[tuple[int, int, int, int]], samples: NDArray[n
         if words and (char < words[-1].char + words[-1].length or not token.strip()):
             words[-1] = replace(words[-1], end=end)
         else:
-            words.append(SpokenWord(char, max(1, len(token)), start, end))
+            words.append(ClauseWord(char, max(1, len(token)), start, end))
     return words
 
 

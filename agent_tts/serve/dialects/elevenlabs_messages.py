@@ -85,7 +85,7 @@ class ElevenLabsQuery(BaseModel):
     sync_alignment: bool = False
 
     def session(self, voice: str) -> dict[str, Any]:
-        """ElevenLabsFields of a `session.update`.
+        """The fields of `session.update`.
 
         Raises:
             UnsupportedFormat: there is no such format.

@@ -108,13 +108,11 @@ class Table:
         if not small or len(decimals) not in (0, 2):
             return f"{minus}{self.say_number(number)} {one if self.is_one(number) else many}"
         cents = int(decimals or 0)
-        parts = (
-            [f"{self.say_number(whole)} {one if self.is_one(whole) else many}"] if int(re.sub(r"\D", "", whole)) else []
-        )
-        if cents or not parts:
+        parts = []
+        if not cents or int(re.sub(r"\D", "", whole)):
+            parts.append(f"{self.say_number(whole)} {one if self.is_one(whole) else many}")
+        if cents:
             parts.append(f"{cardinal(cents, self.code)} {small if cents == 1 else smalls}")
-        if not cents:
-            parts = [f"{self.say_number(whole)} {one if self.is_one(whole) else many}"]
         return minus + self.hundredths_join.join(parts)
 
     def _unit(self, match: re.Match[str], _: str) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from agent_tts import __version__
-from agent_tts.bench import environment
-from agent_tts.bench.environment import cuda_of_torch, device, gpus, parse_gpus
+from agent_tts.bench import report
+from agent_tts.bench.report import cuda_of_torch, device, gpus, parse_gpus
 
 SMI = "NVIDIA H200, 570.86.15, 24310, 143771\nNVIDIA H200, 570.86.15, [N/A], 143771\n"
 H200 = {"name": "NVIDIA H200", "driver": "570.86.15", "memory_used_mib": 24310, "memory_total_mib": 143771}
@@ -39,12 +39,12 @@ def test_packages_that_are_not_installed_are_left_out(monkeypatch: pytest.Monkey
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(environment, "version", missing)
+    monkeypatch.setattr(report, "version", missing)
     assert device()["versions"] == {"agent-tts": __version__}
 
 
 def test_torch_is_described_without_importing_it() -> None:
-    program = "import sys\nfrom agent_tts.bench.environment import device\ndevice()\nprint('torch' in sys.modules)"
+    program = "import sys\nfrom agent_tts.bench.report import device\ndevice()\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "False\n"
 
@@ -76,7 +76,7 @@ def test_the_cuda_of_torch_is_read_from_its_files(
 ) -> None:
     (tmp_path / "version.py").write_text(f"__version__ = '2.11.0'\n{line}\nhip = '6.0'\n")
     spec = ModuleSpec("torch", None, origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(environment, "find_spec", lambda name: spec)
+    monkeypatch.setattr(report, "find_spec", lambda name: spec)
     assert cuda_of_torch() == cuda
-    monkeypatch.setattr(environment, "find_spec", lambda name: None)
+    monkeypatch.setattr(report, "find_spec", lambda name: None)
     assert cuda_of_torch() is None
