@@ -39,6 +39,52 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedVoice:
+    """A voice that the engine has of its own."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A cloned voice of the library, and its share of a mix."""
+
+    stored: str  # its name
+    version: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVoices:
+    """One cloned voice of the library, or a mix of several; the weights sum to 1."""
+
+    parts: tuple[StoredPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DesignedVoice:
+    """The voice that `prompt` and the request's instructions describe together."""
+
+    prompt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedVoice:
+    """The voice of a speaker's vector."""
+
+    vector: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyVoice:
+    """No voice in particular: another one for each seed."""
+
+
+# What a request's voice means to the engine; see `speech.routing`. The names of their fields tell them apart.
+ResolvedVoice = NamedVoice | StoredVoices | DesignedVoice | EmbeddedVoice | AnyVoice
+
+
+@dataclass(frozen=True, slots=True)
 class SpeechOptions:
     """How one text is to be spoken: everything that decides its audio, besides the text.
 
@@ -72,6 +118,8 @@ class SpeechOptions:
     ] = None
     normalize: Annotated[bool, Option(help="Say numbers, money, dates and addresses in words.")] = False
     breaks: Annotated[bool, Option(help='Obey <break time="500ms"/> in the text.')] = False
+    # What `voice` and `speaker_embedding` mean. None before routing, and for the engine's default voice.
+    resolved: ResolvedVoice | None = None
 
 
 def declared(kind: type) -> dict[str, tuple[Any, Option, Any]]:

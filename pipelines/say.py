@@ -23,7 +23,7 @@ from agent_tts.pipecat import AgentTTSService
 
 
 async def say(text: str, output: str, url: str | None, voice: str | None) -> str | None:
-    """Speak a text into a file; what went wrong, or None."""
+    """Speak a text into a file; returns an error message or None."""
     errors: list[str] = []
     async with AsyncExitStack() as stack:
         node: dict[str, Any] = {"url": url} if url else {}
@@ -50,7 +50,7 @@ async def say(text: str, output: str, url: str | None, voice: str | None) -> str
 
 
 if __name__ == "__main__":
-    logger.remove()  # Pipecat tells every step
+    logger.remove()  # Pipecat logs every step
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", help="what to say; - reads standard input")
     parser.add_argument("-o", "--output", required=True, help="a .wav, .mp3, .flac, .opus or .pcm file; - writes pcm")

@@ -13,7 +13,7 @@ from agent_tts.config.hub import with_local_models
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
-from agent_tts.events import EngineInfo, SpeechOptions
+from agent_tts.events import EngineInfo, SpeechOptions, declared
 from agent_tts.ipc.engine_process import engine_processes
 from agent_tts.protocol.context import Done
 from agent_tts.speech.service import SpeechService
@@ -73,7 +73,8 @@ async def remote(url: str, key: str | None, options: SpeechOptions) -> AsyncIter
     """
     from agent_tts.client.connection import connect
 
-    session = dataclasses.asdict(options)
+    session = {name: getattr(options, name) for name in declared(SpeechOptions)}
+    session["sampling"] = dataclasses.asdict(options.sampling)
     async with connect(url, api_key=key, buffer_bytes=BUFFER_BYTES, timestamps="none", **session) as node:
         yield node.open
 
