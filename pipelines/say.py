@@ -17,9 +17,10 @@ from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.workers.runner import WorkerRunner
 
-from agent_tts.cli.link import engine, own_settings
+from agent_tts.cli.link import own_settings
 from agent_tts.cli.sinks import FileSink, StdoutSink
 from agent_tts.pipecat import AgentTTSService
+from agent_tts.serve.own_engine import engine
 
 
 async def say(text: str, output: str, url: str | None, voice: str | None) -> str | None:

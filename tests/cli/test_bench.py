@@ -111,7 +111,7 @@ def test_peers_are_measured_beside_us_where_they_are_installed(tmp_path: Path) -
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_takes_the_node_along(how: signal.Signals, code: int) -> None:
+def test_a_signal_ends_the_node_too(how: signal.Signals, code: int) -> None:
     process = start("bench", "streams", "--streams", "2", "--seconds", "60", stdin=subprocess.DEVNULL)
     nodes: list[int] = []  # and the listeners' process
     engines: list[int] = []
