@@ -1,7 +1,7 @@
-"""What crosses the boundary between the front process and the engine process: plain values, nothing else.
+"""The values that cross between the front process and the engine process.
 
-A *stream* is one utterance. Its id is a u32 that the front never reuses while the engine process lives, so an event
-of a dead stream can always be told apart. Each engine of a node counts its own.
+A request is one utterance in the engine. Its request_id is a u32 that the front never reuses while the engine process
+lives, so events of an ended request are recognised. Each engine process of a node has its own ids.
 """
 
 from __future__ import annotations
@@ -39,6 +39,52 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedVoice:
+    """A voice that the engine has of its own."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A cloned voice of the library, and its share of a mix."""
+
+    stored: str  # its name
+    version: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVoices:
+    """One cloned voice of the library, or a mix of several; the weights sum to 1."""
+
+    parts: tuple[StoredPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DesignedVoice:
+    """The voice that `prompt` and the request's instructions describe together."""
+
+    prompt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedVoice:
+    """The voice of a speaker's vector."""
+
+    vector: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyVoice:
+    """No voice in particular: another one for each seed."""
+
+
+# What a request's voice means to the engine; see `speech.routing`. The names of their fields tell them apart.
+ResolvedVoice = NamedVoice | StoredVoices | DesignedVoice | EmbeddedVoice | AnyVoice
+
+
+@dataclass(frozen=True, slots=True)
 class SpeechOptions:
     """How one text is to be spoken: everything that decides its audio, besides the text.
 
@@ -72,6 +118,8 @@ class SpeechOptions:
     ] = None
     normalize: Annotated[bool, Option(help="Say numbers, money, dates and addresses in words.")] = False
     breaks: Annotated[bool, Option(help='Obey <break time="500ms"/> in the text.')] = False
+    # What `voice` and `speaker_embedding` mean. None before routing, and for the engine's default voice.
+    resolved: ResolvedVoice | None = None
 
 
 def declared(kind: type) -> dict[str, tuple[Any, Option, Any]]:
@@ -112,7 +160,7 @@ class EngineInfo:
 
     engine: str  # "espeak", "tone", "qwen3"
     model: str  # a name for people and for /v1/models
-    slots: int  # how many streams may speak at once
+    slots: int  # how many requests may speak at once
     voices: tuple[Voice, ...]
     default_voice: str
     languages: dict[str, str]  # every accepted spelling, lower case ("german", "de", "de-de") -> code
@@ -128,7 +176,7 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """A new stream. It gets a slot at once, or waits in the queue."""
+    """A new request. It gets a slot at once, or waits in the queue."""
 
     request_id: int
     options: SpeechOptions
@@ -136,7 +184,7 @@ class OpenRequest:
 
 @dataclass(frozen=True, slots=True)
 class AppendText:
-    """More text of a stream, verbatim."""
+    """More text of a request, verbatim."""
 
     request_id: int
     text: str
@@ -159,7 +207,7 @@ class EndText:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
-    """Stop now. Of this stream only `RequestFinished` follows, unless that was sent before."""
+    """Stop now. Of this request only `RequestFinished` follows, unless that was sent before."""
 
     request_id: int
 
@@ -191,16 +239,16 @@ EngineCommand = OpenRequest | AppendText | FlushText | EndText | CancelRequest |
 
 @dataclass(frozen=True, slots=True)
 class EngineReady:
-    """The engine is loaded and takes streams."""
+    """The engine is loaded and takes requests."""
 
     info: EngineInfo
-    queue: int  # how many streams may wait for a slot
-    window: int  # frames of a stream that are made and not yet `GrantCredit`, at most
+    queue: int  # how many requests may wait for a slot
+    window: int  # frames of a request that are made and not yet `GrantCredit`, at most
 
 
 @dataclass(frozen=True, slots=True)
 class RequestStarted:
-    """The stream has a slot."""
+    """The request has a slot."""
 
     request_id: int
     queue_ms: int
@@ -208,7 +256,7 @@ class RequestStarted:
 
 @dataclass(frozen=True, slots=True)
 class RequestAudio:
-    """The next piece of a stream: pcm_s16le, 24 kHz, mono; 80 ms, and only the last piece may be shorter."""
+    """The next piece of a request: pcm_s16le, 24 kHz, mono; 80 ms, and only the last piece may be shorter."""
 
     request_id: int
     pcm: bytes
@@ -218,9 +266,9 @@ class RequestAudio:
 class WordTime:
     """When a piece of the text is spoken."""
 
-    char_start: int  # offsets in the stream's text as it was appended
+    char_start: int  # offsets in the request's text as it was appended
     char_end: int
-    start_ms: int  # from the stream's first sample
+    start_ms: int  # from the request's first sample
     end_ms: int
 
 
@@ -245,11 +293,11 @@ FinishReason = Literal["end", "cancelled", "length", "error"]
 
 @dataclass(frozen=True, slots=True)
 class RequestFinished:
-    """The last event of a stream, sent exactly once; its slot is free."""
+    """The last event of a request, sent exactly once; its slot is free."""
 
     request_id: int
     reason: FinishReason
-    busy_ms: float = 0.0  # time of the engine steps that this stream took part in
+    busy_ms: float = 0.0  # time of the engine steps that this request took part in
     code: str | None = None  # with reason "error": a code of the wire protocol
     message: str = ""
     retry_after_ms: int | None = None

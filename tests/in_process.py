@@ -31,7 +31,7 @@ class InProcessEngine:
     async def start(self) -> None:
         """Hand out `EngineReady`."""
         self.alive = True
-        self._on_events([self._loop.hello()])
+        self._on_events([self._loop.ready()])
 
     def send(self, command: EngineCommand) -> None:
         """Never blocks. The command takes effect in the next turn; it is dropped unless alive."""

@@ -29,7 +29,7 @@ LAYERS = {
     "serve": {"config", "protocol", "speech", "text", "ipc", "voices"},
     "integrations": {"client", "config", "protocol", "speech", "serve"},
     "agent": {"config", "integrations", "protocol", "serve", "voices"},
-    "doctor": {"config", "cli", "serve", "voices"},
+    "doctor": {"config", "serve", "speech", "voices"},
     "bench": {"client", "config", "protocol", "speech", "ipc", "serve", "model", "voices"},
 }
 

@@ -21,8 +21,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from agent_tts.bench.connection import OPEN_S, RawConnection, dial, dial_all, send_text
-from agent_tts.bench.listener import LAST, CallListener
-from agent_tts.bench.scenario import CallSample, Scenario, ScenarioCall
+from agent_tts.bench.scenario import LAST, CallListener, CallSample, Scenario, ScenarioCall
 from agent_tts.bench.statistics import lag_watched
 from agent_tts.bench.workers import KEY, WorkerJob, work
 from agent_tts.errors import SpeechError
@@ -249,14 +248,15 @@ class Caller:
 
     async def _over_rtc(self, call: ScenarioCall, listener: CallListener, place: int) -> None:
         peer = self._peers[place] if self._peers else await self._peer()
-        sample = listener.sample
+        sample, session = listener.sample, self._scenario.session
+        asked = {name: session[name] for name in ("voice", "instructions") if session.get(name) is not None}
         peer.listen(listener)
         sample.sent_at = time.monotonic()
         try:
             while sample.error is None:
                 listener.over.clear()
                 context_id = f"c{next(self._numbers)}"
-                peer.open(context_id, call.text, voice=self._scenario.session.get("voice"), language=call.language)
+                peer.open(context_id, call.text, language=call.language, **asked)
                 if not self._peers:
                     await self._listen(call, listener, peer.send, context_id)
                     return

@@ -109,12 +109,7 @@ class RawConnection(asyncio.Protocol):
             self._transport.write(Frame(Opcode.TEXT, data).serialize(mask=True))
 
     async def update(self, session: dict[str, Any]) -> None:
-        """Set what the contexts to come are to be like.
-
-        Raises:
-            SpeechError: the node refuses it.
-            TimeoutError: it did not answer within 30 s.
-        """
+        """Set what the contexts to come are to be like. Raises SpeechError, TimeoutError."""
         self._updated = asyncio.get_running_loop().create_future()
         self.send("session.update", session=session)
         try:
@@ -240,11 +235,7 @@ async def dial(url: str, key: str | None = None) -> tuple[RawConnection, dict[st
 
 
 async def dial_all(url: str, key: str | None, count: int, session: dict[str, Any]) -> list[RawConnection]:
-    """So many connections with this session. Cancelling it closes them.
-
-    Raises:
-        SpeechError: one of them cannot be had; none is left open.
-    """
+    """So many connections with this session. Cancelling it closes them. Raises SpeechError."""
     gate = asyncio.Semaphore(DIALS)
     connections: list[RawConnection] = []
 

@@ -34,6 +34,11 @@ def measured_calls(result: ScenarioResult) -> list[CallSample]:
     return [sample for sample in result.samples if begin <= sample.begin < end]
 
 
+def first_audio_ms(result: ScenarioResult) -> list[float]:
+    """Every time to first audio of a measurement."""
+    return [ms for call in measured_calls(result) if (ms := call.ttfa_ms) is not None]
+
+
 def serve_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any]:
     """`bench serve`: of the requests that were to begin during the measurement.
 

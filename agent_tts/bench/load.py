@@ -17,7 +17,7 @@ from agent_tts.bench.node import children_of
 from agent_tts.bench.process_stats import NodeStats, NodeWatch, lag_p99_ms, slope, watched
 from agent_tts.bench.runner import MeasuredNode, ScenarioResult, measure, prepared, start_time
 from agent_tts.bench.scenario import CallSample, Scenario
-from agent_tts.bench.statistics import percentile, percentiles
+from agent_tts.bench.statistics import background, percentile, percentiles
 from agent_tts.config.settings import Timeouts
 
 LOOK_S = 0.5
@@ -64,11 +64,7 @@ class LoadOutcome:
 
 
 async def sessions(node: MeasuredNode, seconds: float) -> LoadOutcome:
-    """64 WebSocket sessions at once.
-
-    Raises:
-        SpeechError: the node or a client process has failed; the same for all loads.
-    """
+    """64 WebSocket sessions at once. Raises SpeechError."""
     result, before, after, figures = await _held(node, scenarios.sessions(seconds, node.session))
     figures["ttfa_p95_ms"] = figures["ttfa_ms"]["p95"]
     return LoadOutcome(figures, [*_orderly(result.samples, before, after), *_punctual(figures)])
@@ -155,12 +151,8 @@ async def soak(node: MeasuredNode, scenario: Scenario, kill_every_s: float) -> L
         prepared(node, scenario) as run,
     ):
         before = await settled(watch)
-        killer = asyncio.create_task(_kill_every(node.pids["front"], kill_every_s, kills), name="killer of engines")
-        try:
+        async with background(_kill_every(node.pids["front"], kill_every_s, kills), "killer of engines"):
             result = await run(start_time())
-        finally:
-            killer.cancel()
-            await asyncio.gather(killer, return_exceptions=True)
         after = await settled(watch)
     return soak_outcome(result, watch, before, after, len(kills))
 

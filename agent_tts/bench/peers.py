@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from agent_tts.bench.client import Caller
-from agent_tts.bench.scenario import CallSample, requests
-from agent_tts.bench.statistics import percentile
+from agent_tts.bench.scenario import requests
+from agent_tts.bench.statistics import percentiles
 from agent_tts.bench.workers import answers, workers
 from agent_tts.errors import SpeechError
 from agent_tts.events import FRAME_SAMPLES, SAMPLE_RATE
@@ -95,42 +95,35 @@ async def measure_node(url: str, key: str | None, task: PeerTask) -> list[PeerRe
         samples = [await caller.speak(call, time.monotonic()) for _ in range(task.warmups + task.requests)]
     finally:
         await caller.close()
-    return [_spoken(sample) for sample in samples][task.warmups :]
-
-
-def _spoken(sample: CallSample) -> PeerRequest:
-    if sample.ttfa_ms is None or sample.sent_at is None or sample.ended_at is None:
-        raise SpeechError(f"a request to the node failed: {sample.error or 'it was silent'}")
-    return PeerRequest(sample.ttfa_ms / 1_000, sample.ended_at - sample.sent_at, round(sample.audio_s * SAMPLE_RATE))
+    spoken = []
+    for one in samples[task.warmups :]:
+        if one.ttfa_ms is None or one.sent_at is None or one.ended_at is None:
+            raise SpeechError(f"a request to the node failed: {one.error or 'it was silent'}")
+        spoken.append(PeerRequest(one.ttfa_ms / 1_000, one.ended_at - one.sent_at, round(one.audio_s * SAMPLE_RATE)))
+    return spoken
 
 
 async def measure_peer(peer: PeerEngine, task: PeerTask) -> tuple[list[PeerRequest], int | None]:
-    """Requests to another engine, and the MiB of GPU memory that are taken then.
-
-    Raises:
-        SpeechError: it cannot be measured here; the message says why.
-        TimeoutError: it takes too long.
-    """
+    """Requests to another engine, and the MiB of GPU memory that are taken then. Raises SpeechError, TimeoutError."""
     job = {"engine": peer.name, **asdict(task)}
     async with workers(MODULE, [job], ready_s=LOAD_S) as found:
         (answer,) = await answers(found, {}, SPEAK_S)
-    return [PeerRequest(**{**one, "samples": int(one["samples"])}) for one in answer["requests"]], answer[
-        "memory_used_mib"
-    ]
+    spoken = [PeerRequest(one["first_audio_s"], one["whole_s"], int(one["samples"])) for one in answer["requests"]]
+    return spoken, answer["memory_used_mib"]
 
 
 def figures_of(spoken: Sequence[PeerRequest]) -> dict[str, Any]:
     """Of some requests: medians, but for the throughput, which is of all."""
-    frame_ms = [1_000 * one.whole_s / one.frames for one in spoken if one.samples]
-    audio_s = sum(one.samples for one in spoken) / SAMPLE_RATE
+
+    def median(values: list[float]) -> float | None:
+        return percentiles(values, 50, digits=3)["p50"]
+
     return {
         "requests": len(spoken),
-        "frames": percentile([one.frames for one in spoken], 50),
-        "first_audio_ms": _rounded(percentile([1_000 * one.first_audio_s for one in spoken], 50)),
-        "frame_ms": _rounded(percentile(frame_ms, 50)),
-        "audio_s_per_s": round(audio_s / sum(one.whole_s for one in spoken), 3),
+        "frames": median([one.frames for one in spoken]),
+        "first_audio_ms": median([1_000 * one.first_audio_s for one in spoken]),
+        "frame_ms": median([1_000 * one.whole_s / one.frames for one in spoken if one.samples]),
+        "audio_s_per_s": round(
+            sum(one.samples for one in spoken) / SAMPLE_RATE / sum(one.whole_s for one in spoken), 3
+        ),
     }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)

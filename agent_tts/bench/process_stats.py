@@ -15,6 +15,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent_tts.bench.node import children_of
+from agent_tts.bench.statistics import background
 from agent_tts.errors import EngineLost
 
 MIB = 1 << 20
@@ -91,12 +92,6 @@ class NodeWatch:
         self.looks.append(NodeStats(time.monotonic(), front, tuple(engines), samples))
         return self.looks[-1]
 
-    async def every(self, seconds: float) -> None:
-        """Read them so often, until it is cancelled; errors are those of `look`."""
-        while True:
-            await self.look()
-            await asyncio.sleep(seconds)
-
 
 @asynccontextmanager
 async def watched(http_url: str, front_pid: int, every_s: float) -> AsyncIterator[NodeWatch]:
@@ -105,12 +100,14 @@ async def watched(http_url: str, front_pid: int, every_s: float) -> AsyncIterato
     async with httpx.AsyncClient(base_url=http_url, timeout=ANSWER_S, limits=one) as client:
         watch = NodeWatch(client, front_pid)
         await watch.look()
-        task = asyncio.create_task(watch.every(every_s), name="process stats")
-        try:
+
+        async def look_again() -> None:
+            while True:
+                await watch.look()
+                await asyncio.sleep(every_s)
+
+        async with background(look_again(), "process stats"):
             yield watch
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 def lag_p99_ms(before: NodeStats, after: NodeStats) -> float | None:

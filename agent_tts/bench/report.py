@@ -106,6 +106,8 @@ class Plot:
     ) -> None:
         """Cumulative distributions of times in ms, a line for each."""
         for name, times_ms in runs:
+            if not times_ms:
+                continue
             shares = [(rank + 1) / len(times_ms) for rank in range(len(times_ms))]
             self.axes.step(sorted(times_ms), shares, where="post", label=name)
         self.axes.set(title=title, xlabel=labels[0], ylabel=labels[1], ylim=(0, 1))

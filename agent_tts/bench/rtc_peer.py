@@ -13,7 +13,7 @@ import httpx
 from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 
 from agent_tts.bench.connection import send_text
-from agent_tts.bench.listener import CallListener
+from agent_tts.bench.scenario import CallListener
 from agent_tts.errors import SpeechError
 from agent_tts.protocol.v1 import SUBPROTOCOL
 
@@ -74,12 +74,7 @@ class ListeningPeer:
         self.arrivals = Arrivals()
 
     async def connect(self, client: httpx.AsyncClient) -> None:
-        """Connect, and receive the first packet.
-
-        Raises:
-            SpeechError: the node refuses.
-            TimeoutError: it takes more than a minute.
-        """
+        """Connect, and receive the first packet. Raises SpeechError, TimeoutError."""
         async with asyncio.timeout(CONNECT_S):
             await self._connection.setLocalDescription(await self._connection.createOffer())
             local = self._connection.localDescription

@@ -6,8 +6,9 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
@@ -93,31 +94,38 @@ class Lag:
 
     def __init__(self) -> None:
         # In ms, the last ones.
-        self._late_ms: deque[float] = deque(maxlen=LAG_KEPT)
+        self.late_ms: deque[float] = deque(maxlen=LAG_KEPT)
 
     def clear(self) -> None:
         """Forget what was: the measurement begins."""
-        self._late_ms.clear()
+        self.late_ms.clear()
 
     def figures(self) -> dict[str, float | None]:
         """Percentiles in ms: `p50`, `p99` and the maximum, `p100`."""
-        return percentiles(list(self._late_ms), 50, 99, 100)
-
-    async def watch(self) -> None:
-        """Measure until it is cancelled."""
-        while True:
-            due = time.monotonic() + LAG_INTERVAL_S
-            await asyncio.sleep(LAG_INTERVAL_S)
-            self._late_ms.append(max(0.0, (time.monotonic() - due) * 1_000))
+        return percentiles(list(self.late_ms), 50, 99, 100)
 
 
 @asynccontextmanager
 async def lag_watched() -> AsyncIterator[Lag]:
     """The lag of this event loop while the block runs."""
     lag = Lag()
-    task = asyncio.create_task(lag.watch(), name="lag")
-    try:
+
+    async def watch() -> None:
+        while True:
+            due = time.monotonic() + LAG_INTERVAL_S
+            await asyncio.sleep(LAG_INTERVAL_S)
+            lag.late_ms.append(max(0.0, (time.monotonic() - due) * 1_000))
+
+    async with background(watch(), "lag"):
         yield lag
+
+
+@asynccontextmanager
+async def background(main: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
+    """Run a coroutine while the block runs; cancelled with its end. Its errors are dropped."""
+    task = asyncio.create_task(main, name=name)
+    try:
+        yield
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -35,12 +35,7 @@ class Worker:
         self.answered = False
 
     async def tell(self, message: dict[str, Any], within_s: float) -> Any:
-        """Send its job or the word to go, and wait for the answer.
-
-        Raises:
-            SpeechError: it cannot do it; the message says why.
-            TimeoutError: it has not answered in time.
-        """
+        """Send its job or the word to go, and wait for the answer. Raises SpeechError, TimeoutError."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(message).encode() + b"\n")

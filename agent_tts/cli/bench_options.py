@@ -58,11 +58,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """The model and the settings of a node that the command starts.
-
-    Raises:
-        SettingsError: the options exclude each other.
-    """
+    """The model and the settings of a node that the command starts. Raises SettingsError."""
 
     synthetic: Annotated[
         str | None, typer.Option(help="Start a node with random Qwen3-TTS weights: 0.6B or 1.7B; no download.")
@@ -148,11 +144,7 @@ class PacedVoiceOptions(VoiceOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """Files for the figures, besides the table.
-
-    Raises:
-        SettingsError: one of them cannot be written; checked before the measurement.
-    """
+    """Files for the figures, besides the table. Raises SettingsError."""
 
     json: Json = None
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw them: png, svg or pdf (needs matplotlib).")] = None

@@ -11,8 +11,7 @@ from agent_tts import __version__
 from agent_tts.bench import report
 from agent_tts.bench.peers import PEERS, PeerEngine, PeerTask, figures_of, measure_node, measure_peer
 from agent_tts.cli.bench_options import ModelOptions, Outputs
-from agent_tts.cli.bench_runs import print_memory
-from agent_tts.cli.bench_target import BenchCheckpoint, checkpoint, progress, run, target
+from agent_tts.cli.bench_runs import BenchCheckpoint, checkpoint, print_memory, progress, run, target
 from agent_tts.errors import SettingsError, SpeechError
 
 # Column -> figure.

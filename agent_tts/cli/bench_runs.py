@@ -1,23 +1,39 @@
-"""Runs of `agent-tts bench`: from options to a node, its load, and a report."""
+"""Runs of `agent-tts bench`: the node that is measured, running or started here, and what is asked of it."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from agent_tts.bench import load, report, scenario
-from agent_tts.bench.figures import is_clean, measured_calls, rtc_figures, serve_figures, stream_figures
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from agent_tts.bench import report, scenario
+from agent_tts.bench.connection import dial
 from agent_tts.bench.load import LoadOutcome
+from agent_tts.bench.node import own_node
 from agent_tts.bench.runner import MeasuredNode, ScenarioResult, measure
-from agent_tts.bench.scenario import REQUEST_S, TAIL_S, Scenario
-from agent_tts.cli.bench_options import NodeOptions, Outputs, OwnNodeOptions, counts, numbers
-from agent_tts.cli.bench_target import missing_package, progress, run, target
-from agent_tts.cli.reporting import complain
+from agent_tts.bench.scenario import REQUEST_S, Scenario
+from agent_tts.cli.bench_options import ModelOptions, NodeOptions, Outputs, OwnNodeOptions, counts, numbers
+from agent_tts.cli.reporting import TERMINATED, complain
+from agent_tts.client.connection import http_url, stream_url
 from agent_tts.config.settings import Limits
 from agent_tts.errors import SettingsError
+
+if TYPE_CHECKING:
+    from agent_tts.model.config import ModelConfig, ModelType
+
+T = TypeVar("T")
 
 DEFAULT_RATES = "1,10,20"
 SPARE_CONNECTIONS = 16
@@ -25,6 +41,134 @@ SPOKEN_S = 10.0  # no request takes longer, and each has a connection for itself
 OVER_SLOTS = 8  # with a request for each slot and one more for each so many, no slot waits for a client
 
 Measured = tuple[Scenario, ScenarioResult, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchCheckpoint:
+    """The checkpoint of a node that was started here."""
+
+    folder: Path
+    config: ModelConfig
+    settings: Mapping[str, str]  # of the node, keys with "__" for the dots
+
+    def session(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """The session that is asked for; without a voice in it, one that this type of checkpoint has."""
+        from agent_tts.bench.checkpoint import INSTRUCTIONS, XVECTOR
+
+        usual: dict[str, dict[str, Any]] = {"base": {"voice": XVECTOR}, "voice_design": {"instructions": INSTRUCTIONS}}
+        given = {name: value for name, value in wanted.items() if value is not None or name == "lead_ms"}
+        return usual.get(self.config.tts_model_type, {}) | given
+
+
+@dataclass(frozen=True, slots=True)
+class BenchTarget:
+    """The node that is measured."""
+
+    node: MeasuredNode
+    info: dict[str, Any]  # what it tells of itself; after the measurement also the GPUs that it ran on
+
+
+@asynccontextmanager
+async def target(options: ModelOptions, session: Mapping[str, Any], **settings: object) -> AsyncIterator[BenchTarget]:
+    """The running node that the options name, or a new one with these settings.
+
+    Args:
+        session: fields of `session.update`; the node is asked for them before anything is measured.
+
+    Raises:
+        SettingsError: the url is malformed, or the checkpoint cannot be used.
+        SpeechError: the node cannot be reached, does not come up, or refuses the session.
+    """
+    url, key = (options.url, options.key) if isinstance(options, NodeOptions) else (None, None)
+    if url is not None:
+        address, asked = stream_url(url), dict(session)
+        info = await _info(address, key, asked)
+        yield BenchTarget(MeasuredNode(address, http_url(url), key, session=asked), info)
+        return
+    settings |= options.settings
+    with checkpoint(options) as model:
+        async with own_node(**settings, **(model.settings if model else {})) as node:
+            address, asked = stream_url(node.url), model.session(session) if model else dict(session)
+            info = {**await _info(address, key, asked), "settings": settings, "session": asked}
+            if model:
+                info["model_type"] = model.config.tts_model_type
+            yield BenchTarget(MeasuredNode(address, node.url, key, node.pids, asked), info)
+            if present := await asyncio.to_thread(report.gpus):  # while its memory is still taken
+                info["gpus"] = present
+
+
+@contextmanager
+def checkpoint(options: ModelOptions) -> Iterator[BenchCheckpoint | None]:
+    """The checkpoint that the options ask for, None without one; a synthetic one is removed with the block.
+
+    Raises:
+        SettingsError: an unknown size or type, or the folder holds no checkpoint.
+    """
+    if not options.has_model:
+        yield None
+        return
+    try:
+        from agent_tts.bench.checkpoint import SyntheticClone, add_clones, write
+        from agent_tts.model.config import ModelConfig
+    except ImportError as error:
+        raise missing_package(error) from error
+    with ExitStack() as stack:
+        made = Path(stack.enter_context(TemporaryDirectory(prefix="agent-tts-")))
+        if options.model is not None:
+            folder = options.model.absolute()
+            config = ModelConfig.read(folder)
+        else:
+            size, model_type = options.synthetic or "", options.type_ or "custom_voice"
+            folder = made / f"synthetic-{size}"
+            print(f"writing a {size} {model_type} checkpoint with random weights", file=sys.stderr)
+            config = write(folder, size=size, model_type=cast("ModelType", model_type))
+        settings = {"qwen3__models": str(folder)}
+        if config.tts_model_type == "base":
+            add_clones(made / "voices", SyntheticClone.synthetic(config.talker.hidden_size, config.codec.codebook_size))
+            settings["voices__folder"] = str(made / "voices")
+        yield BenchCheckpoint(folder, config, settings)
+
+
+def missing_package(error: ImportError) -> SettingsError:
+    """The error for a package that comes with agent-tts[qwen]."""
+    return SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'")
+
+
+async def _info(url: str, key: str | None, session: Mapping[str, Any]) -> dict[str, Any]:
+    connection, greeting = await dial(url, key)
+    try:
+        await connection.update(dict(session))
+    finally:
+        await connection.close()
+    return {name: greeting[name] for name in ("engine", "model", "limits")}
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in the event loop that nodes use. SIGTERM cancels it as Ctrl-C does, so that no node is left."""
+    from agent_tts.serve.run import event_loop_factory
+
+    async def until_terminated() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        with contextlib.suppress(NotImplementedError):  # Windows
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await main
+
+    try:
+        with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+            return runner.run(until_terminated())
+    except asyncio.CancelledError:
+        raise typer.Exit(TERMINATED) from None
+
+
+@contextmanager
+def progress(name: str) -> Iterator[None]:
+    """Show on a terminal's stderr that a run is under way, and how long it has taken."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        shown.add_task(name, total=None)
+        yield
 
 
 def measured(
@@ -64,11 +208,7 @@ def connections(least: int) -> int:
 def serve_scenarios(
     rates: str | None, concurrencies: str | None, saturate: int | None, warmup_s: float, **fields: Any
 ) -> tuple[list[Scenario], dict[str, object]]:
-    """The loads that the options ask for, and the settings that a node needs for them.
-
-    Raises:
-        SettingsError: the options make no sense.
-    """
+    """The loads that the options ask for, and the settings that a node needs for them. Raises SettingsError."""
     if sum(option is not None for option in (rates, concurrencies, saturate)) > 1:
         raise SettingsError("--rate, --concurrency and --saturate are ways to load a node: choose one")
     fields["warmup_s"] = warmup_s
@@ -87,118 +227,7 @@ def serve_scenarios(
     return loads, settings | {"limits__connections": connections(max(sizes))}
 
 
-def run_serve(
-    node: NodeOptions,
-    loads: Sequence[Scenario],
-    settings: Mapping[str, object],
-    clients: int | None,
-    outputs: Outputs,
-) -> None:
-    """`agent-tts bench serve`; raises `SettingsError` for its options, `SpeechError` of the node."""
-    info, found = measured(node, loads, settings, serve_figures, clients)
-    rows = [
-        (
-            *(figures["load"], figures["requests"], *figures["ttfa_ms"].values()),
-            *(figures["underruns"], figures["audio_s_per_s"], figures["peak_in_flight"], figures["front_us_per_frame"]),
-            *(figures["clients"], figures["client_lag_ms"]["p99"], report.counted(figures["errors"])),
-        )
-        for _, _, figures in found
-    ]
-    every_ms = loads[0].words_every_ms
-    pace = f"a word every {every_ms:g} ms" if every_ms else "text at once"
-    columns = (
-        *("load", "requests", "p50", "p95", "p99", "most", "underruns", "audio s/s", "peak", "front us/frame"),
-        *("clients", "lag p99", "errors"),
-    )
-    report.table(f"{info['engine']}, {info['model']}: time to first audio in ms, {pace}", columns, rows)
-    print_memory(info)
-
-    def draw(picture: report.Plot) -> None:
-        times = ((load.name, load_times(result)) for load, result, _ in found)
-        picture.times(f"{info['engine']} engine", [(name, ttfa) for name, ttfa in times if ttfa])
-
-    outputs.write("serve", info, [figures for _, _, figures in found], draw)
-
-
-def load_times(result: ScenarioResult) -> list[float]:
-    """Every time to first audio of a measurement, in ms."""
-    return [ms for call in measured_calls(result) if (ms := call.ttfa_ms) is not None]
-
-
-def run_streams(
-    node: NodeOptions,
-    numbers_of_streams: str,
-    seconds: float,
-    ramp_s: float,
-    per_connection: int,
-    session: dict[str, Any],
-    clients: int | None,
-    outputs: Outputs,
-) -> None:
-    """`agent-tts bench streams`; raises `SettingsError` for its options, `SpeechError` of the node."""
-    sizes = counts("--streams", numbers_of_streams)
-    settings = {
-        "slots": max(sizes),
-        "limits__connections": connections(max(sizes)),
-        "limits__contexts_per_session": per_connection,
-    }
-    wanted = [scenario.streams(size, seconds, ramp_s, per_connection, session) for size in sizes]
-    info, found = measured(node, wanted, settings, stream_figures, clients)
-    runs = [figures for _, _, figures in found]
-    rows = [
-        (
-            *(run["streams"], run["underruns"], run["gaps_s"]),
-            *(run["margin_ms"].get(name) for name in ("p50", "p1", "p0")),
-            *run["cpu_percent"].values(),
-            *(run["clients"], run["client_lag_ms"]["p99"], report.counted(run["ended"])),
-        )
-        for run in runs
-    ]
-    columns = (
-        *("streams", "with gaps", "gaps s", "margin ms p50", "p1", "least", *_cpu_columns(runs)),
-        *("clients", "lag p99", "ended early"),
-    )
-    title = f"{info['engine']}, {info['model']}: streams of {seconds:g} s, paced {session['lead_ms']} ms ahead"
-    report.table(title, columns, rows)
-    clean = max((run["streams"] for run in runs if is_clean(run)), default=0)
-    print(f"largest number without a gap: {clean}")
-    print_memory(info)
-
-    def draw(picture: report.Plot) -> None:
-        series = {name: [run["cpu_percent"][name] for run in runs] for name in runs[0]["cpu_percent"]}
-        picture.lines(f"{info['engine']} engine, {clean} streams without a gap", sizes, series, ("streams", "CPU, %"))
-
-    outputs.write("streams", info, runs, draw)
-
-
-def run_rtc(node: NodeOptions, peers: str, seconds: float, voice: str | None, outputs: Outputs) -> None:
-    """`agent-tts bench rtc`; raises `SettingsError` for its options, `SpeechError` of the node."""
-    sizes = counts("--peers", peers)
-    settings = {"slots": max(sizes), "limits__rtc_peers": 2 * max(sizes)}
-    wanted = [scenario.rtc_peers(size, seconds, {"voice": voice}) for size in sizes]
-    info, found = measured(node, wanted, settings, rtc_figures)
-    runs = [figures for _, _, figures in found]
-    rows = [
-        (
-            *(run["peers"], run["packets"], run["lost"], *run["lateness_ms"].values(), run["worst_p99_ms"]),
-            *(*run["cpu_percent"].values(), run["client_lag_ms"]["p99"], report.counted(run["errors"])),
-        )
-        for run in runs
-    ]
-    columns = (
-        *("peers", "packets", "lost", "late ms p50", "p99", "most", "p99 of the worst", *_cpu_columns(runs)),
-        *("lag p99", "errors"),
-    )
-    report.table(f"{info['engine']}, {info['model']}: WebRTC packets against their 20 ms grid", columns, rows)
-
-    def draw(picture: report.Plot) -> None:
-        series = {name: [run["lateness_ms"][name] for run in runs] for name in ("p50", "p99")}
-        picture.lines(f"{info['engine']} engine", sizes, series, ("WebRTC peers", "lateness of packets, ms"))
-
-    outputs.write("rtc", info, runs, draw)
-
-
-def _cpu_columns(runs: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+def cpu_columns(runs: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     return (f"cpu % {name}" for name in runs[0]["cpu_percent"])
 
 
@@ -219,46 +248,10 @@ TITLES = {
 Loads = Mapping[str, Callable[[MeasuredNode], Awaitable[LoadOutcome]]]
 
 
-def run_load(options: OwnNodeOptions, names: str, seconds: float, voice: str | None, json: Path | None) -> None:
-    """`agent-tts bench load`: the loads that `names` lists, on one node; a table each, and perhaps a file.
-
-    Raises:
-        SettingsError: there is no such load, or the file cannot be written.
-        SpeechError: the node or a client process has failed.
-        typer.Exit: a promise is broken.
-    """
-    loads: Loads = {
-        "sessions": lambda node: load.sessions(node, seconds),
-        "mixed": lambda node: load.mixed(node, seconds),
-        "storm": load.storm,
-    }
-    wanted = [name.strip() for name in names.split(",")]
-    for name in wanted:
-        if name not in loads:
-            raise SettingsError(f"--only {name}: loads are {', '.join(loads)}")
-    _hold("load", options, {name: loads[name] for name in wanted}, voice, json, len(wanted) * (seconds + TAIL_S))
-
-
-def run_soak(
-    options: OwnNodeOptions,
-    contexts: int,
-    rate: float,
-    vanish: float,
-    kill_every_s: float,
-    voice: str | None,
-    json: Path | None,
-) -> None:
-    """`agent-tts bench soak`; see `run_load`."""
-
-    async def soak(node: MeasuredNode) -> LoadOutcome:
-        return await load.soak(node, scenario.soak(contexts, rate, vanish, node.session), kill_every_s)
-
-    _hold("soak", options, {"soak": soak}, voice, json, contexts / rate + TAIL_S)
-
-
-def _hold(
+def hold(
     kind: str, options: OwnNodeOptions, loads: Loads, voice: str | None, json: Path | None, seconds: float
 ) -> None:
+    """Put loads on one node: a table each, and perhaps a file. Raises SpeechError, typer.Exit."""
     outputs = Outputs(json=json)
     # More slots than calls: no call waits for one, and the load is on the front.
     settings = {"slots": 3 * scenario.SESSIONS, "limits__rtc_peers": 48}
@@ -284,35 +277,3 @@ def _hold(
     outputs.write(kind, info, [{"load": name, **outcome.as_dict()} for name, outcome in outcomes.items()])
     if broken := sum(not promise.kept for outcome in outcomes.values() for promise in outcome.promises):
         raise complain(f"{broken} of the promises above are broken", 1)
-
-
-def run_frame(
-    synthetic: str | None, folder: Path | None, batches: str, context: int, fused: bool, json: Path | None
-) -> None:
-    """`agent-tts bench frame`.
-
-    Raises:
-        SettingsError: the options make no sense, there is no GPU, or the checkpoint cannot be used.
-    """
-    if (synthetic is None) == (folder is None):
-        raise SettingsError("--synthetic 1.7B and --model FOLDER are two ways to have a model: choose one")
-    sizes, outputs = counts("--batches", batches), Outputs(json=json)
-    try:
-        from agent_tts.bench import frame
-    except ImportError as error:
-        raise missing_package(error) from error
-    model = frame.synthetic(synthetic) if synthetic is not None else frame.load(folder or Path())
-    runs = list(frame.measure(model, sizes, context, fused=fused))
-    versions = frame.versions()
-    rows = [
-        (
-            run["batch"],
-            *(f"{run['ms'][part]:.2f}" if part in run["ms"] else None for part in frame.PARTS),
-            run["audio_s_per_s"],
-        )
-        for run in runs
-    ]
-    title = f"{versions['gpu']}, torch {versions['torch']}: ms a frame, context {context}"
-    report.table(title, ("batch", *frame.PARTS, "audio s/s"), rows)
-    name = f"synthetic {synthetic}" if synthetic is not None else "checkpoint"
-    outputs.write("frame", {"model": name, **versions}, runs)

@@ -7,17 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from loguru import logger
-
 from agent_tts.config.hub import with_local_models
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
-from agent_tts.events import EngineInfo, SpeechOptions
-from agent_tts.ipc.engine_process import engine_processes
+from agent_tts.events import SpeechOptions, declared
 from agent_tts.protocol.context import Done
-from agent_tts.speech.service import SpeechService
-from agent_tts.voices.library import VoiceLibrary
+from agent_tts.serve.own_engine import engine
 
 # Audio that waits for a slow output. It takes the longest context that a node speaks, so that none is ever cut off.
 BUFFER_BYTES = 16 << 20
@@ -73,7 +69,8 @@ async def remote(url: str, key: str | None, options: SpeechOptions) -> AsyncIter
     """
     from agent_tts.client.connection import connect
 
-    session = dataclasses.asdict(options)
+    session = {name: getattr(options, name) for name in declared(SpeechOptions)}
+    session["sampling"] = dataclasses.asdict(options.sampling)
     async with connect(url, api_key=key, buffer_bytes=BUFFER_BYTES, timestamps="none", **session) as node:
         yield node.open
 
@@ -94,25 +91,3 @@ async def local(settings: Settings, options: SpeechOptions) -> AsyncIterator[Spe
 
         service.resolve(options)
         yield open_
-
-
-@asynccontextmanager
-async def engine(settings: Settings) -> AsyncIterator[tuple[SpeechService, EngineInfo]]:
-    """One engine process of our own, which ends with the block. Its log is not shown: what matters is in the errors.
-
-    Raises:
-        SettingsError: it cannot be set up like that.
-        EngineLost: it does not start; the message says why.
-    """
-    logger.disable("agent_tts")
-    library = VoiceLibrary.of(settings.voices)
-    service = SpeechService(engine_processes(settings.model_copy(update={"engines": 1})), library)
-    try:
-        await service.start()
-        assert service.info is not None
-        yield service, service.info
-    finally:
-        try:
-            await service.close()
-        finally:
-            logger.enable("agent_tts")

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from agent_tts.cli.link import engine, own_settings, refuse_engine_flags
+from agent_tts.cli.link import own_settings, refuse_engine_flags
 from agent_tts.client.connection import ConnectionLost, http_url
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
@@ -24,6 +24,7 @@ from agent_tts.errors import SettingsError, SpeechError, Unauthorized, Unsupport
 from agent_tts.events import FRAME_MS
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.entries import CheckpointError
+from agent_tts.serve.own_engine import engine
 from agent_tts.serve.routes.openai import ErrorBody, VoiceList, voice_list
 from agent_tts.serve.routes.voices import VoiceAdded
 from agent_tts.speech.routing import check_free

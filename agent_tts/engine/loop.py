@@ -49,8 +49,8 @@ class EngineLoop:
         """The engine's description."""
         return self._engine.info
 
-    def hello(self) -> EngineReady:
-        """The greeting of an engine that is ready to step."""
+    def ready(self) -> EngineReady:
+        """The first event, when the engine is ready to step."""
         policy = self._scheduler.policy
         return EngineReady(self.info, policy.queue, policy.window_frames)
 

@@ -7,7 +7,6 @@ which text was spoken, and any lost, repeated or foreign frame.
 
 from __future__ import annotations
 
-import re
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -22,15 +21,13 @@ from agent_tts.engine import faults
 from agent_tts.engine.base import DoneOutput, StartRequest, StepInput, StepOutput, to_pcm16
 from agent_tts.engine.faults import Fault
 from agent_tts.engine.slots import Mark, SlotFeed, SlotTable
-from agent_tts.errors import UnknownVoice
-from agent_tts.events import SAMPLE_RATE, EngineInfo, SpeechOptions, Voice
+from agent_tts.events import SAMPLE_RATE, EngineInfo, NamedVoice, SpeechOptions, Voice
 from agent_tts.text.feed import Break
 from agent_tts.voices import LANGUAGES, OPENAI_VOICES, QWEN_VOICES
 
 TONES_HZ = (220, 440, 660, 880, 1_320)
 DEFAULT_VOICE = "tone-440"
 ALIASES = {name: f"tone-{TONES_HZ[i % len(TONES_HZ)]}" for i, name in enumerate(OPENAI_VOICES + QWEN_VOICES)}
-LOWEST_HZ, HIGHEST_HZ = 100, 4_000
 
 RAMP = 48  # samples (2 ms) of a word's rise, and of its fall
 QUIET, LOUD = 0.2, 0.5  # range of the amplitudes of words
@@ -135,16 +132,9 @@ RISE: NDArray[np.float32] = np.linspace(0.0, 1.0, RAMP, endpoint=False, dtype=np
 
 
 def frequency(options: SpeechOptions) -> int:
-    """The tone of a voice at a pitch, in whole Hz.
-
-    Raises:
-        UnknownVoice: the voice is neither a tone nor an alias of one.
-    """
-    voice = options.voice or DEFAULT_VOICE
-    found = re.fullmatch(r"tone-([0-9]{3,4})", ALIASES.get(voice, voice))
-    if not found or not LOWEST_HZ <= int(found[1]) <= HIGHEST_HZ:
-        raise UnknownVoice(f"voices of the tone engine are tone-{LOWEST_HZ} to tone-{HIGHEST_HZ}")
-    return round(int(found[1]) * options.pitch)
+    """The tone of a voice at a pitch, in whole Hz."""
+    name = options.resolved.name if isinstance(options.resolved, NamedVoice) else DEFAULT_VOICE
+    return round(int(name.removeprefix("tone-")) * options.pitch)
 
 
 @lru_cache(maxsize=64)

@@ -146,7 +146,7 @@ class Outbox:
 
 def serve(loop: EngineLoop, inbox: Inbox, outbox: Outbox) -> None:
     """Send `EngineReady`, then run the loop until `StopEngine`. An exception means that the engine is lost."""
-    outbox.send([loop.hello()])
+    outbox.send([loop.ready()])
     while not loop.stopped:
         for command in inbox.receive(loop.wait_s()):
             if isinstance(command, Setup):

@@ -41,7 +41,7 @@ def option_model(*kinds: type, without: Collection[str] = ()) -> type[BaseModel]
 
 def speech_options(values: BaseModel, **others: Any) -> SpeechOptions:
     """The options that a message holds by name; `others` take their place."""
-    names = [field.name for field in dataclasses.fields(SpeechOptions) if field.name not in others]
+    names = declared(SpeechOptions).keys() - others.keys()
     return SpeechOptions(**{name: getattr(values, name) for name in names}, **others)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from agent_tts.errors import BadMessage, InvalidRequest, SpeechError, UnsupportedFormat
+from agent_tts.errors import BadMessage, InvalidRequest, SpeechError, TextTooLong, UnsupportedFormat
 
 UNKNOWN_FIELD = "extra_forbidden"
 BLANK = ("string_too_short", "string_pattern_mismatch")
@@ -81,3 +81,25 @@ def body_error(
     message = f"{field}: {reason}"
     is_format = path[0] in ("response_format", "output_format")
     return UnsupportedFormat(message) if is_format else InvalidRequest(message, field)
+
+
+def check_body(model: type[Model], body: bytes, spoken: str, max_chars: int, *, depth: int = 1) -> Model:
+    """The body of an HTTP request that speaks, as a checked value.
+
+    Args:
+        spoken, depth: see `body_error`.
+        max_chars: of the text to speak.
+
+    Raises:
+        InvalidRequest, UnsupportedFormat, TextTooLong: what was wrong and what is allowed, without any of the text.
+    """
+    try:
+        wanted = model.model_validate_json(body)
+    except ValidationError as error:
+        raise body_error(error, model, spoken=spoken, depth=depth) from None
+    text: str = getattr(wanted, spoken)
+    if not text.strip():
+        raise InvalidRequest(f"{spoken}: there is nothing to speak", spoken)
+    if len(text) > max_chars:
+        raise TextTooLong(f"{spoken} has more than {max_chars} characters")
+    return wanted

@@ -1,4 +1,4 @@
-"""Run a node until it is told to stop."""
+"""Run a node until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 

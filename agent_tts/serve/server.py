@@ -373,7 +373,7 @@ class NodeConfig(uvicorn.Config):
 
 
 class NodeServer(uvicorn.Server):
-    """A uvicorn that drains: the first SIGTERM or SIGINT lets running speech finish, the second ends it at once."""
+    """A uvicorn that drains: the first SIGTERM or SIGINT lets open contexts finish, the second ends them at once."""
 
     def __init__(self, app: FastAPI, settings: Settings, on_ready: Callable[[str], None] | None = None) -> None:
         self._config = NodeConfig(app, settings)

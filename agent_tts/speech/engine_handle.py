@@ -160,7 +160,7 @@ class EngineHandle:
     def _on_events(self, new: list[EngineEvent]) -> None:
         for event in new:
             if isinstance(event, EngineReady):
-                self._on_hello(event)
+                self._on_ready(event)
             elif isinstance(event, EnginePong):
                 if self._observer is not None:
                     self._observer.pulse(self.number, event)
@@ -171,11 +171,11 @@ class EngineHandle:
                         logger.error("request {} failed: {}", utterance.name, event.message)
                 utterance.deliver(event)
 
-    def _on_hello(self, hello: EngineReady) -> None:
-        self.info, self._queue, self._window = hello.info, hello.queue, hello.window
+    def _on_ready(self, event: EngineReady) -> None:
+        self.info, self._queue, self._window = event.info, event.queue, event.window
         if self._observer is not None:
-            self._observer.started(self.number, hello.info)
-        self._trial = trial = self.open(Routing(hello.info).resolve(SpeechOptions(lead_ms=None)))
+            self._observer.started(self.number, event.info)
+        self._trial = trial = self.open(Routing(event.info).resolve(SpeechOptions(lead_ms=None)))
         self._forget_when_heard(trial)
         trial.write("ready")
         trial.end()

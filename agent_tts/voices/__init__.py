@@ -1,5 +1,7 @@
 """Names of voices and languages, of this project and of others."""
 
+from agent_tts.events import AnyVoice, DesignedVoice, NamedVoice, ResolvedVoice
+
 # Voices that clients of other engines request: every engine here has an alias for each.
 OPENAI_VOICES = (
     "alloy",
@@ -21,6 +23,14 @@ QWEN_VOICES = ("vivian", "serena", "uncle_fu", "ryan", "aiden", "ono_anna", "soh
 # Voices of a model that has no built-in speakers.
 DESIGN = "design"  # described by the instructions of a request
 ANYONE = "anyone"  # a random voice for each seed
+
+PSEUDO_VOICES: dict[str, ResolvedVoice] = {DESIGN: DesignedVoice(), ANYONE: AnyVoice()}
+
+
+def own_voice(name: str) -> ResolvedVoice:
+    """One of an engine's own voices."""
+    return PSEUDO_VOICES.get(name, NamedVoice(name))
+
 
 # English names of languages, as Qwen3-TTS expects them -> their codes.
 LANGUAGES = {

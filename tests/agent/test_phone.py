@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 import websockets
 from numpy.typing import NDArray
 
@@ -24,6 +25,8 @@ from tests.agent.node import RunningAgent
 from tests.recogniser import recognise
 from tests.rtc_peer import LOUD, rms
 from tests.support import running_app, settings_of, until
+
+pytestmark = pytest.mark.real_time  # speech is recognised in threads of a library's own
 
 RATE = 8_000
 PIECE = RATE // 50

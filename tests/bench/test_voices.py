@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agent_tts.bench.voices import CLIP_FRAMES, ICL, XVECTOR, SyntheticClone, add_clones
+from agent_tts.bench.checkpoint import CLIP_FRAMES, ICL, XVECTOR, SyntheticClone, add_clones
 from agent_tts.voices.library import VoiceLibrary
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch  # noqa: F401 - its import keeps a pipe open, which a test that imports it first would leak
 
-from agent_tts.bench.voices import INSTRUCTIONS
+from agent_tts.bench.checkpoint import INSTRUCTIONS
 from tests.cli.process import children_of, environment, invoke, is_running, run, start
 
 QUICK = ("--warmup", "0", "--duration", "1")
@@ -111,7 +111,7 @@ def test_peers_are_measured_beside_us_where_they_are_installed(tmp_path: Path) -
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_takes_the_node_along(how: signal.Signals, code: int) -> None:
+def test_a_signal_ends_the_node_too(how: signal.Signals, code: int) -> None:
     process = start("bench", "streams", "--streams", "2", "--seconds", "60", stdin=subprocess.DEVNULL)
     nodes: list[int] = []  # and the listeners' process
     engines: list[int] = []

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
+from agent_tts.bench.checkpoint import INSTRUCTIONS
 from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.bench.scenario import REQUEST_S
-from agent_tts.bench.voices import INSTRUCTIONS
-from agent_tts.cli.bench_runs import serve_scenarios
-from agent_tts.cli.bench_target import BenchCheckpoint
+from agent_tts.cli.bench_runs import BenchCheckpoint, serve_scenarios
 from agent_tts.model.config import ModelType
 
 

@@ -17,6 +17,8 @@ import pytest
 from tests.cli.process import PATIENCE_S, children_of, environment, invoke, is_running, run, start
 from tests.support import dominant_hz, running_node
 
+pytestmark = pytest.mark.real_time  # commands have processes and event loops of their own
+
 TEXT = "One two three four."
 
 

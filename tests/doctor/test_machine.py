@@ -65,7 +65,7 @@ def test_the_limit_of_files_is_measured_by_the_clients_that_are_allowed(monkeypa
 
 
 @pytest.mark.parametrize("error", [ImportError("no libav"), OSError("cannot load")])
-def test_a_broken_library_does_not_stop_the_others_from_being_looked_at(error: Exception) -> None:
+def test_a_broken_library_does_not_stop_the_other_checks(error: Exception) -> None:
     def probe() -> Iterator[Finding]:
         raise error
         yield

@@ -109,7 +109,7 @@ class CancelledAt:
                 resume = partial(waits.throw, error)
 
 
-async def test_a_clip_becomes_a_voice_wherever_it_is_not_cancelled(
+async def test_a_clip_becomes_a_voice_unless_it_is_cancelled(
     folder: Path, library: VoiceLibrary, enrolment: Enrolment, checkpoints: Checkpoints
 ) -> None:
     """Cancelled at its first wait, its second, and so on until it is done, it leaves no file and no process.
@@ -277,7 +277,7 @@ Add = Callable[[Enrolment, str], object]
         ("prompt", lambda e, text: e.design("bob", text), (1, 2_000)),
     ],
 )
-def test_texts_have_their_lengths(
+def test_lengths_of_texts_are_limited(
     param: str, add: Add, allowed: tuple[int, int], library: VoiceLibrary, nowhere: Enrolment
 ) -> None:
     least, most = allowed

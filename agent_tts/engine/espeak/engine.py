@@ -88,7 +88,7 @@ class EspeakEngine:
         self._espeak.close()
 
     def _make(self, opened: StartRequest) -> _EspeakRequest:
-        language, variant = self._voices.resolve(opened.options.voice, opened.options.language)
+        language, variant = self._voices.resolve(opened.options.resolved, opened.options.language)
         delivery = Delivery.of(language, variant, opened.options)
         return _EspeakRequest(
             self._espeak,

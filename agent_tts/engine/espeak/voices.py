@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from agent_tts.engine.espeak import library as espeak_lib
 from agent_tts.engine.espeak.library import Language
-from agent_tts.errors import SettingsError, UnknownVoice, UnsupportedLanguage
-from agent_tts.events import Voice
+from agent_tts.errors import SettingsError
+from agent_tts.events import NamedVoice, ResolvedVoice, Voice
 from agent_tts.voices import LANGUAGES
 
 FEMALE = ("f1", "f2", "f3", "f4", "f5", "steph")
@@ -76,30 +76,16 @@ class EspeakVoices:
             *(Voice(f"{base}+{name}", (base,), _describe(name)) for name in self._variants),
         )
 
-    def resolve(self, voice: str | None, language: str) -> tuple[Language, str | None]:
+    def resolve(self, voice: ResolvedVoice | None, language: str) -> tuple[Language, str | None]:
         """The language file and the variant to speak with.
 
         Args:
-            voice: None is the default; a code, perhaps with `+` and a variant; or an alias.
-            language: "auto" is the voice's own; else a code or an English name, of any region.
-
-        Raises:
-            UnknownVoice, UnsupportedLanguage: there is none.
+            voice: None is the default.
+            language: a code; "auto" is the voice's own.
         """
-        name = voice or self._default
-        base, _, variant = self.aliases.get(name, name).partition("+")
-        if base not in self._by_code or (variant and variant not in self._variants):
-            raise UnknownVoice("the espeak engine has no such voice: GET /v1/audio/voices lists them")
-        if language.lower() != "auto":
-            base = self._code(language.lower())
-        return self._by_code[base], variant or None
-
-    def _code(self, language: str) -> str:
-        while language not in self.languages:
-            language, dash, _ = language.rpartition("-")
-            if not dash:
-                raise UnsupportedLanguage("the espeak engine does not speak this language")
-        return self.languages[language]
+        name = voice.name if isinstance(voice, NamedVoice) else self._default
+        base, _, variant = name.partition("+")
+        return self._by_code[base if language == "auto" else language], variant or None
 
     def _spellings(self, default: str) -> dict[str, str]:
         ranked: dict[str, tuple[int, str]] = {}

@@ -182,7 +182,7 @@ class Qwen3Engine:
     def _make(self, opened: StartRequest) -> Row:
         if opened.options.pitch != 1:
             raise Unsupported("this engine has no pitch: leave it at 1, or ask for it in instructions")
-        return Row(opened, self._voices.cast(opened.options))
+        return Row(opened, self._voices.choose(opened.options))
 
     def _prepare(self, row: Row) -> list[StepOutput]:
         row.runs = False
@@ -208,24 +208,24 @@ class Qwen3Engine:
         """
         loaded = row.model.loaded  # read once: the loader may set it at any time
         if row.speaker is None and loaded:
-            row.speaker = self._voices.ready(row.cast)
+            row.speaker = self._voices.ready(row.wanted)
         if row.speaker is None and row.loading is None:
             row.loading = self._load(row, loaded)
         if row.speaker is None and row.loading and row.loading.done():
             result, row.loading = _result(row.model, row.loading), None
             if isinstance(result, LoadedVoice):
                 row.speaker = result
-                self._voices.keep(row.cast, result)
+                self._voices.keep(row.wanted, result)
         return row.speaker is not None
 
     def _load(self, row: Row, loaded: bool) -> Future[LoadedVoice] | Future[None]:
         """Load what a row still needs: first its model, then its voice."""
         loading: Future[LoadedVoice] | Future[None]
-        key: object = row.cast.key if loaded else row.model
+        key: object = row.wanted.key if loaded else row.model
         known = self._loading.get(key)
         if known is not None and not (known.done() and known.exception()):
             return known
-        loading = self._loader.submit(self._voices.load, row.cast) if loaded else self._loader.submit(row.model.load)
+        loading = self._loader.submit(self._voices.load, row.wanted) if loaded else self._loader.submit(row.model.load)
         self._loading[key] = loading
         return loading
 

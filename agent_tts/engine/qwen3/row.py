@@ -30,7 +30,7 @@ from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.runaway import SILENT_PEAK
 from agent_tts.engine.qwen3.segment_feed import Segment, SegmentFeed
 from agent_tts.engine.qwen3.stretch import TimeStretch
-from agent_tts.engine.qwen3.voices import Cast
+from agent_tts.engine.qwen3.voices import ModelVoice
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
 from agent_tts.events import FRAME_MS, SpeechOptions
 from agent_tts.model.prompt import Prompt, build_prompt, text_needed
@@ -89,21 +89,21 @@ class Row:
         UnsupportedLanguage: the model does not speak it.
     """
 
-    def __init__(self, opened: StartRequest, cast: Cast) -> None:
+    def __init__(self, opened: StartRequest, wanted: ModelVoice) -> None:
         self.state: Waiting | Prefill | Decoding | Ending | Finished = Waiting()
-        self.feed = SegmentFeed(opened, cast.model.tokenizer.feed(), _code(opened.options))
+        self.feed = SegmentFeed(opened, wanted.model.tokenizer.feed(), _code(opened.options))
         speed = opened.options.speed
         # Its audio with pauses or at another speed. None where the model's frames are handed out as they are.
         self.outlet = Outlet(opened.slot, opened.epoch) if opened.options.breaks or speed != 1 else None
         # Changes the speed of the model's frames. None at the model's own.
         self._stretch = TimeStretch(speed) if speed != 1 else None
-        self.cast = cast
+        self.wanted = wanted
         # The voice on its model. None until the model is loaded.
         self.speaker: LoadedVoice | None = None
         # What is being loaded for it: its model or its voice. None when nothing is.
         self.loading: Future[LoadedVoice] | Future[None] | None = None
-        self._language = _language(opened.options, cast.model)
-        self._sampling = _sampling(opened.options, cast.model)
+        self._language = _language(opened.options, wanted.model)
+        self._sampling = _sampling(opened.options, wanted.model)
         # Whether it takes part in this step.
         self.runs = False
         # Whether it needs more text before it can run again; for the outlet, which tells when its audio is out.
@@ -116,7 +116,7 @@ class Row:
     @property
     def model(self) -> Qwen3Model:
         """The model that speaks."""
-        return self.cast.model
+        return self.wanted.model
 
     @property
     def needs_prompt(self) -> bool:
@@ -190,9 +190,9 @@ class Row:
         start = segment.tokens[:needed] if segment.speakable else []
         config, tokenizer = self.model.config, self.model.tokenizer
         instruct: tuple[int, ...] = ()
-        if self.cast.instructions:
+        if self.wanted.instructions:
             ids = (config.im_start_token_id, config.im_end_token_id)
-            instruct = tokenizer.instruction(self.cast.instructions, *ids)
+            instruct = tokenizer.instruction(self.wanted.instructions, *ids)
         prompt = build_prompt(
             config,
             speaker.voice,

@@ -11,7 +11,7 @@ from agent_tts.speech.service import SpeechService
 from agent_tts.speech.utterance import LocalUtterance, Utterance
 from agent_tts.speech.words.paces import Paces
 
-CARRIER = "pipecat"
+TRANSPORT = "pipecat"  # in metrics
 
 
 class InProcessNodeClient:
@@ -41,7 +41,7 @@ class InProcessNodeClient:
     def begin(self, session: Session) -> NodeUtterance:
         config = self._config(session)
         request, options = self._service.open(config.options()), config.options()
-        meter = self._metrics.context(CARRIER)
+        meter = self._metrics.context(TRANSPORT)
         utterance = Utterance(
             request, self._service.info, options, output=config.output, paces=self._paces, meter=meter
         )

@@ -19,7 +19,7 @@ from agent_tts.speech.routing import ANY_NAME
 # What Pipecat's and LiveKit's classes send when their user names no voice.
 STOCK_MODELS = frozenset({"aura-2-helena-en", "aura-2-andromeda-en", "flux-heather-en", "flux-alexis-en"})
 
-# Encodings of raw audio, by Deepgram's names, with the rate of each where none is asked for.
+# Encodings of raw audio by Deepgram's names: this node's name, and the default rate in Hz.
 ENCODINGS = {"linear16": ("pcm_s16le", 24_000), "mulaw": ("mulaw", 8_000), "alaw": ("alaw", 8_000)}
 
 # Close codes after errors; others are POLICY_VIOLATION.

@@ -63,7 +63,7 @@ class AuraAdapter(DeepgramAdapter):
         return told
 
     def _apart(self, text: str) -> str:
-        """The text, after a space if it begins a sentence right behind one that was sent without white space."""
+        """The text, after a space if it begins a sentence and the text before it ended one without white space."""
         utterance = self._queue.writing
         return f" {text}" if utterance is not None and utterance.tail in ".!?" and text[:1].isupper() else text
 

@@ -54,7 +54,7 @@ class _Waiting:
         self.messages: deque[ElevenLabsMessage] = deque()
         self._budget = WaitingBudget("too much waits for a context to be spoken: wait for its isFinal")
         self.is_flushed = False  # since its last text
-        self.is_closed = False  # likewise
+        self.is_closed = False  # since its last text
 
     def put(self, message: ElevenLabsMessage) -> None:
         """Raises `TextTooLong` when too much waits."""

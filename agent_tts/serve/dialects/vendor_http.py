@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.requests import Request
 
-from agent_tts.errors import InvalidRequest, TextTooLong
-from agent_tts.protocol.validation import body_error
+from agent_tts.protocol.validation import check_body
 from agent_tts.serve.routes.http import node_of, read_body
 from agent_tts.serve.routes.speech_response import Body
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
@@ -35,32 +34,15 @@ def json_body(schema: dict[str, Any]) -> dict[str, Any]:
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
-def parse_request(body: bytes, model: type[Model], spoken: str, max_chars: int) -> Model:
-    """The request in a body; `spoken` is the field with the text to speak.
-
-    Raises:
-        InvalidRequest, UnsupportedFormat, TextTooLong: what was wrong and what is allowed, without any of the text.
-    """
-    try:
-        wanted = model.model_validate_json(body)
-    except ValidationError as error:
-        raise body_error(error, model, spoken=spoken, depth=3) from None
-    text: str = getattr(wanted, spoken)
-    if not text.strip():
-        raise InvalidRequest(f"{spoken}: there is nothing to speak", spoken)
-    if len(text) > max_chars:
-        raise TextTooLong(f"{spoken} has more than {max_chars} characters")
-    return wanted
-
-
 async def read_request(request: Request, model: type[Model], spoken: str = "text") -> Model:
-    """Receive and check a request. Cancelling it is safe.
+    """Receive and check a request; `spoken` is the field with the text to speak. Cancelling it is safe.
 
     Raises:
-        SpeechError: see `read_body` and `parse_request`.
+        SpeechError: see `read_body` and `check_body`.
     """
     settings = node_of(request).settings
-    return parse_request(await read_body(request, settings), model, spoken, settings.limits.text_context_chars)
+    body = await read_body(request, settings)
+    return check_body(model, body, spoken, settings.limits.text_context_chars, depth=3)
 
 
 class AudioBody(Body):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from agent_tts.errors import (
     InvalidRequest,
@@ -17,7 +17,7 @@ from agent_tts.errors import (
 )
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.protocol.options import Strict, VoiceName, limits, option_model, sampling_of, speech_options
-from agent_tts.protocol.validation import body_error
+from agent_tts.protocol.validation import check_body
 from agent_tts.speech.audio.files import FileFormat
 from agent_tts.speech.routing import Routing
 
@@ -76,12 +76,7 @@ def parse(body: bytes, max_chars: int) -> SpeechRequest:
     Raises:
         InvalidRequest, UnsupportedFormat, TextTooLong: what was wrong and what is allowed, without a word of the text.
     """
-    try:
-        request: SpeechRequest = SpeechRequest.model_validate_json(body)
-    except ValidationError as error:
-        raise body_error(error, SpeechRequest, spoken="input") from None
-    if len(request.input) > max_chars:
-        raise TextTooLong(f"input has more than {max_chars} characters")
+    request: SpeechRequest = check_body(SpeechRequest, body, "input", max_chars)
     return request
 
 

@@ -15,10 +15,10 @@ from agent_tts.events import SpeechOptions
 from agent_tts.protocol.context import AudioChunk, Done, Words
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
-from agent_tts.serve.transports.writer import Writer
+from agent_tts.serve.transports.writer import Writer, disconnected
 from agent_tts.speech.utterance import LocalUtterance, Utterance, WordsMode
 
-CARRIER = "http"
+TRANSPORT = "http"  # in metrics
 
 
 class Body:
@@ -92,7 +92,7 @@ class SpeechResponse(Response):
             except SpeechError as error:
                 refused.labels(error.code).inc()
                 raise
-            meter = self._node.metrics.context(CARRIER)
+            meter = self._node.metrics.context(TRANSPORT)
             info = self._node.service.info
             utterance = LocalUtterance(Utterance(request, info, self._options, words=self._words, meter=meter))
             try:
@@ -146,6 +146,5 @@ class SpeechResponse(Response):
 
 
 async def _stop_when_gone(receive: Receive, utterance: LocalUtterance) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    await disconnected(receive)
     utterance.stop()

@@ -21,6 +21,7 @@ from agent_tts.protocol.validation import body_error
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import multipart, openai
 from agent_tts.serve.routes.http import ERRORS, Authorized, node_of, read_body
+from agent_tts.serve.transports.writer import disconnected
 from agent_tts.voices.enroll import (
     MAX_CONSENT_CHARS,
     MAX_DESCRIPTION_CHARS,
@@ -278,7 +279,7 @@ async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         BadMessage: the client has left.
     """
     task = asyncio.create_task(work, name="new voice")
-    gone = asyncio.create_task(_gone(receive), name="client of a new voice")
+    gone = asyncio.create_task(disconnected(receive), name="client of a new voice")
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -288,8 +289,3 @@ async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         task.cancel()
         gone.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

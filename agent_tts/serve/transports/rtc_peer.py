@@ -176,7 +176,7 @@ class RtcPeer:
             return "the client is gone"
         if self._stuck_since is not None and now - self._stuck_since > self._node.settings.timeouts.write_s:
             self._node.metrics.refused.labels("slow_consumer").inc()
-            return "the client takes no messages"
+            return "the client reads no messages"
         return None
 
     def _on_state(self) -> None:

@@ -8,7 +8,7 @@ from asyncio import Transport
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from starlette.types import Message, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from agent_tts.errors import SlowConsumer
 
@@ -52,6 +52,12 @@ class EndpointWebSocket(EndpointConnection, Protocol):
     def demand_pongs(self, demands: Callable[[], bool]) -> None:
         """Let `demands` say whether the client must answer pings now; by default it always must."""
         ...
+
+
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client of an HTTP request has left; unread parts of its body are dropped. Cancelling is safe."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class Writer:

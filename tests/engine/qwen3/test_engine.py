@@ -36,9 +36,9 @@ from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine.qwen3.prefill import ChunkInputs
 from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.errors import SettingsError, UnknownVoice
-from agent_tts.events import Sampling, SpeechOptions
+from agent_tts.events import DesignedVoice, EmbeddedVoice, NamedVoice, Sampling, SpeechOptions
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
-from tests.engine.driver import FLUSH, Script, Spoken, assert_well_formed, speak, speak_all
+from tests.engine.driver import FLUSH, Script, Spoken, assert_well_formed, resolved, routed, speak, speak_all
 from tests.model import clips, oracle
 from tests.model.conftest import Checkpoint as Checkpoints
 from tests.model.conftest import checkpoint, ending, one_thread
@@ -58,7 +58,7 @@ def engine(*folders: Path, slots: int = 4, voices: Path | None = None, **setting
     qwen3 = Qwen3(models=models, device="cpu", **{"max_model_len": 256, **settings})
     made = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(voices or "/nonexistent"))), slots)
     try:
-        yield made
+        yield routed(made)
     finally:
         made.close()
 
@@ -158,7 +158,7 @@ class TestSaysWhatUpstreamSays:
         library = VoiceLibrary(tmp_path / "voices", 10)
         library.add(voice, arrays)
         with engine(checkpoint("base"), slots=1, voices=tmp_path / "voices") as base:
-            options = SpeechOptions("clone:bob", "de", seed=0, clean=False, sampling=GREEDY)
+            options = resolved(base, SpeechOptions("clone:bob", "de", seed=0, clean=False, sampling=GREEDY))
             first = ours(base, options)
             assert_same(first, expected)
             assert np.array_equal(ours(base, options), first)  # from the ready prompt
@@ -167,7 +167,8 @@ class TestSaysWhatUpstreamSays:
             )
             assert np.array_equal(ours(base, given), first) == (transcript is None)
             library.delete("bob")
-            assert isinstance(base.step([StartRequest(0, 1, options)], [0])[-1], FailedOutput)
+            with pytest.raises(UnknownVoice):
+                resolved(base, SpeechOptions("clone:bob"))
 
     def test_however_the_text_is_split(self, ryan: Qwen3Engine, alone: Spoken) -> None:
         assert_well_formed(alone)
@@ -330,7 +331,7 @@ def test_clones_of_requests_that_have_left_are_not_made(base: tuple[Qwen3Engine,
     made, voices = base
     with_clone(voices, made.info.models[0].vector_size or 0, "a", 40)
     load, begun = made._voices.load, []
-    made._voices.load = lambda cast: begun.append(cast) or load(cast)  # type: ignore[method-assign,func-returns-value]
+    made._voices.load = lambda wanted: begun.append(wanted) or load(wanted)  # type: ignore[method-assign,func-returns-value]
     for epoch in range(100):
         made.step([StartRequest(0, epoch, SpeechOptions("bob", seed=0))], [])
         made.step([ReleaseSlot(0)], [])
@@ -342,11 +343,11 @@ def test_a_voice_is_never_spoken_by_another_that_was_given_its_name(base: tuple[
     made, voices = base
     size = made.info.models[0].vector_size or 0
     with_clone(voices, size, "a", 40)
-    cast = made._voices.cast(SpeechOptions("bob"))
+    bob = made._voices.choose(resolved(made, SpeechOptions("bob")))
     VoiceLibrary(voices, 10).delete("bob")
     with_clone(voices, size, "b", 40)
     with pytest.raises(UnknownVoice):
-        made._voices.load(cast)
+        made._voices.load(bob)
 
 
 def test_prompts_that_are_kept_ready_take_a_bounded_part_of_the_memory(
@@ -672,10 +673,10 @@ class TestSharedCache:
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        (SpeechOptions("nobody"), "unknown_voice"),
         (SpeechOptions("ryan", pitch=2.0), "unsupported"),
-        (SpeechOptions("design"), "unsupported"),
-        (SpeechOptions(speaker_embedding=(0.0,) * 64), "unsupported"),
+        (SpeechOptions(resolved=DesignedVoice()), "unsupported"),
+        (SpeechOptions(resolved=EmbeddedVoice((0.0,) * 64)), "unsupported"),
+        (SpeechOptions(resolved=NamedVoice("nobody")), "unsupported"),
         (SpeechOptions("ryan", sampling=Sampling(temperature=-1)), "bad_message"),
     ],
 )

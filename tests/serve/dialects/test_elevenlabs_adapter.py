@@ -25,9 +25,9 @@ from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.formats import check_format
+from agent_tts.protocol.validation import check_body
 from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS, MAX_REASON_BYTES, MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.elevenlabs_messages import FORMATS, CharacterTimes, ElevenLabsRequest, format_of
-from agent_tts.serve.dialects.vendor_http import parse_request
 
 LIVEKIT = {"auto_mode": "true", "sync_alignment": "true"}
 SENTENCES = {"auto_mode": "true"}
@@ -447,4 +447,4 @@ def test_whatever_comes_is_understood_or_refused(
 @given(st.one_of(st.binary(max_size=40), FIELDS.map(lambda fields: json.dumps(fields).encode())))
 def test_a_body_is_a_request_or_refused(body: bytes) -> None:
     with contextlib.suppress(InvalidRequest):
-        assert parse_request(body, ElevenLabsRequest, "text", 100).text.strip()
+        assert check_body(ElevenLabsRequest, body, "text", 100).text.strip()
