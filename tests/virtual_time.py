@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -75,9 +76,11 @@ class _Selector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if not _Clock.jumps or timeout is None or timeout <= 0:
             return super().select(timeout)
+        # Checked before the sockets: a child or its waiting thread that ends in between makes one ready.
+        is_busy = has_children() or any(thread.name.startswith("asyncio-waitpid") for thread in threading.enumerate())
         if ready := super().select(0):
             return ready
-        if self.in_threads or has_children():
+        if self.in_threads or is_busy:
             return super().select(timeout if not self.in_threads else min(timeout, LOOK_S))
         _Clock.skipped_s += timeout
         return []

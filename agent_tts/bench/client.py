@@ -248,14 +248,15 @@ class Caller:
 
     async def _over_rtc(self, call: ScenarioCall, listener: CallListener, place: int) -> None:
         peer = self._peers[place] if self._peers else await self._peer()
-        sample = listener.sample
+        sample, session = listener.sample, self._scenario.session
+        asked = {name: session[name] for name in ("voice", "instructions") if session.get(name) is not None}
         peer.listen(listener)
         sample.sent_at = time.monotonic()
         try:
             while sample.error is None:
                 listener.over.clear()
                 context_id = f"c{next(self._numbers)}"
-                peer.open(context_id, call.text, voice=self._scenario.session.get("voice"), language=call.language)
+                peer.open(context_id, call.text, language=call.language, **asked)
                 if not self._peers:
                     await self._listen(call, listener, peer.send, context_id)
                     return

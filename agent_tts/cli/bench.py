@@ -175,7 +175,7 @@ def rtc(
 
     sizes = counts("--peers", peers)
     settings = {"slots": max(sizes), "limits__rtc_peers": 2 * max(sizes)}
-    wanted = [rtc_peers(size, seconds, {"voice": voice.voice}) for size in sizes]
+    wanted = [rtc_peers(size, seconds, voice.session) for size in sizes]
     info, found = measured(node, wanted, settings, rtc_figures)
     runs = [figures for _, _, figures in found]
     rows = [

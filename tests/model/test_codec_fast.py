@@ -62,14 +62,14 @@ def mask(*values: bool) -> Tensor:
 
 
 def state_of(codec: Codec, rows: int) -> CodecState:
-    """One whose rings are full of what nobody may hear."""
+    """A state whose rings are full of large numbers, which must not be heard."""
     state = codec.init_state(rows, DEVICE, torch.float32)
     for ring in (state.keys, state.values, *state.histories):
         ring.fill_(1e4)
     return state
 
 
-def test_a_step_is_that_of_torch_whoever_runs_pauses_or_leaves(codec: Codec, fast: FastCodec) -> None:
+def test_a_step_equals_that_of_torch_while_rows_run_pause_and_leave(codec: Codec, fast: FastCodec) -> None:
     expected, found = state_of(codec, 2), state_of(codec, 2)
     schedule = [(True, True), (True, False), (True, True), (False, True), (True, True)]
     for frame, runs in enumerate(schedule):
@@ -117,7 +117,7 @@ def test_it_goes_on_where_a_whole_clip_ended(codec: Codec, fast: FastCodec) -> N
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 64, 256, 1000])
 def test_a_tile_fits_every_layer(rows: int) -> None:
-    """Its part of the sum is of one tap, and what it keeps on the chip is there."""
+    """A step of the sum is within one tap, and the stages fit the shared memory."""
     released: Any = [(4, 1024, 1536), (4, 1536, 6144), (32, 768, 768), (32, 768, 1920), (160, 384, 384)]
     released += [(160, 384, 768), (640, 192, 192), (640, 192, 288), (1920, 96, 96), (1, 512, 3072), (2, 4096, 1024)]
     for rate, channels, outputs in released:

@@ -1,6 +1,6 @@
 """One request of Qwen3Engine: its text in segments, and a state machine of what its row does with the present one.
 
-    Waiting -> Prefill -> Decoding -> Waiting (next segment) ... -> Ending -> Done
+    Waiting -> Prefill -> Decoding -> Waiting (next segment) ... -> Ending -> Finished
 
 `Row.run` says in each step whether the row takes part in it. A segment ends when the model says the end of speech; a
 request, behind its last segment or at a limit (the cache is full, the speech runs away).
@@ -77,7 +77,7 @@ class Ending:
     length: bool  # because of a limit
 
 
-class Done:
+class Finished:
     """`DoneOutput` has been given."""
 
 
@@ -90,7 +90,7 @@ class Row:
     """
 
     def __init__(self, opened: StartRequest, wanted: ModelVoice) -> None:
-        self.state: Waiting | Prefill | Decoding | Ending | Done = Waiting()
+        self.state: Waiting | Prefill | Decoding | Ending | Finished = Waiting()
         self.feed = SegmentFeed(opened, wanted.model.tokenizer.feed(), _code(opened.options))
         speed = opened.options.speed
         # Its audio with pauses or at another speed. None where the model's frames are handed out as they are.
@@ -319,7 +319,7 @@ class Row:
         return []
 
     def _done(self, length: bool) -> DoneOutput:
-        self.state = Done()
+        self.state = Finished()
         return DoneOutput(self.feed.slot, self.feed.epoch, length=length)
 
 

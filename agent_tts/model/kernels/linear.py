@@ -271,23 +271,3 @@ def _by_cublas(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor 
 def _counters(device: torch.device) -> Tensor:
     """Zeros, in which splits count and which they reset. Kernels use them one after the other."""
     return torch.zeros(_MOST_TILES, device=device, dtype=torch.int32)
-
-
-def linear_reference(
-    x: Tensor,
-    weight: Tensor,
-    *,
-    norm: Norm | None = None,
-    bias: Tensor | None = None,
-    residual: Tensor | None = None,
-    gated: bool = False,
-) -> Tensor:
-    """`linear` in torch's operations, as the modules of `layers` do it."""
-    if norm is not None:
-        wide = x.float()
-        x = norm.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + norm.eps)).to(x.dtype)
-    out = F.linear(x, weight, bias)
-    if gated:
-        gate, up = out.chunk(2, dim=-1)
-        out = F.silu(gate) * up
-    return out if residual is None else residual + out
