@@ -321,7 +321,10 @@ def test_a_transcript_longer_than_its_reference_says_nothing_before_there_is_tex
 
 
 def test_a_language_that_another_model_speaks_is_refused(base: tuple[Qwen3Engine, Path]) -> None:
-    failed = to_the_end(base[0], SpeechOptions(language="sichuan_dialect", seed=0))
+    made, _ = base
+    options = replace(resolved(made, SpeechOptions(seed=0)), language="sichuan_dialect")
+    failed = Qwen3Engine.step(made, [StartRequest(0, 1, options)], [])[-1]  # past the routing, which refuses it too
+    made.step([ReleaseSlot(0)], [])
     assert isinstance(failed, FailedOutput)
     assert failed.code == "unsupported_language"
 
