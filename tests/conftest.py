@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import inspect
 import os
@@ -22,12 +23,16 @@ from tests import virtual_time
 
 virtual_time.install()
 
+import httpx._transports.default as httpx_transports  # noqa: E402
+
 # What may take its time to go: executor threads, sockets in their closing handshake.
 GRACE_S = 2.0
 
 
 def pytest_configure() -> None:
     asyncio.set_event_loop_policy(virtual_time.Policy())
+    # Each client of httpx would read all certificates of the world, which takes 30 ms.
+    httpx_transports.create_ssl_context = functools.cache(httpx_transports.create_ssl_context)
     # Ctrl-C reaches the processes that tests start: a shell's background job hands down that it is ignored.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -38,7 +38,7 @@ from agent_tts.events import SpeechOptions
 from agent_tts.integrations.pipecat import AgentTTSService, faults
 from agent_tts.integrations.pipecat.node_client import WebSocketNodeClient
 from tests.integrations.pipecat.pipeline import Loudspeaker, running
-from tests.support import RunningNode, dominant_hz, running_node, until
+from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
 
 Way = Literal["socket", "local"]
 
@@ -321,9 +321,11 @@ async def test_a_turn_that_outgrows_the_node_says_so(way: Way) -> None:
         assert "ten." not in pipeline.words
 
 
-async def test_a_lost_engine_costs_one_turn(node: RunningNode, way: Way) -> None:
-    tts = service(node, way, instructions="fault:exit@5")
-    async with running([tts]) as pipeline:
+async def test_a_lost_engine_costs_one_turn(way: Way) -> None:
+    async with (
+        running_node_with_process(tone={"scripted_faults": True}) as node,
+        running([tts := service(node, way, instructions="fault:exit@5")]) as pipeline,
+    ):
         await pipeline.turn("One two three four five six seven.", " Eight nine ten.")
         assert "engine_lost" in pipeline.errors[0]
         await until(lambda: node.node.service.ready, 20)
