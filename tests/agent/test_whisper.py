@@ -21,6 +21,9 @@ from tests.agent.tiny_whisper import SAYS
 ROOT = Path(__file__).parents[2]
 LOAD_S = 60
 
+# Whisper loads and hears in threads.
+pytestmark = pytest.mark.real_time
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
