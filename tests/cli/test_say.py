@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.process import PATIENCE_S, children_of, environment, is_running, run, start
+from tests.cli.process import PATIENCE_S, children_of, environment, is_running, run, run_here, start
 from tests.support import dominant_hz, running_node
 
 TEXT = "One two three four."
@@ -21,7 +21,7 @@ TEXT = "One two three four."
 
 def test_a_wav_file_says_its_true_length(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
-    assert run("say", TEXT, "-o", str(path), "--engine", "espeak").returncode == 0
+    assert run_here("say", TEXT, "-o", str(path), "--engine", "espeak").returncode == 0
     with wave.open(str(path)) as file:
         assert file.getparams()[:3] == (1, 2, 24_000)
         assert file.getnframes() * 2 + 44 == path.stat().st_size
@@ -29,20 +29,20 @@ def test_a_wav_file_says_its_true_length(tmp_path: Path) -> None:
 
 
 def test_raw_pcm_goes_to_standard_output_and_the_figures_to_stderr() -> None:
-    result = run("say", TEXT, "--engine", "tone", "-o", "-")
+    result = run_here("say", TEXT, "--engine", "tone", "-o", "-")
     assert result.returncode == 0, result.stderr
     assert dominant_hz(result.stdout) == pytest.approx(440, abs=5)
     assert b"s of speech" in result.stderr
     assert b"first audio after" in result.stderr
     assert b"real-time factor" in result.stderr
-    assert run("say", TEXT, "--engine", "tone", "-o", "-", "--quiet").stderr == b""
+    assert run_here("say", TEXT, "--engine", "tone", "-o", "-", "--quiet").stderr == b""
 
 
 def test_pauses_and_figures_are_options() -> None:
     arguments = ("--engine", "tone", "-o", "-", "--quiet")
-    said = run("say", "five dollars", *arguments)
-    paused = run("say", 'five <break time="1s"/> dollars', "--breaks", *arguments)
-    assert run("say", "$5", "--normalize", *arguments).stdout == said.stdout
+    said = run_here("say", "five dollars", *arguments)
+    paused = run_here("say", 'five <break time="1s"/> dollars', "--breaks", *arguments)
+    assert run_here("say", "$5", "--normalize", *arguments).stdout == said.stdout
     assert len(paused.stdout) == len(said.stdout) + 48_000
 
 
@@ -70,7 +70,7 @@ def test_a_file_as_stdin_is_spoken(tmp_path: Path) -> None:
     with path.open() as text:
         piped = run("say", "-", "--engine", "tone", "--seed", "1", "-o", "-", stdin=text)
     assert piped.returncode == 0
-    assert piped.stdout == run("say", TEXT, "--engine", "tone", "--seed", "1", "-o", "-").stdout
+    assert piped.stdout == run_here("say", TEXT, "--engine", "tone", "--seed", "1", "-o", "-").stdout
 
 
 def test_a_text_longer_than_any_context_is_spoken_whole(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_text_longer_than_any_context_is_spoken_whole(tmp_path: Path) -> None:
 
 
 def test_frames_are_limited_and_a_cut_is_told() -> None:
-    result = run("say", TEXT, "--engine", "tone", "--max-frames", "3", "-o", "-")
+    result = run_here("say", TEXT, "--engine", "tone", "--max-frames", "3", "-o", "-")
     assert len(result.stdout) == 3 * 3_840
     assert b"cut a piece" in result.stderr
 
@@ -190,15 +190,17 @@ def fake_player(tmp_path: Path) -> Path:
 def test_without_a_file_it_is_played_to_its_end(tmp_path: Path) -> None:
     folder = fake_player(tmp_path)
     env = environment(PATH=f"{folder}:{os.environ['PATH']}")
-    result = run("say", TEXT, "--engine", "tone", "--seed", "1", env=env)
+    result = run_here("say", TEXT, "--engine", "tone", "--seed", "1", env=env)
     assert result.returncode == 0, result.stderr
-    assert (tmp_path / "played").read_bytes() == run("say", TEXT, "--engine", "tone", "--seed", "1", "-o", "-").stdout
+    assert (tmp_path / "played").read_bytes() == run_here(
+        "say", TEXT, "--engine", "tone", "--seed", "1", "-o", "-"
+    ).stdout
 
 
 def test_a_player_that_leaves_is_named(tmp_path: Path) -> None:
     folder = fake_player(tmp_path)
     (folder / "paplay").write_text(f"#!{sys.executable}\n")
-    result = run("say", TEXT * 20, "--engine", "tone", env=environment(PATH=f"{folder}:{os.environ['PATH']}"))
+    result = run_here("say", TEXT * 20, "--engine", "tone", env=environment(PATH=f"{folder}:{os.environ['PATH']}"))
     assert result.returncode == 1
     assert b"paplay ended before the speech" in result.stderr
 
@@ -224,7 +226,7 @@ def test_a_player_that_leaves_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_work_is_a_message_and_an_exit_code(arguments: tuple[str, ...], code: int, said: bytes) -> None:
-    result = run("say", TEXT, *arguments, env=environment(PATH="/nowhere"))
+    result = run_here("say", TEXT, *arguments, env=environment(PATH="/nowhere"))
     assert said in result.stderr
     assert result.returncode == code
     assert b"Traceback" not in result.stderr
@@ -233,7 +235,7 @@ def test_what_cannot_work_is_a_message_and_an_exit_code(arguments: tuple[str, ..
 @pytest.mark.parametrize("text", ["", " \n", "-"])
 def test_no_text_is_a_mistake(tmp_path: Path, text: str) -> None:
     """Standard input is empty, too. A file that is there is not overwritten for nothing."""
-    result = run("say", text, "--engine", "tone", "-o", str(tmp_path / "a.wav"))
+    result = run_here("say", text, "--engine", "tone", "-o", str(tmp_path / "a.wav"))
     assert result.returncode == 2
     assert b"there is nothing to speak" in result.stderr
     assert text == "-" or not list(tmp_path.iterdir())

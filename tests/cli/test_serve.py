@@ -13,13 +13,13 @@ from rich.console import Console
 
 from agent_tts.cli import serve
 from agent_tts.config.settings import Settings
-from tests.cli.process import environment, run, start
+from tests.cli.process import environment, run, run_here, start
 
 
 def test_print_config_shows_flags_over_environment_over_file_and_no_secret(tmp_path: Path) -> None:
     config = tmp_path / "node.yaml"
     config.write_text("slots: 1\nqueue: 1\nlead_ms: 200\n")
-    result = run(
+    result = run_here(
         *("serve", "--config", str(config), "--slots", "3", "--set", "limits.rtc_peers=5", "--api-key", "sesame"),
         *("--model", "Qwen/A@main", "--model", "a/folder", "--device", "cpu", "--dtype", "float32", "--print-config"),
         env=environment(AGENT_TTS_SLOTS="2", AGENT_TTS_QUEUE="2"),
@@ -43,13 +43,19 @@ def test_print_config_shows_flags_over_environment_over_file_and_no_secret(tmp_p
         (("--engine", "expeak"), b"'auto', 'qwen3', 'espeak' or 'tone', not 'expeak'"),
         (("--host", "0.0.0.0"), b"needs auth.api_keys"),
         (("--config", "nowhere.yaml"), b"nowhere.yaml: no such file"),
-        (("--port", "0", "--engine", "espeak", "--set", "espeak.voice=zz"), b"agent-tts: espeak.voice: no voice 'zz'"),
     ],
 )
 def test_a_wrong_setting_is_a_message_and_exit_code_2(arguments: tuple[str, ...], said: bytes) -> None:
-    result = run("serve", *arguments)
+    result = run_here("serve", *arguments)
     assert result.returncode == 2
     assert said in result.stderr
+    assert b"Traceback" not in result.stderr
+
+
+def test_a_wrong_setting_that_the_engine_finds_is_a_message_and_exit_code_2() -> None:
+    result = run("serve", "--port", "0", "--engine", "espeak", "--set", "espeak.voice=zz")
+    assert result.returncode == 2
+    assert b"agent-tts: espeak.voice: no voice 'zz'" in result.stderr
     assert b"Traceback" not in result.stderr
 
 

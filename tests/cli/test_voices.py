@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
 import pty
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from agent_tts.bench.checkpoint import write
-from agent_tts.cli import main
-from tests.cli.process import AGENT_TTS, PATIENCE_S, environment, run
+from tests.cli.process import AGENT_TTS, PATIENCE_S, environment, run, run_here
 from tests.support import running_node
 from tests.voices.clips import KINDS, encoded, tone
 
 
 def test_the_voices_of_this_machine_are_listed() -> None:
-    result = run("voices", "--engine", "tone")
+    result = run_here("voices", "--engine", "tone")
     assert result.returncode == 0, result.stderr
     assert b"tone-440 *" in result.stdout
     assert result.stderr == b""
 
 
 def test_voices_are_filtered_by_language_and_given_as_json() -> None:
-    found = json.loads(run("voices", "--engine", "espeak", "--language", "de", "--json").stdout)
+    found = json.loads(run_here("voices", "--engine", "espeak", "--language", "de", "--json").stdout)
     assert found["default"] == "en-us"
     assert [voice["name"] for voice in found["voices"]] == ["de"]
 
@@ -51,19 +48,19 @@ async def test_the_voices_of_a_node_are_the_same_and_need_its_key() -> None:
 
 
 def test_a_language_that_no_voice_speaks_is_told() -> None:
-    result = run("voices", "--engine", "tone", "--language", "xx")
+    result = run_here("voices", "--engine", "tone", "--language", "xx")
     assert (result.returncode, result.stdout) == (1, b"")
     assert b"no voice speaks 'xx'" in result.stderr
 
 
 def test_no_node_is_a_message() -> None:
-    result = run("voices", "--url", "127.0.0.1:9")
+    result = run_here("voices", "--url", "127.0.0.1:9")
     assert result.returncode == 1
     assert b"no node answers at 127.0.0.1:9" in result.stderr
 
 
 def test_flags_of_an_engine_have_no_meaning_for_a_node() -> None:
-    result = run("voices", "--url", "127.0.0.1:9", "--model", "x", "--dtype", "float32")
+    result = run_here("voices", "--url", "127.0.0.1:9", "--model", "x", "--dtype", "float32")
     assert result.returncode == 2
     assert b"--model, --dtype: a running node" in result.stderr
 
@@ -126,7 +123,7 @@ def test_a_clone_is_made_kept_privately_and_deleted(
     assert (kept["kind"], kept["transcript"]) == ("cloned", "A tone.")
     assert "on a terminal" in json.dumps(kept["consent"])
     assert stat.S_IMODE((tmp_path / "library" / "bob").stat().st_mode) == 0o700
-    deleted = run("voices", "delete", "bob", env=home)
+    deleted = run_here("voices", "delete", "bob", env=home)
     assert deleted.returncode == 0, deleted.stderr
     assert not list((tmp_path / "library").iterdir())
 
@@ -140,10 +137,10 @@ def test_nobody_is_cloned_without_consent(tmp_path: Path, clip: Path, home: dict
 
 
 def test_a_design_needs_no_model(tmp_path: Path, home: dict[str, str]) -> None:
-    made = run("voices", "add", "old", "--prompt", "a calm old man", "--description", "calm", env=home)
+    made = run_here("voices", "add", "old", "--prompt", "a calm old man", "--description", "calm", env=home)
     assert made.returncode == 0, made.stderr
     assert card(tmp_path, "old")["prompt"] == "a calm old man"
-    again = run("voices", "add", "old", "--prompt", "another", env=home)
+    again = run_here("voices", "add", "old", "--prompt", "another", env=home)
     assert (again.returncode, b"there is a voice" in again.stderr) == (1, True)
 
 
@@ -165,23 +162,11 @@ def test_a_design_needs_no_model(tmp_path: Path, home: dict[str, str]) -> None:
     ],
 )
 def test_what_cannot_be_added_or_deleted_is_a_message_and_an_exit_code(
-    arguments: tuple[str, ...],
-    code: int,
-    said: str,
-    tmp_path: Path,
-    clip: Path,
-    home: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...], code: int, said: str, tmp_path: Path, clip: Path, home: dict[str, str]
 ) -> None:
-    """In this process, for it takes a second to start another."""
-    monkeypatch.setattr(os, "environ", home)
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
-    monkeypatch.setattr(sys, "argv", ["agent-tts", "voices", *(str(clip) if a == "CLIP" else a for a in arguments)])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert said in capsys.readouterr().err
-    assert left.value.code == code
+    result = run_here("voices", *(str(clip) if argument == "CLIP" else argument for argument in arguments), env=home)
+    assert said in result.stderr.decode()
+    assert result.returncode == code
     assert not (tmp_path / "library").exists()
 
 
