@@ -1,7 +1,7 @@
 """The speech node for voice agents: LLM text in word by word, speech out frame by frame.
 
-What a program needs to speak through a node is here; the names are imported when they are first used, because every
-process of a node imports this package.
+It exports the client of a node. The names are imported on first use, because every process of a node imports this
+package.
 """
 
 from __future__ import annotations

@@ -1,22 +1,21 @@
-"""Every error that a node answers with: one small hierarchy, each class with its wire code and HTTP status.
+"""Every error that a node sends: one small hierarchy, each class with its wire code and HTTP status.
 
-Messages say what was wrong and what is allowed. They never carry text content, paths or tracebacks, because they
-leave the node.
+A message says what is wrong and what is allowed. It leaves the node, so it has no user text, path or traceback.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-RETRY_MS = 500  # when to try again what is refused for now
+RETRY_MS = 500  # default time after which a client may try again
 
 
 class SpeechError(Exception):
-    """Base of all errors that may be shown to a client.
+    """Base of all errors that clients may see.
 
     Args:
-        message: what was wrong and what is allowed; safe to send to a stranger.
-        retry_after_ms: when trying again makes sense; None when it does not.
+        message: what is wrong and what is allowed; safe to send to any client.
+        retry_after_ms: time after which a client may try again; None when trying again does not help.
     """
 
     code: ClassVar[str] = "internal"  # the wire protocol's error code
@@ -29,7 +28,7 @@ class SpeechError(Exception):
 
 
 class Internal(SpeechError):
-    """A fault of ours."""
+    """A fault of the node."""
 
 
 class BadMessage(SpeechError):
@@ -37,7 +36,7 @@ class BadMessage(SpeechError):
 
 
 class InvalidRequest(BadMessage):
-    """A field of an HTTP request that is missing, unknown or not allowed."""
+    """A missing, unknown or invalid field of an HTTP request; `param` is its name."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -121,9 +120,12 @@ class Unauthorized(SpeechError):
 class Draining(SpeechError):
     code, status = "draining", 503
 
+    def __init__(self, message: str = "the node is going away: use another one", **options: Any) -> None:
+        super().__init__(message, **options)
+
 
 def at_capacity(what: str, limit: int) -> AtCapacity:
-    """The refusal of one more of something that is limited."""
+    """The refusal when `limit` of something are in use."""
     return AtCapacity(f"this node takes {limit} {what} at once: try again", retry_after_ms=RETRY_MS)
 
 
@@ -140,4 +142,4 @@ def from_code(code: str, message: str, retry_after_ms: int | None = None) -> Spe
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be used; the message says which one and what is allowed."""
+    """An unusable setting; the message names it and says what is allowed."""

@@ -1,13 +1,14 @@
-"""What crosses the boundary between the front process and the engine process: plain values, nothing else.
+"""The values that cross between the front process and the engine process.
 
-A *stream* is one utterance. Its id is a u32 that the front never reuses while the engine process lives, so an event
-of a dead stream can always be told apart. Each engine of a node counts its own.
+A request is one utterance in the engine. Its request_id is a u32 that the front never reuses while the engine process
+lives, so events of an ended request are recognised. Each engine process of a node has its own ids.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 SAMPLE_RATE = 24_000  # Hz, mono, of every engine
 FRAME_SAMPLES = 1_920  # 80 ms
@@ -15,33 +16,120 @@ FRAME_MS = 80
 FRAME_BYTES = 2 * FRAME_SAMPLES  # pcm_s16le
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """How a field of `SpeechOptions` or `Sampling` is described and limited wherever a client may set it."""
+
+    help: str
+    ge: float | None = None  # limits of a number
+    gt: float | None = None
+    le: float | None = None
+    max_length: int | None = None  # of a text or a vector
+    min_length: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """Sampling of the neural engines; defaults are Qwen3-TTS's generation_config.json."""
 
-    temperature: float = 0.9  # 0 is greedy
-    top_k: int = 50  # 0 keeps all
-    top_p: float = 1.0
-    repetition_penalty: float = 1.05
+    temperature: Annotated[float, Option(help="Of qwen3; 0 is greedy.", ge=0, le=5)] = 0.9
+    top_k: Annotated[int, Option(help="Of qwen3; 0 keeps all.", ge=0, le=100_000)] = 50
+    top_p: Annotated[float, Option(help="Of qwen3; 1 keeps all.", gt=0, le=1)] = 1.0
+    repetition_penalty: Annotated[float, Option(help="Of qwen3; 1 is none.", gt=0, le=10)] = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class NamedVoice:
+    """A voice that the engine has of its own."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A cloned voice of the library, and its share of a mix."""
+
+    stored: str  # its name
+    version: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVoices:
+    """One cloned voice of the library, or a mix of several; the weights sum to 1."""
+
+    parts: tuple[StoredPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DesignedVoice:
+    """The voice that `prompt` and the request's instructions describe together."""
+
+    prompt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedVoice:
+    """The voice of a speaker's vector."""
+
+    vector: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyVoice:
+    """No voice in particular: another one for each seed."""
+
+
+# What a request's voice means to the engine; see `speech.routing`. The names of their fields tell them apart.
+ResolvedVoice = NamedVoice | StoredVoices | DesignedVoice | EmbeddedVoice | AnyVoice
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechOptions:
-    """How one stream is to be spoken. Everything that decides its audio, besides its text."""
+    """How one text is to be spoken: everything that decides its audio, besides the text.
 
-    voice: str | None = None  # None is the engine's default voice
-    language: str = "auto"  # "auto", a language code ("de", "en-GB") or an English name ("german")
-    instructions: str | None = None  # style, for engines that take one
-    seed: int | None = None  # None draws one
-    speed: float = 1.0  # 0.25 .. 4, 2 speaks twice as fast
-    pitch: float = 1.0  # 0.5 .. 2, 1 is the voice's own
-    clean: bool = True  # make LLM output speakable (markdown, links, emoji); False speaks it as it is
+    Declared here once. The wire protocol, OpenAI's endpoint, `agent-tts say` and the link to the engine derive their
+    fields, limits, defaults and descriptions from it.
+    """
+
+    # A mix names eight voices and their weights.
+    voice: Annotated[str | None, Option(help="See `agent-tts voices`; default: the engine's.", max_length=1_024)] = None
+    language: Annotated[
+        str, Option(help="A code (de, en-gb) or an English name; auto is the voice's.", max_length=64)
+    ] = "auto"
+    instructions: Annotated[
+        str | None, Option(help="How to speak; of a designed voice, who speaks.", max_length=2_000)
+    ] = None
+    seed: Annotated[int | None, Option(help="The same seed and text is the same audio.", ge=0, le=2**63 - 1)] = None
+    speed: Annotated[float, Option(help="2 speaks twice as fast.", ge=0.25, le=4)] = 1.0
+    pitch: Annotated[float, Option(help="1 is the voice's own.", ge=0.5, le=2)] = 1.0
+    clean: Annotated[bool, Option(help="Make markdown, links and emoji speakable.")] = True
     sampling: Sampling = field(default_factory=Sampling)
-    lead_ms: int | None = 1_000  # how far audio may run ahead of real time; None is unpaced
-    model: str | None = None  # a name of `EngineInfo.models`; None is whichever speaks the voice
-    speaker_embedding: tuple[float, ...] | None = None  # the speaker's vector itself, in place of a voice
-    normalize: bool = False  # say numbers, money, dates and addresses in words, before the engine reads them
-    breaks: bool = False  # obey `<break time="500ms"/>` in the text; False speaks it as it is
+    lead_ms: Annotated[int | None, Option(help="How far audio may run ahead of real time; null: unpaced.", ge=0)] = (
+        1_000
+    )
+    model: Annotated[str | None, Option(help="A model's name; default: one that speaks the voice.", max_length=256)] = (
+        None
+    )
+    # Those of the released models have 1024 or 2048 values, which fit into `limits.message_bytes` at full precision.
+    speaker_embedding: Annotated[
+        tuple[float, ...] | None,
+        Option(help="A speaker's vector, in place of a voice.", min_length=1, max_length=2_048),
+    ] = None
+    normalize: Annotated[bool, Option(help="Say numbers, money, dates and addresses in words.")] = False
+    breaks: Annotated[bool, Option(help='Obey <break time="500ms"/> in the text.')] = False
+    # What `voice` and `speaker_embedding` mean. None before routing, and for the engine's default voice.
+    resolved: ResolvedVoice | None = None
+
+
+def declared(kind: type) -> dict[str, tuple[Any, Option, Any]]:
+    """Type, `Option` and default of each field of `SpeechOptions` or `Sampling` that is declared with an `Option`."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        field.name: (hints[field.name].__origin__, hints[field.name].__metadata__[0], field.default)
+        for field in dataclasses.fields(kind)
+        if hasattr(hints[field.name], "__metadata__")
+    }
 
 
 VoiceKind = Literal["named", "designed", "cloned"]
@@ -72,7 +160,7 @@ class EngineInfo:
 
     engine: str  # "espeak", "tone", "qwen3"
     model: str  # a name for people and for /v1/models
-    slots: int  # how many streams may speak at once
+    slots: int  # how many requests may speak at once
     voices: tuple[Voice, ...]
     default_voice: str
     languages: dict[str, str]  # every accepted spelling, lower case ("german", "de", "de-de") -> code
@@ -88,7 +176,7 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """A new stream. It gets a slot at once, or waits in the queue."""
+    """A new request. It gets a slot at once, or waits in the queue."""
 
     request_id: int
     options: SpeechOptions
@@ -96,7 +184,7 @@ class OpenRequest:
 
 @dataclass(frozen=True, slots=True)
 class AppendText:
-    """More text of a stream, verbatim."""
+    """More text of a request, verbatim."""
 
     request_id: int
     text: str
@@ -119,7 +207,7 @@ class EndText:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
-    """Stop now. Of this stream only `RequestFinished` follows, unless that was sent before."""
+    """Stop now. Of this request only `RequestFinished` follows, unless that was sent before."""
 
     request_id: int
 
@@ -151,16 +239,16 @@ EngineCommand = OpenRequest | AppendText | FlushText | EndText | CancelRequest |
 
 @dataclass(frozen=True, slots=True)
 class EngineReady:
-    """The engine is loaded and takes streams."""
+    """The engine is loaded and takes requests."""
 
     info: EngineInfo
-    queue: int  # how many streams may wait for a slot
-    window: int  # frames of a stream that are made and not yet `GrantCredit`, at most
+    queue: int  # how many requests may wait for a slot
+    window: int  # frames of a request that are made and not yet `GrantCredit`, at most
 
 
 @dataclass(frozen=True, slots=True)
 class RequestStarted:
-    """The stream has a slot."""
+    """The request has a slot."""
 
     request_id: int
     queue_ms: int
@@ -168,7 +256,7 @@ class RequestStarted:
 
 @dataclass(frozen=True, slots=True)
 class RequestAudio:
-    """The next piece of a stream: pcm_s16le, 24 kHz, mono; 80 ms, and only the last piece may be shorter."""
+    """The next piece of a request: pcm_s16le, 24 kHz, mono; 80 ms, and only the last piece may be shorter."""
 
     request_id: int
     pcm: bytes
@@ -178,9 +266,9 @@ class RequestAudio:
 class WordTime:
     """When a piece of the text is spoken."""
 
-    char_start: int  # offsets in the stream's text as it was appended
+    char_start: int  # offsets in the request's text as it was appended
     char_end: int
-    start_ms: int  # from the stream's first sample
+    start_ms: int  # from the request's first sample
     end_ms: int
 
 
@@ -205,11 +293,11 @@ FinishReason = Literal["end", "cancelled", "length", "error"]
 
 @dataclass(frozen=True, slots=True)
 class RequestFinished:
-    """The last event of a stream, sent exactly once; its slot is free."""
+    """The last event of a request, sent exactly once; its slot is free."""
 
     request_id: int
     reason: FinishReason
-    busy_ms: float = 0.0  # time of the engine steps that this stream took part in
+    busy_ms: float = 0.0  # time of the engine steps that this request took part in
     code: str | None = None  # with reason "error": a code of the wire protocol
     message: str = ""
     retry_after_ms: int | None = None

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
@@ -24,7 +24,8 @@ ENVIRONMENT = (
     *("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
 )
 TAIL_BYTES = 4_096  # of a child's stderr, kept for the log
-REAP_S = 5.0  # for a killed process to be gone; a driver may hold it in the kernel
+REAP_S = 5.0  # for a killed process to exit; a driver may hold it in the kernel
+PIPES_S = 0.2  # for the pipes of an exited process to run empty
 
 # Options of a child that Ctrl-C does not reach: its parent decides when it ends.
 DETACHED: dict[str, Any] = {}
@@ -37,26 +38,106 @@ _PR_SET_PDEATHSIG = 1
 
 
 def module_command(module: str, *args: str) -> list[str]:
-    """The command of `python -m module args`; -P: a module of the current directory cannot replace an installed one."""
+    """The command of `python -m module args`. -P: a module in the current directory cannot replace an installed one."""
     return [sys.executable, "-P", "-m", module, *args]
 
 
-def send_signal(transport: asyncio.SubprocessTransport, signum: int) -> None:
-    """Signal a child that is not reaped yet.
-
-    Not by the transport: asyncio's polls the process first and may so steal its exit code from the watcher.
-    """
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(transport.get_pid(), signum)
+# ---------------------------------------------------------------- a child of an event loop
 
 
-def kill(transport: asyncio.SubprocessTransport) -> None:
-    """Kill a child that is not reaped yet."""
-    if sys.platform != "win32":
-        send_signal(transport, signal.SIGKILL)
-    else:
-        with contextlib.suppress(ProcessLookupError):
-            transport.kill()
+class ChildProcess(asyncio.SubprocessProtocol):
+    """One child process. After `spawn` the caller must await `reap`, and call `kill` before if it still runs."""
+
+    def __init__(self, name: str) -> None:
+        # What the log calls it.
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        # None until it is spawned.
+        self._transport: asyncio.SubprocessTransport | None = None
+        # Its stdin. None until it is spawned.
+        self._stdin: asyncio.WriteTransport | None = None
+        # Completed when the process has exited.
+        self.exited: asyncio.Future[None] = self._loop.create_future()
+        # Completed when its pipes are closed, too.
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        # The end of its stderr, at most `TAIL_BYTES`.
+        self._tail = bytearray()
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None until it is spawned."""
+        return None if self._transport is None else self._transport.get_pid()
+
+    @property
+    def exit_code(self) -> int | None:
+        """On POSIX minus the signal that killed it; None while it runs."""
+        return None if self._transport is None else self._transport.get_returncode()
+
+    @property
+    def tail(self) -> str:
+        """The end of its stderr, at most 4 KiB."""
+        return self._tail.decode("utf-8", "replace").strip()
+
+    async def spawn(self, module: str, *args: str, passes: Callable[[str], object]) -> asyncio.WriteTransport:
+        """Run `python -m module args`; returns its stdin. After an error or a cancellation, `kill` and `reap` end it.
+
+        Args:
+            passes: whether it gets an environment variable, by the variable's name.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        env = {name: value for name, value in os.environ.items() if passes(name)}
+        command = module_command(module, *args)
+        transport, _ = await self._loop.subprocess_exec(lambda: self, *command, env=env, **DETACHED)
+        self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
+        return self._stdin
+
+    def send_signal(self, signum: int) -> None:
+        """Send a signal, unless the process has exited or was never spawned. POSIX only."""
+        # Not by the transport: asyncio's polls the process first and may so steal its exit code from the watcher.
+        if not self.exited.done() and self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signum)
+
+    def kill(self) -> None:
+        """Kill it, unless it has exited or was never spawned."""
+        if sys.platform != "win32":
+            self.send_signal(signal.SIGKILL)
+        elif self._transport is not None and not self.exited.done():
+            with contextlib.suppress(ProcessLookupError):
+                self._transport.kill()
+
+    async def reap(self) -> None:
+        """Wait until a killed or exited process and its pipes are gone, for seconds at most.
+
+        Cancelling it skips the wait; the process is still reaped.
+        """
+        if self._transport is None:
+            return
+        try:
+            await asyncio.wait([self.exited], timeout=REAP_S)
+            if self._stdin is not None and not self._stdin.is_closing():
+                self._stdin.abort()
+            await asyncio.wait([self.closed], timeout=PIPES_S)
+        finally:
+            self._transport.close()
+        await asyncio.wait([self.closed], timeout=PIPES_S)
+        if not self.closed.done():
+            logger.error("{} process {} cannot be killed", self._name, self.pid)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 2:
+            self._tail = (self._tail + data)[-TAIL_BYTES:]
+
+    def process_exited(self) -> None:
+        self.exited.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set_result(None)
 
 
 # ---------------------------------------------------------------- bytes in, bytes out
@@ -80,66 +161,32 @@ async def run_module(module: str, *args: str, data: bytes, output_bytes: int, ti
         TimeoutError: it took longer than `timeout_s`, and was killed.
         OSError: it cannot be started.
     """
-    env = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    child = _ModuleProcess(module, output_bytes)
     async with asyncio.timeout(timeout_s):
-        loop = asyncio.get_running_loop()
-        transport, child = await loop.subprocess_exec(
-            lambda: _ModuleProtocol(output_bytes), *module_command(module, *args), env=env, **DETACHED
-        )
         try:
-            stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
+            stdin = await child.spawn(module, *args, passes=ENVIRONMENT.__contains__)
             stdin.write(data)
             stdin.close()  # when all is written
             await asyncio.wait([child.closed])
         finally:
             child.kill()
             await child.reap()
-    errors = child.errors.decode("utf-8", "replace").strip()
-    return ModuleResult(transport.get_returncode() or 0, bytes(child.output), errors)
+    return ModuleResult(child.exit_code or 0, bytes(child.output), child.tail)
 
 
-class _ModuleProtocol(asyncio.SubprocessProtocol):
-    def __init__(self, output_bytes: int) -> None:
+class _ModuleProcess(ChildProcess):
+    def __init__(self, name: str, output_bytes: int) -> None:
+        super().__init__(name)
         self._limit = output_bytes
-        # Set before any other call.
-        self._transport: asyncio.SubprocessTransport
-        # All of stdout, and the end of stderr.
-        self.output, self.errors = bytearray(), bytearray()
-        # Whether the process has ended and is reaped.
-        self._exited = False
-        # Completed when its pipes are closed, too.
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def kill(self) -> None:
-        """Kill the process, unless it has ended."""
-        if not self._exited:
-            kill(self._transport)
-
-    async def reap(self) -> None:
-        """Wait until a killed process is gone. Cancelling it skips the wait alone."""
-        try:
-            await asyncio.wait([self.closed], timeout=REAP_S)
-        finally:
-            self._transport.close()
-        if not self._exited:
-            logger.error("process {} cannot be killed", self._transport.get_pid())
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.SubprocessTransport, transport)
+        # All of stdout.
+        self.output = bytearray()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd == 2:
-            self.errors = (self.errors + data)[-TAIL_BYTES:]
-        elif len(self.output) + len(data) > self._limit:
+        super().pipe_data_received(fd, data)
+        if fd == 1 and len(self.output) + len(data) > self._limit:
             self.kill()
-        else:
+        elif fd == 1:
             self.output += data
-
-    def process_exited(self) -> None:
-        self._exited = True
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.closed.set_result(None)
 
 
 # ---------------------------------------------------------------- lines out, for a thread without an event loop

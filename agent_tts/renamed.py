@@ -1,4 +1,4 @@
-"""Old names of modules and classes, which work for one more version: importing one warns and gives the new one."""
+"""Old names of modules and classes that work for one more version; each import warns with the new name."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ class Finder:
 
 
 def install() -> None:
-    """Let the import system find the old names. Idempotent."""
+    """Make the old names importable. Idempotent."""
     if Finder not in sys.meta_path:
         sys.meta_path.append(Finder)

@@ -32,12 +32,12 @@ from agent_tts.serve.node import Node
 from agent_tts.serve.run import run
 
 RATE = 8_000  # Hz
-START_S = 5.0  # for the carrier to say which call this is
+START_S = 5.0  # for the carrier's first messages
 TRY_AGAIN_LATER, POLICY_VIOLATION = 1013, 1008
 
 
 class PhoneServer(AgentServer):
-    """The agent, which takes calls from a browser too, with a door for telephones."""
+    """The agent's server, with a route for telephone calls."""
 
     def install(self, app: FastAPI, node: Node) -> None:
         super().install(app, node)
@@ -71,7 +71,7 @@ class PhoneServer(AgentServer):
 
 
 async def _start(websocket: WebSocket) -> dict[str, Any]:
-    """What the carrier says of the call, in its first messages."""
+    """The carrier's `start` message."""
     for _ in range(2):
         try:
             message = await websocket.receive_json()
@@ -80,7 +80,7 @@ async def _start(websocket: WebSocket) -> dict[str, Any]:
         start: Any = message.get("start") if isinstance(message, dict) else None
         if isinstance(start, dict) and isinstance(start.get("streamSid"), str):
             return start
-    raise BadMessage("a call begins with Twilio's `connected` and `start`")
+    raise BadMessage("a call must begin with Twilio's `connected` and `start`")
 
 
 def _serializer(start: dict[str, Any]) -> TwilioFrameSerializer:

@@ -17,13 +17,14 @@ from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.workers.runner import WorkerRunner
 
-from agent_tts.cli.link import engine, own_settings
+from agent_tts.cli.link import own_settings
 from agent_tts.cli.sinks import FileSink, StdoutSink
 from agent_tts.pipecat import AgentTTSService
+from agent_tts.serve.own_engine import engine
 
 
 async def say(text: str, output: str, url: str | None, voice: str | None) -> str | None:
-    """Speak a text into a file; what went wrong, or None."""
+    """Speak a text into a file; returns an error message or None."""
     errors: list[str] = []
     async with AsyncExitStack() as stack:
         node: dict[str, Any] = {"url": url} if url else {}
@@ -50,7 +51,7 @@ async def say(text: str, output: str, url: str | None, voice: str | None) -> str
 
 
 if __name__ == "__main__":
-    logger.remove()  # Pipecat tells every step
+    logger.remove()  # Pipecat logs every step
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", help="what to say; - reads standard input")
     parser.add_argument("-o", "--output", required=True, help="a .wav, .mp3, .flac, .opus or .pcm file; - writes pcm")

@@ -3,8 +3,8 @@
     agent-tts agent --config agent              this pipeline, on a node of its own
     python my_agent.py --config agent           your copy of it; all options are those of `agent-tts agent`
 
-The user's voice holds the answer at once, words interrupt it, and anything else lets it go on where it stopped. The
-context of the language model holds what was heard, and nothing else.
+The user's voice holds the answer at once. Recognised words interrupt it; otherwise it goes on where it stopped. The
+language model's context holds exactly what was heard.
 """
 
 import sys
@@ -27,16 +27,16 @@ from agent_tts.config.settings import Agent
 
 
 def build(call: Call) -> Pipeline:
-    """The pipeline of one call. It runs in a thread, as it loads models: nothing may be started here."""
+    """The pipeline of one call. Called in a thread, because it loads models: start no tasks here."""
     playout = Playout(call.turns, call.tts, call.transport.output())
     pair = LLMContextAggregatorPair(LLMContext(), user_params=turn_taking(call.settings, hears=call.stt is not None))
     parts = [
         call.transport.input(),
         EchoGuard(call.settings.echo_guard_s),
-        call.stt,  # Whisper; any STT service of Pipecat's may stand here
+        call.stt,  # Whisper, or any other STT service of Pipecat
         BargeIn(playout, pair.assistant()),
         pair.user(),
-        call.llm,  # any server that speaks OpenAI's chat completions, or the built-in responder
+        call.llm,  # any server of OpenAI's chat completions, or the built-in responder
         call.tts,
         playout,
         call.transport.output(),
@@ -47,20 +47,20 @@ def build(call: Call) -> Pipeline:
 
 def turn_taking(agent: Agent, *, hears: bool) -> LLMUserAggregatorParams:
     """When the user's turn begins and ends."""
-    if not hears:  # a voice that nobody understands must not hold the answers
+    if not hears:  # without recognition a voice must not hold the answers
         return LLMUserAggregatorParams(empty_user_turn=None)
     smart_turn = LocalSmartTurnAnalyzerV3(params=SmartTurnParams(stop_secs=agent.turn_silence_s))
     return LLMUserAggregatorParams(
         vad_analyzer=SileroVADAnalyzer(params=VADParams(start_secs=agent.vad_start_s, stop_secs=agent.vad_stop_s)),
         user_turn_strategies=UserTurnStrategies(
-            # BargeIn interrupts, and only when there are words.
+            # BargeIn interrupts, when words are recognised.
             start=[
                 VADUserTurnStartStrategy(enable_interruptions=False),
                 TranscriptionUserTurnStartStrategy(enable_interruptions=False),
             ],
             stop=[TurnAnalyzerUserTurnStopStrategy(turn_analyzer=smart_turn), Wordless(agent.resume_after_s)],
         ),
-        empty_user_turn=None,  # a turn without words is none: the answer goes on
+        empty_user_turn=None,  # the answer goes on after a turn without words
     )
 
 

@@ -19,11 +19,11 @@ from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.tone import ToneEngine
 from agent_tts.events import EngineEvent, Model
-from agent_tts.ipc.in_process import InProcessEngine
 from agent_tts.serve.app import create_app
 from agent_tts.serve.node import Node
 from agent_tts.serve.server import NodeServer, listen
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
+from tests.in_process import InProcessEngine
 
 START_S = 30.0
 

@@ -25,31 +25,31 @@ async def test_bytes_go_in_and_out() -> None:
     assert await python(echo, data, output_bytes=len(data)) == ModuleResult(0, data, "")
 
 
-async def test_how_it_ended_is_told() -> None:
+async def test_exit_codes_and_stderr_are_returned() -> None:
     done = await python("import os, sys; print('why', file=sys.stderr, flush=True); os._exit(9)")
     assert (done.code, done.errors) == (9, "why")
     done = await python("import os; os.kill(os.getpid(), 11)")
     assert done.code == -signal.SIGSEGV
 
 
-async def test_input_that_is_not_read_does_no_harm() -> None:
+async def test_unread_input_is_discarded() -> None:
     assert (await python("import os; os._exit(5)", bytes(1 << 20))).code == 5
 
 
-async def test_one_that_writes_too_much_is_killed() -> None:
+async def test_a_process_that_writes_too_much_is_killed() -> None:
     """Mutation: without the limit this takes all memory."""
     done = await python("import sys\nwhile True: sys.stdout.write('x' * 100)", output_bytes=10_000)
     assert done.code == -signal.SIGKILL
     assert len(done.output) <= 10_000
 
 
-async def test_of_its_stderr_only_the_end_is_kept() -> None:
+async def test_only_the_end_of_stderr_is_kept() -> None:
     done = await python("import os, sys; print('x' * 100_000 + 'end', file=sys.stderr, flush=True); os._exit(0)")
     assert len(done.errors) < TAIL_BYTES
     assert done.errors.endswith("xend")
 
 
-async def test_one_that_takes_too_long_is_killed() -> None:
+async def test_a_process_that_takes_too_long_is_killed() -> None:
     """The gate of leaks sees to it that none is left, here and below."""
     with pytest.raises(TimeoutError):
         await python("import time; time.sleep(60)", timeout_s=0.3)

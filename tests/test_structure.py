@@ -26,10 +26,10 @@ LAYERS = {
     "engine": {"config", "text", "voices", "model"},
     "ipc": {"config", "engine"},  # the child runs the engine's loop
     "speech": {"protocol", "text", "voices"},  # of the text, what is known of numbers and abbreviations
-    "serve": {"config", "protocol", "speech", "ipc", "voices"},
+    "serve": {"config", "protocol", "speech", "text", "ipc", "voices"},
     "integrations": {"client", "config", "protocol", "speech", "serve"},
-    "agent": {"config", "integrations", "serve", "voices"},
-    "doctor": {"config", "cli", "serve", "voices"},
+    "agent": {"config", "integrations", "protocol", "serve", "voices"},
+    "doctor": {"config", "serve", "speech", "voices"},
     "bench": {"client", "config", "protocol", "speech", "ipc", "serve", "model", "voices"},
 }
 

@@ -126,9 +126,11 @@ class _Selector(selectors.DefaultSelector):
         if not _Clock.jumps or timeout is None or timeout <= 0:
             with _clock(_real_monotonic):
                 return super().select(timeout)
+        # Checked before the sockets: a child or its waiting thread that ends in between makes one ready.
+        is_busy = has_children() or any(thread.name.startswith("asyncio-waitpid") for thread in threading.enumerate())
         if ready := super().select(0):
             return ready
-        if self.in_threads or has_children():
+        if self.in_threads or is_busy:
             with _clock(_real_monotonic):
                 return super().select(timeout if not self.in_threads else min(timeout, LOOK_S))
         _read(_Clock.reads[0], timeout)

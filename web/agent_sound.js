@@ -1,21 +1,21 @@
-/** The agent's voice as it is heard here: when it begins, and when it is silent. */
+/** The agent's voice as heard on this device: detects its beginning and its silence. */
 
 import { Probe } from "./probe.js";
 
-const REST_MS = 100; // speech has shorter silences in it
-const PAUSE_MS = 400; // and sentences have longer ones between them
-const MOST_HUSHED_MS = 800; // an agent that goes on regardless is heard again
+const REST_MS = 100; // longer than silences within words
+const PAUSE_MS = 400; // longer than pauses between sentences
+const MOST_HUSHED_MS = 800; // then an agent that still speaks is unmuted
 
 export class AgentSound {
-  /** Sound after a silence. @type {(at: number) => void} */
+  /** Sound after silence. @type {(at: number) => void} */
   onsound = () => {};
-  /** Silence of the track that lasts, and when it began. @type {(at: number) => void} */
+  /** Lasting silence of the track; `at` is its beginning. @type {(at: number) => void} */
   onrest = () => {};
   /** 20 ms of sound, or of a pause in it. @type {(peak: number, brightness: number) => void} */
   oncolumn = () => {};
   /** Whether there was sound, and no lasting silence since. */
   lively = false;
-  /** Of what is heard. */
+  /** Of the played sound. */
   analyser;
   #element;
   #probe;
@@ -35,7 +35,7 @@ export class AgentSound {
     this.#element = element;
     element.srcObject = stream;
     element.muted = false;
-    // Before a gesture the browser refuses; the call was begun with one.
+    // Browsers refuse before a gesture; the call began with one.
     element.play().catch(() => {});
     this.#probe = new Probe(audio, stream);
     this.analyser = this.#probe.analyser;
@@ -43,12 +43,12 @@ export class AgentSound {
     this.#probe.oncolumn = (peak, brightness) => this.sounding && this.oncolumn(peak, brightness);
   }
 
-  /** Whether it speaks, or has only just paused. */
+  /** Whether it speaks, or paused for less than PAUSE_MS. */
   get sounding() {
     return this.#loud || performance.now() - this.#changedAt < PAUSE_MS;
   }
 
-  /** Silent at once, until the track is: what is on its way goes by unheard. */
+  /** Mute at once, until the track itself is silent: drops the sound that is still on its way. */
   hush() {
     this.#element.muted = true;
     clearTimeout(this.#hushing);

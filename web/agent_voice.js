@@ -1,4 +1,4 @@
-/** The voice of the agent: picked, heard before, or made of a recording. */
+/** The agent's voice: picked from a list, previewed, or cloned from a recording. */
 
 import { ApiError } from "./api.js";
 import { CloneDialog } from "./clone.js";
@@ -15,9 +15,9 @@ import { VoicePicker } from "./voices.js";
  */
 
 export class AgentVoice {
-  /** Another voice is wanted from now on. @type {(name: string) => void} */
+  /** The user chose another voice. @type {(name: string) => void} */
   onchange = () => {};
-  /** A voice cannot be heard now. @type {(message: string) => void} */
+  /** A preview failed. @type {(message: string) => void} */
   onerror = () => {};
   #controls;
   #picker;
@@ -43,7 +43,7 @@ export class AgentVoice {
     controls.clone.addEventListener("click", () => dialog.open());
   }
 
-  /** Name of the voice that is wanted; null for the agent's own. */
+  /** Name of the chosen voice; null for the agent's own. */
   get wanted() {
     const name = this.#picker.chosen?.name ?? null;
     return name === this.#picker.preferred ? null : name;
@@ -58,7 +58,7 @@ export class AgentVoice {
     this.#picker.fill(voices.voices, voices.default, chosen);
   }
 
-  /** No preview sounds; idempotent. */
+  /** Stop the preview; idempotent. */
   hush() {
     this.#preview.stop();
   }

@@ -1,10 +1,10 @@
-/** HTTP calls to the node this page came from. */
+/** HTTP calls to the node that served this page. */
 
 const STORED_KEY = "agent_tts.key";
 const TIMEOUT_MS = 10_000;
-const CLONE_TIMEOUT_MS = 90_000; // a clip is worked on for seconds, behind four others at most
+const CLONE_TIMEOUT_MS = 90_000; // a clip takes seconds, after at most four others
 
-/** What the node answered instead of what was asked for. */
+/** An error answer of the node. */
 export class ApiError extends Error {
   /**
    * @param {number} status HTTP status; 0 when the node could not be reached
@@ -33,7 +33,7 @@ export class ApiError extends Error {
  */
 
 export class Api {
-  /** The API key; it survives a reload of this tab, and nothing else. */
+  /** The API key; kept in this tab's session storage only. */
   get key() {
     return sessionStorage.getItem(STORED_KEY);
   }
@@ -87,14 +87,14 @@ export class Api {
   }
 
   /**
-   * Leave a WebRTC session; also while the page is going away. A node that does not answer has hung up by itself.
+   * End a WebRTC session, also while the page unloads. Errors are ignored: a node that is gone has no session.
    * @param {string} sessionId
    */
   async hangUp(sessionId) {
     await this.#call(`v1/rtc/${encodeURIComponent(sessionId)}`, { method: "DELETE", keepalive: true }).catch(() => {});
   }
 
-  /** The agent behind the node; null where the node only speaks. @returns {Promise<Agent | null>} */
+  /** The node's agent; null where the node has none. @returns {Promise<Agent | null>} */
   async agent() {
     return (await this.#call("api/agent")).json();
   }
@@ -125,7 +125,7 @@ export class Api {
   }
 
   /**
-   * Add a voice like the speaker's in a clip.
+   * Clone the voice of a clip's speaker.
    * @param {{name: string, clip: Blob, consent: string, transcript: string}} voice `transcript` may be empty
    */
   async addVoice({ name, clip, consent, transcript }) {

@@ -1,4 +1,4 @@
-/** The page: what is on it, wired together. */
+/** The page's entry point: creates its components and connects them. */
 
 import { Api, ApiError } from "./api.js";
 import { audioContext, unlock } from "./audio.js";
@@ -40,15 +40,15 @@ const connection = new Connection(api, at("remote"));
 const views = new Views(at("views"));
 const talk = new Talk(api);
 
-/** The text that was spoken last, to be tried again. */
+/** The last text, for another try. */
 let lastText = "";
-/** Refusals in a row: each makes the next try wait longer. */
+/** Refusals in a row; each lengthens the wait before the next try. */
 let refusals = 0;
 /** @type {ReturnType<typeof setTimeout>} */
 let flashing = 0;
 /** Whether the node speaks with a neural engine. */
 let neural = false;
-/** Whether it is known if there is somebody to talk to. */
+/** Whether the node has answered if it has an agent. */
 let askedForAgent = false;
 
 // ---------------------------------------------------------------- the node
@@ -60,7 +60,7 @@ connection.onopen = (session, sink) => {
   at("engine").hidden = false;
   at("engine-name").textContent = session.created.engine ?? "";
   at("engine-model").textContent = session.created.model === session.created.engine ? "" : session.created.model;
-  // A neural engine takes its manner from words.
+  // Only neural engines take instructions.
   neural = session.created.engine === "qwen3";
   at("instructions-field").hidden = !neural;
   showSettings();
@@ -117,7 +117,7 @@ async function loadVoices() {
   }
 }
 
-/** A node that only speaks has no Talk. */
+/** Hide Talk where the node has no agent. */
 async function findAgent() {
   try {
     const agent = await api.agent();
@@ -207,7 +207,7 @@ at("stop").addEventListener("click", (event) => stop(event.timeStamp));
 
 // ---------------------------------------------------------------- views
 
-// One of them sounds at a time.
+// Only one view plays sound at a time.
 views.onchange = (name) => {
   const inTalk = name === "talk";
   /** @type {HTMLAnchorElement} */ (at("skip")).hash = inTalk ? "talk-text" : "text";
@@ -217,7 +217,7 @@ views.onchange = (name) => {
 
 // ---------------------------------------------------------------- keyboard
 
-// Where Space means something of its own; on Speak and Stop it interrupts.
+// Elements where Space has its own effect; on Speak and Stop it interrupts.
 const TAKES_SPACE =
   "textarea, input:not([type=radio], [type=range]), select, summary, a, audio, button:not(#go, #stop, #call, #mute)";
 
@@ -227,14 +227,14 @@ document.addEventListener("keydown", (event) => {
     if (event.key !== " " || event.repeat || talk.state !== "talking" || target.closest(TAKES_SPACE)) return;
     event.preventDefault();
     talk.toggleMute();
-    // A button would be clicked by the key's release.
+    // Otherwise the key's release would click a focused button.
     addEventListener("keyup", (released) => released.preventDefault(), { once: true, capture: true });
   } else if (event.key === "Escape" && speaker.speaking) {
     stop(event.timeStamp);
   } else if (event.key === " " && speaker.speaking && !target.closest(TAKES_SPACE)) {
     event.preventDefault();
     stop(event.timeStamp);
-    // A button would be clicked by the key's release.
+    // Otherwise the key's release would click a focused button.
     addEventListener("keyup", (released) => released.preventDefault(), { once: true, capture: true });
   } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
@@ -242,7 +242,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// Browsers let a page sound after a gesture: the audio is set up with the first one, before it is needed.
+// Browsers allow sound after a gesture: the first one unlocks the audio.
 for (const gesture of ["pointerdown", "keydown"]) addEventListener(gesture, () => audioContext(), { once: true });
 
 // ---------------------------------------------------------------- settings
@@ -332,10 +332,10 @@ if (isSecureContext) {
   });
   findAgent();
 }
-// A page that comes back from the browser's history has lost its session on the way.
+// A page restored from the browser's history has lost its session.
 addEventListener("pageshow", ({ persisted }) => persisted && connection.open());
 
-/** What tests and curious people may read. */
+/** For tests and the console. */
 Object.defineProperty(window, "agentTts", {
   value: Object.freeze({
     get transport() {

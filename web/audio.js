@@ -20,14 +20,14 @@ async function make() {
   return context;
 }
 
-/** Let the sound out; called in the handler of a gesture. */
+/** Allow sound; must be called in the handler of a gesture. */
 export async function unlock() {
   const context = await audioContext();
   if (context.state !== "running") await context.resume();
 }
 
 /**
- * When a moment of the context's clock is heard, on performance.now's clock.
+ * When a time of the context is heard, on performance.now's clock.
  * @param {AudioContext} context
  * @param {number} time seconds of the context
  */
@@ -38,7 +38,7 @@ export function heardAt(context, time) {
 }
 
 /**
- * When a moment of the context's clock is computed, on performance.now's clock.
+ * When a time of the context is computed, on performance.now's clock.
  * @param {AudioContext} context
  * @param {number} time seconds of the context
  */
@@ -46,7 +46,7 @@ export function processedAt(context, time) {
   return performance.now() + (time - context.currentTime) * 1000;
 }
 
-/** From computing a sample to hearing it. @param {AudioContext} context */
+/** Output latency, ms: from computing a sample to hearing it. @param {AudioContext} context */
 export function latencyMs(context) {
   return (context.outputLatency || context.baseLatency || 0) * 1000;
 }

@@ -1,4 +1,4 @@
-/** A call to the agent: the microphone up, its voice down, and RTVI's messages both ways. */
+/** A call to the agent over WebRTC: microphone, the agent's voice, and RTVI messages. */
 
 import { ApiError } from "./api.js";
 import { stopMicrophone } from "./microphone.js";
@@ -11,11 +11,11 @@ const OPEN_TIMEOUT_MS = 15_000;
 export class Call {
   /** @type {(type: string, data: any) => void} */
   onmessage = () => {};
-  /** The call has ended, and not from this side. */
+  /** The other side ended the call, or it was lost. */
   onlost = () => {};
   /** The agent's voice. @type {MediaStream} */
   stream;
-  /** What the agent hears; null in a call that is only written. @type {MediaStream | null} */
+  /** The microphone; null in a text-only call. @type {MediaStream | null} */
   microphone;
   #peer;
   #channel;
@@ -46,11 +46,11 @@ export class Call {
   /**
    * @param {import("./api.js").Api} api
    * @param {RTCIceServer[]} iceServers
-   * @param {MediaStream | null} microphone is the call's from now on; null for a call that is only written
+   * @param {MediaStream | null} microphone owned by the call; null for a text-only call
    * @param {{voice?: string}} options
    * @param {AbortSignal} signal
    * @returns {Promise<Call>}
-   * @throws {ApiError} it did not come about
+   * @throws {ApiError} the call failed
    */
   static async open(api, iceServers, microphone, options, signal) {
     const limit = AbortSignal.any([signal, AbortSignal.timeout(OPEN_TIMEOUT_MS)]);
@@ -60,7 +60,7 @@ export class Call {
     try {
       const channel = peer.createDataChannel(CHANNEL, { ordered: true });
       const opened = new Promise((resolve) => (channel.onopen = resolve));
-      // The agent finds the sound by its place: one line for it, both ways, with or without a microphone.
+      // The agent expects one audio transceiver in both directions, with or without a microphone.
       const streams = microphone ? [microphone] : [];
       peer.addTransceiver(microphone?.getAudioTracks()[0] ?? "audio", { direction: "sendrecv", streams });
       await peer.setLocalDescription();
@@ -86,12 +86,12 @@ export class Call {
     return !this.microphone?.getAudioTracks().some((track) => track.enabled);
   }
 
-  /** What is muted is silence to the agent, so that it hears the end of a turn. */
+  /** A muted microphone sends silence, so that the agent detects the end of a turn. */
   set muted(muted) {
     for (const track of this.microphone?.getAudioTracks() ?? []) track.enabled = !muted;
   }
 
-  /** From now on the agent hears as well. @param {MediaStream} microphone is the call's from now on */
+  /** Add a microphone to a text-only call. @param {MediaStream} microphone owned by the call */
   async listen(microphone) {
     stopMicrophone(this.microphone);
     this.microphone = microphone;
@@ -99,7 +99,7 @@ export class Call {
     this.#rtvi.track(true);
   }
 
-  /** A turn of the user that is written. @param {string} text */
+  /** Send a typed turn of the user. @param {string} text */
   write(text) {
     this.#rtvi.write(text);
   }

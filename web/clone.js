@@ -1,4 +1,4 @@
-/** The dialog in which a speaker's own voice is recorded and added to the node, with consent. */
+/** The dialog that records a voice and adds it to the node, with consent. */
 
 import { ApiError } from "./api.js";
 import { MicrophoneError } from "./microphone.js";
@@ -88,7 +88,7 @@ export class CloneDialog {
     }
   }
 
-  /** The recording stays nowhere but with the node, and only if it was added. */
+  /** Drop the recording: only the node keeps an added voice. */
   #forget() {
     this.#recorder.stop();
     URL.revokeObjectURL(this.#player.src);

@@ -1,11 +1,11 @@
-/** Where the text is written, and how it leaves: at once, as an LLM would write it, or as it is typed. */
+/** The text field, and how its text is sent: at once, token by token as an LLM writes, or as it is typed. */
 
 import { Typing } from "./typing.js";
 
-const PAUSE_MS = 700; // a typist who pauses wants to hear the words so far
-const END_MS = 6_000; // and one who pauses longer has finished
+const PAUSE_MS = 700; // a pause in typing after which the words so far are flushed
+const END_MS = 6_000; // a pause that ends the text
 
-// What may leave while one types: whole words, and characters of scripts that write no spaces.
+// Sent while typing: whole words, and characters of scripts without spaces.
 const COMPLETE = /^[\s\S]*(?:\s|[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}。!?、,])/u;
 
 /** @typedef {"stream" | "whole" | "live"} Arrival */
@@ -52,7 +52,7 @@ export class Composer {
   }
 
   /**
-   * Speak a whole text, the way it is set to arrive.
+   * Speak a whole text in the chosen way of arrival.
    * @param {string} text
    */
   async speak(text) {
@@ -68,7 +68,7 @@ export class Composer {
     turn.source.start();
   }
 
-  /** What is typed so far is all of it. */
+  /** End the typed text. */
   async finish() {
     await this.#release(this.#area.value);
     this.#end();
@@ -92,7 +92,7 @@ export class Composer {
   }
 
   /**
-   * Text leaves the field as it leaves the page: what was sent cannot be edited.
+   * Remove sent text from the field: it cannot be edited any more.
    * @param {string} text a head of the field's
    */
   async #release(text) {

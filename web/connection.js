@@ -1,4 +1,4 @@
-/** Keeps one session with the node: opened at once, opened again with patience when it is lost. */
+/** Keeps one session with the node: opened at once, reopened with growing delays when it is lost. */
 
 import { ApiError } from "./api.js";
 import { audioContext } from "./audio.js";
@@ -37,7 +37,7 @@ export class Connection {
   sink = null;
   #api;
   #element;
-  /** Ends the attempt that is under way. */
+  /** Aborts the running attempt. */
   #attempt = new AbortController();
   #failures = 0;
   /** @type {ReturnType<typeof setTimeout>} */
@@ -62,7 +62,7 @@ export class Connection {
     this.open();
   }
 
-  /** Open a session now, instead of later. */
+  /** Open a session now. */
   async open() {
     this.close();
     const attempt = (this.#attempt = new AbortController());
@@ -85,7 +85,7 @@ export class Connection {
     }
   }
 
-  /** Leave the node; idempotent. */
+  /** Close the session; idempotent. */
   close() {
     this.#attempt.abort();
     clearTimeout(this.#timer);

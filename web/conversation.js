@@ -1,19 +1,19 @@
-/** Who said what: the messages of an agent (RTVI) become turns, each with what of it was heard. Pure. */
+/** Turns of a conversation from an agent's RTVI messages, each with the text that was heard. Pure. */
 
 const MOST_TURNS = 60;
-const MOST_SKIPPED = 40; // characters of a text that are not spoken, as marks of emphasis and addresses of links
+const MOST_SKIPPED = 40; // unspoken characters of a text, such as markdown and link targets
 
 /**
  * @typedef {object} Turn
  * @property {number} id in the order of the turns
  * @property {"user" | "agent"} who
  * @property {string} text as far as it is known
- * @property {string} interim what a user seems to be saying; may change
+ * @property {string} interim preliminary recognition; may change
  * @property {boolean} typed written instead of spoken
  * @property {number} heard UTF-16 units of `text` that were heard
- * @property {number} since where the word begins that was heard last
- * @property {boolean} written no more text comes
- * @property {boolean} over nothing of it will be heard any more
+ * @property {number} since start of the last heard word in `text`
+ * @property {boolean} written the text is complete
+ * @property {boolean} over no more of it will be heard
  * @property {boolean} cut it was interrupted
  *
  * @typedef {"heard" | "now" | "coming" | "cut" | "interim"} Is
@@ -94,7 +94,7 @@ export class Conversation {
     }
   }
 
-  /** The call is over: nothing more will be heard. */
+  /** The call ended: nothing more will be heard. */
   end() {
     this.#cut();
     this.#drop();
@@ -113,7 +113,7 @@ export class Conversation {
     this.#user.interim = "";
   }
 
-  /** An LLM may write in several goes, between which it calls functions: they are one turn. */
+  /** An LLM may write in several parts with function calls between them: they are one turn. */
   #answer() {
     this.#drop();
     if (this.#user || this.#agent?.over) this.#cut();
@@ -129,14 +129,14 @@ export class Conversation {
   }
 
   /**
-   * A word has been heard. One that is not in the text near where the last one was is heard all the same, but tells no
-   * place; one beyond the text, as of a greeting that no LLM wrote, is the text.
+   * A word was heard. A word that is not found near the last one counts as heard without a position; a word beyond the
+   * text (a greeting that no LLM wrote) extends the text.
    * @param {string} word
    */
   #hear(word) {
     const said = word.trim();
     if (!said) return;
-    if (!this.#agent && this.spoken?.cut) return; // it was on its way when its turn was cut
+    if (!this.#agent && this.spoken?.cut) return; // sent before its turn was cut
     const turn = (this.#agent ??= Object.assign(this.#open("agent"), { written: true }));
     if (this.#pause) Object.assign(turn, this.#pause);
     this.#pause = null;
@@ -152,8 +152,8 @@ export class Conversation {
   }
 
   /**
-   * Silence after all that was written is the end, unless more words of it are heard. While the user speaks it is the
-   * agent's listening: whether it goes on is not known yet.
+   * Silence after a complete text ends the turn, unless more of its words are heard. Silence while the user speaks may
+   * be a hold: the turn may go on.
    */
   #rest() {
     if (this.phase === "speaking") this.phase = "listening";
@@ -176,7 +176,7 @@ export class Conversation {
   }
 
   /**
-   * What the agent itself counts as heard is final.
+   * The heard text as the agent counts it; final.
    * @param {string} heard
    * @param {string} unheard
    */
@@ -190,7 +190,7 @@ export class Conversation {
     turn.cut = true;
   }
 
-  /** Whoever interrupted said nothing: the agent goes on where it was. */
+  /** No interruption: the agent goes on. */
   #resume() {
     this.#drop();
     this.phase = "speaking";
@@ -201,7 +201,7 @@ export class Conversation {
     this.#unsettled = null;
   }
 
-  /** Forget a user's turn in which no word was recognised. */
+  /** Drop a user's turn without recognised words. */
   #drop() {
     const turn = this.#user;
     if (!turn || turn.text || turn.interim) return;
@@ -236,7 +236,7 @@ export class Conversation {
 }
 
 /**
- * A turn's text in pieces that are not empty.
+ * A turn's text in non-empty pieces.
  * @param {Turn} turn
  * @returns {{is: Is, text: string}[]}
  */
@@ -249,7 +249,7 @@ export function pieces({ who, text, interim, heard, since, over, cut }) {
       { is: "interim", text: interim && text ? ` ${interim}` : interim },
     ];
   } else {
-    const end = cut ? heard + text.slice(heard).search(/\S|$/) : heard; // no space is struck out
+    const end = cut ? heard + text.slice(heard).search(/\S|$/) : heard; // do not strike out spaces
     const now = over ? end : since;
     all = [
       { is: "heard", text: text.slice(0, now) },

@@ -1,9 +1,9 @@
-/** The conversation on the page: a turn an entry, each piece of its text marked with what became of it. */
+/** The conversation on the page: one entry for each turn, its text marked as heard, coming or cut. */
 
 import { pieces } from "./conversation.js";
 import { lineAt } from "./subtitle.js";
 
-const NEAR_PX = 60; // who has scrolled up further than this reads there, and is left there
+const NEAR_PX = 60; // do not scroll for a reader who scrolled up further than this
 
 /**
  * @typedef {import("./conversation.js").Turn} Turn
@@ -89,7 +89,7 @@ export class ConversationView {
     const shown = JSON.stringify([parts, open]);
     if (shown === entry.shown) return;
     entry.shown = shown;
-    // Whoever listens to the page reads an entry once it is complete, not word by word.
+    // Screen readers get an entry when it is complete, not word by word.
     entry.element.setAttribute("aria-busy", String(open));
     entry.element.toggleAttribute("data-waiting", !parts.length);
     entry.text.replaceChildren(...parts.map(elementOf));

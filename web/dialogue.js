@@ -1,4 +1,4 @@
-/** One call's course: what is said, when it is heard, and how fast an interruption is silent. */
+/** One call: its turns, when they are heard, and how fast an interruption is silent. */
 
 import { Conversation } from "./conversation.js";
 import { TurnClock } from "./waterfall.js";
@@ -12,7 +12,7 @@ const MOST_NUMBERED = 20; // turns whose figures may still change
 
 export class Dialogue {
   conversation = new Conversation();
-  /** Something was said or heard. */
+  /** The conversation changed. */
   onchange = () => {};
   /** Where the time to an answer went, so far. @type {(turn: Turn, marks: Marks) => void} */
   onmarks = () => {};
@@ -27,7 +27,7 @@ export class Dialogue {
   #clock = new TurnClock();
   /** Turns by the agent's numbers of them. @type {Map<number, Turn>} */
   #numbered = new Map();
-  /** The agent's number of its last turn, and of the last one that it knows to be heard. */
+  /** Number of the agent's last turn, and of its last turn with sound. */
   #number = 0;
   #heard = 0;
   /** The turn that is being interrupted, and since when. @type {{turn: Turn, at: number} | null} */
@@ -55,7 +55,7 @@ export class Dialogue {
     this.onchange();
   }
 
-  /** The call is over. */
+  /** The call ended. */
   end() {
     this.conversation.end();
     this.onchange();
@@ -67,7 +67,7 @@ export class Dialogue {
    * @param {number} at
    */
   #receive(type, data, at) {
-    // The agent is silent as soon as it notices a voice, and only then finds out whether that is an interruption.
+    // The agent holds its answer at the first voice, and decides later whether it is an interruption.
     if (type === "user-started-speaking" || type === "bot-interrupted") this.#interrupt(at);
     this.conversation.receive(type, data);
     if (type === "bot-llm-started") this.#clock.answer();

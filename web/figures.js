@@ -1,4 +1,4 @@
-/** The figures of a call: where the time to each answer went, and how fast the agent was silent. */
+/** The figures of a call: stages of the time to each answer, and time to silence after an interruption. */
 
 import { showWaterfall } from "./waterfall_view.js";
 
@@ -37,7 +37,7 @@ export class Figures {
     view.onask = (id) => this.#show(id);
   }
 
-  /** Another call: its turns are others. */
+  /** Reset for another call. */
   clear() {
     this.#marks.clear();
   }

@@ -3,7 +3,7 @@
 import { Probe } from "./probe.js";
 
 const LEAST_DB = -60;
-const FALL_DB = 1.5; // in 20 ms, so that the bar can be followed
+const FALL_DB = 1.5; // in 20 ms, so that the eye can follow the bar
 const TEXT_MS = 250;
 
 export class Level {
@@ -33,7 +33,7 @@ export class Level {
     try {
       this.#probe = new Probe(audio, stream);
     } catch (error) {
-      // Firefox takes no microphone into a context of another sample rate: the call goes on without a meter.
+      // Firefox refuses a microphone of another sample rate: the call goes on without a meter.
       if (/** @type {Error} */ (error).name === "NotSupportedError") return;
       throw error;
     }

@@ -29,7 +29,7 @@ export class Meters {
     this.reset();
   }
 
-  /** A new turn: nothing is known. The time to silence stays, since it belongs to the turn that was stopped. */
+  /** Reset for a new turn, except the time to silence, which is of the stopped turn. */
   reset() {
     for (const name of Object.keys(FORMATS)) {
       if (name !== "cancelMs" || !(name in this.values)) this.set(name, null);

@@ -1,8 +1,8 @@
-/** The microphone, and in plain words why there is none. */
+/** The microphone, and messages for a missing one. */
 
-/** For a conversation: without them the agent would hear itself. */
+/** For a conversation: without echo cancellation the agent would hear itself. */
 export const CONVERSATION = { echoCancellation: true, noiseSuppression: true, autoGainControl: true };
-/** For a voice to be cloned: as it is. */
+/** For cloning: unprocessed. */
 export const RECORDING = { echoCancellation: false, noiseSuppression: false, autoGainControl: true };
 
 /** @typedef {{title: string, body: string}} Problem */
@@ -24,7 +24,7 @@ export class MicrophoneError extends Error {
 /**
  * @param {MediaTrackConstraints} constraints
  * @returns {Promise<MediaStream>} one audio track; whoever asked stops it
- * @throws {MicrophoneError} there is none
+ * @throws {MicrophoneError} there is no microphone
  */
 export async function openMicrophone(constraints) {
   if (!isSecureContext) throw new MicrophoneError(INSECURE);

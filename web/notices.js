@@ -73,7 +73,7 @@ export class Notices {
    */
   #count(kind, paragraph, body, { ms, run }) {
     const [before, after] = body.split("{s}");
-    // The ticking number is for the eye: read out, it would drown the message.
+    // Hidden from screen readers: a countdown read aloud would hide the message.
     const number = document.createElement("span");
     number.setAttribute("aria-hidden", "true");
     paragraph.append(before, number, after);

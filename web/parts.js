@@ -1,13 +1,13 @@
-/** What the agent is made of, and what is missing. */
+/** The agent's components, and which are missing. */
 
-const LOOK_MS = 5_000; // between two looks at whether what is missing has come: weights take their time
-/** What each part does. */
+const LOOK_MS = 5_000; // between checks for a missing component; weights take minutes to load
+/** Labels of the components. */
 const PARTS = { stt: "Hears with", llm: "Thinks with", tts: "Speaks with" };
 
 /** @typedef {import("./api.js").Agent} Agent */
 
 export class Parts {
-  /** Something else is there, or missing. */
+  /** The components changed. */
   onchange = () => {};
   /** Null until it is known. @type {Agent | null} */
   agent = null;
@@ -30,7 +30,7 @@ export class Parts {
     this.#notices = notices;
   }
 
-  /** Whether it can be spoken to. */
+  /** Whether the agent can hear the user. */
   get hears() {
     return this.agent !== null && this.agent.stt.kind !== "none" && isSecureContext;
   }
@@ -56,7 +56,7 @@ export class Parts {
   }
 
   /**
-   * Say what is missing, and say it again only when there is something new to say.
+   * Show what is missing; a closed notice comes back only with another message.
    * @param {string} kind
    * @param {string} title
    * @param {boolean} isMissing

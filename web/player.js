@@ -1,17 +1,17 @@
-/** Sound that arrives as PCM: played by the audio worklet, behind a small buffer that grows when it runs dry. */
+/** Plays PCM by the audio worklet, behind a small buffer that grows after an underrun. */
 
 import { SAMPLE_RATE, heardAt, latencyMs, makeAnalyser } from "./audio.js";
 
 const START_MS = 60;
 const GROW_MS = 60;
 const MOST_MS = 300;
-const CALM_MS = 30_000; // without an underrun for so long, the buffer shrinks again
+const CALM_MS = 30_000; // without an underrun, after which the buffer shrinks
 
 /**
- * Where the sound of a session comes out.
+ * Plays the sound of a session.
  * @typedef {object} Sink
  * @property {AnalyserNode} analyser of what is heard
- * @property {number} underruns gaps in the sound that were not gaps in the text
+ * @property {number} underruns gaps in the sound while text was there
  * @property {boolean} columns whether `oncolumn` tells the waveform; else it is made of the PCM pushed
  * @property {(context: import("./protocol.js").Context) => void} begin a context whose sound will come
  * @property {(chunk: import("./transport_ws.js").Chunk) => void} push
@@ -105,7 +105,7 @@ export class Player {
     else if (message.type === "ended") this.onended();
   }
 
-  /** Running dry is our fault only when no more text was to come: else the voice waits for words. */
+  /** An empty buffer is an underrun only when the text is complete; otherwise the voice waits for text. */
   #dry() {
     if (!this.#context?.ended) return;
     this.underruns++;

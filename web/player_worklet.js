@@ -1,5 +1,5 @@
 /**
- * On the audio thread: a player of PCM chunks, and a probe of a stream that somebody else plays.
+ * On the audio thread: a player of PCM chunks, and a probe that observes another stream.
  *
  * Times are in seconds of the audio context; `process` handles 128 samples a call and never allocates while it plays.
  */
@@ -20,10 +20,10 @@ class Player extends AudioWorkletProcessor {
     // Chunks not yet played: {no, pcm, last, at}, `at` being the next sample of it.
     this.queue = [];
     this.buffered = 0;
-    // Context that is playing, and how many samples of it have been; 0 is none.
+    // Context that plays, and its samples played; 0 is none.
     this.no = 0;
     this.played = 0;
-    // Sound starts once this much is there, or as long has passed since its first sample came.
+    // Sound starts once this much is buffered, or this long after its first sample came.
     this.start = 0;
     this.filling = true;
     this.filled = 0;
@@ -93,7 +93,7 @@ class Player extends AudioWorkletProcessor {
     this.no = 0;
   }
 
-  /** Fades what this call has written, since a cut would click, and forgets the rest. */
+  /** Fade out this call's samples, because a hard cut clicks, and drop the rest. */
   clear(output) {
     for (let i = 0; i < output.length; i++) output[i] *= 1 - (i + 1) / output.length;
     if (this.no) this.report();
@@ -113,7 +113,7 @@ class Player extends AudioWorkletProcessor {
 }
 
 /**
- * Watches a stream: where it is loud, and how.
+ * Observes a stream's loudness and spectrum.
  *
  * In:  {type: "column", samples}
  * Out: {type: "column", peak, crossings, time} for each `samples` samples, `time` being their end

@@ -1,4 +1,4 @@
-/** Hear a voice before it is chosen. */
+/** Plays a sample of a voice. */
 
 /** What a voice says of itself, by language. @type {Record<string, string>} */
 const WORDS = {
@@ -19,7 +19,7 @@ export class Preview {
   onchange = () => {};
   #api;
   #audio = new Audio();
-  /** Ends the preview under way. */
+  /** Aborts the running preview. */
   #attempt = new AbortController();
 
   /** @param {import("./api.js").Api} api */
@@ -30,9 +30,9 @@ export class Preview {
   }
 
   /**
-   * Let a voice be heard.
+   * Play a voice.
    * @param {import("./api.js").Voice} voice
-   * @throws {import("./api.js").ApiError} it cannot be
+   * @throws {import("./api.js").ApiError} the preview failed
    */
   async play({ name, languages }) {
     this.stop();

@@ -1,10 +1,10 @@
-/** Listens along to a stream that somebody else plays or sends: when it is loud, and how. */
+/** Observes the loudness and spectrum of a stream that is played or sent elsewhere. */
 
 import { makeAnalyser, processedAt } from "./audio.js";
 import { COLUMN_SAMPLES } from "./wave.js";
 
 export class Probe {
-  /** A change between sound and silence, at a moment of performance.now's clock. */
+  /** A change between sound and silence, with its time on performance.now's clock. */
   onlevel = (/** @type {boolean} */ _loud, /** @type {number} */ _at) => {};
   /** 20 ms of sound: its peak 0..1, and zero crossings a sample. */
   oncolumn = (/** @type {number} */ _peak, /** @type {number} */ _brightness) => {};
@@ -26,7 +26,7 @@ export class Probe {
       else this.oncolumn(data.peak, data.crossings / COLUMN_SAMPLES);
     };
     this.analyser = makeAnalyser(audio);
-    // The probe's own output is silence; the destination is what makes it run.
+    // The probe outputs silence; only a connected node runs.
     this.#source.connect(this.#node).connect(audio.destination);
     this.#source.connect(this.analyser);
   }

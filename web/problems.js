@@ -1,4 +1,4 @@
-/** What to tell a person about each error of the protocol. */
+/** A user's message for each error of the protocol. */
 
 /**
  * @typedef {{title: string, body: string, retry: "count" | "button" | "none"}} Problem `count`: tried again by itself
@@ -8,32 +8,32 @@
 const PROBLEMS = {
   at_capacity: {
     title: "The node is at capacity",
-    body: "All its voices are taken. Your text is tried again in {s}.",
+    body: "All its slots are in use. Your text is tried again in {s}.",
     retry: "count",
   },
   wrong_key: {
-    title: "That key does not open this node",
-    body: "See whether all of it was copied, and try again.",
+    title: "The node does not accept that key",
+    body: "Check that you copied all of it, and try again.",
     retry: "none",
   },
   draining: {
-    title: "The node is going down",
-    body: "What is being spoken will finish; nothing new starts. This page reconnects by itself when the node is back.",
+    title: "The node is shutting down",
+    body: "Running speech finishes; nothing new starts. This page reconnects when the node is back.",
     retry: "none",
   },
   engine_lost: {
-    title: "The speech engine was lost",
-    body: "The node starts a new one, usually within a second. Nothing of your text is lost: speak it again.",
+    title: "The speech engine stopped",
+    body: "The node starts a new one, usually within a second. Your text is still here: speak it again.",
     retry: "button",
   },
   slow_consumer: {
-    title: "The sound was taken too slowly",
-    body: "This browser or its network fell behind real time, so the node closed the line. Close other heavy tabs, or use WebRTC.",
+    title: "The audio was received too slowly",
+    body: "This browser or its network fell behind real time, so the node closed the connection. Close other heavy tabs, or use WebRTC.",
     retry: "button",
   },
   starved: {
     title: "No more text came",
-    body: "The node waits 15 seconds for words, then it ends the turn. Start again when there is more to say.",
+    body: "The node waits 15 seconds for text, then it ends the turn. Start again when there is more text.",
     retry: "none",
   },
   unknown_voice: {
@@ -42,7 +42,7 @@ const PROBLEMS = {
     retry: "none",
   },
   unsupported: {
-    title: "No model of this node speaks that",
+    title: "No model of this node speaks this voice",
     body: "Pick another voice. The node's settings name its models: one for named, one for designed, one for cloned voices.",
     retry: "none",
   },
@@ -70,12 +70,12 @@ export function problemOf(error) {
 const CALL_PROBLEMS = {
   at_capacity: {
     title: "The agent is at capacity",
-    body: "It is in as many calls as it may be. Yours is tried again in {s}.",
+    body: "It has the maximum number of calls. Yours is tried again in {s}.",
     retry: "count",
   },
   unreachable: {
     title: "The agent does not answer",
-    body: "The call did not come about. Behind a firewall the node needs a TURN server: see ice_servers in its settings.",
+    body: "There was no connection. Behind a firewall the node needs a TURN server: see ice_servers in its settings.",
     retry: "button",
   },
 };

@@ -1,4 +1,4 @@
-/** The protocol agent_tts.v1 as a client speaks it, over any transport. */
+/** A client of the protocol agent_tts.v1, over any transport. */
 
 /**
  * @typedef {import("./transport_ws.js").Transport} Transport
@@ -14,9 +14,9 @@ export class Context {
   /** When the first text left, on performance.now's clock. @type {number | null} */
   sentAt = null;
   ended = false;
-  /** This side wants nothing more of it: audio that still arrives is dropped. */
+  /** Cancelled here: audio that still arrives is dropped. */
   cancelled = false;
-  /** Nothing follows any more. */
+  /** The context has ended. */
   done = false;
   #session;
 
@@ -52,7 +52,7 @@ export class Context {
   }
 
   /**
-   * Barge in. What was heard tells the node how much of its text the listener knows.
+   * Cancel (barge-in). `playedMs` lets the node work out which text was heard.
    * @param {number | null} playedMs null where the node itself plays the audio
    */
   cancel(playedMs) {
@@ -74,7 +74,7 @@ export class Session {
   created = null;
   /** Contexts that are not done. @type {Map<string, Context>} */
   contexts = new Map();
-  /** Called for every message of the node, with the context it belongs to. */
+  /** Called for every message of the node, with its context. */
   onmessage = (/** @type {any} */ _message, /** @type {Context | undefined} */ _context) => {};
   onaudio = (/** @type {Chunk} */ _chunk, /** @type {Context} */ _context) => {};
   onclose = (/** @type {number} */ _code, /** @type {string} */ _reason) => {};
@@ -99,7 +99,7 @@ export class Session {
   }
 
   /**
-   * Open a context; it takes text at once.
+   * Open a context; text may be written at once.
    * @param {{voice?: string, language?: string, speed?: number, instructions?: string}} options what the node does not decide itself
    */
   open(options) {
@@ -123,7 +123,7 @@ export class Session {
   }
 
   /**
-   * A text in parts that the node takes as one message each, never cut inside a character.
+   * A text in parts within the node's limit for a message, never cut inside a character.
    * @param {string} text
    */
   split(text) {

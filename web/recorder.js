@@ -1,4 +1,4 @@
-/** Records a clip of a microphone, as a file that the node can read. */
+/** Records a clip from the microphone as a file for the node. */
 
 import { RECORDING, openMicrophone, stopMicrophone } from "./microphone.js";
 
@@ -16,7 +16,7 @@ export class Recorder {
   }
 
   /**
-   * Record until `stop`, or until ten seconds are over.
+   * Record until `stop`, at most ten seconds.
    * @returns {Promise<Blob>}
    * @throws {import("./microphone.js").MicrophoneError} there is no microphone
    */

@@ -1,10 +1,10 @@
-/** Sound that arrives as a media track: the browser plays it, a probe listens along. */
+/** Sound of a media track: the browser plays it, a probe observes it. */
 
 import { Probe } from "./probe.js";
 
-const PAUSE_MS = 400; // longer silence is the track waiting for words, not speech
-const REST_MS = 100; // silence of the incoming track that is no pause of speech any more
-const RELEASE_MS = 250; // what may still be on its way once the node has confirmed a cancel
+const PAUSE_MS = 400; // longer silence means that the track waits for text
+const REST_MS = 100; // silence longer than a pause of speech
+const RELEASE_MS = 250; // audio may still arrive this long after the node confirmed a cancel
 const MOST_MUTED_MS = 2_000;
 
 /** @typedef {import("./player.js").Sink} Sink */
@@ -54,15 +54,15 @@ export class RemoteAudio {
   begin(context) {
     this.#context = context;
     this.#playedMs = null;
-    // Before a gesture the browser refuses; the gesture that speaks asks again.
+    // Browsers refuse before a gesture; `play` is called again with the next one.
     this.#element.play().catch(() => {});
   }
 
   push() {}
 
   /**
-   * The track's clock is the wall clock and knows no contexts, so that the position is an estimate: time in which
-   * there was sound or a short pause, never beyond the words known.
+   * The track has no contexts, so the position is an estimate: the time with sound or short pauses, at most the end of
+   * the known words.
    * @param {{wordsMs: number}} until
    */
   position({ wordsMs }) {
@@ -77,7 +77,7 @@ export class RemoteAudio {
     return { playedMs: this.#playedMs ?? 0, bufferedMs: 0 };
   }
 
-  /** The element is muted at once; resolves when the incoming track itself is silent and stays so. */
+  /** Mutes the element at once; resolves when the incoming track itself stays silent. */
   silence() {
     this.#context = null;
     this.#playedMs = null;
@@ -100,14 +100,14 @@ export class RemoteAudio {
     this.#element.srcObject = null;
   }
 
-  /** Unmute, but not into a sound that has gone on since the stop: on a slow machine that is still the old one. */
+  /** Unmute, unless the sound has not paused since the stop: on a slow machine it is still the old one. */
   #listen() {
     const isOld = this.#loud && this.#changedAt < this.#stoppedAt;
     if (isOld && performance.now() - this.#stoppedAt < MOST_MUTED_MS) this.released();
     else this.#element.muted = false;
   }
 
-  /** Silence counts once it has lasted: speech has pauses too. It began with the last change, or with the stop. */
+  /** Silence counts after REST_MS, because speech has pauses. It began with the last change, or with the stop. */
   #settle() {
     clearTimeout(this.#resting);
     if (this.#loud) return;

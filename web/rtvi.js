@@ -2,7 +2,7 @@
 
 const LABEL = "rtvi-ai";
 const VERSION = "2.2.0"; // of the protocol
-const PING_MS = 1_000; // the agent takes a page for gone after three missing pings
+const PING_MS = 1_000; // after three missing pings the agent ends the call
 const MOST_TEXT = 4_000; // characters of one message
 
 export class Rtvi {
@@ -23,13 +23,13 @@ export class Rtvi {
     this.#push("ping");
   }
 
-  /** This side can be spoken to. */
+  /** Tell the agent that this client is ready. */
   ready() {
     this.#send("client-ready", { version: VERSION, about: { library: "agent_tts page" } });
   }
 
   /**
-   * A turn of the user that is written; it interrupts the agent.
+   * Send a typed turn of the user; it interrupts the agent.
    * @param {string} text what is beyond 4 000 characters is left out
    */
   write(text) {
@@ -38,7 +38,7 @@ export class Rtvi {
   }
 
   /**
-   * Something that RTVI has no message for.
+   * Send a custom message.
    * @param {string} t what
    * @param {object} d
    */
@@ -47,7 +47,7 @@ export class Rtvi {
   }
 
   /**
-   * Whether sound comes from this side: the agent does not wait for what is not sent.
+   * Tell the agent whether this client sends audio.
    * @param {boolean} enabled
    */
   track(enabled) {

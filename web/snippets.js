@@ -1,4 +1,4 @@
-/** The page's present settings as code of one's own. */
+/** The page's settings as example code. */
 
 /**
  * @typedef {object} Choice
@@ -17,7 +17,7 @@ const MOST_TEXT = 80;
 export const SNIPPETS = { python, javascript, curl };
 
 /**
- * What of it the node would not choose by itself.
+ * The fields that differ from the node's defaults.
  * @param {Choice} choice
  */
 function fields({ voice, language, speed, instructions }) {

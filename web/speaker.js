@@ -1,4 +1,4 @@
-/** One turn at a time: text goes out, sound and times come in, and a stop is silent first and polite second. */
+/** Speaks one turn at a time: sends text, plays audio, and on a stop mutes first and cancels second. */
 
 import { SAMPLE_RATE } from "./audio.js";
 import { Transcript } from "./transcript.js";
@@ -16,8 +16,8 @@ const METER_MS = 200;
  * @property {Transcript} transcript
  * @property {{start: () => void, stop: () => void} | null} source writes the text
  * @property {number} playedMs
- * @property {boolean} sounded something of it was heard
- * @property {boolean} over nothing of it is to be heard any more
+ * @property {boolean} sounded some of it was heard
+ * @property {boolean} over no more of it will be heard
  *
  * @typedef {{heard: string, unheard: string, playedMs: number, cut: boolean}} Outcome
  */
@@ -25,11 +25,11 @@ const METER_MS = 200;
 export class Speaker {
   /** A turn has begun or ended. */
   onchange = () => {};
-  /** A turn that was heard is complete, and the node has said its last word on it. */
+  /** A heard turn is complete, and the node has sent its last message about it. */
   onoutcome = (/** @type {Outcome} */ _outcome) => {};
-  /** The node could not do it. */
+  /** The node answered with an error. */
   onerror = (/** @type {import("./protocol.js").ErrorMessage} */ _error) => {};
-  /** The node lets running speech finish, and then goes. */
+  /** The node drains: running speech finishes, then it closes. */
   ondraining = () => {};
   /** After a stop: ms until the sound was silent. */
   onsilence = (/** @type {number} */ _ms) => {};
@@ -65,13 +65,13 @@ export class Speaker {
     return this.#turn !== null && !this.#turn.over;
   }
 
-  /** The turn that can take more text. */
+  /** The turn that takes more text. */
   get writable() {
     return this.speaking && !this.#turn?.context.ended ? this.#turn : null;
   }
 
   /**
-   * Speak through this session from now on.
+   * Use this session from now on.
    * @param {Session} session
    * @param {Sink} sink
    */
@@ -84,7 +84,7 @@ export class Speaker {
       const readyMs = ((chunk.firstSample + chunk.pcm.length) / SAMPLE_RATE) * 1000;
       this.#turns.get(context)?.transcript.receive(readyMs);
       if (chunk.firstSample === 0 && context.sentAt !== null) {
-        // As seen from here, until the node tells its own figure at the end.
+        // Measured here, until the node sends its own figure at the end.
         this.#meters.set("serverTtfaMs", performance.now() - context.sentAt);
       }
       sink.push(chunk);
@@ -94,7 +94,7 @@ export class Speaker {
     sink.oncolumn = (peak, brightness) => this.#wave.hear(peak, brightness);
   }
 
-  /** The session is gone: what was said of its turns is all that will be. */
+  /** The session was lost: its turns get no more messages. */
   detach() {
     if (this.#turn && this.speaking) this.#break(this.#turn);
     for (const turn of this.#turns.values()) this.#close(turn);
@@ -117,7 +117,7 @@ export class Speaker {
     this.#sink.begin(context);
     this.#meters.reset();
     this.#wave.begin();
-    // A timer as well as frames: a hidden tab draws nothing, and yet it is heard.
+    // A timer besides animation frames: a hidden tab gets no frames, but plays.
     this.#ticks = setInterval(() => this.#tick(), ACK_MS);
     requestAnimationFrame(() => this.#animate(turn));
     this.onchange();
@@ -134,7 +134,7 @@ export class Speaker {
   }
 
   /**
-   * Barge in: silence first, then the node is told.
+   * Barge in: mute first, then cancel.
    * @param {number} since when it was asked for, on performance.now's clock
    */
   stop(since = performance.now()) {
@@ -238,8 +238,8 @@ export class Speaker {
   }
 
   /**
-   * A context that was refused before it started has no `context.done`. Its text may have opened it anew behind the
-   * refusal, with other settings: that one is cancelled.
+   * A context refused before it started gets no `context.done`. Text sent after the refusal may have opened it again
+   * with default settings: cancel that one.
    * @param {import("./protocol.js").ErrorMessage} error
    * @param {Turn | undefined} turn
    */

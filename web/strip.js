@@ -1,4 +1,4 @@
-/** The agent's voice on a waveform: a strip for each of its turns, as they are heard. */
+/** The agent's voice on the waveform: one strip for each turn. */
 
 import { Wave } from "./wave.js";
 
@@ -6,7 +6,7 @@ const COLUMN_MS = 20;
 
 export class Strip {
   #wave;
-  /** Turn that the present strip is of, and whether the strip was cut. */
+  /** Turn of the current strip, and whether the strip was cut. */
   #turn = 0;
   #cut = false;
   /** The turn that sounds now. @type {import("./conversation.js").Turn | null} */

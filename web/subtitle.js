@@ -1,4 +1,4 @@
-/** One line of a long text: that which is being heard. Pure. */
+/** The line of a long text that is being heard. Pure. */
 
 const MOST = 90; // characters of a line
 

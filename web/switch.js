@@ -1,4 +1,4 @@
-/** A button that is on or off, and stays so. */
+/** A toggle button whose state is stored. */
 
 /**
  * @param {HTMLElement} button

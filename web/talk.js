@@ -1,4 +1,4 @@
-/** The Talk view: a call to the agent, by voice or in writing, and all that is seen of it. */
+/** The Talk view: a call to the agent, by voice or in writing, and its display. */
 
 import { AgentSound } from "./agent_sound.js";
 import { AgentVoice } from "./agent_voice.js";
@@ -46,7 +46,7 @@ export class Talk {
   #dialogue = null;
   #view = new ConversationView(at("conversation"), at("subtitle"));
   #level = new Level(at("level"));
-  /** Ends the call that is being made. */
+  /** Aborts the call that is being set up. */
   #attempt = new AbortController();
 
   /** @param {import("./api.js").Api} api */
@@ -83,7 +83,7 @@ export class Talk {
     if (!isSecureContext) this.#complain(new MicrophoneError(INSECURE));
   }
 
-  /** Hang up, or do not call after all; idempotent. */
+  /** Hang up, or abort the set-up; idempotent. */
   hangUp() {
     this.#attempt.abort();
     this.notices.close("at_capacity");
@@ -92,7 +92,7 @@ export class Talk {
     this.#rest();
   }
 
-  /** Whether the agent hears is turned over; in a call that is only written, it begins to hear. */
+  /** Toggle mute; in a text-only call, add the microphone. */
   async toggleMute() {
     const call = this.#call;
     if (!call) return;
@@ -195,7 +195,7 @@ export class Talk {
     });
   }
 
-  /** Nothing of a call is left but what was said. */
+  /** Reset to no call; the conversation stays. */
   #rest() {
     this.#dialogue?.end();
     this.#dialogue = this.#call = null;
@@ -230,7 +230,7 @@ export class Talk {
     field.value = "";
   }
 
-  // ---------------------------------------------------------------- what is seen
+  // ---------------------------------------------------------------- display
 
   /** @param {import("./conversation.js").Conversation} conversation */
   #changed(conversation) {
@@ -245,7 +245,7 @@ export class Talk {
   }
 
   /**
-   * Something to be read and closed.
+   * Show a notice.
    * @param {string} kind
    * @param {string} title
    * @param {string} body

@@ -6,7 +6,7 @@
 // A piece is a word, or one character of a script that writes no spaces.
 const UNSPACED =
   /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\u3000-\u303f\uff00-\uff65]/u;
-const UNSPACED_MS = 220; // of such a character, until the node tells the times of its "word", which is a whole sentence
+const UNSPACED_MS = 220; // length of such a character until the node sends the times of its "word", a whole sentence
 
 /**
  * A span of the page and the characters (code points, as the protocol counts) that it shows.
@@ -84,7 +84,7 @@ export class Transcript {
     this.#paint();
   }
 
-  /** All of it was heard. */
+  /** All text was heard. */
   finish() {
     if (this.cut) return;
     this.heardChars = this.#length;
@@ -98,7 +98,7 @@ export class Transcript {
   interrupt(heardText) {
     this.cut = true;
     if (heardText === null) {
-      // A word that has begun counts as heard, until the node says better.
+      // A word that has begun counts as heard until the node corrects it.
       const begun = this.#pieces.findLast(({ start }) => start < this.heardChars);
       this.heardChars = begun?.end ?? 0;
     } else if (this.text.startsWith(heardText)) {
@@ -107,7 +107,7 @@ export class Transcript {
     this.#paint();
   }
 
-  /** None of it is to be seen. */
+  /** Clear the display. */
   clear() {
     this.cut = true;
     this.#element.replaceChildren();
@@ -132,7 +132,7 @@ export class Transcript {
   }
 
   /**
-   * Within a word the characters are taken as equally long: a "word" of Chinese is a whole sentence.
+   * The characters of a word are taken as equally long; a "word" of Chinese is a whole sentence.
    * @param {number} playedMs
    */
   #charsAt(playedMs) {

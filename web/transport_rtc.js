@@ -3,9 +3,9 @@
 import { ApiError } from "./api.js";
 
 const CHANNEL = "agent_tts.v1";
-const GATHER_MS = 1_000; // candidates that take longer are not worth waiting for
+const GATHER_MS = 1_000; // for ICE candidates; slower ones are left out
 const OPEN_TIMEOUT_MS = 10_000;
-const PING_MS = 1_000; // the node takes a page for gone after four missing pings
+const PING_MS = 1_000; // the node ends the session after four missing pings
 
 /** @typedef {import("./transport_ws.js").Transport} Transport */
 
@@ -80,7 +80,7 @@ export class WebRtcTransport {
   }
 
   close() {
-    // The node is told before it can see the peer leave: one that has left is a session it does not know.
+    // Delete the session before the connection closes; afterwards the node no longer knows it.
     if (this.#shut()) this.#api.hangUp(this.#sessionId).finally(() => this.#peer.close());
   }
 

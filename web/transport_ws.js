@@ -8,7 +8,7 @@ const KIND_AUDIO = 1;
 const OPEN_TIMEOUT_MS = 8_000;
 
 /**
- * What carries a session.
+ * Carries the messages and audio of a session.
  * @typedef {object} Transport
  * @property {"websocket" | "webrtc"} name
  * @property {(message: object) => void} send ignored once the transport is closed
@@ -82,13 +82,13 @@ export class WebSocketTransport {
 }
 
 /**
- * Why a socket did not open, as far as a browser is told.
+ * Why a socket did not open, as far as the browser says.
  * @param {number} code
  * @param {string} reason
  */
 function refusal(code, reason) {
   if (code === 1013) return new ApiError(503, "at_capacity", reason || "The node is at capacity.", 2_000);
   if (code === 1008) return new ApiError(401, "unauthorized", reason || "The node asks for a key.");
-  if (code === 1012) return new ApiError(503, "draining", reason || "The node is going down.");
+  if (code === 1012) return new ApiError(503, "draining", reason || "The node is shutting down.");
   return new ApiError(0, "unreachable", "The node does not answer.");
 }

@@ -46,7 +46,7 @@ export class Typing {
     this.#tokens.length = 0;
   }
 
-  /** Writes what is due. A timer that came late, as in a hidden tab, is made up for. */
+  /** Write all tokens that are due, also after a late timer (a hidden tab). */
   #step() {
     while (this.#due <= performance.now()) {
       const token = this.#tokens.shift();

@@ -16,13 +16,13 @@ export class Views {
     this.#show(this.#links[0].hash.slice(1));
   }
 
-  /** There is a choice from now on. */
+  /** Show the choice of views. */
   offer() {
     this.#nav.hidden = false;
     this.#follow();
   }
 
-  /** An address may also lead into a view. */
+  /** The view of an address, or of an element inside it. */
   #follow() {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (target) this.#show(target.closest("main")?.id ?? this.shown);

@@ -1,4 +1,4 @@
-/** The voice picker: a combobox that filters as one types, grouped by language. */
+/** The voice picker: a combobox with a filter, grouped by language. */
 
 /** @typedef {import("./api.js").Voice} Voice */
 
@@ -21,7 +21,7 @@ export class VoicePicker {
   onchange = () => {};
   /** @type {Voice[]} */
   voices = [];
-  /** Name of the node's own choice. */
+  /** Name of the node's default. */
   preferred = "";
   /** @type {Voice | null} */
   chosen = null;
@@ -66,7 +66,7 @@ export class VoicePicker {
   }
 
   /**
-   * Choose a voice of a language, unless the present one speaks it.
+   * Choose a voice of a language, unless the current one speaks it.
    * @param {string[]} codes of the language, without regions
    */
   follow(codes) {

@@ -1,4 +1,4 @@
-/** Where the time went between the end of a user's words and the agent's voice. Pure. */
+/** The stages between the end of a user's words and the agent's voice. Pure. */
 
 /**
  * Milliseconds after the end of the user's speech, or after typed text was sent; null where a mark does not apply.
@@ -28,10 +28,10 @@ export function waterfall(marks) {
 }
 
 /**
- * Puts what is heard here and what the agent measured on one clock. The moments are performance.now's.
+ * Combines times heard here (performance.now) with the agent's figures on one clock.
  *
- * The agent tells its figures as it sends the first sound: that moment is known to both sides, but for the way of a
- * message. A written turn needs no such moment, as it begins here; its way to the agent counts.
+ * The agent sends its figures with the first sound: both sides know that time, apart from the latency of a
+ * message. A typed turn begins here and includes its way to the agent.
  */
 export class TurnClock {
   /** When the turn was written that is not answered yet. @type {number | null} */
@@ -40,7 +40,7 @@ export class TurnClock {
   #answer = { written: /** @type {number | null} */ (null), heard: /** @type {number | null} */ (null) };
   /** @type {{turn: number, marks: Marks, at: number} | null} */
   #told = null;
-  /** Whether sound is of an answer that began and was not heard yet. */
+  /** Whether the next sound belongs to an answer that was not heard yet. */
   #waits = false;
 
   /** The user has written. @param {number} at */
@@ -49,7 +49,7 @@ export class TurnClock {
     this.#waits = false;
   }
 
-  /** The agent begins to answer: sound from now on is of the answer. */
+  /** The agent begins an answer: later sound belongs to it. */
   answer() {
     this.#answer = { written: this.#written, heard: null };
     this.#written = this.#told = null;
@@ -85,6 +85,6 @@ export class TurnClock {
     const { written, heard } = this.#answer;
     const sent = marks.audio_first ?? 0;
     const ms = heard === null ? null : heard - (written ?? at - sent);
-    return { turn, marks: { ...marks, heard: ms && Math.max(ms, sent) } }; // no sound is heard before it is made
+    return { turn, marks: { ...marks, heard: ms && Math.max(ms, sent) } }; // sound cannot be heard before it is sent
   }
 }

@@ -1,4 +1,4 @@
-/** The time to an answer, drawn: a row a stage, each bar where its time was. */
+/** Draws the time to an answer: one row for each stage. */
 
 import { waterfall } from "./waterfall.js";
 

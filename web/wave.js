@@ -1,5 +1,5 @@
 /**
- * The strip of sound: turns one after another on a time line that moves past a fixed line, the playhead.
+ * The waveform: turns on a time line that moves past a fixed playhead.
  *
  * Left of it is what was heard, right of it what is ready to be heard. Bars are 20 ms; their colour tells vowels from
  * hissing consonants. Who prefers reduced motion gets pages that stand still while the playhead walks.
@@ -53,7 +53,7 @@ export class Wave {
     this.#calm.addEventListener("change", () => this.#wake());
   }
 
-  /** A new turn, right of all that was. */
+  /** Begin a turn at the right end. */
   begin() {
     const last = this.#strips.at(-1);
     if (last) truncate(last, this.#playedMs);
@@ -66,7 +66,7 @@ export class Wave {
   }
 
   /**
-   * Sound of the turn that will be heard.
+   * Add sound that will be heard.
    * @param {Int16Array} pcm
    * @param {number} firstSample
    */
@@ -86,7 +86,7 @@ export class Wave {
   }
 
   /**
-   * Sound of the turn that is being heard, where it is not known before.
+   * Add sound that is heard now and was not known before.
    * @param {number} peak
    * @param {number} brightness zero crossings a sample
    */
@@ -94,7 +94,7 @@ export class Wave {
     const strip = this.#strips.at(-1);
     if (!strip || strip.cutMs !== null) return;
     const column = Math.floor(this.#playedMs / COLUMN_MS);
-    // Columns and the playhead come from two clocks: a hole between them is jitter, unless it is long.
+    // Columns and the playhead have two clocks: a short gap between them is jitter.
     const from = column - strip.peaks.length < MOST_JITTER ? Math.min(strip.peaks.length, column) : column;
     for (let i = from; i <= column; i++) setColumn(strip, i, peak, brightness);
   }
@@ -111,7 +111,7 @@ export class Wave {
     this.#wake();
   }
 
-  /** What is right of the playhead will not be heard. */
+  /** Cut the turn at the playhead. */
   cut() {
     const strip = this.#strips.at(-1);
     if (!strip || strip.cutMs !== null) return;
@@ -120,7 +120,7 @@ export class Wave {
     this.rest();
   }
 
-  /** Nothing moves until the next turn. */
+  /** Stop until the next turn. */
   rest() {
     this.#live = false;
     this.#wake();
@@ -181,7 +181,7 @@ export class Wave {
   }
 
   /**
-   * Where the time line lies: x of its zero, and x of the playhead.
+   * Positions of the time line: x of its zero, and x of the playhead.
    * @param {number} now ms on the time line
    */
   #view(now) {
@@ -254,7 +254,7 @@ export class Wave {
   }
 
   /**
-   * Words under the sound they are spoken in; one that has no room is left out.
+   * Draw words below their sound; a word without room is left out.
    * @param {Strip} strip
    * @param {number} origin
    * @param {number} head
@@ -299,7 +299,7 @@ function setColumn(strip, column, peak, brightness) {
 }
 
 /**
- * Leave out what was never heard.
+ * Remove the sound that was never heard.
  * @param {Strip} strip
  * @param {number} playedMs
  */

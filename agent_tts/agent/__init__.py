@@ -1,6 +1,6 @@
-"""Conversations on a node: the parts that a pipeline of Pipecat is built of, and who runs it for each caller.
+"""Voice agents on a node: components for a Pipecat pipeline, and the server that runs one pipeline for each call.
 
-`pipelines/voice_agent.py` puts them together; copy it and change what you like.
+`pipelines/voice_agent.py` is the default pipeline; copy it to change it.
 """
 
 import os
@@ -11,5 +11,5 @@ from agent_tts.errors import SettingsError
 if find_spec("pipecat") is None:
     raise SettingsError("the agent needs Pipecat: pip install 'agent-tts[agent]'")
 
-# onnxruntime, which runs voice activity and the end of turns, would report on its use to its makers.
+# onnxruntime (voice activity, turn end) sends usage reports otherwise.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

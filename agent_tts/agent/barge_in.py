@@ -1,4 +1,4 @@
-"""When the user takes the floor: words interrupt an answer, other sounds only hold it, and echo does neither."""
+"""Barge-in: recognised words interrupt an answer, other sounds only hold it, and echo does neither."""
 
 from __future__ import annotations
 
@@ -22,26 +22,25 @@ from pipecat.turns.user_stop import BaseUserTurnStopStrategy
 
 from agent_tts.agent.playout import Playout
 
-COMMIT_S = 1.0  # for what was heard to enter the context; the user's words come after it
+COMMIT_S = 1.0  # for the heard text to enter the LLM's context; the user's words follow it
 
 
 class BargeIn(FrameProcessor):
-    """Stands before the user's aggregator, and interrupts what `playout` holds when words were recognised.
+    """Interrupts the answer that `playout` holds when words are recognised. Its place: before the user's aggregator.
 
     Args:
-        playout: of the same pipeline.
-        assistant: keeps what was heard of an interrupted answer; the last of the pipeline.
+        assistant: the assistant's aggregator, at the end of the pipeline: stores the heard text of an answer.
     """
 
     def __init__(self, playout: Playout, assistant: FrameProcessor) -> None:
         super().__init__()
         self._playout = playout
-        # Set when `assistant` has taken note of an interruption.
+        # Set when `assistant` has processed an interruption.
         self._committed = asyncio.Event()
         assistant.add_event_handler("on_after_process_frame", self._on_processed)
 
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
-        """Let an interruption go before the words that are one."""
+        """Send an interruption before the words that cause it."""
         await super().process_frame(frame, direction)
         if isinstance(frame, TranscriptionFrame) and frame.text.strip() and self._playout.busy:
             self._committed.clear()
@@ -62,20 +61,19 @@ class BargeIn(FrameProcessor):
 
 
 class EchoGuard(FrameProcessor):
-    """Stands after the transport's input, and turns sound into silence in the first moments of an answer.
+    """Mutes the microphone for the first `seconds` of an answer. Its place: after the transport's input.
 
-    Until echo cancellation knows the answer, the microphone hears it too. What is typed still interrupts.
+    Echo cancellation needs that long to adapt to the answer. Typed text still interrupts.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._seconds = seconds
         self._clock = clock
-        # Until when there is silence.
+        # Sound is muted until then, on `clock`.
         self._until = 0.0
 
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
-        """Pass all on; sound perhaps as silence."""
         await super().process_frame(frame, direction)
         if isinstance(frame, BotStartedSpeakingFrame):
             self._until = self._clock() + self._seconds
@@ -87,27 +85,23 @@ class EchoGuard(FrameProcessor):
 
 
 class Wordless(BaseUserTurnStopStrategy):
-    """Ends a turn in which nothing was said: voice was noticed, and `seconds` after it no word was recognised."""
+    """Ends a user turn without words: `seconds` after the voice ended, no word was recognised."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self._seconds = seconds
-        # Whether a word was recognised in this turn.
         self._words = False
-        # Ends the turn. None while the user speaks, and from the first word on.
+        # Ends the turn. None while the user speaks and after the first word.
         self._timer: asyncio.Task[None] | None = None
 
     async def handle_user_turn_started(self) -> None:
-        """A turn begins, without a word."""
         self._words = False
         await self._stop()
 
     async def handle_user_turn_stopped(self) -> None:
-        """The turn is over."""
         await self._stop()
 
     async def process_frame(self, frame: Frame) -> ProcessFrameResult:
-        """Count from the end of the voice on."""
         if isinstance(frame, VADUserStartedSpeakingFrame):
             await self._stop()
         elif isinstance(frame, TranscriptionFrame) and frame.text.strip():
@@ -119,13 +113,12 @@ class Wordless(BaseUserTurnStopStrategy):
         return ProcessFrameResult.CONTINUE
 
     async def cleanup(self) -> None:
-        """Stop."""
         await super().cleanup()
         await self._stop()
 
     async def _end(self) -> None:
         await asyncio.sleep(self._seconds)
-        self._timer = None  # what it triggers stops this strategy
+        self._timer = None  # the trigger calls `_stop`
         await self.trigger_user_turn_stopped()
 
     async def _stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The calls of a node: who may begin one, and that none is left when it ends."""
+"""The calls of a node: admission, one task for each, and their end."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from pipecat.transports.smallwebrtc.connection import SmallWebRTCConnection
 from pipecat.transports.smallwebrtc.transport import SmallWebRTCTransport
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent_tts.agent.call import Call
+from agent_tts.agent.call import Build, Call
 from agent_tts.agent.llm import LanguageModel
-from agent_tts.agent.loading import Build
 from agent_tts.agent.metrics import AgentMetrics
 from agent_tts.agent.running import listen_to_page, make_worker, run
 from agent_tts.agent.stt import SpeechToText
@@ -32,9 +31,9 @@ from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.transports import ice, sdp
 
-CONNECT_S = 15.0  # for the caller to connect, after the answer
-SILENCE_S = 1.0  # after Pipecat has given the connection up (3 s without a ping): time for one that comes back
-CLOSE_S = 2.0  # for aiortc to take a connection down
+CONNECT_S = 15.0  # from the answer until the caller is connected
+SILENCE_S = 1.0  # to come back after Pipecat calls the connection lost (3 s without a ping)
+CLOSE_S = 2.0  # for aiortc to close a connection
 MAX_CANDIDATES = 64  # in one message
 
 
@@ -49,15 +48,13 @@ class VoiceChoice(BaseModel):
 
 @dataclass(slots=True)
 class _WebRTCCall:
-    """A call over WebRTC."""
-
     connection: SmallWebRTCConnection
     client: Client
-    task: asyncio.Task[None] | None = None  # runs the call, and ends it
+    task: asyncio.Task[None] | None = None  # runs and ends the call
 
 
 class Calls:
-    """Owns every call of a node; each is one task that takes all of it down."""
+    """Owns every call of a node; each call is one task, whose end closes all of it."""
 
     def __init__(self, node: Node, stt: SpeechToText, llm: LanguageModel, build: Build) -> None:
         self._node = node
@@ -66,18 +63,18 @@ class Calls:
         self._llm = llm
         self._build = build
         self._metrics = AgentMetrics(node.metrics.registry)
-        # Calls over WebRTC, by the id that the caller knows.
+        # Calls over WebRTC, by `pc_id`, which the caller gets.
         self._peers: dict[str, _WebRTCCall] = {}
-        # How many calls there are, whatever carries them.
+        # Calls over all transports.
         self._count = 0
 
     # ------------------------------------------------------------ WebRTC
 
     async def offer(self, offer_sdp: str, choice: VoiceChoice, client: Client) -> dict[str, str]:
-        """Begin a call: the answer, with the node's candidates, as Pipecat's clients take it.
+        """Begin a call: an answer with the node's candidates, in the shape of Pipecat's clients.
 
         Raises:
-            SpeechError: there cannot be one; the message says why.
+            SpeechError: the call is refused.
         """
         offer = sdp.read_offer(offer_sdp, microphone=True)
         permit = self._admit("webrtc", client)
@@ -94,17 +91,17 @@ class Calls:
             await _close(connection)
             permit.close()
             if isinstance(error, TimeoutError):
-                raise Internal("the offer could not be answered in time") from None
+                raise Internal("the offer was not answered in time") from None
             raise
         peer = self._peers[connection.pc_id] = _WebRTCCall(connection, client)
         peer.task = asyncio.create_task(self._live(peer, choice, permit), name=f"call {connection.pc_id}")
         return {name: str(value) for name, value in answer.items()}
 
     async def candidates(self, pc_id: str, candidates: list[tuple[str, str, int]], client: Client) -> None:
-        """Take candidates that a caller found later: each a line, its section's mid, and its index.
+        """Take candidates that a caller found later: (line, its section's mid, its index).
 
         Raises:
-            BadMessage: there is no such call, or a line is no candidate.
+            BadMessage: there is no such call, or a line is not a candidate.
         """
         peer = self._peers.get(pc_id)
         if peer is None or peer.client != client:
@@ -112,17 +109,17 @@ class Calls:
         if len(candidates) > MAX_CANDIDATES:
             raise BadMessage(f"a message has at most {MAX_CANDIDATES} candidates")
         for line, mid, index in candidates:
-            if not line or ".local " in line:  # the end of them; a name that only multicast could find
+            if not line or ".local " in line:  # the end of candidates; an mDNS name
                 continue
             try:
                 found = candidate_from_sdp(line.removeprefix("candidate:"))
             except (ValueError, IndexError, AssertionError):
-                raise BadMessage("a candidate is a line as the browser gives it") from None
+                raise BadMessage("a candidate must be a line as the browser gives it") from None
             found.sdpMid, found.sdpMLineIndex = mid, index
             await peer.connection.add_ice_candidate(found)
 
     async def close(self) -> None:
-        """End every call over WebRTC, and wait until nothing is left of them."""
+        """End every call over WebRTC and wait until they are closed."""
         tasks = [peer.task for peer in self._peers.values() if peer.task is not None]
         for task in tasks:
             task.cancel()
@@ -142,8 +139,8 @@ class Calls:
             listen_to_page(call, worker)
             await run(call, worker, _Presence(connection).gone)
         except asyncio.CancelledError:
-            logger.info("agent: call {}: the node is going away", connection.pc_id)
-        except Exception:  # noqa: BLE001 - a fault of a pipeline ends its own call
+            logger.info("agent: call {}: the node is shutting down", connection.pc_id)
+        except Exception:  # noqa: BLE001 - a failed pipeline ends its own call
             logger.exception("agent: call {} failed", connection.pc_id)
         finally:
             await _close(connection)
@@ -163,12 +160,12 @@ class Calls:
         """Run a call over another transport of Pipecat's until it ends. Cancelling it ends the call.
 
         Args:
-            transport_name: names it in the metrics.
-            out_rate: of the audio that leaves, Hz.
-            gone: why the call is to end, or None.
+            transport_name: its label in the metrics.
+            out_rate: sample rate of the output, Hz.
+            gone: the reason why the call must end now, or None.
 
         Raises:
-            AtCapacity, Draining: there cannot be one more.
+            AtCapacity, Draining: no call may begin now.
         """
         with self._admit(transport_name, client):
             call = await self._make(transport, VoiceChoice(), lambda _: None)
@@ -176,9 +173,9 @@ class Calls:
             await run(call, make_worker(call, pipeline, out_rate, rtvi=False), gone)
 
     def _admit(self, transport_name: str, client: Client) -> contextlib.ExitStack:
-        """Count a call until the stack is closed."""
+        """Count one more call until the stack is closed."""
         if self._node.service.draining:
-            raise Draining("the node is going away: use another one")
+            raise Draining
         if self._count >= self._settings.calls:
             raise at_capacity("calls", self._settings.calls)
         with contextlib.ExitStack() as stack:
@@ -193,7 +190,7 @@ class Calls:
         self._metrics.calls.labels(transport_name).dec()
 
     def _check(self, choice: VoiceChoice) -> None:
-        """Refuse a voice or language that the node has not, before anything is said."""
+        """Refuse a voice or language that the node lacks."""
         voice = choice.voice or self._settings.voice
         language = choice.language or self._settings.language or "auto"
         self._node.service.resolve(SpeechOptions(voice, language, choice.instructions))
@@ -217,16 +214,16 @@ class Calls:
 
 
 class _Presence:
-    """Whether a caller over WebRTC is still there."""
+    """Tells when a caller over WebRTC is gone."""
 
     def __init__(self, connection: SmallWebRTCConnection) -> None:
         self._connection = connection
         self._clock = asyncio.get_running_loop().time
-        # Until when the caller must be there (again).
+        # Deadline for the caller to be connected (again).
         self._due = self._clock() + CONNECT_S
 
     def gone(self) -> str | None:
-        """Why the call is to end; None while it may go on."""
+        """The reason why the call must end; None while it may go on."""
         if self._connection.pc.connectionState in ("closed", "failed"):
             return "the caller has hung up"
         now = self._clock()
@@ -236,7 +233,7 @@ class _Presence:
 
 
 def _bound_gathering(connection: RTCPeerConnection) -> None:
-    """Bound the gathering of a connection whose offer is taken and answered in one step."""
+    """Bound the time that a connection gathers candidates; Pipecat takes and answers an offer in one step."""
 
     @connection.on("track")
     def on_track(_: object) -> None:
@@ -244,7 +241,7 @@ def _bound_gathering(connection: RTCPeerConnection) -> None:
 
 
 async def _close(connection: SmallWebRTCConnection) -> None:
-    """Take a connection down, in bounded time."""
+    """Close a connection in bounded time."""
     try:
         async with asyncio.timeout(CLOSE_S):
             await connection.disconnect()

@@ -1,39 +1,46 @@
-"""What answers the user: a language model if its server can be reached, otherwise the built-in responder."""
+"""The language model of a call if its server can be reached, otherwise a built-in responder."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
-from pipecat.processors.frame_processor import FrameProcessor
+from pipecat.frames.frames import (
+    Frame,
+    LLMContextFrame,
+    LLMFullResponseEndFrame,
+    LLMFullResponseStartFrame,
+    LLMTextFrame,
+)
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.openai.llm import OpenAILLMService
 
-from agent_tts.agent.responder import NAME, Responder
 from agent_tts.agent.status import ComponentStatus
 from agent_tts.config.settings import AgentLlm
 
-FRESH_S = 5.0  # an answer of the server counts for so long
+FRESH_S = 5.0  # how long a found status is used again
+RESPONDER = "built-in responder"
 
 
 class LanguageModel:
-    """Looks for the language model before each call, so that one that is started later is used then."""
+    """Looks for the language model's server before each call, so that a server that starts later is used."""
 
     def __init__(self, settings: AgentLlm, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
-        # What was found, and until when it counts.
+        # The last status, and until when it is used.
         self._found: tuple[ComponentStatus, float] | None = None
 
     async def status(self) -> ComponentStatus:
-        """What would answer now. Within `agent.llm.look_s`; cancelling it is safe."""
+        """What would answer now, within `agent.llm.look_s` seconds. Cancelling it is safe."""
         if self._found is None or self._clock() >= self._found[1]:
             self._found = (await self._probe(), self._clock() + FRESH_S)
         return self._found[0]
 
     async def service(self) -> FrameProcessor:
-        """What answers in a new pipeline."""
+        """The processor for a new pipeline."""
         status = await self.status()
         if status.kind == "builtin":
             return Responder()
@@ -70,7 +77,7 @@ class LanguageModel:
 
 
 class _LanguageModelService(OpenAILLMService):
-    """Pipecat's service, which leaves its connections open."""
+    """Pipecat's service, which would leave its connections open."""
 
     async def cleanup(self) -> None:
         await super().cleanup()
@@ -78,7 +85,7 @@ class _LanguageModelService(OpenAILLMService):
 
 
 def _names(answer: httpx.Response) -> list[str]:
-    """Of the models in a list of OpenAI's shape; none where it is no such list."""
+    """Model names in an answer of OpenAI's shape; none in another answer."""
     try:
         body: Any = answer.json()
     except ValueError:
@@ -88,4 +95,30 @@ def _names(answer: httpx.Response) -> list[str]:
 
 
 def _none(why: str) -> ComponentStatus:
-    return ComponentStatus("builtin", NAME, f"{why[0].upper()}{why[1:]}. The built-in responder answers.")
+    return ComponentStatus("builtin", RESPONDER, f"{why[0].upper()}{why[1:]}. The built-in responder answers.")
+
+
+class Responder(FrameProcessor):
+    """Stands in a pipeline for a language model: repeats the user's words."""
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        """Answer an LLM context with a start, text frames and an end."""
+        await super().process_frame(frame, direction)
+        if not isinstance(frame, LLMContextFrame):
+            await self.push_frame(frame, direction)
+            return
+        await self.push_frame(LLMFullResponseStartFrame())
+        for word in answer(frame.context.get_messages()).split(" "):
+            await self.push_frame(LLMTextFrame(f"{word} "))
+        await self.push_frame(LLMFullResponseEndFrame())
+
+
+def answer(messages: Sequence[Any]) -> str:
+    """The answer to a conversation; it depends on the user's last message."""
+    users = [message for message in messages if isinstance(message, dict) and message.get("role") == "user"]
+    said = str(users[-1].get("content", "")).strip() if users else ""
+    if not said:
+        return "Hello. There is no language model here, so I only repeat what you say."
+    if len(users) == 1:
+        return f"There is no language model here, so I only repeat what you say. You said: {said}"
+    return f"You said: {said}"

@@ -1,4 +1,4 @@
-"""How quick and how smooth conversations are, as Prometheus metrics. Nothing in them tells who spoke or what."""
+"""Prometheus metrics of conversations: latency, barge-in, outcomes. They hold no text and no identity."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SECONDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 
 
 
 class AgentMetrics:
-    """Beside the node's own, in its registry."""
+    """Registered with the node's own metrics."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.calls = Gauge("agent_tts_agent_calls", "Calls open now.", ["carrier"], registry=registry)

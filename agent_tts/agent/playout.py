@@ -1,7 +1,7 @@
-"""The last step before the transport: an answer leaves it as fast as it is heard, and can be held and taken up again.
+"""The last processor before the transport's output: paces an answer in real time, and can hold and resume it.
 
 Pipecat's transports take all audio at once and release words by the clock, once their sentence is complete. Here every
-word stands in line before the audio that speaks it, so that what has left is what was heard, and a pause moves both.
+word is queued before the audio that speaks it: what has left is what was heard, and a pause delays both.
 """
 
 from __future__ import annotations
@@ -34,49 +34,48 @@ from pipecat.utils.text.base_text_aggregator import TextType
 from agent_tts.integrations.pipecat import AgentTTSService
 from agent_tts.integrations.pipecat.words import SPOKEN, SpokenWord
 
-PIECE_MS = 20  # of audio that leaves at once
-LEAD_MS = 40  # audio that has left and is not played yet: what is still heard after a hold
-MOST_LEFT_MS = LEAD_MS + PIECE_MS  # audio that has left and that the transport has not sent yet
-STUCK_S = 0.5  # a transport that sends nothing for so long is not waited for
-AHEAD_MS = 2_000  # audio that waits here; more stays in the engine, where it is not even made
+PIECE_MS = 20  # audio of one output frame
+LEAD_MS = 40  # audio sent ahead of real time: still heard after a hold
+MAX_UNSENT_MS = LEAD_MS + PIECE_MS  # audio that left here and that the transport has not sent
+STUCK_S = 0.5  # how long to wait for a transport that sends nothing
+MAX_QUEUED_MS = 2_000  # audio queued here; more is not requested from the engine
 
 
 class PlayoutListener(Protocol):
-    """Who is told what becomes of an answer. No method may raise or await."""
+    """Called with the progress of an answer. No method may raise or await."""
 
     def sounded(self) -> None:
-        """The first sound of an answer leaves."""
+        """The first audio of an answer leaves."""
         ...
 
     def heard(self, text: str) -> None:
-        """A word, or a piece of one with the space before it, is being spoken."""
+        """A word, or a part of one, is spoken now; `text` includes the space before it."""
         ...
 
     def held(self, rest_s: float) -> None:
-        """The user's voice was noticed; silence follows after `rest_s` seconds."""
+        """The user's voice holds the answer; silence follows after `rest_s` seconds."""
         ...
 
     def resumed(self) -> None:
-        """It was no interruption: the answer goes on."""
+        """There was no interruption: the answer goes on."""
         ...
 
     def finished(self) -> None:
-        """All of the answer has been heard."""
+        """All of the answer was heard."""
         ...
 
 
 class Playout(FrameProcessor):
     """Paces audio and words; the user's voice holds them, an interruption drops them.
 
-    Whoever begins to speak holds the answer at once. It goes on when the user's turn ends and no interruption came:
-    see `barge_in.BargeIn`, which interrupts as soon as there are words.
+    A held answer goes on when the user turn ends without an interruption; `barge_in.BargeIn` interrupts when there are
+    words.
 
     Args:
-        listener: told what becomes of the answers.
-        tts: speaks in the same pipeline. Of an `AgentTTSService` the words are those that come with its audio; of
-            another service, its word frames.
-        output: the transport's, which is not run ahead of when it falls behind the clock: what waits there can neither
-            be held nor told from what was heard. It is followed where it needs no resampling.
+        tts: the pipeline's TTS service. The words of an `AgentTTSService` come with its audio; of another service, its
+            word frames are used.
+        output: the transport's output. At most `MAX_UNSENT_MS` wait there when it falls behind the clock, because what
+            waits there cannot be held and counts as heard. Followed only where it needs no resampling.
     """
 
     def __init__(
@@ -88,11 +87,11 @@ class Playout(FrameProcessor):
     ) -> None:
         super().__init__()
         self._listener = listener
-        # Milliseconds of audio that have left and that `output` has not sent; of no use until it tells what it sends.
+        # Audio that left and that `output` has not sent, ms. Valid while `_follows`.
         self._left_ms = 0.0
-        # Of the audio that left last, Hz.
+        # Sample rate of the audio that left last, Hz.
         self._rate = 0
-        # Whether `output` tells what it sends, and set when it does.
+        # Whether `output` reports what it sends, and set when it does.
         self._follows = False
         self._sent = asyncio.Event()
         if output is not None:
@@ -100,35 +99,35 @@ class Playout(FrameProcessor):
         # Whether the words come with the audio.
         self._own_words = isinstance(tts, AgentTTSService)
         self._clock = clock
-        # What has not left yet, in its order. Bounded by AHEAD_MS of audio.
+        # Frames that have not left yet, in order. Bounded by MAX_QUEUED_MS of audio.
         self._line: deque[Frame] = deque()
-        # Milliseconds of audio in it.
+        # Audio in `_line`, ms.
         self._ahead_ms = 0.0
-        # When all that has left is played.
+        # When all audio that left is played.
         self._played_at = 0.0
         # Whether the user may be speaking.
         self._held = False
-        # Whether there was an answer when the hold began, and it was not interrupted since.
+        # Whether the hold stopped an answer that was not interrupted since.
         self._holds_answer = False
-        # Whether what is spoken now enters the context.
+        # Whether the words spoken now enter the LLM's context.
         self._for_context = True
-        # Whether sound of the answer has left.
+        # Whether audio of the answer has left.
         self._sounds = False
-        # Whether an answer of the language model is not complete yet.
+        # Whether the language model has begun an answer that has not finished playing.
         self._open = False
-        # Set when there may be something to send, and when there may be room.
+        # Set when `_line` may have something to send, and when it may have room.
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
-        # Sends the line. None before the pipeline starts and after its end.
+        # Sends `_line`. None before the pipeline starts and after its end.
         self._task: asyncio.Task[None] | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether there is something to interrupt."""
+        """Whether there is an answer to interrupt."""
         return self._open or bool(self._line) or self._clock() < self._played_at
 
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
-        """Put in line what is to be heard; pass on all else."""
+        """Queue what is heard; pass on the rest."""
         await super().process_frame(frame, direction)
         if direction is FrameDirection.UPSTREAM:
             await self.push_frame(frame, direction)
@@ -138,7 +137,6 @@ class Playout(FrameProcessor):
             await self._queue(frame)
 
     async def cleanup(self) -> None:
-        """Stop."""
         await super().cleanup()
         await self._stop()
 
@@ -155,7 +153,7 @@ class Playout(FrameProcessor):
             await self._stop()
         await self.push_frame(frame)
         if isinstance(frame, InterruptionFrame):
-            # A piece that left just before may come to the transport just after, which then takes the bot for speaking.
+            # Audio that left just before may reach the transport after this, which then reports that the bot speaks.
             await self.push_frame(TTSStoppedFrame())
         elif isinstance(frame, StartFrame):
             self._task = self.create_task(self._send(), name="playout")
@@ -170,14 +168,14 @@ class Playout(FrameProcessor):
         if isinstance(frame, TTSAudioRawFrame | TTSStoppedFrame):
             self._line += self._words(frame.metadata.get(SPOKEN, ()), frame.context_id)
         if isinstance(frame, TTSAudioRawFrame):
-            while self._ahead_ms >= AHEAD_MS:
+            while self._ahead_ms >= MAX_QUEUED_MS:
                 self._room.clear()
                 await self._room.wait()
             pieces = _pieces(frame)
             self._ahead_ms += sum(_ms(piece) for piece in pieces)
             self._line += pieces
         else:
-            frame.pts = None  # its place in line is its time
+            frame.pts = None  # its position in `_line` is its time
             self._line.append(frame)
         self._changed.set()
 
@@ -200,7 +198,7 @@ class Playout(FrameProcessor):
                 await self._changed.wait()
             elif (early_s := self._early_s(self._line[0])) > 0:
                 await asyncio.sleep(early_s)
-            elif self._follows and self._left_ms >= MOST_LEFT_MS:
+            elif self._follows and self._left_ms >= MAX_UNSENT_MS:
                 await self._wait_for_output()
             else:
                 frame = self._line.popleft()
@@ -224,7 +222,7 @@ class Playout(FrameProcessor):
             self._sent.set()
 
     def _early_s(self, frame: Frame) -> float:
-        """How long a frame has to wait for the audio before it; the end of an answer until all of it is played."""
+        """How long a frame waits for the audio before it, seconds; the end of an answer waits until all is played."""
         lead_s = 0.0 if isinstance(frame, LLMFullResponseEndFrame | EndFrame) else LEAD_MS / 1_000
         return self._played_at - lead_s - self._clock()
 
@@ -280,7 +278,7 @@ def _ms(frame: TTSAudioRawFrame) -> float:
 
 
 def _pieces(frame: TTSAudioRawFrame) -> list[TTSAudioRawFrame]:
-    """The same audio, PIECE_MS in each."""
+    """The same audio in frames of PIECE_MS."""
     size = frame.sample_rate * PIECE_MS // 1_000 * frame.num_channels * 2
     pieces = []
     for start in range(0, len(frame.audio), size):

@@ -16,17 +16,17 @@ from pipecat.workers.runner import WorkerRunner
 from agent_tts.agent.call import Call
 from agent_tts.integrations.pipecat import AgentTTSService
 
-IN_RATE = 16_000  # Hz, which VAD, smart turn and Whisper want
-LOOK_S = 0.5  # between two looks at whether the caller is still there
-END_S = 5.0  # for a pipeline to take itself down
+IN_RATE = 16_000  # Hz, of VAD, smart turn and Whisper
+CHECK_S = 0.5  # between two checks whether the caller is gone
+END_S = 5.0  # for a pipeline to end
 VOICE_FIELDS = ("voice", "language", "instructions")
 
 
 def make_worker(call: Call, pipeline: Pipeline, out_rate: int, *, rtvi: bool) -> PipelineWorker:
-    """The pipeline, ready to run.
+    """A worker for the pipeline.
 
     Args:
-        out_rate: of the audio that leaves, Hz.
+        out_rate: sample rate of the output, Hz.
         rtvi: whether the caller speaks RTVI on a data channel.
     """
     return PipelineWorker(
@@ -42,17 +42,17 @@ def make_worker(call: Call, pipeline: Pipeline, out_rate: int, *, rtvi: bool) ->
 
 
 async def run(call: Call, worker: PipelineWorker, gone: Callable[[], str | None]) -> None:
-    """Run until the caller is gone or the pipeline ends. Cancelling it ends the call in good order, within seconds.
+    """Run until the caller is gone or the pipeline ends. Cancelling it ends the pipeline within `END_S`.
 
     Args:
-        gone: why the call is to end now, or None; asked twice a second.
+        gone: the reason why the call must end now, or None; called every `CHECK_S`.
     """
     runner = WorkerRunner(handle_sigint=False, check_dangling_tasks=False)
     await runner.add_workers(worker)
     task = asyncio.create_task(runner.run(), name=f"pipeline of call {call.id}")
     try:
         while not task.done() and (why := gone()) is None:
-            await asyncio.wait([task], timeout=LOOK_S)
+            await asyncio.wait([task], timeout=CHECK_S)
         if not task.done():
             logger.info("agent: call {}: {}", call.id, why)
     finally:
@@ -65,7 +65,7 @@ async def run(call: Call, worker: PipelineWorker, gone: Callable[[], str | None]
 
 
 def listen_to_page(call: Call, worker: PipelineWorker) -> None:
-    """Take the messages of ours that a page sends: a change of the voice, and what it measured."""
+    """Handle the page's own RTVI messages: a change of the voice, and what the page measured."""
     rtvi = worker.rtvi
 
     async def on_client_message(_: RTVIProcessor, message: ClientMessage) -> None:

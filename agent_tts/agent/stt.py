@@ -1,41 +1,46 @@
-"""What hears the user: one Whisper model for all calls, fetched and loaded beside the node's start."""
+"""Speech recognition: one Whisper model for all calls, downloaded and loaded in the background."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
+from collections.abc import AsyncGenerator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from loguru import logger
-from pipecat.services.stt_service import STTService
+from pipecat.frames.frames import Frame, TranscriptionFrame
+from pipecat.services.settings import STTSettings
+from pipecat.services.stt_service import SegmentedSTTService, STTService
 from pipecat.services.whisper.stt import WhisperSTTService
+from pipecat.utils.time import time_now_iso8601
 
-from agent_tts.agent.scripted import ScriptedSTT
 from agent_tts.agent.status import ComponentStatus
 from agent_tts.config.settings import AgentStt
 from agent_tts.voices.library import default_folder
 
-LOOK_S = 1.0  # between two looks at how far a download is
+PROGRESS_S = 1.0  # between two updates of a download's progress
+SCRIPTED_LATENCY_S = 0.1  # an upper bound; Pipecat waits that long for a transcript
 TYPED = "Typed chat works."
 
 
 class SpeechToText:
-    """Loads the model once; until it is there, and if it cannot be had, calls are typed."""
+    """Loads the model once. Calls are typed until it is loaded, and when it cannot be."""
 
     def __init__(self, settings: AgentStt) -> None:
         self._settings = settings
-        # The loaded model, which takes calls from any thread. None before.
+        # The loaded model; any thread may call it. None before.
         self._model: Any = None
-        # Why there is none; None when there is one, or none is wanted.
+        # Why there is no model; None when there is one, or the settings want none.
         self._message: str | None = None
-        # Watches the loading. None before it begins.
+        # Follows the loading. None before `start`.
         self._task: asyncio.Task[None] | None = None
 
     @property
     def status(self) -> ComponentStatus:
-        """What hears now."""
+        """What recognises speech now."""
         if self._settings.kind == "none":
             return ComponentStatus("none", "none", f"Speech recognition is turned off (agent.stt.kind). {TYPED}")
         if self._settings.kind == "scripted":
@@ -47,24 +52,23 @@ class SpeechToText:
         return ComponentStatus("whisper", self._settings.model)
 
     def start(self) -> None:
-        """Begin to load."""
         if self._settings.kind == "whisper":
             self._message = f"Whisper is being loaded. {TYPED}"
             self._task = asyncio.create_task(self._load(), name="loading of Whisper")
 
     async def close(self) -> None:
-        """Wait for nothing any more. What a thread still downloads ends with the process."""
+        """Stop waiting. A thread that still downloads ends with the process."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def wait(self) -> None:
-        """Wait until it is known whether there is a model."""
+        """Wait until the model is loaded or has failed to load."""
         if self._task is not None:
             await asyncio.shield(self._task)
 
     def service(self) -> STTService | None:
-        """What hears in a new pipeline; None while there is nothing."""
+        """The service for a new pipeline; None while there is no model."""
         if self._settings.kind == "scripted":
             return ScriptedSTT(self._settings.words)
         if self._model is None:
@@ -73,43 +77,34 @@ class SpeechToText:
 
     async def _load(self) -> None:
         began = time.monotonic()
-        loop = asyncio.get_running_loop()
-        loaded: asyncio.Future[Any] = loop.create_future()
-
-        def settle(model: Any, error: Exception | None) -> None:
-            if not loaded.done():
-                loaded.set_exception(error) if error is not None else loaded.set_result(model)
-
-        def load() -> None:
-            model, error = None, None
-            try:
-                model = _loaded(self._settings)
-            except Exception as caught:  # noqa: BLE001 - whatever it is, calls are typed
-                error = caught
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle, model, error)
-
-        # A daemon: a download that hangs must not keep the node from its end.
-        threading.Thread(target=load, name="loading of Whisper", daemon=True).start()
+        loading: Future[Any] = Future()
+        loading.set_running_or_notify_cancel()
+        # A daemon thread: a hanging download must not delay the node's exit.
+        threading.Thread(
+            target=_load_into, args=(loading, self._settings), name="loading of Whisper", daemon=True
+        ).start()
+        loaded = asyncio.wrap_future(loading)
         try:
             while not loaded.done():
-                await asyncio.wait([loaded], timeout=LOOK_S)
+                await asyncio.wait([loaded], timeout=PROGRESS_S)
                 self._tell_progress()
             self._model = loaded.result()
         except Exception as error:  # noqa: BLE001
-            self._message = f"Whisper's weights could not be had: {_reason(error, self._settings).rstrip('.')}. {TYPED}"
+            self._message = f"Whisper could not be loaded: {_reason(error, self._settings).rstrip('.')}. {TYPED}"
             logger.warning("agent: {}", self._message)
             return
+        finally:
+            loaded.cancel()
         logger.info("agent: Whisper {} is loaded after {:.1f} s", self._settings.model, time.monotonic() - began)
 
     def _tell_progress(self) -> None:
         fetched = 0 if _local(self._settings) is not None else _size(_folder(self._settings))
         if fetched:
-            self._message = f"Whisper is being fetched: {fetched / 1e6:.0f} MB so far. {TYPED}"
+            self._message = f"Whisper is being downloaded: {fetched / 1e6:.0f} MB so far. {TYPED}"
 
 
 class _SharedWhisper(WhisperSTTService):
-    """Pipecat's service on a model that was loaded before."""
+    """Pipecat's service on a model that is already loaded."""
 
     def __init__(self, model: Any, settings: AgentStt) -> None:
         self._shared = model
@@ -119,22 +114,44 @@ class _SharedWhisper(WhisperSTTService):
         self._model = self._shared
 
 
+class ScriptedSTT(SegmentedSTTService):
+    """Recognises `words` in all speech, so that a call can be measured without weights."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(settings=STTSettings(model="scripted", language=None), ttfs_p99_latency=SCRIPTED_LATENCY_S)
+        self._words = words
+
+    @property
+    def wants_wav_segments(self) -> bool:
+        return False
+
+    async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame, None]:
+        yield TranscriptionFrame(self._words, "", time_now_iso8601(), None)
+
+
+def _load_into(loading: Future[Any], settings: AgentStt) -> None:
+    try:
+        loading.set_result(_loaded(settings))
+    except Exception as error:  # noqa: BLE001 - on any failure, calls are typed
+        loading.set_exception(error)
+
+
 def _loaded(settings: AgentStt) -> Any:
-    """The model, fetched if need be. Blocks."""
+    """The model, downloaded if it is not in a folder. Blocks."""
     from faster_whisper import WhisperModel
     from faster_whisper.utils import download_model
 
     folder = _local(settings)
     if folder is None:
         if settings.model.count("/") > 1 or settings.model.startswith((".", "/", "~")):
-            raise FileNotFoundError(f"{settings.model} is no folder with a model (model.bin and config.json)")
-        logger.info("agent: fetching Whisper {} once", settings.model)
+            raise FileNotFoundError(f"{settings.model} is not a folder with a model (model.bin and config.json)")
+        logger.info("agent: downloading Whisper {} once", settings.model)
         folder = Path(download_model(settings.model, output_dir=str(_folder(settings))))
     return WhisperModel(str(folder), device=settings.device, compute_type=settings.compute_type, local_files_only=True)
 
 
 def _local(settings: AgentStt) -> Path | None:
-    """The folder that holds the whole model already; None if it has to be fetched."""
+    """The folder with the whole model; None if it has to be downloaded."""
     for folder in (Path(settings.model).expanduser(), _folder(settings)):
         if (folder / "model.bin").is_file() and (folder / "config.json").is_file():
             return folder
@@ -142,7 +159,7 @@ def _local(settings: AgentStt) -> Path | None:
 
 
 def _folder(settings: AgentStt) -> Path:
-    """Where a model of this name is fetched to."""
+    """Where a model of this name is downloaded to."""
     base = Path(settings.folder).expanduser() if settings.folder else default_folder().with_name("whisper")
     return base / settings.model.replace("/", "--").lstrip(".")
 
@@ -150,7 +167,7 @@ def _folder(settings: AgentStt) -> Path:
 def _size(folder: Path) -> int:
     try:
         return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    except OSError:  # a file that was moved to its place meanwhile
+    except OSError:  # a file was moved to its place meanwhile
         return 0
 
 

@@ -1,4 +1,4 @@
-"""What happens in each turn of a call, and when: told to the page, to the metrics, and in one line to the log."""
+"""The timeline of each turn of a call: sent to the page, counted in the metrics, and one line of the log."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from pipecat.processors.frameworks.rtvi.frames import RTVISendTextFrame
 from agent_tts.agent.metrics import AgentMetrics
 from agent_tts.integrations.pipecat.words import REQUEST_ID
 
-Tell = Callable[[dict[str, Any]], None]  # takes a message for the page; must not raise
+Tell = Callable[[dict[str, Any]], None]  # sends a message to the page; must not raise
 
 
 @dataclass(slots=True)
 class _Turn:
-    """One answer. Times are of the monotonic clock, in seconds; None for what did not happen."""
+    """One answer. Times are seconds of the monotonic clock; None for what did not happen."""
 
     number: int
     user_stopped: float  # the end of the user's speech, or the typed text
@@ -46,7 +46,7 @@ class _Turn:
     failed: bool = False
 
     def marks(self) -> dict[str, int | None]:
-        """Milliseconds after the end of the user's speech."""
+        """Each mark in milliseconds from the end of the user's speech."""
         times = {
             "turn_end": self.turn_end,
             "transcript": self.transcript,
@@ -60,11 +60,10 @@ class _Turn:
 
 
 class Turns(BaseObserver):
-    """Follows the frames of one call; `Playout` tells it what is heard.
+    """Observes the frames of one call. A `PlayoutListener`.
 
     Args:
-        call_id: joins the lines of the log.
-        tell: sends a message to the page.
+        call_id: names the call in the log.
     """
 
     def __init__(
@@ -75,11 +74,11 @@ class Turns(BaseObserver):
         self._metrics = metrics
         self._tell = tell
         self._clock = clock
-        # How many answers have begun.
+        # Answers begun.
         self.count = 0
-        # The answer that is written or heard now; None between two.
+        # The answer that is written or heard now; None between answers.
         self._turn: _Turn | None = None
-        # Of what the user says or types, as of the last time: see `_Turn`.
+        # Marks of the user's last speech or text; see `_Turn`.
         self._user_stopped: float | None = None
         self._turn_end: float | None = None
         self._transcript: float | None = None
@@ -87,7 +86,7 @@ class Turns(BaseObserver):
     # ------------------------------------------------------------ the pipeline's side
 
     async def on_push_frame(self, data: FramePushed) -> None:
-        """Take note of a frame, when it is pushed for the first time. Of a broadcast, the one that goes down counts."""
+        """Note a frame's first push. Of a broadcast, only the downstream frame counts."""
         if data.direction is not FrameDirection.DOWNSTREAM:
             if isinstance(data.frame, ErrorFrame) and self._turn is not None:
                 self._turn.failed = True
@@ -118,7 +117,7 @@ class Turns(BaseObserver):
                 pass
 
     def _begin(self, now: float) -> None:
-        self._end("failed")  # one that was not heard to its end
+        self._end("failed")  # the last answer was not heard to its end
         self.count += 1
         stopped = self._user_stopped if self._user_stopped is not None else now
         self._turn = _Turn(self.count, stopped, self._turn_end, self._transcript)
@@ -157,40 +156,35 @@ class Turns(BaseObserver):
     # ------------------------------------------------------------ the playout's side
 
     def sounded(self) -> None:
-        """See `PlayoutListener`."""
         if self._turn is not None and self._turn.audio_first is None:
             self._turn.audio_first = self._clock()
             self._tell({"kind": "turn", "turn": self._turn.number, "marks": self._turn.marks()})
 
     def heard(self, text: str) -> None:
-        """See `PlayoutListener`."""
         if self._turn is not None:
             self._turn.heard += text
 
     def held(self, rest_s: float) -> None:
-        """See `PlayoutListener`."""
         self._metrics.hold.observe(rest_s)
 
     def resumed(self) -> None:
-        """See `PlayoutListener`."""
         self._metrics.resumed.inc()
         if self._turn is not None:
             self._tell({"kind": "resumed", "turn": self._turn.number})
 
     def finished(self) -> None:
-        """See `PlayoutListener`."""
         self._end("failed" if self._turn is not None and self._turn.failed else "answered")
 
     # ------------------------------------------------------------ the page's side
 
     def page(self, mark: str, ms: object) -> None:
-        """What the page measured: `heard` or `silent`, in milliseconds. What makes no sense is not counted."""
+        """Count a measurement of the page: `heard` or `silent`, in milliseconds. Invalid values are ignored."""
         if mark in ("heard", "silent") and isinstance(ms, int | float) and 0 <= ms < 60_000:
             self._metrics.page.labels(mark).observe(ms / 1_000)
 
 
 def _after(written: str, heard: str) -> str:
-    """The rest of a text of which so much was heard; spaces do not count."""
+    """The rest of `written` after `heard`; only characters that are not spaces count."""
     left = sum(not character.isspace() for character in heard)
     for at, character in enumerate(written):
         if left == 0:

@@ -6,16 +6,21 @@ shapes, dtypes, vocabularies, prompts, the path of every value through the model
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from agent_tts.bench.checkpoint_config import SIZES, Size, encoder_config, write_configuration
+from agent_tts.bench.checkpoint_config import SIZES, CheckpointSize, encoder_config, write_configuration
 from agent_tts.bench.checkpoint_tokenizer import write_tokenizer
-from agent_tts.bench.checkpoint_weights import Shape, write_random
 from agent_tts.errors import SettingsError
 from agent_tts.model.clone import CodecEncoder
 from agent_tts.model.codec import Codec
@@ -23,6 +28,18 @@ from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.speaker import SpeakerEncoder
 from agent_tts.model.weights import build
+from agent_tts.voices.library import CODEBOOKS, Consent, StoredVoice, VoiceLibrary
+
+Shape = tuple[int, ...]
+
+# Synthetic voices for the types of checkpoint that have none; they cost what a person's do.
+XVECTOR, ICL = "xvector", "icl"  # a speaker's vector alone; with a clip that is spoken on from
+CLIP_FRAMES = 38  # 3 s
+TRANSCRIPT = "This is how I sound when I speak at my own pace."
+INSTRUCTIONS = "A calm woman in her forties with a low, warm voice, who speaks slowly and clearly."
+
+_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16"}
+_CHUNK = 1 << 24  # elements that are in memory at a time
 
 
 def write(out: Path, *, size: str = "tiny", model_type: ModelType = "custom_voice", seed: int = 0) -> ModelConfig:
@@ -59,7 +76,7 @@ def model_shapes(config: ModelConfig) -> dict[str, Shape]:
     return shapes
 
 
-def codec_shapes(config: ModelConfig, size: Size) -> dict[str, Shape]:
+def codec_shapes(config: ModelConfig, size: CheckpointSize) -> dict[str, Shape]:
     """Name -> shape of every tensor of speech_tokenizer/model.safetensors: decoder, and half a Mimi to encode."""
     decoder, width = build(Codec, config.codec), config.codec.codebook_dim
     encoder = build(CodecEncoder, encoder_config(size), config.codec.num_quantizers)
@@ -73,3 +90,100 @@ def _shapes(module: nn.Module, names: Mapping[str, str]) -> dict[str, Shape]:
     """The tensors of a module under their names in the checkpoint."""
     state = module.state_dict()
     return {theirs: tuple(state[ours].shape) for ours, theirs in names.items()}
+
+
+# ---------------------------------------------------------------- weights
+# Scales keep activations of order one through every layer, so that each part of the model is heard in the output. Norms
+# and biases differ from their neutral values, so that leaving one out is seen.
+
+
+def write_random(path: Path, shapes: Mapping[str, Shape], dtype: torch.dtype, seed: int) -> None:
+    """Writes a safetensors file. A tensor depends on the seed, its name and its shape alone.
+
+    Args:
+        shapes: name -> shape, in the order of the file.
+    """
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in shapes.items():
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name, shape in shapes.items():
+            for values in _draw(name, shape, seed):
+                file.write(values.to(dtype).view(torch.uint8).numpy().tobytes())
+
+
+def _draw(name: str, shape: Shape, seed: int) -> Iterator[Tensor]:
+    """The elements of a tensor in order, in pieces."""
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    mean, deviation = distribution(name, shape)
+    left = math.prod(shape)
+    while left > 0:
+        count = min(left, _CHUNK)
+        left -= count
+        yield torch.empty(count).normal_(mean, deviation, generator=generator)
+
+
+def distribution(name: str, shape: Shape) -> tuple[float, float]:
+    """Mean and standard deviation, by what the tensor is for."""
+    match name.rpartition(".")[2]:
+        case "initialized":
+            return 1.0, 0.0
+        case "cluster_usage":
+            return 1.0, 0.1
+        case "embedding_sum" | "embed_sum":  # a frame is the sum of sixteen
+            return 0.0, 0.25
+        case "alpha" | "beta":  # exponents
+            return 0.0, 0.2
+        case "scale" | "gamma":
+            return 0.5, 0.1
+        case "bias":
+            return 0.0, 0.05
+    if len(shape) == 1:  # a norm's weight
+        return 1.0, 0.1
+    if "embedding" in name:  # an input is the sum of seventeen of them
+        return 0.0, 0.25
+    inputs, gain = math.prod(shape[1:]), 1.0
+    if name.startswith("decoder.upsample.") and name.endswith(
+        ".0.conv.weight"
+    ):  # transposed: [inputs, outputs, kernel]
+        inputs = shape[0]
+    elif name.startswith("decoder.decoder."):
+        if name.endswith(".block.1.conv.weight"):  # transposed, and two taps make a sample
+            inputs = 2 * shape[0]
+        elif ".conv2." in name:  # the end of a residual unit
+            gain = 0.3
+        elif shape[0] == 1:  # the waveform: within -1 and 1 nearly always
+            gain = 0.1
+    return 0.0, gain / math.sqrt(inputs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SyntheticClone:
+    """What a cloned voice is made of."""
+
+    vector: NDArray[np.float32]  # [H]
+    codes: NDArray[np.int64]  # [CLIP_FRAMES, 16]
+    transcript: str = TRANSCRIPT
+
+    @classmethod
+    def synthetic(cls, hidden_size: int, codebook_size: int) -> SyntheticClone:
+        """The same at every call, for a model of this hidden size and a codec of this many codes."""
+        draw = np.random.default_rng(0)
+        vector = draw.standard_normal(hidden_size).astype(np.float32)
+        return cls(vector, draw.integers(codebook_size, size=(CLIP_FRAMES, CODEBOOKS)))
+
+
+def add_clones(folder: Path, clone: SyntheticClone) -> None:
+    """A library of two voices, `XVECTOR` and `ICL`, in a folder."""
+    library = VoiceLibrary(folder, limit=2)
+    consent = Consent("made up of random numbers")
+    vector = {f"vector_{len(clone.vector)}": clone.vector}
+    library.add(StoredVoice(name=XVECTOR, kind="cloned", consent=consent), vector)
+    voice = StoredVoice(name=ICL, kind="cloned", consent=consent, transcript=clone.transcript)
+    library.add(voice, vector | {"codes": clone.codes.astype(np.int16)})

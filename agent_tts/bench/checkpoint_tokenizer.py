@@ -10,22 +10,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from agent_tts.bench.checkpoint_config import ENTRIES
+
 FIRST_SPECIAL = 151_643
-_FIXED_IDS = {"user": 872, "assistant": 77_091}
-_WORDS = (
-    *_FIXED_IDS,  # first, so that no other merge can cut into them
-    *(" the", " a", " and", " of", " to", " you", " is", " in", " it", " for", " how", " are", " world", " wh", " th"),
-    *("the", "and", "you", "that", "hello", "world", "ing", "er", "ould", "tion"),
-    *("你好", "世界", "，", "。", "こん", "안녕", "ß", "é", "👋", "'s", "'ll", "...", "!\n", "  "),
-)
-_SPECIAL = (
-    *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>"),
-    *("<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>"),
-    *("<|image_pad|>", "<|video_pad|>", "<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>"),
-    *("<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<tool_response>", "</tool_response>"),
-    *("<think>", "</think>", "<|audio_start|>", "<|audio_end|>", "<tts_pad>", "<tts_text_bos>", "<tts_text_eod>"),
-    *("<tts_text_bos_single>", "<|audio_pad|>"),
-)
+_FIXED_IDS: dict[str, int] = ENTRIES["tokens"]["fixed"]
+_WORDS = (*_FIXED_IDS, *ENTRIES["tokens"]["words"])  # fixed ones first, so that no other merge can cut into them
 
 
 def write_tokenizer(folder: Path) -> None:
@@ -68,19 +57,7 @@ def _settings() -> dict[str, Any]:
     spoken = ("tool_call", "tool_response", "think", "fim_", "repo_name", "file_sep")  # tokens, but not control tokens
     added = {
         str(FIRST_SPECIAL + index): {"content": token, **plain, "special": not any(word in token for word in spoken)}
-        for index, token in enumerate(_SPECIAL)
+        for index, token in enumerate(ENTRIES["tokens"]["special"])
     }
-    return {
-        "add_bos_token": False,
-        "add_prefix_space": False,
-        "added_tokens_decoder": added,
-        "bos_token": None,
-        "clean_up_tokenization_spaces": False,
-        "eos_token": "<|im_end|>",
-        "errors": "replace",
-        "model_max_length": 131_072,
-        "pad_token": "<|endoftext|>",
-        "split_special_tokens": False,
-        "tokenizer_class": "Qwen2Tokenizer",
-        "unk_token": None,
-    }
+    settings: dict[str, Any] = ENTRIES["tokenizer"]
+    return settings | {"added_tokens_decoder": added}

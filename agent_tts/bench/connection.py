@@ -27,9 +27,11 @@ from agent_tts.errors import from_code
 from agent_tts.protocol.v1 import HEADER, SUBPROTOCOL
 
 OPEN_S = 30.0
+DIALS = 32  # connections that `dial_all` makes at once
+MESSAGE_CHARS = 3_500  # below the limit for one message
 
 
-class Listener(Protocol):
+class ContextListener(Protocol):
     """One context's listener."""
 
     def heard(self, now: float, size: int) -> None:
@@ -80,8 +82,8 @@ class RawConnection(asyncio.Protocol):
         self._key = key
         self._frames = FrameReader()
         # Open contexts by id, and by number once they have one.
-        self._listeners: dict[str, Listener] = {}
-        self._by_no: dict[int, Listener] = {}
+        self._listeners: dict[str, ContextListener] = {}
+        self._by_no: dict[int, ContextListener] = {}
         # Completed by `session.created`, with its fields, or by what came instead.
         self.greeted: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         # Completed by the answer to `update`; None while there is none to come.
@@ -96,7 +98,7 @@ class RawConnection(asyncio.Protocol):
         """How many are open."""
         return len(self._listeners)
 
-    def listen(self, context_id: str, listener: Listener) -> None:
+    def listen(self, context_id: str, listener: ContextListener) -> None:
         """Hand what comes of this context to `listener`, until it ends."""
         self._listeners[context_id] = listener
 
@@ -107,12 +109,7 @@ class RawConnection(asyncio.Protocol):
             self._transport.write(Frame(Opcode.TEXT, data).serialize(mask=True))
 
     async def update(self, session: dict[str, Any]) -> None:
-        """Set what the contexts to come are to be like.
-
-        Raises:
-            SpeechError: the node refuses it.
-            TimeoutError: it did not answer within 30 s.
-        """
+        """Set what the contexts to come are to be like. Raises SpeechError, TimeoutError."""
         self._updated = asyncio.get_running_loop().create_future()
         self.send("session.update", session=session)
         try:
@@ -132,8 +129,6 @@ class RawConnection(asyncio.Protocol):
                 _never_linger(self._transport.get_extra_info("socket").fileno())
             self._transport.abort()
             await self.closed
-
-    # ------------------------------------------------------------ asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -169,8 +164,6 @@ class RawConnection(asyncio.Protocol):
         self._listeners.clear()
         self._by_no.clear()
         self.closed.set_result(None)
-
-    # ------------------------------------------------------------ inside
 
     def _shake_hands(self, data: bytes) -> bytes:
         """Take the handshake's answer; what came after it."""
@@ -239,3 +232,33 @@ async def dial(url: str, key: str | None = None) -> tuple[RawConnection, dict[st
         await connection.close()
         raise ConnectionLost(f"the node refuses: {greeting['message']}")
     return connection, greeting
+
+
+async def dial_all(url: str, key: str | None, count: int, session: dict[str, Any]) -> list[RawConnection]:
+    """So many connections with this session. Cancelling it closes them. Raises SpeechError."""
+    gate = asyncio.Semaphore(DIALS)
+    connections: list[RawConnection] = []
+
+    async def one() -> None:
+        async with gate:
+            connection, _ = await dial(url, key)
+            connections.append(connection)
+            await connection.update({"timestamps": "none", **session})
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(count):
+                tasks.create_task(one())
+    except BaseException as error:
+        await asyncio.gather(*(connection.close() for connection in connections))
+        if isinstance(error, BaseExceptionGroup):
+            raise error.exceptions[0] from None
+        raise
+    return connections
+
+
+def send_text(send: Callable[..., None], context_id: str, text: str) -> None:
+    """Send the whole text of a context, in messages that a node takes, and its end."""
+    for start in range(0, len(text), MESSAGE_CHARS):
+        send("text.append", context_id=context_id, text=text[start : start + MESSAGE_CHARS])
+    send("context.end", context_id=context_id)

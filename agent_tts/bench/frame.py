@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from agent_tts.bench.checkpoint import distribution
 from agent_tts.bench.checkpoint_config import SIZES, write_configuration
-from agent_tts.bench.checkpoint_weights import distribution
 from agent_tts.errors import SettingsError
 from agent_tts.model import codec as codec_module
 from agent_tts.model.acceleration import accelerate
@@ -36,11 +36,7 @@ _REPLAYS = 50
 
 
 def device() -> torch.device:
-    """The GPU that is measured.
-
-    Raises:
-        SettingsError: there is none.
-    """
+    """The GPU that is measured. Raises SettingsError: there is none."""
     if not torch.cuda.is_available():
         raise SettingsError("bench frame measures a CUDA GPU, and torch finds none here")
     return torch.device("cuda")
@@ -63,11 +59,7 @@ def synthetic(size: str) -> SpeechModel:
 
 
 def load(folder: Path) -> SpeechModel:
-    """The model of a checkpoint folder.
-
-    Raises:
-        SettingsError: it is none, or there is no GPU.
-    """
+    """The model of a checkpoint folder. Raises SettingsError: it is none, or there is no GPU."""
     config = ModelConfig.read(folder)
     frame, codec = build(FrameModel, config), build(Codec, config.codec)
     voice_file = folder / "speech_tokenizer/model.safetensors"

@@ -1,57 +1,58 @@
-"""Loads that a node must hold, each with what it promises under them."""
+"""Loads that a node must hold, each with its promises; and the soak, which looks for leaks."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from agent_tts.bench.clients import start_time
-from agent_tts.bench.promises import Promise
-from agent_tts.bench.statistics import percentile, percentiles
-from agent_tts.bench.storm import Aftermath, Storm, gathered
-from agent_tts.bench.visits import TAIL_S, Plan, Sample, by_carrier, figures_of, visitors
-from agent_tts.bench.vitals import Vitals, Watch, lag_p99_ms, watched
+from agent_tts.bench import scenario as scenarios
+from agent_tts.bench.figures import session_figures
+from agent_tts.bench.node import children_of
+from agent_tts.bench.process_stats import NodeStats, NodeWatch, lag_p99_ms, slope, watched
+from agent_tts.bench.runner import MeasuredNode, ScenarioResult, measure, prepared, start_time
+from agent_tts.bench.scenario import CallSample, Scenario
+from agent_tts.bench.statistics import background, percentile, percentiles
 from agent_tts.config.settings import Timeouts
 
-SESSIONS = 64  # at once, on average
-VISIT_S = 3.0  # that one of them takes, with what agents say
 LOOK_S = 0.5
 STORM_LOOK_S = 0.1
-PROBE_S = 1.5  # a node looks at its tasks twice a second, at its engines each second
-QUIET_S = 15.0  # for a node to forget its last visitor
-STORM_AFTER_S = 0.5  # after the first stranger, the first of the good ones
-GOOD = 100  # in the storm
-GOOD_PER_S = 25.0
+PROBE_S = 1.5  # a node counts its tasks twice a second, and asks its engines every second
+QUIET_S = 15.0  # for a node to forget its last client
+STORM_AFTER_S = 0.5  # after the first idle connection, the first of the sessions
 
 TTFA_P95_MS = 60.0
 LAG_P99_MS = 10.0
 LATE_P99_MS = 15.0  # of WebRTC packets
 LATER_MS = 30.0  # to first audio, at the 95th percentile, than without a storm
-GONE_S = Timeouts().handshake_s + 0.5  # a stranger: the deadline, and the time to see it
+GONE_S = Timeouts().handshake_s + 0.5  # an idle connection: the deadline, and the time to see it
 GROWTH_MIB = 100.0  # in a storm
 KEPT_MIB = 16.0  # after it
+SOAK_WARMUP = 0.1  # of all contexts, before memory is looked at
+SLOPE_MIB = 1.0  # for every 1000 contexts
+LOST = "engine_lost"
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """The node that is loaded: one of our own."""
+class Promise:
+    """A figure and the most that it may be."""
 
-    ws_url: str
-    http_url: str
-    key: str | None
-    front_pid: int
-    session: Mapping[str, Any]  # asked of it: voice, lead_ms and the like
+    what: str  # with its unit
+    found: float | None  # None: nothing could be measured, so the promise is broken
+    most: float
 
     @property
-    def urls(self) -> dict[str, str]:
-        return {"ws": self.ws_url, "http": self.http_url}
+    def kept(self) -> bool:
+        return self.found is not None and self.found <= self.most
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LoadOutcome:
     """What a load came to."""
 
     figures: dict[str, Any]
@@ -59,46 +60,27 @@ class Outcome:
 
     def as_dict(self) -> dict[str, Any]:
         """For the JSON file."""
-        return {**self.figures, "promises": [promise.as_dict() for promise in self.promises]}
+        return {**self.figures, "promises": [asdict(promise) | {"kept": promise.kept} for promise in self.promises]}
 
 
-async def sessions(node: Node, seconds: float) -> Outcome:
-    """L1: so many WebSocket sessions at once, as agents hold them. Cancelling it ends them.
-
-    Raises:
-        SpeechError: the node, or a process of its visitors, has failed.
-    """
-    rate = SESSIONS / VISIT_S
-    plan = Plan(count=round(rate * seconds), rate=rate, session=dict(node.session))
-    samples, before, after, figures = await _paid("sessions", node, plan)
+async def sessions(node: MeasuredNode, seconds: float) -> LoadOutcome:
+    """64 WebSocket sessions at once. Raises SpeechError."""
+    result, before, after, figures = await _held(node, scenarios.sessions(seconds, node.session))
     figures["ttfa_p95_ms"] = figures["ttfa_ms"]["p95"]
-    return Outcome(figures, [*_orderly(samples, before, after), *_punctual(figures)])
+    return LoadOutcome(figures, [*_orderly(result.samples, before, after), *_punctual(figures)])
 
 
-async def mixed(node: Node, seconds: float) -> Outcome:
-    """L4: all carriers, short and long texts in eight languages, and visitors who interrupt. Cancelling it ends them.
-
-    Raises:
-        SpeechError: the node, or a process of its visitors, has failed.
-    """
-    plan = Plan(
-        count=round(2.0 * seconds),
-        rate=2.0,
-        http=0.2,
-        rtc=0.2,
-        barge_in=0.1,
-        chars=(5, 2_000),
-        session=dict(node.session),
-    )
-    samples, before, after, figures = await _paid("mixed", node, plan)
-    for carrier, some in by_carrier(samples).items():
-        figures[carrier] = figures_of(some)
-    streamed = [sample for sample in samples if sample.carrier == "websocket"]
-    figures["ttfa_p95_ms"] = figures_of(streamed)["ttfa_ms"]["p95"]
-    return Outcome(
+async def mixed(node: MeasuredNode, seconds: float) -> LoadOutcome:
+    """All transports, short and long texts in eight languages, and calls that interrupt."""
+    result, before, after, figures = await _held(node, scenarios.mixed(seconds, node.session))
+    for transport in ("websocket", "http", "rtc"):
+        if some := [sample for sample in result.samples if sample.transport == transport]:
+            figures[transport] = session_figures(some)
+    figures["ttfa_p95_ms"] = figures["websocket"]["ttfa_ms"]["p95"] if "websocket" in figures else None
+    return LoadOutcome(
         figures,
         [
-            *_orderly(samples, before, after),
+            *_orderly(result.samples, before, after),
             *_punctual(figures),
             Promise("WebRTC packets lost", figures["lost_packets"], 0),
             Promise("WebRTC packets late, ms, p99 of the median visit", figures["late_ms"]["p50"], LATE_P99_MS),
@@ -106,104 +88,191 @@ async def mixed(node: Node, seconds: float) -> Outcome:
     )
 
 
-async def storm(node: Node) -> Outcome:
-    """L5: strangers come in hundreds while others want to speak; first without them. Cancelling it ends all.
-
-    Raises:
-        SpeechError: the node, or a process of its visitors, has failed.
-    """
-    plan = Plan(count=GOOD, rate=GOOD_PER_S, http=0.2, session=dict(node.session))
-    calm, _, _, _ = await _paid("calm", node, plan)
-    blown = Storm()
+async def storm(node: MeasuredNode) -> LoadOutcome:
+    """Hundreds of idle connections while others want to speak; the same sessions before without them."""
+    good, idle, health = scenarios.storm(node.session)
+    calm, *_ = await _held(node, good)
     async with (
-        gathered(node.http_url, blown) as blow,
-        visitors(node.urls, node.key, plan) as pay,
-        watched(node.http_url, node.front_pid, STORM_LOOK_S) as watch,
+        prepared(node, idle) as connect,
+        prepared(node, health) as probe,
+        prepared(node, good) as speak,
+        watched(node.http_url, node.pids["front"], STORM_LOOK_S) as watch,
     ):
         start = start_time()
-        aftermath, paid = await asyncio.gather(blow(start), pay(start + STORM_AFTER_S))
+        idled, probed, result = await asyncio.gather(connect(start), probe(start), speak(start + STORM_AFTER_S))
         after = await settled(watch)
-    figures = {"load": "storm", **figures_of(paid.samples), "client_lag_ms": paid.client_lag_ms}
-    figures["strangers"] = {
-        "connected": aftermath.connected,
-        "stayed_s": percentiles(aftermath.stayed_s, 0, 50, 100),
-        "health_ms": percentiles(aftermath.probe_ms, 50, 99, 100),
+    connected = [sample for sample in idled.samples if sample.sent_at is not None]
+    stayed_s = [
+        round(sample.ended_at - sample.sent_at, 3)
+        for sample in connected
+        if sample.ends and sample.ended_at is not None and sample.sent_at is not None
+    ]
+    probe_ms = [
+        (sample.ended_at - sample.sent_at) * 1_000 for sample in probed.samples if sample.ended_at and sample.sent_at
+    ]
+    rss = [look.front.rss_mib for look in watch.looks]
+    now, then = (percentile(_ttfa_ms(some.samples), 95) for some in (result, calm))
+    figures = {
+        "load": "storm",
+        **session_figures(result.samples),
+        "client_lag_ms": result.processes["client_lag_ms"],
+        "strangers": {
+            "connected": len(connected),
+            "stayed_s": percentiles(stayed_s, 0, 50, 100),
+            "health_ms": percentiles(probe_ms, 50, 99, 100),
+        },
+        "front_rss_mib": {"first": rss[0], "most": max(rss), "last": rss[-1]},
     }
-    figures["front_rss_mib"] = _rss(watch)
-    later_ms = _later_ms(paid.samples, calm)
-    return Outcome(
-        figures, [*_orderly(paid.samples, watch.looks[0], after), *_unmoved(aftermath, blown, watch, later_ms)]
+    return LoadOutcome(
+        figures,
+        [
+            *_orderly(result.samples, watch.looks[0], after),
+            Promise("strangers who could not connect", len(idled.samples) - len(connected), 0),
+            Promise("strangers who were still there in the end", len(connected) - len(stayed_s), 0),
+            Promise("longest stay of a stranger, s", max(stayed_s, default=None), GONE_S),
+            Promise("probes of /health that failed", sum(sample.error is not None for sample in probed.samples), 0),
+            Promise(
+                "first audio later than without the storm, ms, p95",
+                None if now is None or then is None else round(now - then, 1),
+                LATER_MS,
+            ),
+            Promise("memory of the front, most, MiB more", round(max(rss) - rss[0], 1), GROWTH_MIB),
+            Promise("memory of the front, after it, MiB more", round(rss[-1] - rss[0], 1), KEPT_MIB),
+            Promise("file descriptors of the front, after it, more", after.front.fds - watch.looks[0].front.fds, 0),
+        ],
     )
 
 
-def _later_ms(samples: Sequence[Sample], calm: Sequence[Sample]) -> float | None:
-    """By how many ms the 95th percentile of the time to first audio is beyond that of a calm day."""
-    now, then = (percentile([s.ttfa_ms for s in some if s.ttfa_ms is not None], 95) for some in (samples, calm))
-    return None if now is None or then is None else round(now - then, 1)
-
-
-def _unmoved(aftermath: Aftermath, blown: Storm, watch: Watch, later_ms: float | None) -> list[Promise]:
-    rss = [look.front.rss_mib for look in watch.looks]
-    fds = [look.front.fds for look in watch.looks]
-    return [
-        Promise("strangers who could not connect", blown.strangers - aftermath.connected, 0),
-        Promise("strangers who were still there in the end", aftermath.left, 0),
-        Promise("longest stay of a stranger, s", max(aftermath.stayed_s, default=None), GONE_S),
-        Promise("probes of /health that failed", aftermath.unhealthy, 0),
-        Promise("first audio later than without the storm, ms, p95", later_ms, LATER_MS),
-        Promise("memory of the front, most, MiB more", round(max(rss) - rss[0], 1), GROWTH_MIB),
-        Promise("memory of the front, after it, MiB more", round(rss[-1] - rss[0], 1), KEPT_MIB),
-        Promise("file descriptors of the front, after it, more", fds[-1] - fds[0], 0),
-    ]
-
-
-def _rss(watch: Watch) -> dict[str, float]:
-    rss = [look.front.rss_mib for look in watch.looks]
-    return {"first": rss[0], "most": max(rss), "last": rss[-1]}
-
-
-async def _paid(name: str, node: Node, plan: Plan) -> tuple[list[Sample], Vitals, Vitals, dict[str, Any]]:
-    """Pay the plan's visits: what was seen, the node before and after them, and figures."""
-    async with watched(node.http_url, node.front_pid, LOOK_S) as watch:
-        before = watch.looks[0]
-        async with visitors(node.urls, node.key, plan) as pay:
-            paid = await pay(start_time())
+async def soak(node: MeasuredNode, scenario: Scenario, kill_every_s: float) -> LoadOutcome:
+    """Thousands of short contexts, while the engine is killed again and again."""
+    kills: list[int] = []
+    async with (
+        watched(node.http_url, node.pids["front"], LOOK_S) as watch,
+        prepared(node, scenario) as run,
+    ):
+        before = await settled(watch)
+        async with background(_kill_every(node.pids["front"], kill_every_s, kills), "killer of engines"):
+            result = await run(start_time())
         after = await settled(watch)
-    figures = {"load": name, **figures_of(paid.samples), "client_lag_ms": paid.client_lag_ms}
-    figures["loop_lag_p99_ms"] = lag_p99_ms(before, after)
-    return paid.samples, before, after, figures
+    return soak_outcome(result, watch, before, after, len(kills))
 
 
-async def settled(watch: Watch) -> Vitals:
-    """The node once nobody is there any more, or as it is after `QUIET_S`; then with its own last probes."""
+async def _kill_every(front_pid: int, seconds: float, kills: list[int]) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        for pid in children_of(front_pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                kills.append(pid)
+
+
+def soak_outcome(
+    result: ScenarioResult, watch: NodeWatch, before: NodeStats, after: NodeStats, kills: int
+) -> LoadOutcome:
+    """Figures and promises of a soak that was watched from `before` to `after`."""
+    samples, looks = result.samples, watch.looks
+    growth = round(slope(front_growth(samples, looks)), 3)
+    starts, tasks = (
+        after.total(f"agent_tts_{name}") - before.total(f"agent_tts_{name}")
+        for name in ("engine_starts_total", "tasks")
+    )
+    engine_rss = [process.rss_mib for look in looks for process in look.engines]
+    quarter = max(1, len(samples) // 4)
+    ttfa_p95 = [percentile(_ttfa_ms(some), 95) for some in (samples[:quarter], samples[-quarter:])]
+    figures: dict[str, Any] = {
+        **session_figures(samples),
+        "client_lag_ms": result.processes["client_lag_ms"],
+        "kills": kills,
+        "front_rss_mib": {"first": before.front.rss_mib, "last": after.front.rss_mib},
+        "front_mib_per_1000": growth,
+        "engine_rss_mib": {"least": min(engine_rss, default=None), "most": max(engine_rss, default=None)},
+        "ttfa_p95_ms": dict(
+            zip(("first quarter", "last quarter"), (ms and round(ms, 2) for ms in ttfa_p95), strict=True)
+        ),
+        "looks": [_short(look, looks[0].at) for look in looks[:: max(1, len(looks) // 200)]],
+    }
+    failed = sum(sample.error not in (None, LOST) for sample in samples)
+    promises = [
+        Promise("visits that failed, but for those of a killed engine", failed, 0),
+        *_ends(samples, before, after),
+        Promise("engines that did not come back", kills - starts, 0),
+        Promise("memory of the front, MiB more for 1000 contexts", growth, SLOPE_MIB),
+        Promise("file descriptors of the front, more", after.front.fds - before.front.fds, 0),
+        Promise("threads of the front, more", after.front.threads - before.front.threads, 0),
+        Promise("tasks of the front, more", tasks, 0),
+        Promise("engine processes, more", len(after.engines) - len(before.engines), 0),
+    ]
+    if before.engines and after.engines:  # the last engine against the first one, both after their start
+        then, now = before.engines[0], after.engines[0]
+        promises += [
+            Promise("memory of the engine, MiB more than the first had", round(now.rss_mib - then.rss_mib, 1), 16.0),
+            Promise("file descriptors of the engine, more", now.fds - then.fds, 0),
+            Promise("threads of the engine, more", now.threads - then.threads, 0),
+        ]
+    return LoadOutcome(figures, promises)
+
+
+def front_growth(samples: Sequence[CallSample], looks: Sequence[NodeStats]) -> list[tuple[float, float]]:
+    """Memory of the front, in MiB, over thousands of contexts that had begun; without the warm-up."""
+    begun = [sample.begin for sample in samples]
+    points, number = [], 0
+    for look in looks:
+        while number < len(begun) and begun[number] <= look.at:
+            number += 1
+        if SOAK_WARMUP * len(begun) <= number < len(begun):
+            points.append((number / 1_000, look.front.rss_mib))
+    return points
+
+
+def _short(look: NodeStats, start: float) -> dict[str, Any]:
+    return {
+        "s": round(look.at - start, 1),
+        "front_mib": look.front.rss_mib,
+        "engine_mib": [process.rss_mib for process in look.engines],
+        "fds": look.front.fds,
+        "threads": look.front.threads,
+        "tasks": look.total("agent_tts_tasks"),
+        "slots_used": look.total("agent_tts_slots_used"),
+    }
+
+
+async def _held(node: MeasuredNode, scenario: Scenario) -> tuple[ScenarioResult, NodeStats, NodeStats, dict[str, Any]]:
+    """Run a scenario: what came of it, the node before and after it, and figures."""
+    async with watched(node.http_url, node.pids["front"], LOOK_S) as watch:
+        before = watch.looks[0]
+        result = await measure(node, scenario)
+        after = await settled(watch)
+    figures = {"load": scenario.name, **session_figures(result.samples)}
+    figures |= {"client_lag_ms": result.processes["client_lag_ms"], "loop_lag_p99_ms": lag_p99_ms(before, after)}
+    return result, before, after, figures
+
+
+async def settled(watch: NodeWatch) -> NodeStats:
+    """The node once no client is left, or after `QUIET_S`; with its own probes of that time."""
     end = time.monotonic() + QUIET_S
-    while not is_quiet(await watch.look()) and time.monotonic() < end:  # noqa: ASYNC110 - it is another process
+    while not (await watch.look()).is_quiet and time.monotonic() < end:  # noqa: ASYNC110 - it is another process
         await asyncio.sleep(LOOK_S)
     await asyncio.sleep(PROBE_S)
     return await watch.look()
 
 
-def is_quiet(look: Vitals) -> bool:
-    """Whether nobody speaks, waits or is connected."""
-    names = ("agent_tts_contexts_active", "agent_tts_sessions", "agent_tts_slots_used", "agent_tts_contexts_queued")
-    return not any(look.total(name) for name in names)
+def _ttfa_ms(samples: Sequence[CallSample]) -> list[float]:
+    return [ms for sample in samples if (ms := sample.ttfa_ms) is not None]
 
 
-def _orderly(samples: Sequence[Sample], before: Vitals, after: Vitals) -> list[Promise]:
-    """Nobody is refused, nobody waits for ever, and nothing is left of anybody."""
-    return [
-        Promise("visits that failed", sum(sample.error is not None for sample in samples), 0),
-        *ends(samples, before, after),
-    ]
+def _orderly(samples: Sequence[CallSample], before: NodeStats, after: NodeStats) -> list[Promise]:
+    failed = sum(sample.error is not None for sample in samples)
+    return [Promise("visits that failed", failed, 0), *_ends(samples, before, after)]
 
 
-def ends(samples: Sequence[Sample], before: Vitals, after: Vitals) -> list[Promise]:
-    """Every context ends once, as its visitor sees it and as the node counts it, and nothing is left of it."""
+def _ends(samples: Sequence[CallSample], before: NodeStats, after: NodeStats) -> list[Promise]:
+    """Every context ends once, as its client sees it and as the node counts it, and nothing is left of it."""
     ended = after.total("agent_tts_contexts_total") - before.total("agent_tts_contexts_total")
     asked = sum(sample.sent_at is not None for sample in samples)
     started = sum(sample.started for sample in samples)
+    untold = sum(not sample.ended_once for sample in samples)
     return [
-        Promise("visitors who were not told exactly once that it is over", figures_of(samples)["not_one_end"], 0),
+        Promise("visitors who were not told exactly once that it is over", untold, 0),
         Promise("contexts that began and never ended, by the node's count", max(0, started - ended), 0),
         Promise("contexts that ended more than once, by the node's count", max(0, ended - asked), 0),
         Promise("contexts left on the node", after.total("agent_tts_contexts_active"), 0),
@@ -218,8 +287,3 @@ def _punctual(figures: dict[str, Any]) -> list[Promise]:
         Promise("first audio of streamed text, ms, p95", figures["ttfa_p95_ms"], TTFA_P95_MS),
         Promise("event loop of the front late, ms, p99", figures["loop_lag_p99_ms"], LAG_P99_MS),
     ]
-
-
-def expected_s(seconds: float) -> float:
-    """About how long a load of so many seconds takes."""
-    return seconds + TAIL_S

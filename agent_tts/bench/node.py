@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx
 
+from agent_tts.bench.statistics import background
 from agent_tts.config.settings import ENV_PREFIX
 from agent_tts.errors import EngineLost
 
@@ -30,15 +31,7 @@ class OwnNode:
     """A node that takes requests."""
 
     url: str  # http://127.0.0.1:port
-    front_pid: int
-    engine_pids: tuple[int, ...]  # oldest first; empty where /proc does not tell
-
-    @property
-    def pids(self) -> dict[str, int]:
-        """Its processes by name."""
-        if len(self.engine_pids) == 1:
-            return {"front": self.front_pid, "engine": self.engine_pids[0]}
-        return {"front": self.front_pid, **{f"engine {number}": pid for number, pid in enumerate(self.engine_pids)}}
+    pids: dict[str, int]  # its processes by name: front, then engine or engine 0, engine 1...
 
 
 @asynccontextmanager
@@ -62,16 +55,17 @@ async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterat
         start_new_session=sys.platform != "win32",  # Ctrl-C is for us, who then stop it
     )
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    reader = asyncio.create_task(_read(process, url), name="log of the node")
-    try:
-        async with asyncio.timeout(START_S):
-            address = await url
-            await _ready(address)
-        yield OwnNode(address, process.pid, tuple(children_of(process.pid)))
-    finally:
-        await _stop(process)
-        reader.cancel()
-        await asyncio.gather(reader, return_exceptions=True)
+    async with background(_read(process, url), "log of the node"):
+        try:
+            async with asyncio.timeout(START_S), httpx.AsyncClient() as client:
+                address = await url
+                while (await client.get(f"{address}/ready")).status_code != 200:  # noqa: ASYNC110 - another process
+                    await asyncio.sleep(POLL_S)
+            engines = children_of(process.pid)
+            names = ["engine"] if len(engines) == 1 else [f"engine {number}" for number in range(len(engines))]
+            yield OwnNode(address, {"front": process.pid, **dict(zip(names, engines, strict=True))})
+        finally:
+            await _stop(process)
 
 
 async def _read(process: asyncio.subprocess.Process, url: asyncio.Future[str]) -> None:
@@ -89,12 +83,6 @@ async def _read(process: asyncio.subprocess.Process, url: asyncio.Future[str]) -
         url.set_exception(EngineLost(f"the node did not start: {' / '.join(said) or 'it said nothing'}"))
 
 
-async def _ready(url: str) -> None:
-    async with httpx.AsyncClient() as client:
-        while (await client.get(f"{url}/ready")).status_code != 200:  # noqa: ASYNC110 - it is another process
-            await asyncio.sleep(POLL_S)
-
-
 async def _stop(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
@@ -105,9 +93,6 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
         if process.returncode is None:
             process.kill()
             await process.wait()
-
-
-# ---------------------------------------------------------------- /proc
 
 
 def children_of(pid: int) -> list[int]:
@@ -126,11 +111,6 @@ def cpu_s(pid: int) -> float | None:
     except OSError:
         return None
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def cpu_used(pids: Mapping[str, int]) -> dict[str, float]:
-    """CPU time of processes by name, in seconds; left out is what /proc does not tell of."""
-    return {name: used for name, pid in pids.items() if (used := cpu_s(pid)) is not None}
 
 
 async def cpu_percent(pids: Mapping[str, int], begin: float, end: float) -> dict[str, float]:

@@ -6,23 +6,34 @@ its answer is a list of how long each request took, and the GPU memory that is t
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
-from agent_tts.bench.upstream import import_qwen_tts
-from agent_tts.bench.voices import ICL, Clone
-from agent_tts.bench.workers import Turn, work
+from agent_tts.bench.checkpoint import ICL, SyntheticClone
+from agent_tts.bench.workers import WorkerJob, work
 from agent_tts.errors import Unsupported
 from agent_tts.model.config import ModelConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 MIB = 1 << 20
+# Packages for the 25 Hz tokenizer, which no model here uses: they may be absent, or fail with another build of torch.
+UNUSED = ("torchaudio.compliance.kaldi", "sox", "onnxruntime")
+FAILURES = (ImportError, OSError, RuntimeError, AttributeError)  # of a package that is absent, or broken
+METHODS = {
+    "custom_voice": "generate_custom_voice",
+    "voice_design": "generate_voice_design",
+    "base": "generate_voice_clone",
+}
 
 # Speaks once, and yields the number of samples of each chunk when it has come.
 Speak = Callable[[], Iterator[int]]
@@ -34,19 +45,10 @@ def _qwen_tts(job: dict[str, Any], config: ModelConfig) -> Speak:
     model = package.Qwen3TTSModel.from_pretrained(
         job["model"], device_map=job["device"], dtype=DTYPES[job["dtype"]], attn_implementation="sdpa"
     )
-    speak = {
-        "custom_voice": model.generate_custom_voice,
-        "voice_design": model.generate_voice_design,
-        "base": model.generate_voice_clone,
-    }[config.tts_model_type]
+    speak = getattr(model, METHODS[config.tts_model_type])
     # One more than its frames: it draws a frame's last codes when the next one begins.
     arguments = _voice(job, config, package) | {"max_new_tokens": job["frames"] + 1}
-
-    def once() -> Iterator[int]:
-        waves, _ = speak(job["text"], language="auto", **arguments)
-        yield len(waves[0])
-
-    return once
+    return lambda: (len(wave) for wave in speak(job["text"], language="auto", **arguments)[0][:1])
 
 
 def _faster_qwen3_tts(job: dict[str, Any], config: ModelConfig) -> Speak:
@@ -57,19 +59,9 @@ def _faster_qwen3_tts(job: dict[str, Any], config: ModelConfig) -> Speak:
     model = import_module("faster_qwen3_tts").FasterQwen3TTS.from_pretrained(
         job["model"], device=job["device"], dtype=DTYPES[job["dtype"]]
     )
-    speak = {
-        "custom_voice": model.generate_custom_voice_streaming,
-        "voice_design": model.generate_voice_design_streaming,
-        "base": model.generate_voice_clone_streaming,
-    }[config.tts_model_type]
-    frames = job["frames"]
+    speak, frames = getattr(model, f"{METHODS[config.tts_model_type]}_streaming"), job["frames"]
     arguments = _voice(job, config, package) | {"max_new_tokens": frames, "min_new_tokens": frames, "chunk_size": 1}
-
-    def once() -> Iterator[int]:
-        for wave, _, _ in speak(text=job["text"], language="auto", **arguments):
-            yield len(wave)
-
-    return once
+    return lambda: (len(wave) for wave, _, _ in speak(text=job["text"], language="auto", **arguments))
 
 
 ENGINES = {"qwen-tts": _qwen_tts, "faster-qwen3-tts": _faster_qwen3_tts}
@@ -81,7 +73,7 @@ def _voice(job: dict[str, Any], config: ModelConfig, package: Any) -> dict[str, 
         return {"speaker": job["voice"]}
     if config.tts_model_type == "voice_design":
         return {"instruct": job["instructions"]}
-    clone, icl = Clone.synthetic(config.talker.hidden_size, config.codec.codebook_size), job["voice"] == ICL
+    clone, icl = SyntheticClone.synthetic(config.talker.hidden_size, config.codec.codebook_size), job["voice"] == ICL
     item = package.VoiceClonePromptItem(
         ref_code=torch.from_numpy(clone.codes).to(job["device"]) if icl else None,
         ref_spk_embedding=torch.from_numpy(clone.vector).to(job["device"], DTYPES[job["dtype"]]),
@@ -102,24 +94,51 @@ def timed(speak: Speak) -> dict[str, float]:
     return {"first_audio_s": first_s, "whole_s": time.monotonic() - begin, "samples": samples}
 
 
-def _memory_mib(device: str) -> int | None:
-    """GPU memory in use by all processes; None on a CPU."""
-    if not device.startswith("cuda"):
-        return None
-    free, total = torch.cuda.mem_get_info(device)
-    return (total - free) // MIB
-
-
-async def main(job: dict[str, Any], turn: Turn) -> None:
+async def main(job: dict[str, Any], worker: WorkerJob) -> None:
     """See `work`."""
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     config = ModelConfig.read(Path(job["model"]))
     speak = ENGINES[job["engine"]](job, config)
     for _ in range(job["warmups"]):
         timed(speak)
-    await turn.ready()
+    await worker.ready()
     found = list(map(timed, [speak] * job["requests"]))
-    turn.answer({"requests": found, "memory_used_mib": _memory_mib(job["device"])})
+    memory_mib = None  # in use by all processes
+    if job["device"].startswith("cuda"):
+        free, total = torch.cuda.mem_get_info(job["device"])
+        memory_mib = (total - free) // MIB
+    worker.answer({"requests": found, "memory_used_mib": memory_mib})
+
+
+def import_qwen_tts() -> Any:
+    """The package qwen-tts, with empty modules for unused ones. Raises ImportError, OSError: something is missing."""
+    added: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the package and what it imports
+        try:
+            for package in UNUSED:
+                try:
+                    import_module(package)
+                except FAILURES:
+                    added += _stand_in(package)
+            return import_module("qwen_tts")
+        finally:
+            for name in added:
+                del sys.modules[name]
+
+
+def _stand_in(package: str) -> list[str]:
+    """Put empty modules in the place of a package and of those that it is in; their names."""
+    added: list[str] = []
+    parts = package.split(".")
+    for depth, part in enumerate(parts):
+        parent, name = ".".join(parts[:depth]), ".".join(parts[: depth + 1])
+        if name not in sys.modules:
+            added.append(name)
+            sys.modules[name] = module_from_spec(ModuleSpec(name, None))
+            if parent:
+                setattr(sys.modules[parent], part, sys.modules[name])
+    return added
 
 
 if __name__ == "__main__":

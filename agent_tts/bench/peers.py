@@ -6,15 +6,16 @@ spoken to over a WebSocket, as its callers do, which is stricter for us.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
-from agent_tts.bench.serve import Load
-from agent_tts.bench.serve_client import Client
-from agent_tts.bench.statistics import percentile
+from agent_tts.bench.client import Caller
+from agent_tts.bench.scenario import requests
+from agent_tts.bench.statistics import percentiles
 from agent_tts.bench.workers import answers, workers
 from agent_tts.errors import SpeechError
 from agent_tts.events import FRAME_SAMPLES, SAMPLE_RATE
@@ -22,11 +23,10 @@ from agent_tts.events import FRAME_SAMPLES, SAMPLE_RATE
 MODULE = "agent_tts.bench.peer_process"
 LOAD_S = 600.0  # for a model to be loaded, and the requests that are not measured
 SPEAK_S = 600.0  # for those that are
-EVER = (0.0, float("inf"))
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerEngine:
     """Another engine."""
 
     name: str  # of its distribution
@@ -52,14 +52,14 @@ class Peer:
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer("qwen-tts", "qwen_tts", "0.1.1", "does not stream: its first audio is the whole request"),
-        Peer("faster-qwen3-tts", "faster_qwen3_tts", "0.2.5", "streams, a chunk for each frame"),
+        PeerEngine("qwen-tts", "qwen_tts", "0.1.1", "does not stream: its first audio is the whole request"),
+        PeerEngine("faster-qwen3-tts", "faster_qwen3_tts", "0.2.5", "streams, a chunk for each frame"),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PeerTask:
     """What each engine is to do."""
 
     model: str  # folder of a checkpoint
@@ -74,7 +74,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class PeerRequest:
     """One request."""
 
     first_audio_s: float  # from its text to its first audio
@@ -86,56 +86,44 @@ class Spoken:
         return self.samples / FRAME_SAMPLES
 
 
-async def measure_node(url: str, key: str | None, task: Task) -> list[Spoken]:
-    """Requests to a node, one after the other.
-
-    Raises:
-        SpeechError: one of them failed.
-    """
+async def measure_node(url: str, key: str | None, task: PeerTask) -> list[PeerRequest]:
+    """Requests to a node, one after the other. Raises SpeechError: one of them failed."""
     session = {"voice": task.voice, "instructions": task.instructions, "lead_ms": None}
-    client = Client(url, key, Load(words_every_ms=0, session=session), EVER)
+    scenario = requests("agent-tts", concurrency=1, texts=(task.text,), session=session)
+    caller, call = Caller({"ws": url}, key, scenario), next(scenario.chain(0))
     try:
-        return [await _spoken(client, task.text) for _ in range(task.warmups + task.requests)][task.warmups :]
+        samples = [await caller.speak(call, time.monotonic()) for _ in range(task.warmups + task.requests)]
     finally:
-        await client.close()
+        await caller.close()
+    spoken = []
+    for one in samples[task.warmups :]:
+        if one.ttfa_ms is None or one.sent_at is None or one.ended_at is None:
+            raise SpeechError(f"a request to the node failed: {one.error or 'it was silent'}")
+        spoken.append(PeerRequest(one.ttfa_ms / 1_000, one.ended_at - one.sent_at, round(one.audio_s * SAMPLE_RATE)))
+    return spoken
 
 
-async def _spoken(client: Client, text: str) -> Spoken:
-    sample = await client.speak(text, 0.0)
-    if sample.error is not None or None in (sample.sent_at, sample.first_audio_at, sample.ended_at):
-        raise SpeechError(f"a request to the node failed: {sample.error or 'it was silent'}")
-    assert sample.sent_at is not None
-    assert sample.first_audio_at is not None
-    assert sample.ended_at is not None
-    first_s, whole_s = sample.first_audio_at - sample.sent_at, sample.ended_at - sample.sent_at
-    return Spoken(first_s, whole_s, round(sample.audio_s * SAMPLE_RATE))
-
-
-async def measure_peer(peer: Peer, task: Task) -> tuple[list[Spoken], int | None]:
-    """Requests to another engine, and the MiB of GPU memory that are taken then.
-
-    Raises:
-        SpeechError: it cannot be measured here; the message says why.
-        TimeoutError: it takes too long.
-    """
+async def measure_peer(peer: PeerEngine, task: PeerTask) -> tuple[list[PeerRequest], int | None]:
+    """Requests to another engine, and the MiB of GPU memory that are taken then. Raises SpeechError, TimeoutError."""
     job = {"engine": peer.name, **asdict(task)}
     async with workers(MODULE, [job], ready_s=LOAD_S) as found:
         (answer,) = await answers(found, {}, SPEAK_S)
-    return [Spoken(**{**one, "samples": int(one["samples"])}) for one in answer["requests"]], answer["memory_used_mib"]
+    spoken = [PeerRequest(one["first_audio_s"], one["whole_s"], int(one["samples"])) for one in answer["requests"]]
+    return spoken, answer["memory_used_mib"]
 
 
-def figures_of(spoken: Sequence[Spoken]) -> dict[str, Any]:
+def figures_of(spoken: Sequence[PeerRequest]) -> dict[str, Any]:
     """Of some requests: medians, but for the throughput, which is of all."""
-    frame_ms = [1_000 * one.whole_s / one.frames for one in spoken if one.samples]
-    audio_s = sum(one.samples for one in spoken) / SAMPLE_RATE
+
+    def median(values: list[float]) -> float | None:
+        return percentiles(values, 50, digits=3)["p50"]
+
     return {
         "requests": len(spoken),
-        "frames": percentile([one.frames for one in spoken], 50),
-        "first_audio_ms": _rounded(percentile([1_000 * one.first_audio_s for one in spoken], 50)),
-        "frame_ms": _rounded(percentile(frame_ms, 50)),
-        "audio_s_per_s": round(audio_s / sum(one.whole_s for one in spoken), 3),
+        "frames": median([one.frames for one in spoken]),
+        "first_audio_ms": median([1_000 * one.first_audio_s for one in spoken]),
+        "frame_ms": median([1_000 * one.whole_s / one.frames for one in spoken if one.samples]),
+        "audio_s_per_s": round(
+            sum(one.samples for one in spoken) / SAMPLE_RATE / sum(one.whole_s for one in spoken), 3
+        ),
     }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)

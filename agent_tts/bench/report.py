@@ -1,25 +1,35 @@
-"""Figures for people, for programs, and for the eye."""
+"""Figures as tables, JSON files and plots; and what they depend on: the machine, its GPUs, versions."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import platform
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from agent_tts.bench.environment import device
+from agent_tts import __version__
 from agent_tts.errors import SettingsError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+PACKAGES = ("uvicorn", "uvloop", "websockets", "aiortc", "numpy", "torch", "triton")
+NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name,driver_version,memory.used,memory.total", "--format=csv,noheader,nounits")
+NVIDIA_SMI_S = 20.0
 
 
 def document(kind: str, node: Mapping[str, Any], runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -35,11 +45,7 @@ def document(kind: str, node: Mapping[str, Any], runs: Sequence[dict[str, Any]])
 
 
 def check_output(option: str, path: Path) -> None:
-    """Tell before a long measurement what would go wrong after it.
-
-    Raises:
-        SettingsError: the file cannot be written.
-    """
+    """Tell before a long measurement what would go wrong after it. Raises SettingsError: the file cannot be written."""
     if not path.parent.is_dir():
         raise SettingsError(f"{option} {path.name}: there is no such folder")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -47,11 +53,7 @@ def check_output(option: str, path: Path) -> None:
 
 
 def write_json(path: Path, found: dict[str, Any]) -> None:
-    """Write figures to a file.
-
-    Raises:
-        SettingsError: it cannot be written.
-    """
+    """Write figures to a file. Raises SettingsError: it cannot be written."""
     try:
         path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
@@ -104,6 +106,8 @@ class Plot:
     ) -> None:
         """Cumulative distributions of times in ms, a line for each."""
         for name, times_ms in runs:
+            if not times_ms:
+                continue
             shares = [(rank + 1) / len(times_ms) for rank in range(len(times_ms))]
             self.axes.step(sorted(times_ms), shares, where="post", label=name)
         self.axes.set(title=title, xlabel=labels[0], ylabel=labels[1], ylim=(0, 1))
@@ -134,12 +138,71 @@ class Plot:
         self.axes.legend()
 
     def save(self) -> None:
-        """Write the file.
-
-        Raises:
-            SettingsError: it cannot be written.
-        """
+        """Write the file. Raises SettingsError: it cannot be written."""
         try:
             self._figure.savefig(self._path, dpi=150)
         except OSError as error:
             raise SettingsError(f"--plot {self._path.name}: {error.strerror}") from None
+
+
+def device() -> dict[str, Any]:
+    """The machine and the versions. What is not there is left out."""
+    versions = {"agent-tts": __version__}
+    for name in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    found: dict[str, Any] = {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+    if present := gpus():
+        found["gpus"] = [{name: gpu[name] for name in ("name", "driver", "memory_total_mib")} for gpu in present]
+    if cuda := cuda_of_torch():
+        found["cuda"] = cuda
+    return found
+
+
+def gpus() -> list[dict[str, Any]]:
+    """Every NVIDIA GPU: `name`, `driver`, `memory_used_mib` of all processes now, `memory_total_mib`.
+
+    Empty where nvidia-smi is missing or fails. It takes some tenths of a second.
+    """
+    if shutil.which(NVIDIA_SMI[0]) is None:
+        return []
+    try:
+        done = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=NVIDIA_SMI_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return parse_gpus(done.stdout)
+
+
+def parse_gpus(text: str) -> list[dict[str, Any]]:
+    """What nvidia-smi says of each GPU; a size that it does not tell is None."""
+    rows = [[part.strip() for part in line.rsplit(",", 3)] for line in text.splitlines()]
+    mib = [[int(size) if size.isdecimal() else None for size in row[2:]] for row in rows]
+    return [
+        {"name": name, "driver": driver, "memory_used_mib": used, "memory_total_mib": total}
+        for (name, driver, *_), (used, total) in zip(rows, mib, strict=True)
+    ]
+
+
+def cuda_of_torch() -> str | None:
+    """The CUDA that the installed torch is built for; None without torch, and for a build without CUDA."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    with contextlib.suppress(OSError):
+        text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
+        if found := re.search(r"^cuda\b[^=]*=\s*['\"]([0-9.]+)['\"]", text, re.MULTILINE):
+            return found[1]
+    return None
+
+
+def _cpu() -> str:
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return platform.processor()

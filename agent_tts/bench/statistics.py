@@ -1,9 +1,14 @@
-"""Figures out of samples, and a listener's player."""
+"""Percentiles, the player that underruns are counted with, and the lag of an event loop."""
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
@@ -78,3 +83,55 @@ class Player:
                 self.gaps_s -= margin
                 self._plays_until = now
         self._plays_until += seconds
+
+
+LAG_INTERVAL_S = 0.01
+LAG_KEPT = 100_000  # a quarter of an hour
+
+
+class Lag:
+    """Lateness of a timer in this event loop: a client that cannot keep up measures itself."""
+
+    def __init__(self) -> None:
+        # In ms, the last ones.
+        self.late_ms: deque[float] = deque(maxlen=LAG_KEPT)
+
+    def clear(self) -> None:
+        """Forget what was: the measurement begins."""
+        self.late_ms.clear()
+
+    def figures(self) -> dict[str, float | None]:
+        """Percentiles in ms: `p50`, `p99` and the maximum, `p100`."""
+        return percentiles(list(self.late_ms), 50, 99, 100)
+
+
+@asynccontextmanager
+async def lag_watched() -> AsyncIterator[Lag]:
+    """The lag of this event loop while the block runs."""
+    lag = Lag()
+
+    async def watch() -> None:
+        while True:
+            due = time.monotonic() + LAG_INTERVAL_S
+            await asyncio.sleep(LAG_INTERVAL_S)
+            lag.late_ms.append(max(0.0, (time.monotonic() - due) * 1_000))
+
+    async with background(watch(), "lag"):
+        yield lag
+
+
+@asynccontextmanager
+async def background(main: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
+    """Run a coroutine while the block runs; cancelled with its end. Its errors are dropped."""
+    task = asyncio.create_task(main, name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def worst(figures: list[dict[str, float | None]]) -> dict[str, float | None]:
+    """Of several processes, each percentile of the one where it is largest."""
+    names = figures[0] if figures else {}
+    return {name: max((found for one in figures if (found := one[name]) is not None), default=None) for name in names}

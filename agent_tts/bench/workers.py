@@ -1,4 +1,4 @@
-"""Processes that measure: each is told its job, says that it is ready, is told to go, and answers once.
+"""Processes that measure: each gets a job, says that it is ready, is told to go, and answers once.
 
 A process is a module of ours whose last line is `work(main)`. Messages are lines of JSON on its stdin and stdout; what
 it has to say to a person goes to stderr. The API key is in AGENT_TTS_KEY.
@@ -30,34 +30,12 @@ class Worker:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        # Whether it has answered, so that it may take its time to end.
+        self.pid = process.pid
+        # Whether it has answered after its job, so that it may take its time to end.
         self.answered = False
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    async def ready(self, job: dict[str, Any], within_s: float) -> None:
-        """Give it its job.
-
-        Raises:
-            SpeechError: it cannot do it; the message says why.
-            TimeoutError: it is not ready in time.
-        """
-        await self._exchange(job, within_s)
-
-    async def answer(self, message: dict[str, Any], within_s: float) -> Any:
-        """Let it go, and wait for its answer.
-
-        Raises:
-            SpeechError: it cannot answer; the message says why.
-            TimeoutError: it has not answered in time.
-        """
-        found = await self._exchange(message, within_s)
-        self.answered = True
-        return found
-
-    async def _exchange(self, message: dict[str, Any], within_s: float) -> Any:
+    async def tell(self, message: dict[str, Any], within_s: float) -> Any:
+        """Send its job or the word to go, and wait for the answer. Raises SpeechError, TimeoutError."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(message).encode() + b"\n")
@@ -66,7 +44,7 @@ class Worker:
                 if line.startswith(_MARK.encode()):
                     break
         if not line:
-            raise SpeechError("a process that measures has died: what it said is above")
+            raise SpeechError("a process that measures has died: its last words are above")
         found = json.loads(line.removeprefix(_MARK.encode()))
         if "error" in found:
             raise SpeechError(found["error"])
@@ -93,36 +71,42 @@ async def workers(
 
     Args:
         ready_s: how long one may take until it is ready.
-        in_turn: the next one only begins when the one before is ready.
+        in_turn: the next one begins when the one before is ready.
 
     Raises:
-        SpeechError: one of them cannot do its job; the message says why.
-        TimeoutError: one of them is not ready in time.
+        SpeechError, TimeoutError: one of them is not ready; see `Worker.tell`.
     """
     started: list[Worker] = []
     try:
         for job in jobs:
-            started.append(Worker(await _spawn(module, key)))
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", module),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env={**os.environ, **({KEY: key} if key else {})},
+                limit=LINE_BYTES,
+                start_new_session=sys.platform != "win32",  # Ctrl-C is for us, who then stop it
+            )
+            started.append(Worker(process))
             if in_turn:
-                await started[-1].ready(job, ready_s)
+                await started[-1].tell(job, ready_s)
         if not in_turn:
-            await _all([worker.ready(job, ready_s) for worker, job in zip(started, jobs, strict=True)])
+            await _all([worker.tell(job, ready_s) for worker, job in zip(started, jobs, strict=True)])
         yield started
     finally:
         await asyncio.gather(*(worker.stop() for worker in started))
 
 
 async def answers(found: Sequence[Worker], message: dict[str, Any], within_s: float) -> list[Any]:
-    """What each of them answers, in their order.
-
-    Raises:
-        SpeechError, TimeoutError: see `Worker.answer`.
-    """
-    return await _all([worker.answer(message, within_s) for worker in found])
+    """Let all of them go; their answers, in their order. Errors are those of `Worker.tell`."""
+    told = await _all([worker.tell(message, within_s) for worker in found])
+    for worker in found:
+        worker.answered = True
+    return told
 
 
 async def _all(waiting: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """What each returns; the first that fails ends the others."""
+    """The result of each; the first that fails cancels the others."""
     try:
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(one) for one in waiting]
@@ -131,27 +115,13 @@ async def _all(waiting: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
     return [task.result() for task in running]
 
 
-async def _spawn(module: str, key: str | None) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, **({KEY: key} if key else {})},
-        limit=LINE_BYTES,
-        start_new_session=sys.platform != "win32",  # Ctrl-C is for us, who then stop it
-    )
-
-
-# ---------------------------------------------------------------- in the process
-
-
-class Turn:
+class WorkerJob:
     """The process's side."""
 
     async def ready(self) -> dict[str, Any]:
         """Say so, and wait for the word to go, which may carry something. A parent that has died ends the process."""
         settle()
-        self._say({"answer": None})
+        self.answer(None)
         line = await asyncio.to_thread(sys.stdin.readline)
         if not line:
             raise SystemExit(1)
@@ -159,29 +129,26 @@ class Turn:
         return found
 
     def answer(self, value: Any) -> None:
-        """The one answer."""
-        self._say({"answer": value})
+        """Send the one answer."""
+        print(f"{_MARK}{json.dumps({'answer': value})}", flush=True)
 
     def fail(self, message: str) -> None:
-        """Instead of the next message: what is wrong."""
-        self._say({"error": message})
-
-    def _say(self, message: dict[str, Any]) -> None:
-        print(f"{_MARK}{json.dumps(message)}", flush=True)
+        """Send an error in its place."""
+        print(f"{_MARK}{json.dumps({'error': message})}", flush=True)
 
 
 def work(
-    main: Callable[[dict[str, Any], Turn], Coroutine[Any, Any, None]],
+    main: Callable[[dict[str, Any], WorkerJob], Coroutine[Any, Any, None]],
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> None:
-    """Be such a process: `main` is given the job, and answers by its turn. A `SpeechError` is its answer, too."""
+    """Be such a process: `main` gets the job, and answers by its `WorkerJob`; a `SpeechError` is an answer, too."""
     line = sys.stdin.readline()
     if not line:
         return
-    turn = Turn()
+    ours = WorkerJob()
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         try:
-            runner.run(main(json.loads(line), turn))
+            runner.run(main(json.loads(line), ours))
         except SpeechError as error:
-            turn.fail(error.message)
+            ours.fail(error.message)
     gc.unfreeze()  # libraries that count what is left at the end look at all of it

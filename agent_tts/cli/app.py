@@ -1,7 +1,8 @@
-"""`agent-tts`: its commands and their options. What a command does is imported when it runs, so that help is quick."""
+"""`agent-tts`: its commands and their options. A command imports its code when it runs, which keeps help quick."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
 import typer
@@ -26,11 +27,14 @@ from agent_tts.cli.options import (
     TlsCert,
     TlsKey,
     Url,
-    engine_flags,
-    server_flags,
+    settings_of,
+    with_speech_options,
 )
 from agent_tts.cli.reporting import reported
 from agent_tts.cli.voices import voices
+from agent_tts.events import SpeechOptions
+
+HEALTH_S = 4.0  # for a node to answer `agent-tts health`
 
 app = typer.Typer(
     name="agent-tts",
@@ -45,7 +49,7 @@ app.add_typer(voices, name="voices")
 
 @app.callback(invoke_without_command=True)
 def root(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and leave.")] = False,
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")] = False,
 ) -> None:
     if version:
         print(f"agent-tts {__version__}")
@@ -54,6 +58,7 @@ def root(
 
 @app.command()
 def serve(
+    context: typer.Context,
     host: Host = None,
     port: Port = None,
     engine: Engine = None,
@@ -70,20 +75,19 @@ def serve(
     set_: Set = None,
     print_config: PrintConfig = False,
 ) -> None:
-    """Run a node: WebSocket, WebRTC, HTTP and a page on one port.
+    """Run a node: WebSocket, WebRTC, HTTP and a web page on one port.
 
-    Settings come from flags, then AGENT_TTS_* variables, then the file, then defaults.
+    Flags override AGENT_TTS_* variables, which override the file, which overrides the defaults.
     """
     from agent_tts.cli.serve import serve as run
 
-    flags = server_flags(host, port, slots, api_key, tls_cert, tls_key, log_level, log_format)
     with reported():
-        code = run(config, flags | engine_flags(engine, model, device, dtype), set_ or [], print_config)
-    raise typer.Exit(code)
+        raise typer.Exit(run(config, settings_of(context), print_config))
 
 
 @app.command()
 def agent(
+    context: typer.Context,
     host: Host = None,
     port: Port = None,
     engine: Engine = None,
@@ -94,112 +98,81 @@ def agent(
     api_key: ApiKeys = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
-    llm: Annotated[str | None, typer.Option("--llm", metavar="URL", help="Of OpenAI's chat completions.")] = None,
-    llm_model: Annotated[str | None, typer.Option(help="Default: the first that the server has.")] = None,
-    whisper: Annotated[str | None, typer.Option(help="A model's name, or a folder with one.")] = None,
+    llm: Annotated[
+        str | None, typer.Option("--llm", metavar="URL", help="A server with OpenAI's chat completions.")
+    ] = None,
+    llm_model: Annotated[str | None, typer.Option(help="Default: the first model of the server.")] = None,
+    whisper: Annotated[str | None, typer.Option(help="Name, hub id or folder of a Whisper model.")] = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     config: Config = None,
     set_: Set = None,
     print_config: PrintConfig = False,
 ) -> None:
-    """Run a node that one can talk to: speech recognition, a language model and speech on one port.
+    """Run a node for spoken conversations: speech recognition, a language model and speech on one port.
 
-    Everything of `agent-tts serve` is there too. Needs agent-tts\\[agent].
+    It serves all that `agent-tts serve` does. Needs agent-tts\\[agent].
     """
-    from agent_tts.cli.agent import agent as run
+    from agent_tts.cli.serve import agent_extension
+    from agent_tts.cli.serve import serve as run
 
-    flags = server_flags(host, port, slots, api_key, tls_cert, tls_key, log_level, log_format)
-    flags |= {"agent.llm.base_url": llm, "agent.llm.model": llm_model, "agent.stt.model": whisper}
     with reported():
-        code = run(config, flags | engine_flags(engine, model, device, dtype), set_ or [], print_config)
-    raise typer.Exit(code)
+        raise typer.Exit(run(config, settings_of(context), print_config, agent_extension))
 
 
 @app.command()
+@with_speech_options
 def say(
-    text: Annotated[str, typer.Argument(help="What to say; - speaks stdin as it arrives.")],
+    context: typer.Context,
+    text: Annotated[str, typer.Argument(help="The text; - speaks stdin as it arrives.")],
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", metavar="FILE", help="wav, mp3, flac, opus, ogg, aac, pcm; - is raw pcm_s16le."),
     ] = None,
-    play: Annotated[bool, typer.Option("--play", help="Play it, besides -o too; the default without -o.")] = False,
-    voice: Annotated[str | None, typer.Option(help="See `agent-tts voices`.")] = None,
-    language: Annotated[str, typer.Option(help="A code (de, en-gb) or an English name; auto is the voice's.")] = "auto",
-    speed: Annotated[float, typer.Option(min=0.25, max=4.0, help="2 speaks twice as fast.")] = 1.0,
-    pitch: Annotated[float, typer.Option(min=0.5, max=2.0, help="1 is the voice's own.")] = 1.0,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, help="The same seed and text is the same audio.")
-    ] = None,
-    clean: Annotated[bool, typer.Option(help="Make markdown, links and emoji speakable.")] = True,
-    normalize: Annotated[bool, typer.Option(help="Say numbers, money and dates in words.")] = False,
-    breaks: Annotated[bool, typer.Option(help='Obey <break time="500ms"/> in the text.')] = False,
-    instructions: Annotated[str | None, typer.Option(help="How to speak; of a designed voice, who speaks.")] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, max=5.0, help="Of qwen3; 0 is greedy.")] = 0.9,
-    top_k: Annotated[int, typer.Option(min=0, max=100_000, help="Of qwen3; 0 keeps all.")] = 50,
-    top_p: Annotated[float, typer.Option(min=0.01, max=1.0, help="Of qwen3; 1 keeps all.")] = 1.0,
+    play: Annotated[bool, typer.Option("--play", help="Play it, even with -o; the default without -o.")] = False,
+    options: SpeechOptions = SpeechOptions(),  # noqa: B008
     url: Url = None,
     key: Key = None,
     engine: Engine = None,
     model: Annotated[
-        str | None, typer.Option(metavar="SOURCE", help="Of qwen3: a folder or hub id. With --url: a model's name.")
+        str | None, typer.Option(metavar="SOURCE", help="qwen3: a folder or hub id. With --url: a name of a model.")
     ] = None,
     device: Device = None,
     dtype: Dtype = None,
     max_frames: Annotated[
-        int | None, typer.Option(min=1, help="Of an engine of its own: end each piece after so many times 80 ms.")
+        int | None, typer.Option(min=1, help="Without --url: end each part of the text after so many frames of 80 ms.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
-    """Speak a text: on a running node (--url), or on an engine of its own."""
+    """Speak a text, on a running node (--url) or an engine of this machine."""
     from agent_tts.cli.say import say as speak
-    from agent_tts.events import Sampling, SpeechOptions
 
-    options = SpeechOptions(
-        voice,
-        language,
-        instructions,
-        seed,
-        speed,
-        pitch,
-        clean,
-        Sampling(temperature, top_k, top_p),
-        lead_ms=None,
-        model=model if url else None,
-        normalize=normalize,
-        breaks=breaks,
-    )
-    flags = engine_flags(engine, [model] if model and not url else None, device, dtype)
+    options = dataclasses.replace(options, lead_ms=None, model=model if url else None)
     with reported():
-        speak(
-            text,
-            options,
-            output=output,
-            play=play,
-            url=url,
-            key=key,
-            flags=flags | {"limits.max_frames": max_frames},
-            quiet=quiet,
-        )
+        flags = settings_of(context) | {"qwen3.models": [model] if model and not url else None}
+        speak(text, options, output=output, play=play, url=url, key=key, flags=flags, quiet=quiet)
 
 
 @app.command()
 def wyoming(
-    uri: Annotated[str, typer.Option(help="Where Home Assistant finds it.")] = "tcp://127.0.0.1:10200",
+    uri: Annotated[str, typer.Option(help="Where to listen for Home Assistant.")] = "tcp://127.0.0.1:10200",
     node: Annotated[
         str, typer.Option("--node", envvar="AGENT_TTS_URL", help="A running node: http(s)://, ws(s):// or host:port.")
     ] = "http://127.0.0.1:8100",
     key: Key = None,
 ) -> None:
-    """Serve Home Assistant, which speaks Wyoming, from a running node."""
-    from agent_tts.cli.wyoming import serve as serve_wyoming
+    """Serve Home Assistant (the Wyoming protocol) from a running node, which may start later."""
+    from agent_tts.client.connection import http_url
+    from agent_tts.integrations.wyoming.conversation import Target
+    from agent_tts.integrations.wyoming.server import serve as serve_wyoming
 
     with reported():
-        serve_wyoming(uri, node, key)
+        serve_wyoming(uri, Target(http_url(node), key))
 
 
 @app.command()
 def doctor(
+    context: typer.Context,
     host: Host = None,
     port: Port = None,
     engine: Engine = None,
@@ -207,32 +180,53 @@ def doctor(
     tls_key: TlsKey = None,
     config: Config = None,
     set_: Set = None,
-    json_: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """What this machine has for a node, what is missing, and what to do. Exit code 1: the node cannot run here.
+    """Check whether a node can run on this machine, and say what to do. Exit code 1: it cannot.
 
-    Give it the settings that the node is to have, keys too. It asks STUN and TURN servers that they name.
+    Give it the settings of the node, keys too. It contacts the STUN and TURN servers of these settings.
     """
     from agent_tts.cli.doctor import doctor as examine
 
-    flags = {"host": host, "port": port, "engine": engine, "tls.cert": tls_cert, "tls.key": tls_key}
     with reported():
-        code = examine(config, flags, set_ or [], json_)
-    raise typer.Exit(code)
+        raise typer.Exit(examine(config, settings_of(context), json_))
 
 
 @app.command()
 def health(
-    ready: Annotated[
-        bool, typer.Option("--ready", help="Whether speech may be sent here, which a drain ends.")
-    ] = False,
+    ready: Annotated[bool, typer.Option("--ready", help="Whether it accepts speech; not while it drains.")] = False,
 ) -> None:
-    """Ask the node on this machine how it is. Exit code 1: not well, or not there.
+    """Ask the node on this machine for its health. Exit code 1: it is not healthy, or does not answer.
 
-    It is looked for where the AGENT_TTS_* variables say; made for the health checks of containers.
+    The address comes from the AGENT_TTS_* variables; for the health checks of containers.
     """
-    from agent_tts.cli.health import health as ask
-
     with reported():
-        code = ask(ready)
-    raise typer.Exit(code)
+        raise typer.Exit(0 if _is_healthy("/ready" if ready else "/health") else 1)
+
+
+def _is_healthy(path: str) -> bool:
+    import http.client
+    import ssl
+    import sys
+
+    from agent_tts.config.loading import load_settings
+
+    settings = load_settings()
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    if settings.tls.cert is None:
+        connection = http.client.HTTPConnection(host, settings.port, timeout=HEALTH_S)
+    else:
+        context = ssl.create_default_context()
+        context.check_hostname = False  # the certificate has the name that clients use
+        context.verify_mode = ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(host, settings.port, timeout=HEALTH_S, context=context)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        print(answer.read(65_536).decode(errors="replace"))
+    except (OSError, http.client.HTTPException) as error:
+        print(f"agent-tts: no node answers at {host}:{settings.port}: {type(error).__name__}", file=sys.stderr)
+        return False
+    finally:
+        connection.close()
+    return answer.status == 200

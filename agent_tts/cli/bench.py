@@ -13,11 +13,12 @@ from agent_tts.cli.bench_options import (
     Json,
     ModelOptions,
     NodeOptions,
-    OutputOptions,
+    Outputs,
     OwnNodeOptions,
     PacedVoiceOptions,
     VoiceOptions,
     command,
+    counts,
 )
 from agent_tts.errors import SettingsError
 
@@ -27,7 +28,7 @@ bench = typer.Typer(
 )
 
 ESPEAK, TONE = NodeOptions(engine="espeak"), NodeOptions(engine="tone")
-OWN, MODEL, VOICE, PACED, FILES = OwnNodeOptions(), ModelOptions(), VoiceOptions(), PacedVoiceOptions(), OutputOptions()
+OWN, MODEL, VOICE, PACED, FILES = OwnNodeOptions(), ModelOptions(), VoiceOptions(), PacedVoiceOptions(), Outputs()
 LoadVoice = Annotated[str | None, typer.Option(help="A voice of the node.")]
 
 
@@ -56,7 +57,7 @@ def serve(
     ] = None,
     voice: PacedVoiceOptions = PACED,
     clients: Clients = None,
-    output: OutputOptions = FILES,
+    outputs: Outputs = FILES,
 ) -> None:
     """Time to first audio, underruns and throughput under load.
 
@@ -64,18 +65,44 @@ def serve(
     wait for a slot. An underrun is a request with a chunk that came after its play time, for a player that starts on
     the first chunk. Random weights do not know when to end: --frames 60 makes requests of the usual length.
     """
-    from agent_tts.bench.serve import TEXTS, Load, texts_of
-    from agent_tts.cli.bench_runs import loads_of, run_serve
+    from agent_tts.bench import report
+    from agent_tts.bench.figures import first_audio_ms, serve_figures
+    from agent_tts.bench.scenario import TEXTS, texts_of
+    from agent_tts.cli.bench_runs import measured, print_memory, serve_scenarios
 
     if frames is not None and node.url is not None:
         raise SettingsError("--frames is for a node of our own: a running one has its own limits.max_frames")
     texts = TEXTS if words is None else texts_of(words)
-    load = Load(
-        warmup_s=warmup, duration_s=duration, words_every_ms=words_every_ms, session=voice.session, texts=list(texts)
+    loads, settings = serve_scenarios(
+        *(rate, concurrency, saturate, warmup),
+        duration_s=duration,
+        words_every_ms=words_every_ms,
+        session=voice.session,
+        texts=texts,
     )
-    loads, settings = loads_of(load, rate, concurrency, saturate)
     limit: dict[str, object] = {} if frames is None else {"limits__max_frames": frames}
-    run_serve(node, loads, settings | limit, clients, output.open())
+    info, found = measured(node, loads, settings | limit, serve_figures, clients)
+    rows = [
+        (
+            *(figures["load"], figures["requests"], *figures["ttfa_ms"].values()),
+            *(figures["underruns"], figures["audio_s_per_s"], figures["peak_in_flight"], figures["front_us_per_frame"]),
+            *(figures["clients"], figures["client_lag_ms"]["p99"], report.counted(figures["errors"])),
+        )
+        for _, _, figures in found
+    ]
+    every_ms = loads[0].words_every_ms
+    pace = f"a word every {every_ms:g} ms" if every_ms else "text at once"
+    columns = (
+        *("load", "requests", "p50", "p95", "p99", "most", "underruns", "audio s/s", "peak", "front us/frame"),
+        *("clients", "lag p99", "errors"),
+    )
+    report.table(f"{info['engine']}, {info['model']}: time to first audio in ms, {pace}", columns, rows)
+    print_memory(info)
+
+    def draw(picture: report.Plot) -> None:
+        picture.times(f"{info['engine']} engine", [(load.name, first_audio_ms(result)) for load, result, _ in found])
+
+    outputs.write("serve", info, [figures for _, _, figures in found], draw)
 
 
 @bench.command()
@@ -88,13 +115,47 @@ def streams(
     per_connection: Annotated[int, typer.Option(min=1, help="Contexts on one connection.")] = 16,
     voice: PacedVoiceOptions = PACED,
     clients: Clients = None,
-    output: OutputOptions = FILES,
+    outputs: Outputs = FILES,
 ) -> None:
     """The largest number of paced streams without a gap at their listeners, and its cost."""
-    from agent_tts.bench.streams import Plan
-    from agent_tts.cli.bench_runs import run_streams
+    from agent_tts.bench import report
+    from agent_tts.bench.figures import is_clean, stream_figures
+    from agent_tts.bench.scenario import streams as scenario
+    from agent_tts.cli.bench_runs import connections, cpu_columns, measured, print_memory
 
-    run_streams(node, streams, Plan(seconds, ramp, per_connection, voice.session), clients, output.open())
+    sizes = counts("--streams", streams)
+    settings = {
+        "slots": max(sizes),
+        "limits__connections": connections(max(sizes)),
+        "limits__contexts_per_session": per_connection,
+    }
+    wanted = [scenario(size, seconds, ramp, per_connection, voice.session) for size in sizes]
+    info, found = measured(node, wanted, settings, stream_figures, clients)
+    runs = [figures for _, _, figures in found]
+    rows = [
+        (
+            *(run["streams"], run["underruns"], run["gaps_s"]),
+            *(run["margin_ms"].get(name) for name in ("p50", "p1", "p0")),
+            *run["cpu_percent"].values(),
+            *(run["clients"], run["client_lag_ms"]["p99"], report.counted(run["ended"])),
+        )
+        for run in runs
+    ]
+    columns = (
+        *("streams", "with gaps", "gaps s", "margin ms p50", "p1", "least", *cpu_columns(runs)),
+        *("clients", "lag p99", "ended early"),
+    )
+    title = f"{info['engine']}, {info['model']}: streams of {seconds:g} s, paced {voice.lead_ms} ms ahead"
+    report.table(title, columns, rows)
+    clean = max((run["streams"] for run in runs if is_clean(run)), default=0)
+    print(f"largest number without a gap: {clean}")
+    print_memory(info)
+
+    def draw(picture: report.Plot) -> None:
+        series = {name: [run["cpu_percent"][name] for run in runs] for name in runs[0]["cpu_percent"]}
+        picture.lines(f"{info['engine']} engine, {clean} streams without a gap", sizes, series, ("streams", "CPU, %"))
+
+    outputs.write("streams", info, runs, draw)
 
 
 @bench.command()
@@ -104,12 +165,37 @@ def rtc(
     peers: Annotated[str, typer.Option(help="Peers at once, one run for each number.")] = "1,16,32,48",
     seconds: Annotated[float, typer.Option(min=1, max=86_400, help="Measured, for each run.")] = 20,
     voice: VoiceOptions = VOICE,
-    output: OutputOptions = FILES,
+    outputs: Outputs = FILES,
 ) -> None:
     """Lateness of WebRTC packets against the 20 ms grid of their timestamps."""
-    from agent_tts.cli.bench_runs import run_rtc
+    from agent_tts.bench import report
+    from agent_tts.bench.figures import rtc_figures
+    from agent_tts.bench.scenario import rtc_peers
+    from agent_tts.cli.bench_runs import cpu_columns, measured
 
-    run_rtc(node, peers, seconds, voice.voice, output.open())
+    sizes = counts("--peers", peers)
+    settings = {"slots": max(sizes), "limits__rtc_peers": 2 * max(sizes)}
+    wanted = [rtc_peers(size, seconds, voice.session) for size in sizes]
+    info, found = measured(node, wanted, settings, rtc_figures)
+    runs = [figures for _, _, figures in found]
+    rows = [
+        (
+            *(run["peers"], run["packets"], run["lost"], *run["lateness_ms"].values(), run["worst_p99_ms"]),
+            *(*run["cpu_percent"].values(), run["client_lag_ms"]["p99"], report.counted(run["errors"])),
+        )
+        for run in runs
+    ]
+    columns = (
+        *("peers", "packets", "lost", "late ms p50", "p99", "most", "p99 of the worst", *cpu_columns(runs)),
+        *("lag p99", "errors"),
+    )
+    report.table(f"{info['engine']}, {info['model']}: WebRTC packets against their 20 ms grid", columns, rows)
+
+    def draw(picture: report.Plot) -> None:
+        series = {name: [run["lateness_ms"][name] for run in runs] for name in ("p50", "p99")}
+        picture.lines(f"{info['engine']} engine", sizes, series, ("WebRTC peers", "lateness of packets, ms"))
+
+    outputs.write("rtc", info, runs, draw)
 
 
 @bench.command()
@@ -124,7 +210,7 @@ def peers(
     requests: Annotated[int, typer.Option(min=1, max=1_000, help="One after the other, to each engine.")] = 5,
     warmups: Annotated[int, typer.Option(min=0, max=1_000, help="Requests before, not measured.")] = 2,
     voice: VoiceOptions = VOICE,
-    output: OutputOptions = FILES,
+    outputs: Outputs = FILES,
 ) -> None:
     """Compare with qwen-tts and faster-qwen3-tts, where they are installed: one request at a time.
 
@@ -132,12 +218,12 @@ def peers(
     measured as a node over a WebSocket; the others are called in their process. "ms a frame" is the time of the whole
     request over its frames. qwen-tts does not stream: its first audio is the whole request.
     """
-    from agent_tts.bench.peers import Task
-    from agent_tts.bench.serve import texts_of
+    from agent_tts.bench.peers import PeerTask
+    from agent_tts.bench.scenario import texts_of
     from agent_tts.cli.bench_peers import chosen, run_peers
 
-    task = Task("", device, dtype, texts_of(words)[0], frames, voice.voice, voice.instructions, requests, warmups)
-    run_peers(model, chosen(peers), task, output.open())
+    task = PeerTask("", device, dtype, texts_of(words)[0], frames, voice.voice, voice.instructions, requests, warmups)
+    run_peers(model, chosen(peers), task, outputs)
 
 
 @bench.command()
@@ -155,9 +241,21 @@ def load(
     2000 characters in 8 languages, 10 % barge-in. storm: 900 connections in 2 s that never send a byte, and 100
     sessions among them. All begin at random times, in client processes, each on a connection of its own.
     """
-    from agent_tts.cli.bench_load import run_load
+    from agent_tts.bench import load
+    from agent_tts.bench.scenario import TAIL_S
+    from agent_tts.cli.bench_runs import Loads, hold
 
-    run_load(node, only, 60 * minutes, {"voice": voice}, json)
+    loads: Loads = {
+        "sessions": lambda node: load.sessions(node, 60 * minutes),
+        "mixed": lambda node: load.mixed(node, 60 * minutes),
+        "storm": load.storm,
+    }
+    wanted = [name.strip() for name in only.split(",")]
+    for name in wanted:
+        if name not in loads:
+            raise SettingsError(f"--only {name}: loads are {', '.join(loads)}")
+    seconds = len(wanted) * (60 * minutes + TAIL_S)
+    hold("load", node, {name: loads[name] for name in wanted}, voice, json, seconds)
 
 
 @bench.command()
@@ -176,10 +274,13 @@ def soak(
     Some clients vanish, by a reset or by closing the connection; the engine process is killed every minute, and its
     contexts fail. Every context must still end exactly once.
     """
-    from agent_tts.bench.soak import Soak
-    from agent_tts.cli.bench_load import run_soak
+    from agent_tts.bench import load, scenario
+    from agent_tts.cli.bench_runs import Loads, hold
 
-    run_soak(node, Soak(contexts, rate, vanish, kill_every), {"voice": voice}, json)
+    loads: Loads = {
+        "soak": lambda node: load.soak(node, scenario.soak(contexts, rate, vanish, node.session), kill_every)
+    }
+    hold("soak", node, loads, voice, json, contexts / rate + scenario.TAIL_S)
 
 
 @bench.command()
@@ -193,9 +294,30 @@ def frame(
     json: Json = None,
 ) -> None:
     """Time of one 80 ms frame on the GPU, whole and by its parts (needs agent-tts\\[qwen])."""
-    from agent_tts.cli.bench_frame import run_frame
+    from agent_tts.bench import report
 
-    run_frame(synthetic, model, batches, context, fused, json)
+    if (synthetic is None) == (model is None):
+        raise SettingsError("--synthetic 1.7B and --model FOLDER are two ways to have a model: choose one")
+    sizes, outputs = counts("--batches", batches), Outputs(json=json)
+    try:
+        from agent_tts.bench import frame
+    except ImportError as error:
+        raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'") from error
+    speech = frame.synthetic(synthetic) if synthetic is not None else frame.load(model or Path())
+    runs = list(frame.measure(speech, sizes, context, fused=fused))
+    versions = frame.versions()
+    rows = [
+        (
+            run["batch"],
+            *(f"{run['ms'][part]:.2f}" if part in run["ms"] else None for part in frame.PARTS),
+            run["audio_s_per_s"],
+        )
+        for run in runs
+    ]
+    title = f"{versions['gpu']}, torch {versions['torch']}: ms a frame, context {context}"
+    report.table(title, ("batch", *frame.PARTS, "audio s/s"), rows)
+    name = f"synthetic {synthetic}" if synthetic is not None else "checkpoint"
+    outputs.write("frame", {"model": name, **versions}, runs)
 
 
 def _moved(name: str) -> Callable[[], None]:

@@ -58,11 +58,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """The model and the settings of a node that the command starts.
-
-    Raises:
-        SettingsError: the options exclude each other.
-    """
+    """The model and the settings of a node that the command starts. Raises SettingsError."""
 
     synthetic: Annotated[
         str | None, typer.Option(help="Start a node with random Qwen3-TTS weights: 0.6B or 1.7B; no download.")
@@ -90,11 +86,7 @@ class ModelOptions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The engine and --set, as `own_node` takes them.
-
-        Raises:
-            SettingsError: an assignment without "=".
-        """
+        """The engine and --set, as `own_node` takes them. Raises SettingsError: an assignment without "="."""
         found = overrides({"engine": self.engine_name}, self.set_ or [])
         return {name.replace(".", "__"): value for name, value in found.items()}
 
@@ -151,37 +143,19 @@ class PacedVoiceOptions(VoiceOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputOptions:
-    """Files for the figures, besides the table. They are checked before the measurement."""
+class Outputs:
+    """Files for the figures, besides the table. Raises SettingsError."""
 
     json: Json = None
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the figures: png, svg or pdf (needs matplotlib).")
-    ] = None
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw them: png, svg or pdf (needs matplotlib).")] = None
 
-    def open(self) -> Outputs:
-        """The files.
-
-        Raises:
-            SettingsError: one of them cannot be written.
-        """
-        return Outputs(self.json, self.plot)
-
-
-class Outputs:
-    """Files for the figures, checked before the measurement.
-
-    Raises:
-        SettingsError: one of them cannot be written.
-    """
-
-    def __init__(self, json: Path | None, plot: Path | None = None) -> None:
+    def __post_init__(self) -> None:
         from agent_tts.bench import report
 
-        if json is not None:
-            report.check_output("--json", json)
-        self._json = json
-        self._plot = None if plot is None else report.Plot(plot)
+        if self.json is not None:
+            report.check_output("--json", self.json)
+        if self.plot is not None:
+            report.Plot(self.plot)
 
     def write(
         self,
@@ -190,18 +164,15 @@ class Outputs:
         runs: list[dict[str, Any]],
         draw: Callable[[report.Plot], None] = lambda plot: None,
     ) -> None:
-        """Write the files that were asked for.
-
-        Raises:
-            SettingsError: one of them cannot be written.
-        """
+        """Write the files that were asked for."""
         from agent_tts.bench import report
 
-        if self._json is not None:
-            report.write_json(self._json, report.document(kind, about, runs))
-        if self._plot is not None:
-            draw(self._plot)
-            self._plot.save()
+        if self.json is not None:
+            report.write_json(self.json, report.document(kind, about, runs))
+        if self.plot is not None:
+            picture = report.Plot(self.plot)
+            draw(picture)
+            picture.save()
 
 
 Clients = Annotated[
@@ -210,20 +181,12 @@ Clients = Annotated[
 
 
 def numbers(option: str, text: str) -> list[float]:
-    """Positive numbers, separated by commas.
-
-    Raises:
-        SettingsError: they are not.
-    """
+    """Positive numbers, separated by commas; `SettingsError` if they are not."""
     return _parsed(option, text, float, "positive numbers with commas between them, like 0.5,1,10")
 
 
 def counts(option: str, text: str) -> list[int]:
-    """Whole numbers from 1, separated by commas.
-
-    Raises:
-        SettingsError: they are not.
-    """
+    """Whole numbers from 1, separated by commas; `SettingsError` if they are not."""
     return _parsed(option, text, int, "whole numbers from 1 with commas between them, like 1,10,20")
 
 

@@ -1,202 +1,279 @@
-"""Runs of `agent-tts bench serve`, `streams` and `rtc`: from options to a node, its load, and a report."""
+"""Runs of `agent-tts bench`: the node that is measured, running or started here, and what is asked of it."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from agent_tts.bench import report
-from agent_tts.bench.rtc import listen
-from agent_tts.bench.serve import REQUEST_S, Load, measure
-from agent_tts.bench.streams import Plan, hold, is_clean
-from agent_tts.cli.bench_options import NodeOptions, Outputs, counts, numbers
-from agent_tts.cli.bench_target import Bar, run, target
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from agent_tts.bench import report, scenario
+from agent_tts.bench.connection import dial
+from agent_tts.bench.load import LoadOutcome
+from agent_tts.bench.node import own_node
+from agent_tts.bench.runner import MeasuredNode, ScenarioResult, measure
+from agent_tts.bench.scenario import REQUEST_S, Scenario
+from agent_tts.cli.bench_options import ModelOptions, NodeOptions, Outputs, OwnNodeOptions, counts, numbers
+from agent_tts.cli.reporting import TERMINATED, complain
+from agent_tts.client.connection import http_url, stream_url
 from agent_tts.config.settings import Limits
 from agent_tts.errors import SettingsError
+
+if TYPE_CHECKING:
+    from agent_tts.model.config import ModelConfig, ModelType
+
+T = TypeVar("T")
 
 DEFAULT_RATES = "1,10,20"
 SPARE_CONNECTIONS = 16
 SPOKEN_S = 10.0  # no request takes longer, and each has a connection for itself
 OVER_SLOTS = 8  # with a request for each slot and one more for each so many, no slot waits for a client
 
+Measured = tuple[Scenario, ScenarioResult, dict[str, Any]]
 
-def loads_of(
-    load: Load, rates: str | None, concurrencies: str | None, saturate: int | None
-) -> tuple[list[Load], dict[str, object]]:
-    """The loads that the options ask for, and the settings that a node of our own needs for them.
+
+@dataclass(frozen=True, slots=True)
+class BenchCheckpoint:
+    """The checkpoint of a node that was started here."""
+
+    folder: Path
+    config: ModelConfig
+    settings: Mapping[str, str]  # of the node, keys with "__" for the dots
+
+    def session(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """The session that is asked for; without a voice in it, one that this type of checkpoint has."""
+        from agent_tts.bench.checkpoint import INSTRUCTIONS, XVECTOR
+
+        usual: dict[str, dict[str, Any]] = {"base": {"voice": XVECTOR}, "voice_design": {"instructions": INSTRUCTIONS}}
+        given = {name: value for name, value in wanted.items() if value is not None or name == "lead_ms"}
+        return usual.get(self.config.tts_model_type, {}) | given
+
+
+@dataclass(frozen=True, slots=True)
+class BenchTarget:
+    """The node that is measured."""
+
+    node: MeasuredNode
+    info: dict[str, Any]  # what it tells of itself; after the measurement also the GPUs that it ran on
+
+
+@asynccontextmanager
+async def target(options: ModelOptions, session: Mapping[str, Any], **settings: object) -> AsyncIterator[BenchTarget]:
+    """The running node that the options name, or a new one with these settings.
+
+    Args:
+        session: fields of `session.update`; the node is asked for them before anything is measured.
 
     Raises:
-        SettingsError: the options make no sense.
+        SettingsError: the url is malformed, or the checkpoint cannot be used.
+        SpeechError: the node cannot be reached, does not come up, or refuses the session.
     """
+    url, key = (options.url, options.key) if isinstance(options, NodeOptions) else (None, None)
+    if url is not None:
+        address, asked = stream_url(url), dict(session)
+        info = await _info(address, key, asked)
+        yield BenchTarget(MeasuredNode(address, http_url(url), key, session=asked), info)
+        return
+    settings |= options.settings
+    with checkpoint(options) as model:
+        async with own_node(**settings, **(model.settings if model else {})) as node:
+            address, asked = stream_url(node.url), model.session(session) if model else dict(session)
+            info = {**await _info(address, key, asked), "settings": settings, "session": asked}
+            if model:
+                info["model_type"] = model.config.tts_model_type
+            yield BenchTarget(MeasuredNode(address, node.url, key, node.pids, asked), info)
+            if present := await asyncio.to_thread(report.gpus):  # while its memory is still taken
+                info["gpus"] = present
+
+
+@contextmanager
+def checkpoint(options: ModelOptions) -> Iterator[BenchCheckpoint | None]:
+    """The checkpoint that the options ask for, None without one; a synthetic one is removed with the block.
+
+    Raises:
+        SettingsError: an unknown size or type, or the folder holds no checkpoint.
+    """
+    if not options.has_model:
+        yield None
+        return
+    try:
+        from agent_tts.bench.checkpoint import SyntheticClone, add_clones, write
+        from agent_tts.model.config import ModelConfig
+    except ImportError as error:
+        raise missing_package(error) from error
+    with ExitStack() as stack:
+        made = Path(stack.enter_context(TemporaryDirectory(prefix="agent-tts-")))
+        if options.model is not None:
+            folder = options.model.absolute()
+            config = ModelConfig.read(folder)
+        else:
+            size, model_type = options.synthetic or "", options.type_ or "custom_voice"
+            folder = made / f"synthetic-{size}"
+            print(f"writing a {size} {model_type} checkpoint with random weights", file=sys.stderr)
+            config = write(folder, size=size, model_type=cast("ModelType", model_type))
+        settings = {"qwen3__models": str(folder)}
+        if config.tts_model_type == "base":
+            add_clones(made / "voices", SyntheticClone.synthetic(config.talker.hidden_size, config.codec.codebook_size))
+            settings["voices__folder"] = str(made / "voices")
+        yield BenchCheckpoint(folder, config, settings)
+
+
+def missing_package(error: ImportError) -> SettingsError:
+    """The error for a package that comes with agent-tts[qwen]."""
+    return SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'")
+
+
+async def _info(url: str, key: str | None, session: Mapping[str, Any]) -> dict[str, Any]:
+    connection, greeting = await dial(url, key)
+    try:
+        await connection.update(dict(session))
+    finally:
+        await connection.close()
+    return {name: greeting[name] for name in ("engine", "model", "limits")}
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in the event loop that nodes use. SIGTERM cancels it as Ctrl-C does, so that no node is left."""
+    from agent_tts.serve.run import event_loop_factory
+
+    async def until_terminated() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        with contextlib.suppress(NotImplementedError):  # Windows
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await main
+
+    try:
+        with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+            return runner.run(until_terminated())
+    except asyncio.CancelledError:
+        raise typer.Exit(TERMINATED) from None
+
+
+@contextmanager
+def progress(name: str) -> Iterator[None]:
+    """Show on a terminal's stderr that a run is under way, and how long it has taken."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        shown.add_task(name, total=None)
+        yield
+
+
+def measured(
+    node: NodeOptions,
+    scenarios: Sequence[Scenario],
+    settings: Mapping[str, object],
+    figures: Callable[[Scenario, ScenarioResult], dict[str, Any]],
+    clients: int | None = None,
+) -> tuple[dict[str, Any], list[Measured]]:
+    """Run scenarios with the same session on one node, one after the other: what it tells of itself, and figures.
+
+    Args:
+        settings: of a node that is started, keys with "__" for the dots.
+
+    Raises:
+        SpeechError: the node cannot be measured.
+    """
+
+    async def main() -> tuple[dict[str, Any], list[Measured]]:
+        async with target(node, scenarios[0].session, **settings) as found:
+            runs = []
+            for wanted in scenarios:
+                asked = replace(wanted, session=found.node.session)
+                with progress(f"{asked.name}, {asked.end_s:g} s"):
+                    result = await measure(found.node, asked, clients=clients)
+                runs.append((asked, result, figures(asked, result)))
+            return found.info, runs
+
+    return run(main())
+
+
+def connections(least: int) -> int:
+    """Setting for so many connections and some to spare."""
+    return max(Limits().connections, least + SPARE_CONNECTIONS)
+
+
+def serve_scenarios(
+    rates: str | None, concurrencies: str | None, saturate: int | None, warmup_s: float, **fields: Any
+) -> tuple[list[Scenario], dict[str, object]]:
+    """The loads that the options ask for, and the settings that a node needs for them. Raises SettingsError."""
     if sum(option is not None for option in (rates, concurrencies, saturate)) > 1:
         raise SettingsError("--rate, --concurrency and --saturate are ways to load a node: choose one")
+    fields["warmup_s"] = warmup_s
     if concurrencies is None and saturate is None:
         found = numbers("--rate", rates or DEFAULT_RATES)
-        connections = max(Limits().connections, math.ceil(max(found) * SPOKEN_S))
-        return [replace(load, rate=rate) for rate in found], {"limits__connections": connections}
-    closed = replace(load, ramp_s=load.warmup_s / 2)
+        most = max(Limits().connections, math.ceil(max(found) * SPOKEN_S))
+        return [scenario.requests(f"{rate:g}/s", rate=rate, **fields) for rate in found], {"limits__connections": most}
     if saturate is not None:
-        unpaced = closed.session | {"lead_ms": None}
-        most = saturate + math.ceil(saturate / OVER_SLOTS)
-        loads = [replace(closed, concurrency=most, words_every_ms=0, session=unpaced)]
+        sizes = [saturate + math.ceil(saturate / OVER_SLOTS)]
+        fields |= {"words_every_ms": 0, "session": fields["session"] | {"lead_ms": None}}
         settings: dict[str, object] = {"slots": saturate, "timeouts__queue_s": REQUEST_S}
     else:
         sizes = counts("--concurrency", concurrencies or "")
-        loads = [replace(closed, concurrency=size) for size in sizes]
-        most = max(sizes)
-        settings = {"slots": most}
-    return loads, settings | {"limits__connections": max(Limits().connections, most + SPARE_CONNECTIONS)}
+        settings = {"slots": max(sizes)}
+    loads = [scenario.requests(f"{size} at once", concurrency=size, ramp_s=warmup_s / 2, **fields) for size in sizes]
+    return loads, settings | {"limits__connections": connections(max(sizes))}
 
 
-def run_serve(
-    source: NodeOptions, loads: Sequence[Load], settings: dict[str, object], clients: int | None, outputs: Outputs
-) -> None:
-    """`agent-tts bench serve`: each of the loads, on one node.
-
-    Args:
-        settings: of a node of our own, keys with "__" for the dots.
-
-    Raises:
-        SpeechError: the node cannot be measured.
-    """
-
-    async def main() -> tuple[dict[str, Any], list[tuple[dict[str, Any], list[float]]]]:
-        async with target(source, loads[0].session, **settings) as node:
-            with Bar(sum(load.warmup_s + load.duration_s for load in loads)) as bar:
-                asked = [replace(load, session=node.session) for load in loads]
-                return node.info, [
-                    await bar.during(load.name, measure(node.url, node.key, load, clients=clients, pids=node.pids))
-                    for load in asked
-                ]
-
-    info, found = run(main())
-    rows = [
-        (
-            *(figures["load"], figures["requests"], *figures["ttfa_ms"].values()),
-            *(figures["underruns"], figures["audio_s_per_s"], figures["peak_in_flight"]),
-            figures["front_us_per_frame"],
-            *(figures["clients"], figures["client_lag_ms"]["p99"], report.counted(figures["errors"])),
-        )
-        for figures, _ in found
-    ]
-    every_ms = loads[0].words_every_ms
-    pace = f"a word every {every_ms:g} ms" if every_ms else "text at once"
-    title = f"{info['engine']}, {info['model']}: time to first audio in ms, {pace}"
-    columns = (
-        *("load", "requests", "p50", "p95", "p99", "underruns", "audio s/s", "peak", "front us/frame"),
-        *("clients", "lag p99", "errors"),
-    )
-    report.table(title, columns, rows)
-    print_memory(info)
-
-    def draw(picture: report.Plot) -> None:
-        picture.times(f"{info['engine']} engine", [(figures["load"], ttfa) for figures, ttfa in found if ttfa])
-
-    outputs.write("serve", info, [figures for figures, _ in found], draw)
+def cpu_columns(runs: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    return (f"cpu % {name}" for name in runs[0]["cpu_percent"])
 
 
-def run_streams(source: NodeOptions, streams: str, plan: Plan, clients: int | None, outputs: Outputs) -> None:
-    """`agent-tts bench streams`.
-
-    Raises:
-        SettingsError: the options make no sense.
-        SpeechError: the node cannot be measured.
-    """
-    sizes = counts("--streams", streams)
-    settings = {
-        "slots": max(sizes),
-        "limits__connections": max(Limits().connections, max(sizes) + SPARE_CONNECTIONS),
-        "limits__contexts_per_session": plan.per_connection,
-    }
-
-    async def main() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        async with target(source, plan.session, **settings) as node:
-            asked = replace(plan, session=node.session)
-            with Bar(len(sizes) * (plan.seconds + plan.ramp_s)) as bar:
-                return node.info, [
-                    await bar.during(
-                        f"{size} streams", hold(node.url, node.key, size, asked, node.pids, clients=clients)
-                    )
-                    for size in sizes
-                ]
-
-    info, runs = run(main())
-    processes = list(runs[0]["cpu_percent"])
-    rows = [
-        (
-            *(run["streams"], run["underruns"], run["gaps_s"]),
-            *(run["margin_ms"].get(name) for name in ("p50", "p1", "p0")),
-            *(run["cpu_percent"][name] for name in processes),
-            *(run["clients"], run["client_lag_ms"]["p99"], report.counted(run["ended"])),
-        )
-        for run in runs
-    ]
-    title = (
-        f"{info['engine']}, {info['model']}: streams of {plan.seconds:g} s, paced {plan.session['lead_ms']} ms ahead"
-    )
-    columns = (
-        *("streams", "with gaps", "gaps s", "margin ms p50", "p1", "least"),
-        *(f"cpu % {name}" for name in processes),
-        *("clients", "lag p99", "ended early"),
-    )
-    report.table(title, columns, rows)
-    clean = max((run["streams"] for run in runs if is_clean(run)), default=0)
-    print(f"largest number without a gap: {clean}")
-    print_memory(info)
-
-    def draw(picture: report.Plot) -> None:
-        series = {name: [run["cpu_percent"][name] for run in runs] for name in processes}
-        picture.lines(f"{info['engine']} engine, {clean} streams without a gap", sizes, series, ("streams", "CPU, %"))
-
-    outputs.write("streams", info, runs, draw)
-
-
-def run_rtc(source: NodeOptions, peers: str, seconds: float, voice: str | None, outputs: Outputs) -> None:
-    """`agent-tts bench rtc`.
-
-    Raises:
-        SettingsError: the options make no sense.
-        SpeechError: the node cannot be measured.
-    """
-    sizes = counts("--peers", peers)
-
-    async def main() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        async with target(source, {"voice": voice}, slots=max(sizes), limits__rtc_peers=2 * max(sizes)) as node:
-            asked = node.session.get("voice")
-            with Bar(len(sizes) * seconds) as bar:
-                return node.info, [
-                    await bar.during(f"{size} peers", listen(node.http_url, node.key, size, seconds, asked, node.pids))
-                    for size in sizes
-                ]
-
-    info, runs = run(main())
-    processes = list(runs[0]["cpu_percent"])
-    rows = [
-        (
-            *(run["peers"], run["packets"], run["lost"], *run["lateness_ms"].values(), run["worst_p99_ms"]),
-            *(run["cpu_percent"][name] for name in processes),
-            report.counted(run["errors"]),
-        )
-        for run in runs
-    ]
-    columns = (
-        *("peers", "packets", "lost", "late ms p50", "p99", "most", "p99 of the worst"),
-        *(f"cpu % {name}" for name in processes),
-        "errors",
-    )
-    report.table(f"{info['engine']}, {info['model']}: WebRTC packets against their 20 ms grid", columns, rows)
-
-    def draw(picture: report.Plot) -> None:
-        series = {name: [run["lateness_ms"][name] for run in runs] for name in ("p50", "p99")}
-        picture.lines(f"{info['engine']} engine", sizes, series, ("WebRTC peers", "lateness of packets, ms"))
-
-    outputs.write("rtc", info, runs, draw)
-
-
-def print_memory(info: dict[str, Any]) -> None:
-    """Print what was taken of each GPU that the node could use."""
+def print_memory(info: Mapping[str, Any]) -> None:
+    """Print the memory in use of each GPU that the node could use."""
     for number, gpu in enumerate(info.get("gpus", ())):
         used, total = gpu["memory_used_mib"], gpu["memory_total_mib"]
         print(f"GPU {number}, {gpu['name']}, driver {gpu['driver']}: {used} of {total} MiB in use")
+
+
+TITLES = {
+    "sessions": f"{scenario.SESSIONS} WebSocket sessions at once, on average",
+    "mixed": "WebSockets, HTTP and WebRTC, texts of 5 to 2000 characters in 8 languages, 10 % barge-in",
+    "storm": f"{scenario.IDLE_CONNECTIONS} connections in {scenario.IDLE_RAMP_S:g} s that never send a byte, and "
+    f"{scenario.STORM_CALLS} sessions",
+    "soak": "short contexts, clients that vanish, an engine that is killed",
+}
+Loads = Mapping[str, Callable[[MeasuredNode], Awaitable[LoadOutcome]]]
+
+
+def hold(
+    kind: str, options: OwnNodeOptions, loads: Loads, voice: str | None, json: Path | None, seconds: float
+) -> None:
+    """Put loads on one node: a table each, and perhaps a file. Raises SpeechError, typer.Exit."""
+    outputs = Outputs(json=json)
+    # More slots than calls: no call waits for one, and the load is on the front.
+    settings = {"slots": 3 * scenario.SESSIONS, "limits__rtc_peers": 48}
+
+    async def main() -> tuple[dict[str, Any], dict[str, LoadOutcome]]:
+        async with target(options, {"voice": voice}, **settings) as found:
+            with progress(f"{', '.join(loads)}: about {seconds:.0f} s"):
+                return found.info, {name: await held(found.node) for name, held in loads.items()}
+
+    info, outcomes = run(main())
+    for name, outcome in outcomes.items():
+        rows = [
+            (one.what, *("-" if n is None else f"{n:g}" for n in (one.found, one.most)), "yes" if one.kept else "NO")
+            for one in outcome.promises
+        ]
+        report.table(f"{name}, {info['engine']}: {TITLES[name]}", ("promise", "found", "at most", "kept"), rows)
+        figures = outcome.figures
+        print(
+            f"{figures['visits']} sessions, {figures['mean_in_flight']} at once on average and"
+            f" {figures['peak_in_flight']} at most; first audio p50 {figures['ttfa_ms']['p50']} ms; client lag p99"
+            f" {figures['client_lag_ms']['p99']} ms; errors {report.counted(figures['errors'])}\n"
+        )
+    outputs.write(kind, info, [{"load": name, **outcome.as_dict()} for name, outcome in outcomes.items()])
+    if broken := sum(not promise.kept for outcome in outcomes.values() for promise in outcome.promises):
+        raise complain(f"{broken} of the promises above are broken", 1)

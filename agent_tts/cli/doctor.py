@@ -9,20 +9,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent_tts.cli.reporting import config_file, overrides
-from agent_tts.config.loading import load_settings
+from agent_tts.config.loading import find_config, load_settings
 from agent_tts.doctor import Finding, Verdict, examine
 
 MARKS = {Verdict.GOOD: ("✓", "green"), Verdict.NOTE: ("!", "yellow"), Verdict.BAD: ("✗", "red")}
 
 
-def doctor(config: str | None, flags: dict[str, Any], assignments: list[str], as_json: bool) -> int:
-    """Print what was found for a node of these settings; the exit code, 1 when it cannot run here.
+def doctor(config: str | None, flags: dict[str, Any], as_json: bool) -> int:
+    """Print the findings for a node of these settings; returns the exit code, 1 when it cannot run here.
 
     Raises:
-        SettingsError: the settings themselves are wrong.
+        SettingsError: the settings are wrong.
     """
-    settings = load_settings(config_file(config), overrides(flags, assignments))
+    settings = load_settings(None if config is None else find_config(config), flags)
     findings = list(examine(settings))
     bad = any(finding.verdict is Verdict.BAD for finding in findings)
     if as_json:

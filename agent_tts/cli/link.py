@@ -7,16 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from loguru import logger
-
 from agent_tts.config.hub import with_local_models
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
-from agent_tts.events import EngineInfo, SpeechOptions
-from agent_tts.ipc.engines import engine_processes
-from agent_tts.speech.service import SpeechService
-from agent_tts.voices.library import VoiceLibrary
+from agent_tts.events import SpeechOptions, declared
+from agent_tts.protocol.context import Done
+from agent_tts.serve.own_engine import engine
 
 # Audio that waits for a slow output. It takes the longest context that a node speaks, so that none is ever cut off.
 BUFFER_BYTES = 16 << 20
@@ -31,28 +28,17 @@ ENGINE_FLAGS = {
 
 
 class AnyUtterance(Protocol):
-    """What `Utterance` and `RemoteUtterance` have in common."""
+    """What `LocalUtterance` and `RemoteUtterance` have in common."""
 
+    @property
+    def done(self) -> Done | None: ...
     def write(self, text: str) -> None: ...
     def end(self) -> None: ...
     def stop(self) -> None: ...
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class End:
-    """How an utterance ended."""
-
-    busy_ms: float  # engine time
-    cut: bool  # by a limit of the node
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Speaker:
-    """Opens utterances."""
-
-    open: Callable[[], Awaitable[AnyUtterance]]
-    end_of: Callable[[AnyUtterance], End]  # of one that was read to its end
+Speaker = Callable[[], Awaitable[AnyUtterance]]  # opens utterances
 
 
 def own_settings(flags: dict[str, Any]) -> Settings:
@@ -82,29 +68,11 @@ async def remote(url: str, key: str | None, options: SpeechOptions) -> AsyncIter
         SpeechError: it cannot be reached, or refuses the options.
     """
     from agent_tts.client.connection import connect
-    from agent_tts.client.utterance import RemoteUtterance
 
-    def end_of(speech: AnyUtterance) -> End:
-        assert isinstance(speech, RemoteUtterance)
-        assert speech.done is not None
-        return End((speech.done.rtf or 0.0) * speech.done.audio_ms, speech.done.reason == "length")
-
-    names = (
-        "model",
-        "voice",
-        "language",
-        "instructions",
-        "seed",
-        "speed",
-        "pitch",
-        "clean",
-        "lead_ms",
-        "normalize",
-        "breaks",
-    )
-    session = {name: getattr(options, name) for name in names} | {"sampling": dataclasses.asdict(options.sampling)}
+    session = {name: getattr(options, name) for name in declared(SpeechOptions)}
+    session["sampling"] = dataclasses.asdict(options.sampling)
     async with connect(url, api_key=key, buffer_bytes=BUFFER_BYTES, timestamps="none", **session) as node:
-        yield Speaker(node.open, end_of)
+        yield node.open
 
 
 @asynccontextmanager
@@ -114,39 +82,12 @@ async def local(settings: Settings, options: SpeechOptions) -> AsyncIterator[Spe
     Raises:
         SpeechError: it does not start, or has no such voice or language.
     """
-    from agent_tts.speech.utterance import Utterance
+    from agent_tts.speech.utterance import LocalUtterance, Utterance
 
-    async with engine(settings) as (service, _):
+    async with engine(settings) as (service, info):
 
         async def open_() -> AnyUtterance:
-            return service.open(options)
-
-        def end_of(speech: AnyUtterance) -> End:
-            assert isinstance(speech, Utterance)
-            assert speech.finished is not None
-            return End(speech.finished.busy_ms, speech.finished.reason == "length")
+            return LocalUtterance(Utterance(service.open(options), info, options, words="none"))
 
         service.resolve(options)
-        yield Speaker(open_, end_of)
-
-
-@asynccontextmanager
-async def engine(settings: Settings) -> AsyncIterator[tuple[SpeechService, EngineInfo]]:
-    """One engine process of our own, which ends with the block. Its log is not shown: what matters is in the errors.
-
-    Raises:
-        SettingsError: it cannot be set up like that.
-        EngineLost: it does not start; the message says why.
-    """
-    logger.disable("agent_tts")
-    library = VoiceLibrary.of(settings.voices)
-    service = SpeechService(engine_processes(settings.model_copy(update={"engines": 1})), library)
-    try:
-        await service.start()
-        assert service.info is not None
-        yield service, service.info
-    finally:
-        try:
-            await service.close()
-        finally:
-            logger.enable("agent_tts")
+        yield open_

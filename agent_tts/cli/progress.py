@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from agent_tts.cli.link import End
 from agent_tts.events import SAMPLE_RATE
+from agent_tts.protocol.context import Done
 
 REFRESH_S = 0.1
 
@@ -58,11 +58,11 @@ class Progress:
             self._drawn_at = now
             self._live.update(self._line(), refresh=True)
 
-    def ended(self, end: End) -> None:
+    def ended(self, done: Done) -> None:
         """A piece of the text has been spoken."""
-        self._busy_s += end.busy_ms / 1_000
+        self._busy_s += (done.rtf or 0.0) * done.audio_ms / 1_000
         self._busy_samples = self._samples
-        if end.cut and not self._quiet:
+        if done.reason == "length" and not self._quiet:
             self._console.print("agent-tts: the node cut a piece of the text: it was too long", style="yellow")
 
     def _line(self) -> Text:

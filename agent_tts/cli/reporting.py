@@ -1,30 +1,29 @@
-"""How a command ends: messages and exit codes. And how its flags become settings."""
+"""How a command ends: messages and exit codes; and settings from its flags."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import typer
 
-USAGE = 2  # a command that makes no sense
-INTERRUPTED, TERMINATED = 130, 143  # as a shell has them for SIGINT and SIGTERM
-BROKEN_PIPE = 141  # as a shell has it for SIGPIPE
+USAGE = 2  # a wrong option or setting
+INTERRUPTED, TERMINATED = 130, 143  # a shell's exit codes for SIGINT and SIGTERM
+BROKEN_PIPE = 141  # a shell's exit code for SIGPIPE
 
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Turn what a person can do something about into a message and an exit code."""
+    """Turn errors that a user can act on into a message and an exit code."""
     from agent_tts.errors import SettingsError, SpeechError, UnknownVoice
 
     try:
         yield
     except SettingsError as error:
         raise complain(str(error), USAGE) from None
-    except BrokenPipeError:  # the reader of our output has had enough
+    except BrokenPipeError:  # the reader of stdout has left
         raise typer.Exit(BROKEN_PIPE) from None
     except SpeechError as error:
         if isinstance(error, UnknownVoice):
@@ -38,14 +37,14 @@ def reported() -> Iterator[None]:
 
 
 def complain(message: str, code: int) -> typer.Exit:
-    """Print an error, and give the exit to raise."""
+    """Print an error; returns the exit to raise."""
     for line in message.splitlines():
         print(f"agent-tts: {line}", file=sys.stderr)
     return typer.Exit(code)
 
 
-def overrides(flags: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
-    """Settings from flags, None being one that was not given, and from KEY=VALUE.
+def overrides(flags: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """Settings from flags, where None is a flag that was not given, and from KEY=VALUE.
 
     Raises:
         SettingsError: an assignment without "=".
@@ -59,14 +58,3 @@ def overrides(flags: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
             raise SettingsError(f"--set {assignment}: must be KEY=VALUE, like limits.rtc_peers=8")
         found[key.strip()] = value
     return found
-
-
-def config_file(name: str | None) -> Path | None:
-    """The file of `--config`.
-
-    Raises:
-        SettingsError: there is none.
-    """
-    from agent_tts.config.loading import find_config
-
-    return None if name is None else find_config(name)

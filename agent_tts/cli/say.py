@@ -12,10 +12,11 @@ from typing import Any
 
 from agent_tts.cli.link import AnyUtterance, Speaker, local, own_settings, refuse_engine_flags, remote
 from agent_tts.cli.progress import Progress
-from agent_tts.cli.sinks import FileSink, PlayerSink, Sink, StdoutSink, find_player
+from agent_tts.cli.sinks import FileSink, PlayerSink, Sink, StdoutSink
 from agent_tts.cli.text_source import arriving, once
 from agent_tts.errors import SettingsError
 from agent_tts.events import SpeechOptions
+from agent_tts.speech.audio.players import find_player
 from agent_tts.text.segments import Segmenter
 
 SEGMENT_CHARS = 1_000  # about a minute of speech
@@ -44,7 +45,7 @@ def say(
     Raises:
         SettingsError: there is nothing to speak, nowhere to put the audio, or a setting that cannot be had.
         SpeechError: it cannot be spoken.
-        BrokenPipeError: whoever reads standard output has left.
+        BrokenPipeError: the reader of standard output has left.
         KeyboardInterrupt: all is stopped and cleaned up.
     """
     if not text.strip():
@@ -114,7 +115,8 @@ async def _speak(
                 progress.audio(pcm)
                 for sink in sinks:
                     await sink.write(pcm)
-            progress.ended(speaker.end_of(utterance))
+            assert utterance.done is not None
+            progress.ended(utterance.done)
             room.release()
         await writer
     finally:
@@ -146,7 +148,7 @@ async def _write(
                 if not piece:
                     continue
                 await room.acquire()
-                current = await speaker.open()
+                current = await speaker()
                 opened = True
                 utterances.put_nowait(current)
             progress.text()

@@ -1,4 +1,4 @@
-"""`agent-tts serve`."""
+"""`agent-tts serve` and `agent-tts agent`."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from agent_tts.cli.reporting import config_file, overrides
-from agent_tts.config.loading import load, to_yaml
+from agent_tts.config.loading import find_config, load, to_yaml
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import chosen_engine
-from agent_tts.ipc.engines import engine_settings
+from agent_tts.ipc.engine_process import engine_settings
 
 if TYPE_CHECKING:
+    from agent_tts.agent.server import AgentServer
     from agent_tts.serve.app import Extension
 
 
 def serve(
     config: str | None,
     flags: dict[str, Any],
-    assignments: list[str],
     print_config: bool,
     extension: Callable[[Settings], Extension] | None = None,
 ) -> int:
-    """Run a node until it is told to stop; the exit code.
+    """Run a node until a signal ends it; returns the exit code.
 
     Args:
-        extension: makes what is served beside it, when the settings are known.
+        flags: settings by dotted keys.
+        extension: makes the routes to add to the node, from its settings.
 
     Raises:
-        SettingsError: the settings are wrong, or cannot be had here.
+        SettingsError: the settings are wrong, or cannot work on this machine.
     """
-    loaded = load(config_file(config), overrides(flags, assignments))
+    loaded = load(None if config is None else find_config(config), flags)
     if print_config:
         print(to_yaml(loaded), end="")
         return 0
@@ -44,8 +44,18 @@ def serve(
     return run(settings, lambda url: welcome(settings, url), extension(settings) if extension else None)
 
 
+def agent_extension(settings: Settings) -> AgentServer:
+    """The routes of `agent-tts agent`."""
+    from agent_tts.serve.telemetry.logs import log_to_stderr
+
+    log_to_stderr(settings.log_level, settings.log_format)  # before the import of Pipecat, which logs
+    from agent_tts.agent.server import AgentServer
+
+    return AgentServer(settings.agent)
+
+
 def welcome(settings: Settings, url: str) -> None:
-    """Say on stderr that the node is there, and how to use it."""
+    """Print on stderr the address of the node, and how to use it."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         console.print(f"agent-tts: {url}", soft_wrap=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,27 +24,7 @@ FORMATS = {
     ".raw": "pcm",
 }
 
-# Programs that play what they read from a pipe, the likeliest to be silent about it first.
-PLAYERS: tuple[tuple[str, ...], ...] = (
-    ("paplay", "--raw", f"--rate={SAMPLE_RATE}", "--channels=1", "--format=s16le"),
-    ("pw-cat", "--playback", "--raw", f"--rate={SAMPLE_RATE}", "--channels=1", "--format=s16", "-"),
-    ("aplay", "-q", "-t", "raw", "-f", "S16_LE", "-r", str(SAMPLE_RATE), "-c", "1", "-"),
-    (
-        *("ffplay", "-nodisp", "-autoexit", "-loglevel", "error", "-probesize", "32", "-f", "s16le"),
-        *("-ar", str(SAMPLE_RATE), "-ch_layout", "mono", "-i", "-"),
-    ),
-    (
-        *("mpv", "--no-terminal", "--demuxer=rawaudio", f"--demuxer-rawaudio-rate={SAMPLE_RATE}"),
-        *("--demuxer-rawaudio-channels=1", "--demuxer-rawaudio-format=s16le", "-"),
-    ),
-    ("play", "-q", "-t", "raw", "-r", str(SAMPLE_RATE), "-e", "signed", "-b", "16", "-c", "1", "-"),
-)
 PLAYED_S = 10.0  # for a player to end, beyond the length of the audio
-
-
-def find_player() -> tuple[str, ...] | None:
-    """The command line of a player that this machine has."""
-    return next((command for command in PLAYERS if shutil.which(command[0])), None)
 
 
 class Sink(Protocol):

@@ -34,7 +34,7 @@ async def arriving(fd: int, *, lines: bool, idle_s: float = IDLE_S) -> AsyncIter
     permits = threading.Semaphore(READ_AHEAD)
 
     def read() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             while permits.acquire():
                 try:
                     data = os.read(fd, READ_BYTES)

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from agent_tts.cli.options import Device, Dtype, Engine, Key, Models, Url, engine_flags
+from agent_tts.cli.options import Device, Dtype, Engine, Key, Models, Url, settings_of
 from agent_tts.cli.reporting import reported
 
 voices = typer.Typer(invoke_without_command=True)
 
-Language = Annotated[str | None, typer.Option(help="Only voices that speak it: de, en, zh.")]
-Json = Annotated[bool, typer.Option("--json", help="As /v1/audio/voices has it.")]
-Name = Annotated[str, typer.Argument(help="Of the voice: a-z, 0-9, _ and -.")]
+Language = Annotated[str | None, typer.Option(help="Only voices that speak this language: de, en, zh.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, like /v1/audio/voices.")]
+Name = Annotated[str, typer.Argument(help="Name of the voice: a-z, 0-9, _ and -.")]
 
 
 @voices.callback()
@@ -29,13 +29,14 @@ def bare(
     device: Device = None,
     dtype: Dtype = None,
 ) -> None:
-    """List voices, add voices of your own, delete them. Without a command: list."""
+    """List voices; add and delete your own. Without a command: list."""
     if context.invoked_subcommand is None:
-        list_(language, json, url, key, engine, model, device, dtype)
+        list_(context, language, json, url, key)
 
 
 @voices.command("list")
 def list_(
+    context: typer.Context,
     language: Language = None,
     json: Json = False,
     url: Url = None,
@@ -45,35 +46,35 @@ def list_(
     device: Device = None,
     dtype: Dtype = None,
 ) -> None:
-    """List the voices of a running node (--url), or of the engine of this machine."""
-    from agent_tts.cli.voices_list import show
+    """List the voices of a running node (--url) or of the engine of this machine."""
+    from agent_tts.cli.voices_run import show
 
     with reported():
-        show(language, as_json=json, url=url, key=key, flags=engine_flags(engine, model, device, dtype))
+        show(language, as_json=json, url=url, key=key, flags=settings_of(context))
 
 
 @voices.command()
 def add(
     name: Name,
-    audio: Annotated[Path | None, typer.Option(help="Clone who speaks in this file: 3 to 30 s, one speaker.")] = None,
-    text: Annotated[str | None, typer.Option(help="What is said there, word for word: a closer likeness.")] = None,
-    consent: Annotated[str | None, typer.Option(help="How the speaker agreed; kept with the voice.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="Instead: design a voice like this: a calm old man.")] = None,
+    audio: Annotated[Path | None, typer.Option(help="Clone the speaker of this file: 3 to 30 s, one speaker.")] = None,
+    text: Annotated[str | None, typer.Option(help="The exact words of the file; makes the voice closer.")] = None,
+    consent: Annotated[str | None, typer.Option(help="How the speaker agreed; stored with the voice.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Instead, design a voice: a calm old man.")] = None,
     description: Annotated[str, typer.Option(help="For the list of voices.")] = "",
     url: Url = None,
     key: Key = None,
     model: Models = None,
 ) -> None:
-    """Add a voice of your own to a running node (--url), or to the library of this machine.
+    """Add a voice of your own to a running node (--url) or to the library of this machine.
 
-    A clone needs a Base model: --model, or qwen3.models of the settings.
+    A clone needs a Base model: --model, or qwen3.models in the settings.
     """
-    from agent_tts.cli.voices_change import clone, design
+    from agent_tts.cli.voices_run import clone, design
     from agent_tts.errors import SettingsError
 
     with reported():
         if (audio is None) == (prompt is None):
-            raise SettingsError("give either --audio FILE, to clone who speaks there, or --prompt, to design a voice")
+            raise SettingsError("give either --audio FILE, to clone its speaker, or --prompt, to design a voice")
         if audio is not None:
             clone(name, audio, text=text, consent=consent, description=description, url=url, key=key, models=model)
         elif prompt is not None:
@@ -82,8 +83,8 @@ def add(
 
 @voices.command()
 def delete(name: Name, url: Url = None, key: Key = None) -> None:
-    """Delete a voice of your own from a running node (--url), or from the library of this machine."""
-    from agent_tts.cli.voices_change import delete as delete_voice
+    """Delete a voice of your own from a running node (--url) or from the library of this machine."""
+    from agent_tts.cli.voices_run import delete as delete_voice
 
     with reported():
         delete_voice(name, url, key)

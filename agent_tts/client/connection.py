@@ -1,15 +1,15 @@
 """The asyncio client of a node: text in word by word, speech out frame by frame, over one WebSocket.
 
     async with connect("http://127.0.0.1:8100") as node:
-        speech = await node.open(voice="nova")
+        utterance = await node.open(voice="nova")
         for token in tokens:
-            speech.write(token)
-        speech.end()
-        async for pcm in speech:  # 16-bit mono at 24 kHz
+            utterance.write(token)
+        utterance.end()
+        async for pcm in utterance:  # 16-bit mono at 24 kHz
             player.write(pcm)
 
-A connection is never made anew behind the caller's back: when it is lost, everything open on it fails with
-`ConnectionLost`, and the caller connects again.
+It never reconnects by itself: when a connection is lost, all utterances on it fail with `ConnectionLost`, and the
+caller connects again.
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ from websockets.asyncio.client import connect as websocket_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
-from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, RemoteUtterance, Word, Words
+from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.config.settings import is_loopback
 from agent_tts.errors import BadMessage, ContextExists, SettingsError, SpeechError, from_code
-from agent_tts.protocol.v1 import FLAG_FLUSH, FLAG_LAST, HEADER, KIND_AUDIO, MAX_ID, SUBPROTOCOL, VERSION
+from agent_tts.protocol.context import AudioChunk, Cancelled, Done, Flushed, Word, Words
+from agent_tts.protocol.v1 import HEADER, KIND_AUDIO, MAX_ID, SUBPROTOCOL, VERSION
 
 DEFAULT_URL = "ws://127.0.0.1:8100"
 PATH = "/v1/tts/stream"
 
 OPEN_S = 10.0  # for a connection, an update or a context to be answered
 CLOSE_S = 2.0  # for the closing handshake
-PING_S = 10.0  # between pings, and for their answer: a dead node is noticed in twice that
-# How long a full buffer may hold up the connection. Shorter than the 2 s after which a node cuts a slow client.
+PING_S = 10.0  # between pings, and for their answer: a dead node is detected within 20 s
+# How long a full buffer may stop the connection. Less than the 2 s after which a node closes a slow connection.
 PATIENCE_S = 1.0
-BUFFER_BYTES = 4 << 20  # audio of one context that waits for its reader: 87 s of 24 kHz pcm_s16le
+BUFFER_BYTES = 4 << 20  # unread audio of one context: 87 s of 24 kHz pcm_s16le
 MAX_MESSAGE_BYTES = 1 << 20
-MAX_UNSENT_CHARS = 1 << 20  # messages that the node does not take
+MAX_UNSENT_CHARS = 1 << 20  # of messages that the node has not received
 
-# How a message shows that it is none of the protocol.
+# Errors from reading a message that does not follow the protocol.
 GARBLED = (ValueError, KeyError, TypeError, AttributeError, struct.error)
 
 
@@ -62,14 +63,14 @@ class ConnectionLost(SpeechError, ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """What a node says of itself."""
+    """A node's description of itself."""
 
     session_id: str
     engine: str | None  # None while the engine restarts
     model: str | None
     sample_rate: int
     frame_ms: int
-    limits: dict[str, float]  # see protocol.md, rule 5
+    limits: dict[str, float]  # rule 5 of protocol.md
 
 
 # ---------------------------------------------------------------- the connection
@@ -82,24 +83,24 @@ class NodeConnection:
         self.info = info
         self._websocket = websocket
         self._buffer_bytes = buffer_bytes
-        # Open contexts by id; each is removed by its end.
-        self._speeches: dict[str, RemoteUtterance] = {}
-        # The same by number, once the node has given them one.
+        # Open utterances by context_id.
+        self._utterances: dict[str, RemoteUtterance] = {}
+        # The same by context_no, from the node's `context.started` on.
         self._by_no: dict[int, RemoteUtterance] = {}
-        # Numbers for contexts that the caller gives no id.
+        # For context_ids that the caller does not choose.
         self._ids = itertools.count(1)
-        # Messages that are not sent yet, and their length. Bounded by `MAX_UNSENT_CHARS`.
+        # Messages to send, and the characters in them; at most `MAX_UNSENT_CHARS`.
         self._outbox: deque[str] = deque()
         self._unsent = 0
         # Set when `_outbox` has something.
         self._outgoing = asyncio.Event()
-        # Updates of the session that the node has not answered yet, in their order.
+        # Unanswered session updates, oldest first.
         self._updates: deque[asyncio.Future[None]] = deque()
-        # What the node said before it cut the connection, or None.
+        # The fatal error that the node sent before it closed the connection, or None.
         self._last_words: SpeechError | None = None
-        # Why nothing can be sent or received any more, or None.
+        # Why the connection is lost, or None.
         self.lost: SpeechError | None = None
-        # Whether the node is going away: open contexts may finish, new ones are refused.
+        # Whether the node drains: open contexts may finish, new ones are refused.
         self.draining = False
         # The only receiver and the only sender. Cancelled and awaited by `close`.
         self._tasks = [
@@ -108,41 +109,39 @@ class NodeConnection:
         ]
 
     async def open(self, *, context_id: str | None = None, **session: Any) -> RemoteUtterance:
-        """Start a context and wait for its slot, so that the first word is spoken at once.
+        """Start a context and wait for its slot.
 
         Args:
-            context_id: 1 to 128 characters, not "*"; chosen by the connection when None.
-            session: what shall differ from the connection's: `voice`, `language`, `speed`, `pitch`, `seed`, `lead_ms`,
-                `timestamps`, `output={"encoding": ..., "sample_rate": ...}` and the others of protocol.md.
+            context_id: 1 to 128 characters, not "*"; None: the connection chooses one.
+            session: options that differ from the connection's: `voice`, `language`, `speed`, `pitch`, `seed`,
+                `lead_ms`, `timestamps`, `output={"encoding": ..., "sample_rate": ...}` and the others of protocol.md.
 
         Cancelling it stops the context.
 
         Raises:
-            AtCapacity: no slot became free; `retry_after_ms` tells when to try again.
-            UnknownVoice, UnsupportedLanguage, UnsupportedFormat, BadMessage, ContextLimit, Draining, EngineLost: as
-                they say.
-            ConnectionLost: there is no connection any more.
+            AtCapacity: no slot became free; try again after `retry_after_ms`.
+            UnknownVoice, UnsupportedLanguage, UnsupportedFormat, BadMessage, ContextLimit, Draining, EngineLost: the
+                node refused it.
+            ConnectionLost: the connection is lost.
             TimeoutError: the node did not answer within 10 s.
         """
-        speech = self.begin(context_id=context_id, **session)
+        utterance = self.begin(context_id=context_id, **session)
         try:
             async with asyncio.timeout(OPEN_S):
-                await asyncio.shield(speech.started)
+                await asyncio.shield(utterance.started)
         except BaseException:
-            speech.stop()
+            utterance.stop()
             raise
-        return speech
+        return utterance
 
     def begin(self, *, context_id: str | None = None, **session: Any) -> RemoteUtterance:
         """Start a context without waiting for its slot; text may be written at once.
 
-        A refusal of the node is the error of its events, and of its `started`.
-
-        Args: as of `open`.
+        If the node refuses it, its events and `started` raise the error. The arguments are those of `open`.
 
         Raises:
             BadMessage, ContextExists: the context_id cannot be used.
-            ConnectionLost: there is no connection any more.
+            ConnectionLost: the connection is lost.
         """
         if self.lost is not None:
             raise self.lost
@@ -150,15 +149,15 @@ class NodeConnection:
             context_id = f"c{next(self._ids)}"
         elif not 1 <= len(context_id) <= MAX_ID or context_id == "*":
             raise BadMessage(f"a context_id has 1 to {MAX_ID} characters, and is not *")
-        if context_id in self._speeches:
+        if context_id in self._utterances:
             raise ContextExists("this context is open: choose another context_id")
         limit = int(self.info.limits["text_message_chars"])
-        speech = self._speeches[context_id] = RemoteUtterance(context_id, self.send, limit)
+        utterance = self._utterances[context_id] = RemoteUtterance(context_id, self.send, limit)
         self.send("context.open", context_id=context_id, **session)
-        return speech
+        return utterance
 
     async def update(self, **session: Any) -> None:
-        """Change what later contexts start with. Cancelling it leaves open whether the node has done so.
+        """Change the options of later contexts. After a cancel, the node may have applied the change or not.
 
         Raises:
             SpeechError: a field is unknown or not allowed; nothing has changed.
@@ -173,14 +172,14 @@ class NodeConnection:
             await answer
 
     async def cancel_all(self) -> None:
-        """Stop every context at once. Cancelling it is safe: they stop all the same."""
-        speeches = list(self._speeches.values())
-        for speech in speeches:
-            speech.stop()
-        await asyncio.gather(*(speech.cancel() for speech in speeches))
+        """Stop every context at once. Cancelling it is safe: they stop anyway."""
+        utterances = list(self._utterances.values())
+        for utterance in utterances:
+            utterance.stop()
+        await asyncio.gather(*(utterance.cancel() for utterance in utterances))
 
     async def close(self) -> None:
-        """Stop everything and close the connection, within 2 s. Idempotent; cancelling it cuts the connection."""
+        """Stop all contexts and close the connection, within 2 s. Idempotent; cancelling it aborts the connection."""
         self._lose(ConnectionLost("the connection was closed"))
         for task in self._tasks:
             task.cancel()
@@ -199,13 +198,13 @@ class NodeConnection:
         self._unsent += len(message)
         self._outgoing.set()
         if self._unsent > MAX_UNSENT_CHARS:
-            self._lose(ConnectionLost("the node does not read what it is sent"))
+            self._lose(ConnectionLost("the node does not read its messages"))
             self._websocket.transport.abort()
 
     # ------------------------------------------------------------ tasks
 
     async def _transmit(self) -> None:
-        with contextlib.suppress(ConnectionClosed):  # which the receiver reports
+        with contextlib.suppress(ConnectionClosed):  # the receiver reports it
             while True:
                 await self._outgoing.wait()
                 self._outgoing.clear()
@@ -218,9 +217,9 @@ class NodeConnection:
         why = "the connection to the node has ended"
         try:
             async for message in self._websocket:
-                speech = self._take_audio(message) if isinstance(message, bytes) else self._take_text(message)
-                if speech is not None:
-                    await self._make_room(speech)
+                utterance = self._take_audio(message) if isinstance(message, bytes) else self._take_text(message)
+                if utterance is not None:
+                    await self._make_room(utterance)
         except ConnectionClosed:
             pass
         except GARBLED as error:
@@ -229,22 +228,22 @@ class NodeConnection:
         finally:
             self._lose(self._last_words or ConnectionLost(why))
 
-    async def _make_room(self, speech: RemoteUtterance) -> None:
-        """Hold up the connection while a reader is behind, but not for long: others wait meanwhile."""
+    async def _make_room(self, utterance: RemoteUtterance) -> None:
+        """Stop receiving while a reader is behind, for `PATIENCE_S` at most: other readers wait, too."""
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await speech.room(self._buffer_bytes)
+                await utterance.room(self._buffer_bytes)
         except TimeoutError:
-            speech.overflow()
+            utterance.overflow()
 
     def _lose(self, error: SpeechError) -> None:
-        """End everything that is open. Idempotent."""
+        """Fail all utterances and updates. Idempotent."""
         if self.lost is not None:
             return
         self.lost = error
-        for speech in [*self._speeches.values(), *self._by_no.values()]:
-            speech.close(error)
-        self._speeches.clear()
+        for utterance in [*self._utterances.values(), *self._by_no.values()]:
+            utterance.close(error)
+        self._utterances.clear()
         self._by_no.clear()
         for answer in self._updates:
             if not answer.done():
@@ -254,70 +253,71 @@ class NodeConnection:
     # ------------------------------------------------------------ messages
 
     def _take_audio(self, message: bytes) -> RemoteUtterance | None:
-        """Hand out a binary message; the context that it belongs to, or None when that has ended."""
+        """Deliver a binary message; returns its utterance, or None when that has ended."""
         version, kind, flags, context_no, first_sample = HEADER.unpack_from(message)
         if version != VERSION:
             raise ValueError("version")
-        speech = self._by_no.get(context_no)
-        if speech is None or kind != KIND_AUDIO:
+        utterance = self._by_no.get(context_no)
+        if utterance is None or kind != KIND_AUDIO:
             return None
-        return _deliver_audio(speech, message[HEADER.size :], first_sample, flags)
+        return _deliver_audio(utterance, message[HEADER.size :], first_sample, flags)
 
     def _take_text(self, message: str) -> RemoteUtterance | None:
-        """Hand out a JSON message; the context that got audio by it, if any. Unknown types are of newer nodes."""
+        """Deliver a JSON message; returns the utterance that got audio, if any. Ignores types of newer nodes."""
         fields = json.loads(message)
-        speech = self._speeches.get(fields.get("context_id"))
+        utterance = self._utterances.get(fields.get("context_id"))
         match fields["type"]:
-            case "audio" if speech:
+            case "audio" if utterance:
                 return _deliver_audio(
-                    speech, base64.b64decode(fields["audio"]), fields["first_sample"], fields["flags"]
+                    utterance, base64.b64decode(fields["audio"]), fields["first_sample"], fields["flags"]
                 )
-            case "words" if speech:
-                speech.deliver(Words(fields["kind"], tuple(Word(**word) for word in fields["words"])))
-            case "context.started" if speech:
-                self._by_no[fields["context_no"]] = speech
-                if not speech.started.done():
-                    speech.started.set_result(None)
-            case "context.flushed" if speech:
-                speech.deliver(Flushed(fields["flush_id"], fields["audio_ms"]))
-            case "context.cancelled" if speech:
-                speech.cut(Cancelled(**_only(fields, "played_ms", "generated_ms", "heard_text", "unheard_text")))
-            case "context.done" if speech:
-                del self._speeches[speech.context_id]
+            case "words" if utterance:
+                utterance.deliver(Words(fields["kind"], tuple(Word(**word) for word in fields["words"])))
+            case "context.started" if utterance:
+                utterance.context_no = fields["context_no"]
+                self._by_no[utterance.context_no] = utterance
+                if not utterance.started.done():
+                    utterance.started.set_result(None)
+            case "context.flushed" if utterance:
+                utterance.deliver(Flushed(fields["flush_id"], fields["audio_ms"]))
+            case "context.cancelled" if utterance:
+                utterance.cut(Cancelled(**_only(fields, "played_ms", "generated_ms", "heard_text", "unheard_text")))
+            case "context.done" if utterance:
+                del self._utterances[utterance.context_id]
                 self._by_no.pop(fields["context_no"], None)
-                speech.deliver(Done(**_only(fields, "reason", "audio_ms", "ttfa_ms", "rtf")))
+                utterance.deliver(Done(**_only(fields, "reason", "audio_ms", "ttfa_ms", "rtf")))
             case "session.updated" if self._updates:
                 _complete(self._updates.popleft())
             case "session.draining":
                 self.draining = True
             case "error":
-                self._take_error(fields, speech)
+                self._take_error(fields, utterance)
         return None
 
-    def _take_error(self, fields: dict[str, Any], speech: RemoteUtterance | None) -> None:
+    def _take_error(self, fields: dict[str, Any], utterance: RemoteUtterance | None) -> None:
         error = from_code(fields["code"], fields["message"], fields.get("retry_after_ms"))
         if fields.get("fatal"):
             self._last_words = error
-        elif speech is not None:
-            self._take_context_error(error, speech)
+        elif utterance is not None:
+            self._take_context_error(error, utterance)
         elif fields.get("context_id") is None and self._updates:
             _complete(self._updates.popleft(), error)
 
-    def _take_context_error(self, error: SpeechError, speech: RemoteUtterance) -> None:
-        if not speech.started.done():  # refused: whether it was ever open at the node does not matter
-            del self._speeches[speech.context_id]
-            speech.close(error)
-        elif error.code == "unknown_context":  # it was ended by the node, which tells why in another message
+    def _take_context_error(self, error: SpeechError, utterance: RemoteUtterance) -> None:
+        if not utterance.started.done():  # refused
+            del self._utterances[utterance.context_id]
+            utterance.close(error)
+        elif error.code == "unknown_context":  # the node has ended it and says why in another message
             return
         else:
-            # A context that lost some of its text must not go on as if nothing had happened.
-            speech.fail(error)
-            self.send("context.cancel", context_id=speech.context_id)
+            # Some of its text is lost, so it must not go on.
+            utterance.fail(error)
+            self.send("context.cancel", context_id=utterance.context_id)
 
 
-def _deliver_audio(speech: RemoteUtterance, payload: bytes, first_sample: int, flags: int) -> RemoteUtterance:
-    speech.deliver(Audio(payload, first_sample, bool(flags & FLAG_FLUSH), bool(flags & FLAG_LAST)))
-    return speech
+def _deliver_audio(utterance: RemoteUtterance, payload: bytes, first_sample: int, flags: int) -> RemoteUtterance:
+    utterance.deliver(AudioChunk(utterance.context_id, utterance.context_no, first_sample, flags, payload))
+    return utterance
 
 
 def _only(fields: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -325,7 +325,7 @@ def _only(fields: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _complete(answer: asyncio.Future[None], error: SpeechError | None = None) -> None:
-    if answer.done():  # nobody waits any more
+    if answer.done():  # its caller was cancelled
         return
     if error is None:
         answer.set_result(None)
@@ -340,19 +340,19 @@ def _complete(answer: asyncio.Future[None], error: SpeechError | None = None) ->
 async def connect(
     url: str = DEFAULT_URL, *, api_key: str | None = None, buffer_bytes: int = BUFFER_BYTES, **session: Any
 ) -> AsyncIterator[NodeConnection]:
-    """A connection to a node, for as long as the `async with` block runs; leaving it stops all speech on it.
+    """A connection to a node, for an `async with` block; leaving the block stops all speech on it.
 
     Args:
         url: `http(s)://`, `ws(s)://`, or `host:port`; a path before `/v1/tts/stream` is kept.
         api_key: sent as `Authorization: Bearer`.
-        buffer_bytes: audio of one context that may wait for its reader; see `RemoteUtterance`.
-        session: what all contexts start with; see `NodeConnection.open`.
+        buffer_bytes: limit of unread audio of one context; see `RemoteUtterance`.
+        session: options of all contexts; see `NodeConnection.open`.
 
     Raises:
         Unauthorized, AtCapacity, Draining: the node refused the connection.
-        SpeechError: it refused the session; the message says what is allowed.
-        ConnectionLost: no node answers there.
-        SettingsError: the url names none.
+        SpeechError: the node refused the session; the message says what is allowed.
+        ConnectionLost: no node answers at `url`.
+        SettingsError: `url` is not the address of a node.
         TimeoutError: it did not answer within 10 s.
     """
     node = await open_connection(url, api_key=api_key, buffer_bytes=buffer_bytes)
@@ -367,7 +367,7 @@ async def connect(
 async def open_connection(
     url: str = DEFAULT_URL, *, api_key: str | None = None, buffer_bytes: int = BUFFER_BYTES
 ) -> NodeConnection:
-    """A connection that its caller closes; see `connect` for all else. Cancelling it leaves none behind."""
+    """Like `connect`, for a caller that closes the connection itself. Cancelling it leaves no connection."""
     websocket = await _dial(stream_url(url), api_key)
     try:
         async with asyncio.timeout(OPEN_S):
@@ -379,16 +379,16 @@ async def open_connection(
 
 
 def stream_url(url: str) -> str:
-    """The address of the protocol's WebSocket on the node that `url` names.
+    """The WebSocket address of the node at `url`.
 
     Raises:
-        SettingsError: it names none.
+        SettingsError: `url` is not the address of a node.
     """
     schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
     try:
         parts = urlsplit(url if "://" in url else f"ws://{url}")
         good = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets that are no address, or a port that is none
+    except ValueError:  # an invalid address in brackets, or an invalid port
         good = False
     if not good:
         raise SettingsError(f"a node's url is {', '.join(f'{name}://host:port' for name in schemes)} or host:port")
@@ -397,10 +397,10 @@ def stream_url(url: str) -> str:
 
 
 def http_url(url: str) -> str:
-    """The address of the node that `url` names, for HTTP; without a slash at its end.
+    """The HTTP address of the node at `url`, without a slash at its end.
 
     Raises:
-        SettingsError: it names none.
+        SettingsError: `url` is not the address of a node.
     """
     scheme, host, path, query, _ = urlsplit(stream_url(url))
     return urlunsplit((scheme.replace("ws", "http", 1), host, path.removesuffix(PATH), query, ""))
@@ -440,11 +440,11 @@ async def _greeting(websocket: ClientConnection) -> NodeInfo:
         names = ("session_id", "engine", "model", "sample_rate", "frame_ms", "limits")
         return NodeInfo(**_only(fields, *names))
     except (ConnectionClosed, *GARBLED) as error:
-        raise ConnectionLost(f"what answers there does not speak {SUBPROTOCOL}") from error
+        raise ConnectionLost(f"the server there does not speak {SUBPROTOCOL}") from error
 
 
 async def _close(websocket: ClientConnection) -> None:
-    """Close politely, or cut; in bounded time."""
+    """Close with a handshake, for twice `CLOSE_S` at most."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(2 * CLOSE_S):
             await websocket.close()

@@ -1,4 +1,4 @@
-"""One utterance on a node, as its client holds it: what it tells, and how it is written, read and cut off."""
+"""An utterance on a node, for its client: writing its text, reading its events, cancelling it."""
 
 from __future__ import annotations
 
@@ -6,97 +6,34 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-from typing import Literal
 
 from agent_tts.errors import SlowConsumer, SpeechError
-from agent_tts.events import FinishReason
+from agent_tts.protocol.context import AudioChunk as Audio
+from agent_tts.protocol.context import Cancelled, ContextEvent, Done, Flushed, Word, Words
+
+__all__ = ["Audio", "Cancelled", "ContextEvent", "Done", "Flushed", "RemoteUtterance", "Word", "Words"]
 
 CANCEL_S = 5.0  # for a cancelled context to be confirmed
-
-
-# ---------------------------------------------------------------- what a context tells
-
-
-@dataclass(frozen=True, slots=True)
-class Audio:
-    """A piece of audio; 80 ms, and only the last may be shorter."""
-
-    payload: bytes  # in the context's encoding: pcm_s16le, 24 kHz, mono unless asked for otherwise
-    first_sample: int  # index of its first sample at the output rate
-    flush: bool  # all audio before a flush point has come with it
-    last: bool  # the last piece of the context
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """When a word of the text is spoken."""
-
-    word: str
-    start_ms: int  # from the context's first sample
-    end_ms: int
-    char_start: int  # offsets in the context's text
-    char_end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """Words that are going to be spoken, or better times of words told before."""
-
-    kind: Literal["estimated", "aligned"]
-    words: tuple[Word, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Flushed:
-    """All audio of the text before `flush(flush_id)` has come."""
-
-    flush_id: str
-    audio_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    """Where a context was cut off."""
-
-    played_ms: int  # what the listener has heard
-    generated_ms: int
-    heard_text: str
-    unheard_text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The end of a context, and its figures as the node has them."""
-
-    reason: FinishReason
-    audio_ms: int
-    ttfa_ms: float | None  # first text to first audio; None without audio
-    rtf: float | None  # engine time over audio time; None without audio
-
-
-ContextEvent = Audio | Words | Flushed | Done
-
-
-# ---------------------------------------------------------------- one context
 
 
 class RemoteUtterance:
     """One utterance on a node. Made by `NodeConnection.open`.
 
-    There is one reader; it iterates over the audio, or over `events()`. It has to keep up: when more than the
-    connection's `buffer_bytes` of audio wait for it, the whole connection is held up for a second at most, then this
-    context alone is cancelled and fails with `SlowConsumer`. With the default `lead_ms` a node sends in real time, so
-    the buffer holds what a reader misses in 87 s; with `lead_ms=None` it sends as fast as it can.
+    One reader iterates over the audio, or over `events()`. When more than the connection's `buffer_bytes` of audio
+    wait for it, the connection stops receiving for 1 s at most; then this context is cancelled and fails with
+    `SlowConsumer`. With the default `lead_ms` a node sends in real time, and the default buffer holds 87 s; with
+    `lead_ms=None` a node sends as fast as it can.
 
-    As an async context manager it is stopped on the way out, unless it has ended.
+    As an async context manager, it stops at the end of the block.
     """
 
     def __init__(self, context_id: str, send: Callable[..., None], text_message_chars: int) -> None:
         self.context_id = context_id
+        # Its number in the node's messages; 0 until the node has started it.
+        self.context_no = 0
         # Sends a message of this type and with these fields; never blocks.
         self._send = send
-        # The node's limit for one message.
+        # The node's limit of characters in one message.
         self._text_message_chars = text_message_chars
         loop = asyncio.get_running_loop()
         # Events for the reader; their audio is bounded by the connection's `buffer_bytes`.
@@ -105,29 +42,29 @@ class RemoteUtterance:
         self._buffered = 0
         # The reader that waits for an event, if any.
         self._reader: asyncio.Future[None] | None = None
-        # The connection that waits for room in `_events`, if any.
+        # The connection that waits for the reader, if any.
         self._room: asyncio.Future[None] | None = None
         # Completed when the node has given the context a slot, or with the error that refused it.
         self.started: asyncio.Future[None] = loop.create_future()
-        # Completed when nothing more can come.
+        # Completed after the last event.
         self._closed: asyncio.Future[None] = loop.create_future()
         # The text so far.
         self._text: list[str] = []
         # Whether `end` was called.
         self._ended = False
-        # Whether the context was cancelled: what still comes of its audio is dropped.
+        # Whether the context was cancelled: further audio is dropped.
         self._stopped = False
-        # Words by `char_start`, as last told.
+        # The latest words, by `char_start`.
         self._words: dict[int, Word] = {}
-        # Whether their times are the engine's own.
+        # Whether the engine gave their times.
         self._aligned = False
         # When the first audio came, on the monotonic clock.
         self._heard_from: float | None = None
-        # The answer to a cancel, once it is there.
+        # The answer to a cancel, or None.
         self._cancelled: Cancelled | None = None
         # Why it failed, or None.
         self.error: SpeechError | None = None
-        # Its last event and figures, once it has ended.
+        # Its last event, or None.
         self.done: Done | None = None
 
     async def __aenter__(self) -> RemoteUtterance:
@@ -138,9 +75,13 @@ class RemoteUtterance:
 
     # ------------------------------------------------------------ the writer's side
 
+    @property
+    def _takes_text(self) -> bool:
+        return not (self._ended or self._stopped or self._closed.done())
+
     def write(self, text: str) -> None:
-        """Append text, verbatim and in any split. Never blocks; ignored once the context has ended or failed."""
-        if not text or self._ended or self._stopped or self._closed.done():
+        """Append text, verbatim and in any split. Never blocks; ignored after the context has ended or failed."""
+        if not text or not self._takes_text:
             return
         self._text.append(text)
         limit = self._text_message_chars
@@ -148,23 +89,23 @@ class RemoteUtterance:
             self._send("text.append", context_id=self.context_id, text=text[start : start + limit])
 
     def flush(self, flush_id: str = "") -> None:
-        """Speak all text so far as complete words; answered by `Flushed` after its audio."""
-        if not (self._ended or self._stopped or self._closed.done()):
+        """Speak all text so far as complete words; `Flushed` follows its audio."""
+        if self._takes_text:
             self._send("context.flush", context_id=self.context_id, flush_id=flush_id)
 
     def end(self) -> None:
         """No more text. Idempotent."""
-        if not (self._ended or self._stopped or self._closed.done()):
+        if self._takes_text:
             self._ended = True
             self._send("context.end", context_id=self.context_id)
 
     def ack(self, played_ms: float) -> None:
-        """Tell what the listener has heard, which makes `heard_text` of a later cancel exact."""
+        """Report what the listener has heard, which makes `heard_text` of a later cancel exact."""
         if not (self._stopped or self._closed.done()):
             self._send("playback.ack", context_id=self.context_id, played_ms=played_ms)
 
     def stop(self, played_ms: float | None = None) -> None:
-        """Stop now, without waiting: buffered audio is dropped and none follows. Idempotent."""
+        """Stop now, without waiting: buffered and further audio is dropped. Idempotent."""
         if self._stopped:
             return
         self._stopped = True
@@ -177,12 +118,12 @@ class RemoteUtterance:
         self._take_off(self._buffered)
 
     async def cancel(self, played_ms: float | None = None) -> Cancelled:
-        """Barge-in: stop at once, and learn what was heard. The slot is free when it returns. Idempotent.
+        """Barge-in: stop at once; returns what was heard. The slot is free when it returns. Idempotent.
 
         Args:
-            played_ms: what the listener has heard; otherwise the last `ack`, or real time, tells.
+            played_ms: what the listener has heard; default: by the last `ack`, or by real time.
 
-        Cancelling this coroutine is safe: the context stops all the same.
+        Cancelling this coroutine is safe: the context stops anyway.
 
         Raises:
             TimeoutError: the node did not confirm it within 5 s.
@@ -190,7 +131,7 @@ class RemoteUtterance:
         self.stop(played_ms)
         async with asyncio.timeout(CANCEL_S):
             await asyncio.shield(self._closed)
-        if self._cancelled is None:  # the context, or the connection, ended before the node saw the cancel
+        if self._cancelled is None:  # the context or the connection ended before the cancel arrived
             self._cancelled = self._cut_here(played_ms)
         return self._cancelled
 
@@ -198,17 +139,17 @@ class RemoteUtterance:
 
     @property
     def words(self) -> tuple[Word, ...]:
-        """The words told so far, in the order of the text, with their best times."""
+        """The words so far, in the order of the text, with their latest times."""
         return tuple(self._words[start] for start in sorted(self._words))
 
     async def next(self) -> ContextEvent | None:
         """The next event; None after `Done`. Cancelling it loses nothing.
 
         Raises:
-            SpeechError: the context failed; after everything that came before.
+            SpeechError: the context failed; raised after all earlier events.
         """
         if self._reader is not None:
-            raise RuntimeError("a context has one reader")
+            raise RuntimeError("an utterance has one reader")
         while not self._events and not self._closed.done():
             self._reader = asyncio.get_running_loop().create_future()
             try:
@@ -225,7 +166,7 @@ class RemoteUtterance:
         return None
 
     async def events(self) -> AsyncIterator[ContextEvent]:
-        """All events; the last is `Done`. Leaving the iteration does not stop the speech.
+        """All events, `Done` last. Leaving the iteration does not stop the speech.
 
         Raises:
             SpeechError: the context failed.
@@ -234,7 +175,7 @@ class RemoteUtterance:
             yield event
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The payloads of the audio alone. Leaving the iteration does not stop the speech.
+        """The payloads of the audio. Leaving the iteration does not stop the speech.
 
         Raises:
             SpeechError: the context failed.
@@ -246,7 +187,7 @@ class RemoteUtterance:
     # ------------------------------------------------------------ the connection's side
 
     def deliver(self, event: ContextEvent) -> None:
-        """Take an event of this context. Called by the connection alone."""
+        """Take an event of this context. For the connection only."""
         if isinstance(event, Audio):
             if self._stopped:
                 return
@@ -273,10 +214,10 @@ class RemoteUtterance:
             self.error = error
         if not self.started.done():
             self.started.set_exception(error)
-            self.started.exception()  # seen: `open` may have been given up
+            self.started.exception()  # marks it as retrieved: `open` may have been cancelled
 
     def close(self, error: SpeechError | None) -> None:
-        """Nothing more comes. Idempotent."""
+        """No more events. Idempotent."""
         if error is not None:
             self.fail(error)
         if not self.started.done():
@@ -286,7 +227,7 @@ class RemoteUtterance:
         self._wake()
 
     def overflow(self) -> None:
-        """The reader is too slow: free what waits for it, and stop."""
+        """The reader is too slow: drop its audio, and stop."""
         self.stop()
         self.close(SlowConsumer("the audio of this context was not read in time: raise buffer_bytes, or read it"))
 
@@ -311,13 +252,13 @@ class RemoteUtterance:
             self._reader.set_result(None)
 
     def _cut_here(self, played_ms: float | None) -> Cancelled:
-        """What was heard of a context that has ended at the node, but not yet at the listener's."""
+        """What was heard of a context that has ended at the node but still plays at the listener."""
         audio_ms = self.done.audio_ms if self.done else 0
         if played_ms is None:
             played_ms = 0 if self._heard_from is None else (time.monotonic() - self._heard_from) * 1_000
         played_ms = min(played_ms, audio_ms)
         words = self.words
-        # The node's estimates are made before the audio; by now its true length is known.
+        # Estimates are made before the audio; now its true length is known.
         scale = 1.0 if self._aligned or not words or not audio_ms else audio_ms / max(1, words[-1].end_ms)
         heard = [word for word in words if (word.start_ms + word.end_ms) / 2 * scale <= played_ms]
         at = heard[-1].char_end if heard else 0

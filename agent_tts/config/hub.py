@@ -1,6 +1,6 @@
-"""From a hub id to a folder: a checkpoint is fetched once, resumed where it broke off, then found without a network.
+"""From a hub id to a folder: a checkpoint is downloaded once, with resume; later starts need no network.
 
-Only the front does this, before the engine starts; the engine is given folders. No torch here.
+Only the front downloads, before the engine starts; the engine gets folders. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -22,51 +22,51 @@ if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.hf_api import ModelInfo
 
-# All that a checkpoint needs. Weights in other formats, which can carry code, are not even fetched.
+# All files that a checkpoint needs. Weights in other formats, which can carry code, are not downloaded.
 _WANTED = re.compile(r"(speech_tokenizer/)?[\w.-]+\.(json|safetensors)|merges\.txt", re.ASCII)
 _ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _CONFIGURATION = ("config.json", "generation_config.json", "speech_tokenizer/config.json")
 _VOCABULARY = ("vocab.json", "merges.txt")  # or tokenizer.json
 _WEIGHTS = ("model.safetensors", "speech_tokenizer/model.safetensors")
-_ANSWER_S = 10.0  # for the hub to say what a model consists of
-_AGAIN = "run this again: it goes on where it stopped"
+_ANSWER_S = 10.0  # for the hub to list the files of a model
+_AGAIN = "run this again to resume it"
 
 
 def with_local_models(settings: Settings) -> Settings:
-    """The settings with each model of the neural engine on this disk. Blocks while it downloads.
+    """The settings with a folder as the source of each model of qwen3. Blocks while it downloads.
 
     Raises:
-        SettingsError: a model cannot be had; the message says why and what to do.
+        SettingsError: a model is not available; the message says why and what to do.
     """
     if settings.engine not in ("auto", "qwen3"):
         return settings
-    models = tuple(_local(model) for model in settings.qwen3.models)
+
+    def local(model: Checkpoint) -> Checkpoint:
+        folder = local_folder(model.source, model.revision)
+        return model.model_copy(update={"source": str(folder), "revision": None})
+
+    models = tuple(map(local, settings.qwen3.models))
     return settings.model_copy(update={"qwen3": settings.qwen3.model_copy(update={"models": models})})
 
 
-def _local(model: Checkpoint) -> Checkpoint:
-    folder = local_folder(model.source, model.revision)
-    return model.model_copy(update={"source": str(folder), "revision": None})
-
-
 def local_folder(source: str, revision: str | None = None) -> Path:
-    """The folder of a checkpoint: the one that `source` is, or the hub's copy on this disk, fetched if need be.
+    """The folder of a checkpoint: `source` itself, or the hub's cached copy on this disk, downloaded if needed.
 
-    A revision that is a commit and is here already is used without asking the hub.
+    A commit that is in the cache is used without a request to the hub.
 
     Args:
         source: a folder, or a hub id like Qwen/Qwen3-TTS-12Hz-1.7B-Base.
-        revision: commit, tag or branch of a hub id; None is its main branch, whatever that is today.
+        revision: commit, tag or branch of a hub id; None is the present head of its main branch.
     Raises:
-        SettingsError: there is no such folder or model, something is missing from it, or it cannot be fetched.
+        SettingsError: there is no such folder or model, it is incomplete, or it cannot be downloaded.
     """
     folder = Path(source).expanduser()
     if folder.is_dir():
         if revision is not None:
             raise SettingsError(f"{source} is a folder and has no revision {revision}; only a hub id has revisions")
         if missing := _missing_from(folder):
-            raise SettingsError(f"{source} is not a whole Qwen3-TTS checkpoint: {', '.join(missing)} not there")
+            raise SettingsError(f"{source} is not a complete Qwen3-TTS checkpoint: it lacks {', '.join(missing)}")
         return folder.resolve()
     if not _ID.fullmatch(source):
         raise SettingsError(f"{source!r} is neither a folder here nor a hub id, which is OWNER/NAME")
@@ -83,11 +83,11 @@ def _fetched(repo: str, revision: str | None) -> Path:
     info = _info(repo, revision)
     if info is None:
         if folder := _cached(repo, revision):
-            logger.warning("{}: the hub does not answer; using commit {}, fetched before", repo, folder.name)
+            logger.warning("{}: the hub does not answer; using commit {} from the cache", repo, folder.name)
             return folder
         raise SettingsError(
             f"{repo} is not on this disk and the hub cannot be reached: "
-            "connect this machine, or fetch the model elsewhere and give its folder instead of the id"
+            "connect this machine, or download the model elsewhere and give its folder instead of the id"
         )
     if revision is None:
         logger.warning("{}: no revision is pinned; this one is {}@{}", repo, repo, info.sha)
@@ -95,7 +95,7 @@ def _fetched(repo: str, revision: str | None) -> Path:
 
 
 def _cached(repo: str, revision: str | None) -> Path | None:
-    """The hub's copy on this disk, if it is whole."""
+    """The hub's copy on this disk, if it is complete."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -107,7 +107,7 @@ def _cached(repo: str, revision: str | None) -> Path | None:
 
 
 def _info(repo: str, revision: str | None) -> ModelInfo | None:
-    """What the hub says of a model; None where it does not answer."""
+    """The hub's answer about a model; None when it does not answer."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -122,44 +122,44 @@ def _info(repo: str, revision: str | None) -> ModelInfo | None:
 
 
 def _download(repo: str, revision: str | None, info: ModelInfo) -> Path:
-    """Fetches what is not here yet, a file at a time in this thread, so that Ctrl-C ends it at once."""
+    """Download the missing files, one after another in this thread, so that Ctrl-C ends it at once."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError
 
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or () if _WANTED.fullmatch(file.rfilename)}
     if missing := _missing(sizes.__contains__):
-        raise SettingsError(f"{repo} is not a Qwen3-TTS checkpoint: {', '.join(missing)} not there")
+        raise SettingsError(f"{repo} is not a Qwen3-TTS checkpoint: it lacks {', '.join(missing)}")
     wanted = [name for name in sizes if not isinstance(try_to_load_from_cache(repo, name, revision=info.sha), str)]
     size = sum(sizes[name] for name in wanted)
     _check_space(repo, size)
-    logger.info("{}: fetching {} files, {}", repo, len(wanted), _readable(size))
+    logger.info("{}: downloading {} files, {}", repo, len(wanted), _readable(size))
     try:
         for name in wanted:
-            if not sys.stderr.isatty():  # where it is one, the library draws a bar
+            if not sys.stderr.isatty():  # on a terminal the library draws a progress bar
                 logger.info("{}: {}, {}", repo, name, _readable(sizes[name]))
             hf_hub_download(repo, name, revision=revision)
     except (OSError, RuntimeError) as error:  # RuntimeError is hf_xet's
         if isinstance(error, HfHubHTTPError) and (refusal := _refusal(error, repo, revision)):
             raise refusal from error
         reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
-        raise SettingsError(f"the download of {repo} broke off ({reason}): {_AGAIN}") from error
+        raise SettingsError(f"the download of {repo} failed ({reason}): {_AGAIN}") from error
     folder = _cached(repo, info.sha)
-    if folder is None:  # a branch that moved on meanwhile
-        raise SettingsError(f"the download of {repo} is not whole: {_AGAIN}")
+    if folder is None:  # the branch has moved meanwhile
+        raise SettingsError(f"the download of {repo} is incomplete: {_AGAIN}")
     return folder
 
 
 def _refusal(error: HfHubHTTPError, repo: str, revision: str | None) -> SettingsError | None:
-    """What the hub's answer means; None where it is no answer, or a fault of the hub's own."""
+    """The error for a refusal by the hub; None for no answer or a fault of the hub (5xx)."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, GatedRepoError):
-        return SettingsError(f"{repo} is gated: accept its conditions on its page, and put your token into HF_TOKEN")
+        return SettingsError(f"{repo} is gated: accept its conditions on its page, and set HF_TOKEN to your token")
     if isinstance(error, RevisionNotFoundError):
         return SettingsError(f"{repo} has no revision {revision}")
     if isinstance(error, RepositoryNotFoundError):
         return SettingsError(
-            f"{repo} is neither a folder here nor a public model of the hub; a private one needs your token in HF_TOKEN"
+            f"{repo} is neither a folder here nor a public model of the hub; for a private one, set HF_TOKEN"
         )
     status = None if error.response is None else error.response.status_code
     if status is None or status >= 500:
@@ -177,7 +177,7 @@ def _check_space(repo: str, size: int) -> None:
     free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.exists())).free
     if size > free:
         raise SettingsError(
-            f"{repo} takes {_readable(size)} more, and {_readable(free)} are free where the hub's files are kept: "
+            f"{repo} needs {_readable(size)} more, and {_readable(free)} are free in the hub's cache: "
             "make room, or set HF_HOME to a larger disk"
         )
 
@@ -187,7 +187,7 @@ def _readable(size: int) -> str:
 
 
 def _missing_from(folder: Path) -> list[str]:
-    """What a folder lacks to be a checkpoint.
+    """The files that a checkpoint folder lacks.
 
     Raises:
         SettingsError: the index of sharded weights cannot be read.
@@ -202,7 +202,7 @@ def _missing_from(folder: Path) -> list[str]:
 
 
 def _missing(has: Callable[[str], bool]) -> list[str]:
-    """What something that says which files it has lacks to be a checkpoint; which shards there are, it does not say."""
+    """The files, shards excepted, that a checkpoint lacks; `has` tells whether it has a file."""
     needed = [*_CONFIGURATION, *(() if has("tokenizer.json") else _VOCABULARY)]
     needed += [weights for weights in _WEIGHTS if not has(index_of(Path(weights)).as_posix())]
     return [name for name in needed if not has(name)]

@@ -1,7 +1,7 @@
-"""From the command line, the environment and a YAML file to `Settings`, and back to YAML for people to read.
+"""`Settings` from flags, the environment and a YAML file, and YAML from `Settings`.
 
 Strongest first: flags, `AGENT_TTS_*` variables (`AGENT_TTS_LIMITS__CONNECTIONS=64` is `limits.connections`), the file,
-the defaults. A key that does not exist is an error that names the nearest one that does, and where it was written.
+the defaults. An unknown key is an error that names the nearest known key and says where it was written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ RENAMED = {"qwen3.positions": "qwen3.max_model_len"}
 
 
 def _fields(section: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every key with its dots, sections included, in the order of their definition."""
     for name, field in section.model_fields.items():
         yield prefix + name, field
         if _is_section(field):
@@ -43,92 +42,85 @@ def _is_section(field: FieldInfo) -> bool:
     return isinstance(field.annotation, type) and issubclass(field.annotation, Section)
 
 
+# Every dotted key, sections included, in the order of their definition.
 FIELDS: dict[str, FieldInfo] = dict(_fields(Settings))
+
+_KEYS_BY_LAST_NAME = {key.rpartition(".")[2]: key for key in FIELDS}
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings, and where each of them comes from."""
+    """Settings, and the source of each."""
 
     settings: Settings
-    sources: dict[str, str]  # key with dots -> "flag", "environment" or the file's name; defaults are not in it
+    sources: dict[str, str]  # dotted key -> "flag", "environment" or the file's name; no entry for a default
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
-    """One value as somebody wrote it."""
+class _Entry:
+    """A value as one source has it."""
 
-    key: str  # with dots
+    key: str  # dotted
     value: Any
     source: str  # for `Loaded.sources`
-    written: str  # how the key is spelt there, for error messages
+    written: str  # the key as it is spelt there, for messages
 
 
 def load_settings(
-    config: Path | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    environ: Mapping[str, str] = os.environ,
+    config: Path | None = None, overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ
 ) -> Settings:
-    """Settings from a YAML file, then `environ`, then `overrides` by keys with dots; the later the stronger.
+    """Settings from a YAML file, then `environ`, then `overrides` by dotted keys; a later source is stronger.
 
     Raises:
-        SettingsError: one line for each thing that is wrong: the key, what is wrong, what is allowed.
+        SettingsError: one line for each problem: the key, what is wrong, what is allowed.
     """
     return load(config, overrides, environ).settings
 
 
 def load(
-    config: Path | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    environ: Mapping[str, str] = os.environ,
+    config: Path | None = None, overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ
 ) -> Loaded:
     """Like `load_settings`, with the source of each value."""
     found = [*_from_file(config), *_from_environment(environ), *_from_flags(overrides or {})]
-    values = [_parsed(_renamed(value)) for value in found]
-    if wrong := [line for value in values if (line := _misplaced(value))]:
+    entries = [_parsed(_renamed(entry)) for entry in found]
+    if wrong := [line for entry in entries if (line := _key_error(entry))]:
         raise SettingsError("\n".join(wrong))
     tree: dict[str, Any] = {}
-    strongest: dict[str, _Value] = {}
-    for value in values:
-        *sections, name = value.key.split(".")
-        place = tree
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value.value
-        strongest[value.key] = value
+    for entry in entries:
+        *sections, name = entry.key.split(".")
+        section = tree
+        for part in sections:
+            section = section.setdefault(part, {})
+        section[name] = entry.value
+    strongest = {entry.key: entry for entry in entries}
     try:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
-        raise SettingsError("\n".join(_complaints(error, strongest))) from None
-    return Loaded(settings, {key: value.source for key, value in strongest.items()})
+        raise SettingsError("\n".join(_value_errors(error, strongest))) from None
+    return Loaded(settings, {key: entry.source for key, entry in strongest.items()})
 
 
 # ---------------------------------------------------------------- sources
 
 
 def find_config(name: str) -> Path:
-    """The file that `--config` names: a path, or the name of a configuration that comes with the package ("cpu").
+    """The file that `--config` names: a path, or the name of a file in the package ("cpu").
 
     Raises:
-        SettingsError: there is none; the message lists those of the package.
+        SettingsError: there is none; the message lists the files of the package.
     """
     path = Path(name)
     if path.is_file():
         return path
-    shipped = {found.stem: found for found in sorted(_configs_folder().glob("*.yaml"))}
+    package = Path(agent_tts.__file__).parent
+    folder = next(place for place in (package / "configs", package.parent / "configs") if place.is_dir())
+    shipped = {found.stem: found for found in sorted(folder.glob("*.yaml"))}
     if name in shipped:
         return shipped[name]
     raise SettingsError(f"--config {name}: no such file; the package has {', '.join(shipped)}")
 
 
-def _configs_folder() -> Path:
-    """In the installed package, or beside it in a checkout."""
-    package = Path(agent_tts.__file__).parent
-    installed = package / "configs"
-    return installed if installed.is_dir() else package.parent / "configs"
-
-
-def _from_file(path: Path | None) -> Iterator[_Value]:
+def _from_file(path: Path | None) -> Iterator[_Entry]:
     if path is None:
         return
     try:
@@ -144,11 +136,11 @@ def _from_file(path: Path | None) -> Iterator[_Value]:
     if not isinstance(tree, dict):
         raise SettingsError(f"{path.name}: must be keys with values, like `port: 8100`")
     for key, value in _flat(tree):
-        yield _Value(key, value, path.name, f"{key} in {path.name}")
+        yield _Entry(key, value, path.name, f"{key} in {path.name}")
 
 
 def _flat(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Values by keys with dots. A section without values is nothing; one with a value of its own stays for pydantic."""
+    """Values by dotted keys. An empty section gives none; a section that is a scalar is kept, for `_key_error`."""
     for name, value in tree.items():
         key = f"{prefix}{name}"
         field = FIELDS.get(key)
@@ -158,96 +150,76 @@ def _flat(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield key, value
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[_Value]:
+def _from_environment(environ: Mapping[str, str]) -> Iterator[_Entry]:
     for name, text in environ.items():
         if name.upper().startswith(ENV_PREFIX) and name.upper() not in CLIENT_VARIABLES:
-            key = name[len(ENV_PREFIX) :].lower().replace("__", ".")
-            yield _Value(key, text, "environment", name)
+            yield _Entry(name[len(ENV_PREFIX) :].lower().replace("__", "."), text, "environment", name)
 
 
-def _from_flags(overrides: Mapping[str, Any]) -> Iterator[_Value]:
+def _from_flags(overrides: Mapping[str, Any]) -> Iterator[_Entry]:
     for key, value in overrides.items():
-        yield _Value(key, value, "flag", f"{key} on the command line")
+        yield _Entry(key, value, "flag", f"{key} on the command line")
 
 
 # ---------------------------------------------------------------- names and strings
 
 
-def _renamed(value: _Value) -> _Value:
-    if value.key not in RENAMED:
-        return value
-    key = RENAMED[value.key]
-    _warn_of_new_name(value.written, _spelt(key, value.source))
-    return replace(value, key=key)
+def _renamed(entry: _Entry) -> _Entry:
+    if entry.key not in RENAMED:
+        return entry
+    key = RENAMED[entry.key]
+    _warn_of_new_name(entry.written, _spelt(key, entry.source))
+    return replace(entry, key=key)
 
 
-@cache  # says it once
+@cache  # logs each name once
 def _warn_of_new_name(written: str, new: str) -> None:
-    logger.warning("{} is called {} now; the old name will go with the next version", written, new)
+    logger.warning("{} is called {} now; the next version will not know the old name", written, new)
 
 
 def _spelt(key: str, source: str) -> str:
     return ENV_PREFIX + key.upper().replace(".", "__") if source == "environment" else key
 
 
-def _parsed(value: _Value) -> _Value:
-    """A string from a variable or a flag becomes what its setting takes; values of files are typed by YAML."""
-    if value.source not in ("environment", "flag") or not isinstance(value.value, str):
-        return value
-    return replace(value, value=_parse(FIELDS.get(value.key), value.value))
-
-
-def _parse(field: FieldInfo | None, text: str) -> Any:
-    """A value out of a string: as it is where text is wanted, split at commas for lists of text, else as YAML."""
-    if field is None:
-        return text
+def _parsed(entry: _Entry) -> _Entry:
+    """A string of a variable or a flag: kept for a text, split at commas for a list of texts, else read as YAML."""
+    field, text = FIELDS.get(entry.key), entry.value
+    if field is None or entry.source not in ("environment", "flag") or not isinstance(text, str):
+        return entry
     if get_origin(field.annotation) is tuple and not text.lstrip().startswith("["):
-        return tuple(part.strip() for part in text.split(",") if part.strip())
-    if _takes_text(field):
-        return text
+        return replace(entry, value=tuple(part.strip() for part in text.split(",") if part.strip()))
+    if field.annotation is str or isinstance(next(iter(get_args(field.annotation)), None), str):
+        return entry
     try:
-        return yaml.safe_load(text)
+        return replace(entry, value=yaml.safe_load(text))
     except yaml.YAMLError:
-        return text  # for pydantic to complain about
+        return entry  # pydantic refuses it
 
 
-def _takes_text(field: FieldInfo) -> bool:
-    return field.annotation is str or isinstance(next(iter(get_args(field.annotation)), None), str)
+# ---------------------------------------------------------------- errors
 
 
-# ---------------------------------------------------------------- complaints
-
-
-def _misplaced(value: _Value) -> str | None:
-    """What is wrong with the key of a value, or None."""
-    field = FIELDS.get(value.key)
+def _key_error(entry: _Entry) -> str | None:
+    """What is wrong with the key of an entry, or None."""
+    field = FIELDS.get(entry.key)
     if field is None:
-        return _unknown(value)
+        return f"{entry.written}: there is no such setting; {_suggestion(entry)}"
     if _is_section(field):
-        return f"{value.written}: this is a section: set one of its keys, like {value.key}.{_names(field)[0]}"
+        first = next(key for key in FIELDS if key.startswith(f"{entry.key}."))
+        return f"{entry.written}: this is a section: set one of its keys, like {first}"
     return None
 
 
-def _names(section: FieldInfo) -> list[str]:
-    return list(section.annotation.model_fields)  # type: ignore[union-attr]
+def _suggestion(entry: _Entry) -> str:
+    if near := difflib.get_close_matches(entry.key, FIELDS, n=1):
+        return f"did you mean {_spelt(near[0], entry.source)}?"
+    if near := difflib.get_close_matches(entry.key.rpartition(".")[2], _KEYS_BY_LAST_NAME, n=1):
+        return f"did you mean {_spelt(_KEYS_BY_LAST_NAME[near[0]], entry.source)}?"
+    return "`agent-tts serve --print-config` shows all"
 
 
-def _unknown(value: _Value) -> str:
-    near = difflib.get_close_matches(value.key, FIELDS, n=1) or difflib.get_close_matches(
-        value.key.rpartition(".")[2], _by_last_name(), n=1
-    )
-    if not near:
-        return f"{value.written}: there is no such setting; `agent-tts serve --print-config` shows all"
-    key = near[0] if near[0] in FIELDS else _by_last_name()[near[0]]
-    return f"{value.written}: there is no such setting; did you mean {_spelt(key, value.source)}?"
-
-
-def _by_last_name() -> dict[str, str]:
-    return {key.rpartition(".")[2]: key for key in FIELDS}
-
-
-def _complaints(error: ValidationError, strongest: Mapping[str, _Value]) -> Iterator[str]:
-    """One line for each error. The values of secrets are never repeated."""
+def _value_errors(error: ValidationError, strongest: Mapping[str, _Entry]) -> Iterator[str]:
+    """One line for each error, without the values of secrets."""
     for found in error.errors(include_url=False):
         path, _, what = Complaint.of(found)
         if not path:
@@ -263,7 +235,7 @@ def _complaints(error: ValidationError, strongest: Mapping[str, _Value]) -> Iter
 
 
 def _is_secret(key: str) -> bool:
-    """Whether a value under `key` may be one; also tells of sections and lists that hold one."""
+    """Whether a value under `key` may be a secret, or hold one."""
     return key == "ice_servers" or SecretStr in get_args(FIELDS[key].annotation)
 
 
@@ -271,7 +243,7 @@ def _is_secret(key: str) -> bool:
 
 
 def to_yaml(loaded: Loaded) -> str:
-    """The settings as a file that `--config` takes, but for its masked secrets; each with its meaning and source."""
+    """The settings as a file for `--config`, with secrets masked; each value has its meaning and source beside it."""
     tree = loaded.settings.model_dump(mode="json")
     return "\n".join(_yaml_lines(Settings, tree, loaded.sources)) + "\n"
 
@@ -286,7 +258,5 @@ def _yaml_lines(
             inner: type[Section] = field.annotation  # type: ignore[assignment]
             yield from (f"  {line}" for line in _yaml_lines(inner, tree[name], sources, f"{key}."))
             continue
-        value = tree[name]
-        text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).splitlines()[0]
-        source = sources.get(key, "default")
-        yield f"{name}: {text}  # {field.description} [{source}]"
+        text = yaml.safe_dump(tree[name], default_flow_style=True, sort_keys=False, width=10_000).splitlines()[0]
+        yield f"{name}: {text}  # {field.description} [{sources.get(key, 'default')}]"

@@ -1,7 +1,4 @@
-"""Every number and choice of the node: one frozen object, with units, defaults and limits.
-
-`configuration.load_settings` fills it from the command line, the environment and a YAML file.
-"""
+"""All settings of a node: one frozen object, with units, defaults and limits. `config.loading` fills it."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 ENV_PREFIX = "AGENT_TTS_"  # AGENT_TTS_LIMITS__CONNECTIONS=64 is limits.connections
 
-
 HUB_REVISION = re.compile(r"([^/@\s]+/[^/@\s]+)@([^/@\s]+)")
 DEVICES = r"^(auto|(cpu|cuda(:\d+)?)(\s*,\s*(cpu|cuda(:\d+)?))*)$"
 
@@ -23,59 +19,59 @@ class Section(BaseModel):
 
 
 class Limits(Section):
-    """What one client may take, and what all may take together."""
+    """Limits for one client, and for all clients together."""
 
-    text_message_chars: int = Field(4_000, ge=1, description="text in one message")
-    text_context_chars: int = Field(20_000, ge=1, description="text in one context")
+    text_message_chars: int = Field(4_000, ge=1, description="characters of text in one message")
+    text_context_chars: int = Field(20_000, ge=1, description="characters of text in one context")
     message_bytes: int = Field(65_536, ge=1_024, description="one WebSocket message or HTTP body without a file")
-    contexts_per_session: int = Field(16, ge=1, description="contexts open at once on one connection")
-    session_idle_s: float = Field(300.0, gt=0, description="a connection without a message and without speech")
-    sessions_per_key: int = Field(4, ge=1, description="connections and HTTP requests at once with one API key")
-    connections: int = Field(512, ge=1, description="sessions at once, all clients together")
-    rtc_peers: int = Field(48, ge=0, description="WebRTC peers at once; 0 turns WebRTC off")
-    text_idle_s: float = Field(15.0, gt=0, description="an open context that is dry gets no text: `starved`")
-    max_frames: int = Field(3_000, ge=1, description="80 ms frames in one context, whatever its text")
-    context_s: float = Field(600.0, gt=0, description="longest life of a context in a slot, ended with `length`")
-    window_frames: int = Field(50, ge=2, description="frames made that the listener's side has not taken yet")
-    max_lead_ms: int = Field(60_000, ge=120, description="largest lead_ms that a client may ask for")
+    contexts_per_session: int = Field(16, ge=1, description="contexts open at the same time on one connection")
+    session_idle_s: float = Field(300.0, gt=0, description="longest time of a connection without messages and speech")
+    sessions_per_key: int = Field(4, ge=1, description="simultaneous connections and HTTP requests with one API key")
+    connections: int = Field(512, ge=1, description="simultaneous sessions of all clients")
+    rtc_peers: int = Field(48, ge=0, description="simultaneous WebRTC peers; 0 turns WebRTC off")
+    text_idle_s: float = Field(15.0, gt=0, description="longest wait of an open context for text, then `starved`")
+    max_frames: int = Field(3_000, ge=1, description="80 ms frames in one context, for any text")
+    context_s: float = Field(600.0, gt=0, description="longest time of a context in a slot; it ends with `length`")
+    window_frames: int = Field(50, ge=2, description="frames made but not yet taken by the listener's side")
+    max_lead_ms: int = Field(60_000, ge=120, description="largest lead_ms that a client may request")
 
 
 class Timeouts(Section):
     """Deadlines, in seconds."""
 
-    queue_s: float = Field(2.0, gt=0, description="wait for a slot, then `at_capacity`")
-    write_s: float = Field(2.0, gt=0, description="a write that makes no progress, then `slow_consumer`")
-    handshake_s: float = Field(5.0, gt=0, description="first message or request of a new connection")
+    queue_s: float = Field(2.0, gt=0, description="longest wait for a slot, then `at_capacity`")
+    write_s: float = Field(2.0, gt=0, description="longest write without progress, then `slow_consumer`")
+    handshake_s: float = Field(5.0, gt=0, description="longest wait for the first message or request of a connection")
     ping_s: float = Field(5.0, gt=0, description="WebSocket ping interval and pong timeout")
-    drain_s: float = Field(30.0, gt=0, description="running speech may finish after SIGTERM")
-    engine_start_s: float = Field(300.0, gt=0, description="from spawning the engine process to its hello")
-    engine_heartbeat_s: float = Field(5.0, gt=0, description="engine loop without an answer, then it is killed")
+    drain_s: float = Field(30.0, gt=0, description="time for running speech to finish after SIGTERM")
+    engine_start_s: float = Field(300.0, gt=0, description="longest start of an engine process")
+    engine_heartbeat_s: float = Field(5.0, gt=0, description="longest time without an answer of an engine process")
     tcp_user_s: float = Field(5.0, gt=0, description="TCP_USER_TIMEOUT of client connections")
 
 
 class Auth(Section):
-    """Who may speak. Without keys the node only binds to loopback."""
+    """Who may use the node. Without keys it listens on loopback only."""
 
-    api_keys: tuple[SecretStr, ...] = Field((), description="accepted keys; empty turns authentication off")
+    api_keys: tuple[SecretStr, ...] = Field((), description="accepted API keys; empty turns authentication off")
     allowed_origins: tuple[str, ...] = Field((), description="browser origins besides the node's own page")
-    token_ttl_s: float = Field(60.0, gt=0, description="life of a one-time browser token")
+    token_ttl_s: float = Field(60.0, gt=0, description="lifetime of a one-time browser token")
 
     @field_validator("api_keys")
     @classmethod
     def _usable(cls, keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
-        """Refuse a key that would let anybody in, or nobody: an HTTP header carries visible ASCII alone."""
+        """Refuse an empty key, and one that an HTTP header cannot carry."""
         for key in keys:
             text = key.get_secret_value()
             if not text or not all("!" <= character <= "~" for character in text):
-                raise ValueError("a key is at least one visible ASCII character, without spaces")
+                raise ValueError("a key has one or more visible ASCII characters and no spaces")
         return keys
 
 
 class Tls(Section):
-    """HTTPS and WSS on the node's own port, where no reverse proxy stands before it."""
+    """HTTPS and WSS on the node's own port, for a node without a reverse proxy."""
 
-    cert: str | None = Field(None, description="a PEM file: the certificate, then those that vouch for it")
-    key: str | None = Field(None, description="a PEM file without a passphrase; default: the key is in `tls.cert`")
+    cert: str | None = Field(None, description="a PEM file: the certificate, then its intermediate certificates")
+    key: str | None = Field(None, description="a PEM file without a passphrase; default: `tls.cert` has the key, too")
 
     @model_validator(mode="after")
     def _key_needs_cert(self) -> Tls:
@@ -93,27 +89,27 @@ class IceServer(Section):
 
 
 class Telemetry(Section):
-    """Spans for OpenTelemetry. Its own variables work too: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, ..."""
+    """Spans for OpenTelemetry, which also reads OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and others."""
 
     endpoint: str | None = Field(
         None,
         pattern=r"^https?://",
-        description="of a collector, by OTLP over HTTP: http://127.0.0.1:4318; needs agent-tts[otel]",
+        description="address of an OTLP/HTTP collector: http://127.0.0.1:4318; needs agent-tts[otel]",
     )
 
 
 class Espeak(Section):
-    """The embedded engine."""
+    """The embedded engine, espeak-ng."""
 
     voice: str = Field("en-us", description="default voice")
-    first_words: int = Field(2, ge=1, description="words in a context's first unit: fewer start sooner")
+    first_words: int = Field(2, ge=1, description="words in the first unit of a context; fewer start sooner")
 
 
 class Tone(Section):
-    """The engine of tests and load runs."""
+    """The engine of tests and load tests."""
 
-    char_ms: float = Field(60.0, gt=0, description="milliseconds of sound for a character of text")
-    scripted_faults: bool = Field(False, description="obey `fault:` instructions; never on a reachable node")
+    char_ms: float = Field(60.0, gt=0, description="milliseconds of sound for one character of text")
+    scripted_faults: bool = Field(False, description="obey `fault:` instructions; not for a node that others can reach")
 
 
 class Checkpoint(Section):
@@ -121,7 +117,7 @@ class Checkpoint(Section):
 
     source: str = Field(min_length=1, description="a folder, or a hub id: Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice")
     revision: str | None = Field(None, min_length=1, description="commit, tag or branch of a hub id")
-    load: Literal["start", "first_use"] = Field("start", description="when it takes its memory")
+    load: Literal["start", "first_use"] = Field("start", description="when it is loaded into memory")
 
     @model_validator(mode="before")
     @classmethod
@@ -135,13 +131,13 @@ class Checkpoint(Section):
 class Qwen3(Section):
     """The neural engine."""
 
-    models: tuple[Checkpoint, ...] = Field((), description="one for each kind of voice that is to be spoken")
+    models: tuple[Checkpoint, ...] = Field((), description="checkpoints, one for each kind of voice")
     device: str = Field(
-        "auto", pattern=DEVICES, description="auto, cpu, cuda or cuda:N; several, with commas: one each"
+        "auto", pattern=DEVICES, description="auto, cpu, cuda or cuda:N; several with commas: an engine process each"
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto is bfloat16 on a GPU")
     codec_dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
-        "auto", description="auto is float16 by fused kernels on a GPU, otherwise float32"
+        "auto", description="auto is float16 with fused kernels on a GPU, otherwise float32"
     )
     max_model_len: int = Field(
         2_048, ge=64, le=32_768, description="positions of one utterance: its prompt, then one for each 80 ms frame"
@@ -150,73 +146,71 @@ class Qwen3(Section):
         0.85,
         gt=0,
         le=1,
-        description="share of the memory that models and caches may take; of what is free, 0.85 at most",
+        description="largest share of the device's memory for models and caches; at most 0.85 of the free memory",
     )
-    cuda_graphs: bool = Field(True, description="on a GPU, a whole frame is one captured graph; false runs it in parts")
-    reproducible: bool = Field(False, description="on a GPU too, a seed's sound does not depend on who else speaks")
-    cached_voices: int = Field(64, ge=1, description="prompts of cloned voices kept ready")
+    cuda_graphs: bool = Field(True, description="on a GPU, a frame is one captured graph; false runs it in parts")
+    reproducible: bool = Field(False, description="on a GPU, the audio of a seed does not depend on other requests")
+    cached_voices: int = Field(64, ge=1, description="prompts of cloned voices kept in memory")
 
 
 class Voices(Section):
     """The library of cloned and designed voices."""
 
-    folder: str | None = Field(
-        None, description="where it is kept; default: agent-tts/voices in the user's data folder"
-    )
-    limit: int = Field(1_000, ge=0, description="voices in the library; 0 takes none")
-    clip_bytes: int = Field(10 << 20, ge=1_024, description="an uploaded clip")
+    folder: str | None = Field(None, description="its folder; default: agent-tts/voices in the user's data folder")
+    limit: int = Field(1_000, ge=0, description="most voices in the library; 0 allows none")
+    clip_bytes: int = Field(10 << 20, ge=1_024, description="bytes of an uploaded clip")
     clip_s: float = Field(60.0, ge=1, le=600, description="longest clip, in seconds")
 
 
 class AgentStt(Section):
-    """What hears the user."""
+    """Speech recognition."""
 
     kind: Literal["whisper", "scripted", "none"] = Field(
         "whisper",
-        description="none: typed chat alone; scripted: takes all speech for `words`, to measure without weights",
+        description="none: typed chat only; scripted: any speech is `words`, to measure without weights",
     )
-    words: str = Field("Tell me a story.", min_length=1, description="what scripted understands")
-    model: str = Field("base.en", min_length=1, description="a Whisper model's name or hub id, or a folder with one")
+    words: str = Field("Tell me a story.", min_length=1, description="the result of scripted")
+    model: str = Field("base.en", min_length=1, description="name, hub id or folder of a Whisper model")
     folder: str | None = Field(
-        None, description="where fetched models are kept; default: agent-tts/whisper in the user's data folder"
+        None, description="folder of downloaded models; default: agent-tts/whisper in the user's data folder"
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where it runs")
-    compute_type: str = Field("default", description="of CTranslate2: default, int8, float16, int8_float16")
-    language: str | None = Field("en", description="what the user speaks; empty lets Whisper find out")
+    compute_type: str = Field("default", description="CTranslate2's: default, int8, float16, int8_float16")
+    language: str | None = Field("en", description="language of the user; empty: Whisper detects it")
 
 
 class AgentLlm(Section):
-    """What answers the user: any server that speaks OpenAI's chat completions."""
+    """The language model: any server with OpenAI's chat completions."""
 
-    base_url: str = Field("http://127.0.0.1:11434/v1", min_length=1, description="of the server; default: Ollama's")
-    model: str | None = Field(None, description="default: the first that the server has")
-    api_key: SecretStr | None = Field(None, description="of the server")
+    base_url: str = Field("http://127.0.0.1:11434/v1", min_length=1, description="default: Ollama's")
+    model: str | None = Field(None, description="default: the first model of the server")
+    api_key: SecretStr | None = Field(None, description="API key of the server")
     instructions: str = Field(
         "You are a helpful assistant in a spoken conversation. Answer in one to three short sentences of plain "
         "text, without lists, markdown or emoji.",
         description="the system prompt",
     )
-    max_tokens: int = Field(400, ge=1, description="of one answer")
-    look_s: float = Field(2.0, gt=0, description="for the server to say which models it has")
+    max_tokens: int = Field(400, ge=1, description="longest answer, in tokens")
+    look_s: float = Field(2.0, gt=0, description="longest wait for the server's list of models, in seconds")
 
 
 class Agent(Section):
-    """Conversations, on a node that `agent-tts agent` runs."""
+    """Conversations of `agent-tts agent`."""
 
-    calls: int = Field(8, ge=1, description="conversations at once; each costs a share of a core")
+    calls: int = Field(8, ge=1, description="simultaneous conversations; each takes a share of a core")
     pipeline: str | None = Field(
         None, description="a Python file with `build(call)`; default: pipelines/voice_agent.py"
     )
-    voice: str | None = Field(None, description="of the answers; default: the engine's")
-    language: str | None = Field(None, description="of the answers; default: the voice's")
-    idle_s: float = Field(300.0, gt=0, description="a call in which nobody speaks is ended")
-    vad_start_s: float = Field(0.2, gt=0, le=2, description="speech that counts as speaking")
-    vad_stop_s: float = Field(0.2, gt=0, le=2, description="silence after which it is asked whether the turn is over")
+    voice: str | None = Field(None, description="voice of the answers; default: the engine's")
+    language: str | None = Field(None, description="language of the answers; default: the voice's")
+    idle_s: float = Field(300.0, gt=0, description="a call without speech ends after this")
+    vad_start_s: float = Field(0.2, gt=0, le=2, description="shortest speech that starts a turn")
+    vad_stop_s: float = Field(0.2, gt=0, le=2, description="silence after which the turn detector is asked")
     turn_silence_s: float = Field(
-        2.0, gt=0, le=10, description="silence that ends a turn, however unfinished it sounds"
+        2.0, gt=0, le=10, description="silence that ends a turn, whatever the turn detector says"
     )
-    echo_guard_s: float = Field(0.5, ge=0, le=5, description="start of an answer in which nobody can interrupt it")
-    resume_after_s: float = Field(1.0, gt=0, le=10, description="speech without a word: the answer goes on after this")
+    echo_guard_s: float = Field(0.5, ge=0, le=5, description="start of an answer that cannot be interrupted")
+    resume_after_s: float = Field(1.0, gt=0, le=10, description="speech without words, after which the answer resumes")
     stt: AgentStt = AgentStt()
     llm: AgentLlm = AgentLlm()
 
@@ -225,28 +219,28 @@ class Settings(Section):
     """All settings of a node."""
 
     host: str = Field("127.0.0.1", description="address to listen on")
-    port: int = Field(8100, ge=0, le=65_535, description="port of everything; 0 picks a free one")
+    port: int = Field(8100, ge=0, le=65_535, description="port to listen on; 0 picks a free one")
     engine: Literal["auto", "qwen3", "espeak", "tone"] = Field("auto", description="auto: qwen3 if it has a model")
     engines: int | None = Field(
         None, ge=1, le=64, description="engine processes; default: one for each device of qwen3, otherwise 1"
     )
     slots: int | None = Field(
-        None, ge=1, le=65_535, description="streams speaking at once in each engine process; default: the engine's"
+        None, ge=1, le=65_535, description="simultaneous requests of each engine process; default: the engine's"
     )
-    queue: int | None = Field(None, ge=0, description="streams waiting for a slot of each; default: 2 x slots")
-    lead_ms: int = Field(1_000, ge=120, description="default of a session's lead_ms")
-    normalize: bool = Field(False, description="default of normalize: say numbers, money and dates in words")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severity of a log line")
-    log_format: Literal["text", "json"] = Field("text", description="of log lines; json: one object a line")
+    queue: int | None = Field(None, ge=0, description="requests that wait for a slot of each; default: 2 x slots")
+    lead_ms: int = Field(1_000, ge=120, description="default lead_ms of a session")
+    normalize: bool = Field(False, description="default of normalize: numbers, money and dates as words")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="lowest severity to log")
+    log_format: Literal["text", "json"] = Field("text", description="format of log lines; json: one object per line")
     web: bool = Field(True, description="serve the page at /")
     tls: Tls = Tls()
     auth: Auth = Auth()
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
     voice_aliases: dict[str, str] = Field(
-        {}, description="other names of voices, such as another vendor's ids; * is any name that is not known"
+        {}, description="other names of voices, such as another vendor's ids; * stands for any unknown name"
     )
-    ice_servers: tuple[IceServer, ...] = Field((), description="STUN and TURN servers told to WebRTC peers")
+    ice_servers: tuple[IceServer, ...] = Field((), description="STUN and TURN servers for WebRTC peers")
     telemetry: Telemetry = Telemetry()
     espeak: Espeak = Espeak()
     tone: Tone = Tone()
@@ -255,10 +249,10 @@ class Settings(Section):
     agent: Agent = Agent()
 
     @model_validator(mode="after")
-    def _locked_unless_loopback(self) -> Settings:
+    def _needs_keys_unless_loopback(self) -> Settings:
         if not self.auth.api_keys and not is_loopback(self.host):
             raise ValueError(
-                f"host {self.host} can be reached from other machines, which needs auth.api_keys "
+                f"host {self.host} can be reached from other machines and needs auth.api_keys "
                 f"({ENV_PREFIX}AUTH__API_KEYS='[\"...\"]'); or listen on 127.0.0.1"
             )
         return self

@@ -1,4 +1,4 @@
-"""What this machine has for a node of these settings, what it lacks, and what to do about it."""
+"""Checks whether a node with these settings can run on this machine, with advice for each problem."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Finding", "Verdict", "examine"]
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Look at everything, one finding after the other. Each look ends by itself within seconds."""
+    """Run all checks, one after another. Each ends within seconds."""
     yield machine.python()
     yield from machine.packages()
     probes: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
@@ -33,7 +33,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
 
 
 def safely(what: str, probe: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """A library that is broken must not keep the others from being looked at."""
+    """Run a check; a broken library becomes a finding, so that the other checks still run."""
     try:
         yield from probe()
     except (ImportError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What a look at something finds."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    """How bad it is."""
+    """How severe it is."""
 
     GOOD = "ok"
-    NOTE = "warning"  # a node can do without, but somebody may miss it
-    BAD = "error"  # a node cannot run like that
+    NOTE = "warning"  # a node can run, but lacks something
+    BAD = "error"  # a node cannot run
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """One result."""
 
     what: str
     verdict: Verdict
     found: str
-    advice: str = ""  # what to do, unless good
+    advice: str = ""  # what to do; empty if good

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: driver, torch, and whether the models of the settings fit. Neither is loaded into this process."""
+"""NVIDIA GPUs: driver, torch, and whether the models of the settings fit. torch is imported in a child process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agent_tts.config.settings import Checkpoint, Settings
 from agent_tts.doctor.finding import Finding, Verdict
 from agent_tts.doctor.storage import hub_cache
 
-PATIENCE_S = 30.0  # torch takes some seconds to load from a cold disk
+TIMEOUT_S = 30.0  # torch takes some seconds to load from a cold disk
 MIB = 1 << 20
 
 _QUERY = ("--query-gpu=index,name,driver_version,memory.total,memory.free", "--format=csv,noheader,nounits")
@@ -21,7 +21,7 @@ _TORCH = "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.
 
 
 def gpu(settings: Settings) -> Iterator[Finding]:
-    """Every GPU, and what stands between it and the neural engine."""
+    """Every GPU, and whether qwen3 can use it."""
     wanted = settings.engine in ("auto", "qwen3") and bool(settings.qwen3.models)
     smi = shutil.which("nvidia-smi")
     rows = _lines([smi, *_QUERY]) if smi else []
@@ -41,9 +41,9 @@ def gpu(settings: Settings) -> Iterator[Finding]:
 
 
 def _lines(command: list[str]) -> list[str]:
-    """What a command prints; nothing when it fails."""
+    """The output lines of a command; none when it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
     return done.stdout.splitlines()
@@ -65,11 +65,13 @@ def _torch() -> Finding:
 
 
 def _models(settings: Settings, free_mib: int) -> Iterator[Finding]:
-    """The weights that are read at the start, against the share of the largest GPU's memory that they may take."""
+    """The size of weights that are loaded at the start, against the memory for them on the GPU with the most free."""
     sizes = {model.source: _size(model) for model in settings.qwen3.models if model.load == "start"}
     absent = [source for source, size in sizes.items() if not size]
     if absent:
-        yield Finding("models", Verdict.NOTE, f"not on this disk: {', '.join(absent)}", "the first start fetches them")
+        yield Finding(
+            "models", Verdict.NOTE, f"not on this disk: {', '.join(absent)}", "the first start downloads them"
+        )
     needed = sum(sizes.values()) // MIB
     allowed = round(free_mib * min(settings.qwen3.memory, 0.85))
     if needed > allowed:
@@ -80,7 +82,7 @@ def _models(settings: Settings, free_mib: int) -> Iterator[Finding]:
 
 
 def _size(model: Checkpoint) -> int:
-    """Bytes of a model's weights on this disk; 0 when they are not there."""
+    """Bytes of a model's weights on this disk; 0 when there are none."""
     folder = Path(model.source).expanduser()
     if not folder.is_dir():
         snapshots = hub_cache() / f"models--{model.source.replace('/', '--')}" / "snapshots"

@@ -1,4 +1,4 @@
-"""The machine itself, and what is installed on it."""
+"""The machine, and the software on it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from agent_tts.errors import SettingsError, SpeechError
 
 ENCODERS = {"mp3": "libmp3lame", "opus": "libopus", "aac": "aac", "flac": "flac"}
 
-# Descriptors: of a connection, which may be seen twice while it is upgraded; of a WebRTC peer with its sockets; and of
-# everything else, strangers included.
+# File descriptors of a connection (two while it is upgraded), of a WebRTC peer with its sockets, and of all else,
+# connections without a session included.
 FILES_OF_A_CONNECTION = 2
 FILES_OF_A_PEER = 16
 FILES_BESIDES = 256
@@ -34,7 +34,7 @@ def python() -> Finding:
 
 
 def packages() -> Iterator[Finding]:
-    """What the package says that it needs, and which versions are there."""
+    """The versions of the packages that agent-tts requires."""
     versions, missing = [], []
     for requirement in importlib.metadata.requires("agent-tts") or []:
         marker = requirement.partition(";")[2]
@@ -76,7 +76,7 @@ def encoders() -> Iterator[Finding]:
 
 
 def espeak() -> Iterator[Finding]:
-    """Speak: an engine process is started, and its first audio is timed."""
+    """Start an engine process, speak, and measure the time to first audio."""
     try:
         voices, ttfa_ms = asyncio.run(_speak())
     except (SpeechError, SettingsError) as error:
@@ -86,9 +86,9 @@ def espeak() -> Iterator[Finding]:
 
 
 async def _speak() -> tuple[int, float]:
-    from agent_tts.cli.link import engine
     from agent_tts.config.settings import Settings
     from agent_tts.events import SpeechOptions
+    from agent_tts.serve.own_engine import engine
 
     async with engine(Settings(engine="espeak", slots=1, queue=1)) as (service, info):
         speech = service.open(SpeechOptions(lead_ms=None))
@@ -101,9 +101,9 @@ async def _speak() -> tuple[int, float]:
 
 
 def open_files(settings: Settings) -> Iterator[Finding]:
-    """The limit of descriptors, against what all allowed clients together take."""
+    """The limit of file descriptors, against the need of all clients that the settings allow."""
     if sys.platform == "win32":
-        yield Finding("open files", Verdict.GOOD, "no limit of the process")
+        yield Finding("open files", Verdict.GOOD, "no limit")
         return
     import resource
 
@@ -118,19 +118,19 @@ def open_files(settings: Settings) -> Iterator[Finding]:
 
 
 def clock() -> Iterator[Finding]:
-    """Whether something keeps the clock right. Speech does not care, but certificates, TURN keys and log lines do."""
+    """Whether the clock is synchronised: certificates, TURN credentials and log lines depend on it."""
     if sys.platform != "linux":
-        yield Finding("clock", Verdict.GOOD, "not looked at on this system")
+        yield Finding("clock", Verdict.GOOD, "not checked on this system")
         return
     if ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)) == CLOCK_UNSYNCHRONISED:
         advice = "run chrony or systemd-timesyncd on this machine, or on the host of this container"
-        yield Finding("clock", Verdict.NOTE, "nothing keeps it right", advice)
+        yield Finding("clock", Verdict.NOTE, "not synchronised", advice)
         return
-    yield Finding("clock", Verdict.GOOD, "kept right by this system")
+    yield Finding("clock", Verdict.GOOD, "synchronised")
 
 
 def player() -> Iterator[Finding]:
-    from agent_tts.cli.sinks import PLAYERS, find_player
+    from agent_tts.speech.audio.players import PLAYERS, find_player
 
     player = find_player()
     if player is None:

@@ -1,4 +1,4 @@
-"""How clients reach a node: its port, its certificate, and the way of WebRTC's sound."""
+"""How clients reach a node: its port, its certificate, and WebRTC."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXPIRES_SOON = datetime.timedelta(days=14)
 
 
 def port(settings: Settings) -> Iterator[Finding]:
-    """Whether a node can listen, and if not, who does."""
+    """Whether a node can listen on its port; if not, which process does."""
     from agent_tts.serve.server import listen
 
     try:
@@ -37,7 +37,7 @@ def port(settings: Settings) -> Iterator[Finding]:
 
 
 def _listener(number: int) -> str | None:
-    """The process that listens on a port; None where this system or its permissions do not tell."""
+    """The process that listens on a port; None when /proc does not show it."""
     inodes = set()
     for table in ("tcp", "tcp6"):
         try:
@@ -50,7 +50,7 @@ def _listener(number: int) -> str | None:
         try:
             if fd.readlink().name.removeprefix("socket:[").removesuffix("]") in inodes:
                 return f"{(fd.parents[1] / 'comm').read_text().strip()}, process {fd.parents[1].name}"
-        except OSError:  # ended meanwhile, or somebody else's
+        except OSError:  # it has ended, or belongs to another user
             continue
     return None
 
@@ -59,7 +59,7 @@ def _listener(number: int) -> str | None:
 
 
 def tls(settings: Settings) -> Iterator[Finding]:
-    """The certificate, and what browsers do without one."""
+    """The certificate, or what browsers do without one."""
     from agent_tts.serve.tls import server_context
 
     try:
@@ -70,11 +70,11 @@ def tls(settings: Settings) -> Iterator[Finding]:
     if context is not None:
         yield _certificate(Path(settings.tls.cert or "").expanduser())
     elif is_loopback(settings.host):
-        found = "none; a browser gives its microphone to localhost, and to HTTPS alone"
+        found = "none; browsers give the microphone to localhost and HTTPS only"
         yield Finding("tls", Verdict.GOOD, found)
     else:
-        advice = "a reverse proxy with TLS, or --tls-cert and --tls-key; browsers give a microphone to HTTPS alone"
-        yield Finding("tls", Verdict.NOTE, "none: API keys travel in the clear", advice)
+        advice = "a reverse proxy with TLS, or --tls-cert and --tls-key; browsers give the microphone to HTTPS only"
+        yield Finding("tls", Verdict.NOTE, "none: API keys are sent unencrypted", advice)
 
 
 def _certificate(path: Path) -> Finding:
@@ -94,7 +94,7 @@ def _certificate(path: Path) -> Finding:
 
 
 def webrtc(settings: Settings) -> Iterator[Finding]:
-    """Addresses to be reached at, UDP, and each STUN and TURN server that is told to peers."""
+    """Addresses for callers, UDP, and each STUN and TURN server of the settings."""
     if not settings.limits.rtc_peers:
         yield Finding("webrtc", Verdict.GOOD, "turned off (limits.rtc_peers)")
         return
@@ -105,11 +105,11 @@ def webrtc(settings: Settings) -> Iterator[Finding]:
         for url in server.urls:
             yield asyncio.run(_ask(url, server))
     if not settings.ice_servers and not is_loopback(settings.host):
-        advice = "name a STUN server, and a TURN server for callers behind strict firewalls, in ice_servers"
-        yield Finding("ice servers", Verdict.NOTE, "none: callers beyond this network may not be heard", advice)
+        advice = "set a STUN server in ice_servers, and a TURN server for callers behind strict firewalls"
+        yield Finding("ice servers", Verdict.NOTE, "none: callers from other networks may get no audio", advice)
     for kind in ("stun", "turn"):
         if kinds.count(kind) > 1:
-            advice = "put the nearest one first; browsers are told of all"
+            advice = "put the nearest one first; browsers get all of them"
             yield Finding("ice servers", Verdict.NOTE, f"of {kinds.count(kind)} {kind} URLs the node uses one", advice)
 
 
@@ -119,11 +119,11 @@ def _addresses() -> Finding:
     found = get_host_addresses(use_ipv4=True, use_ipv6=True)
     if not found:
         return Finding("webrtc", Verdict.NOTE, "no address but loopback", "only this machine can call")
-    return Finding("webrtc", Verdict.GOOD, f"callers are told of {', '.join(found)}")
+    return Finding("webrtc", Verdict.GOOD, f"callers get {', '.join(found)}")
 
 
 def _udp() -> Finding:
-    """A datagram to ourselves, and the ports that a firewall has to let through."""
+    """Send a datagram to this process; tell the ports that a firewall has to allow."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.settimeout(1.0)
         probe.bind(("127.0.0.1", 0))
@@ -132,12 +132,12 @@ def _udp() -> Finding:
     try:
         first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     except (OSError, ValueError):
-        return Finding("udp", Verdict.GOOD, "works; any port that is free")
-    return Finding("udp", Verdict.GOOD, f"works; a firewall has to let {first}-{last} in, or callers need TURN")
+        return Finding("udp", Verdict.GOOD, "works; on any free port")
+    return Finding("udp", Verdict.GOOD, f"works; a firewall has to allow {first}-{last}, or callers need TURN")
 
 
 async def _ask(url: str, server: IceServer) -> Finding:
-    """A binding from a STUN server, or an allocation from a TURN server with its credentials."""
+    """Request a binding from a STUN server, or an allocation from a TURN server."""
     from aioice.stun import TransactionError
     from aiortc.rtcicetransport import parse_stun_turn_uri
 
@@ -151,13 +151,13 @@ async def _ask(url: str, server: IceServer) -> Finding:
             address = await (_allocate(uri, server) if is_turn else _bind(uri))
     except TimeoutError:
         what = "UDP" if uri.get("transport", "udp") == "udp" else "TCP"
-        advice = f"is it up, and does the firewall let {what} {uri['port']} out and its answers in?"
+        advice = f"is it running, and does the firewall allow {what} {uri['port']} and its answers?"
         return Finding("ice server", Verdict.NOTE, f"{url}: no answer in {ANSWER_S:g} s", advice)
     except TransactionError as error:
         return Finding("ice server", Verdict.BAD, f"{url}: {_refusal(error)}", "are username and credential right?")
     except OSError as error:
         return Finding(
-            "ice server", Verdict.NOTE, f"{url}: {error.strerror or error}", "is the name right, and is it up?"
+            "ice server", Verdict.NOTE, f"{url}: {error.strerror or error}", "is the name right, and is it running?"
         )
     return Finding("ice server", Verdict.GOOD, f"{url}: {'relays from' if is_turn else 'sees us as'} {address}")
 
@@ -197,7 +197,7 @@ async def _bind(uri: dict[str, Any]) -> str:
         try:
             answer = stun.parse_message(await protocol.answer)
         except ValueError:
-            raise OSError("what answers is no STUN server") from None
+            raise OSError("what answers is not a STUN server") from None
         host, port_ = answer.attributes["XOR-MAPPED-ADDRESS"]
         return f"{host}:{port_}"
     finally:
@@ -217,5 +217,5 @@ async def _allocate(uri: dict[str, Any], server: IceServer) -> str:
     )
     host, port_ = transport.get_extra_info("sockname")
     transport.close()
-    await asyncio.sleep(0.1 if sys.platform != "win32" else 0)  # it gives the allocation back
+    await asyncio.sleep(0.1 if sys.platform != "win32" else 0)  # for the request that frees the allocation
     return f"{host}:{port_}"

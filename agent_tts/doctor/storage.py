@@ -1,4 +1,4 @@
-"""Folders that a node writes to: fetched models, the library of voices."""
+"""Folders that a node writes to: downloaded models, the voice library."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from agent_tts.voices.library import default_folder
 
 GIB = 1 << 30
 ROOM_FOR_VOICES = 1 << 28  # bytes; a voice takes less than one MiB
-ROOM_FOR_MODELS = 5 * GIB  # the largest that configs/gpu.yaml names, with its codec
+ROOM_FOR_MODELS = 5 * GIB  # the largest one in configs/gpu.yaml, with its codec
 
 
 def disk(settings: Settings) -> Iterator[Finding]:
-    """Whether both can be written to, and have room."""
+    """Whether both are writable and have room."""
     if settings.voices.limit:
         try:
             folder = Path(settings.voices.folder).expanduser() if settings.voices.folder else default_folder()
@@ -30,7 +30,7 @@ def disk(settings: Settings) -> Iterator[Finding]:
 
 
 def hub_cache() -> Path:
-    """Where fetched models are kept, as huggingface_hub has it."""
+    """The cache of downloaded models, by the rules of huggingface_hub."""
     home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     return Path(os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")).expanduser()
 
@@ -38,7 +38,7 @@ def hub_cache() -> Path:
 def _folder(what: str, folder: Path, room: int, advice: str) -> Finding:
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if not os.access(there, os.W_OK | os.X_OK):
-        return Finding(what, Verdict.BAD, f"{there} cannot be written to", advice)
+        return Finding(what, Verdict.BAD, f"{there} is not writable", advice)
     free = shutil.disk_usage(there).free
     found = f"{folder}, {free / GIB:.1f} GiB free"
     return Finding(what, Verdict.GOOD if free > room else Verdict.NOTE, found, "" if free > room else advice)

@@ -1,4 +1,4 @@
-"""What an engine is: slots that speak, one 80 ms frame a step."""
+"""The interface of an engine: slots that speak, one 80 ms frame a step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agent_tts.events import EngineInfo, SpeechOptions, WordTime
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """Give a free slot to a new owner. `epoch` is the owner's number, echoed in every output."""
+    """Give a free slot to a request. `epoch` is the request's id, echoed in every output."""
 
     slot: int
     epoch: int
@@ -35,7 +35,7 @@ class AddText:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSlot:
-    """Take the slot back, at once; nothing of its owner may follow."""
+    """Take the slot back at once; no output of its request may follow."""
 
     slot: int
 
@@ -47,7 +47,7 @@ StepInput = StartRequest | AddText | ReleaseSlot
 
 @dataclass(frozen=True, slots=True)
 class FrameOutput:
-    """80 ms of pcm_s16le; only the last frame of an owner may be shorter."""
+    """80 ms of pcm_s16le; only the last frame of a request may be shorter."""
 
     slot: int
     epoch: int
@@ -56,7 +56,7 @@ class FrameOutput:
 
 @dataclass(frozen=True, slots=True)
 class AlignedOutput:
-    """Times of words in the owner's text, known exactly; given out before the frame in which the word starts."""
+    """Exact times of words of the request's text, given out before the frame in which they start."""
 
     slot: int
     epoch: int
@@ -65,7 +65,7 @@ class AlignedOutput:
 
 @dataclass(frozen=True, slots=True)
 class FlushedOutput:
-    """All audio of the text up to one `AddText(flush=True)` has been given out; one for each, in their order."""
+    """All audio of the text up to an `AddText(flush=True)` has been given out; one for each of these, in order."""
 
     slot: int
     epoch: int
@@ -90,7 +90,7 @@ class DoneOutput:
 
 @dataclass(frozen=True, slots=True)
 class FailedOutput:
-    """This slot alone failed; the others go on. The scheduler answers with `ReleaseSlot`."""
+    """The request of this slot failed, no other. The scheduler answers with `ReleaseSlot`."""
 
     slot: int
     epoch: int
@@ -102,12 +102,12 @@ StepOutput = FrameOutput | AlignedOutput | FlushedOutput | StarvedOutput | DoneO
 
 
 class Engine(Protocol):
-    """One thread calls it, always the same. An exception out of `step` means that the whole engine is lost."""
+    """One and the same thread makes all calls. An exception from `step` means that the engine is lost."""
 
     info: EngineInfo
-    # Of a step: it costs what the smallest does that holds its slots (all of one model), and the last is how many it
-    # may have. With none, each slot costs its own.
-    sizes: tuple[int, ...]
+    # Numbers of slots that a step is built for: a step costs as much as the next of these, the last is the most. Empty:
+    # a step takes any number of slots, and each adds its own cost.
+    batch_sizes: tuple[int, ...]
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """Apply `inputs` in their order, then speak one frame in every slot of `run`.
@@ -117,11 +117,11 @@ class Engine(Protocol):
         """
         ...
 
-    def under_way_s(self) -> float | None:
-        """None when all outputs have been given. Otherwise those of the last step are still to come, or work to do.
+    def next_step_in_s(self) -> float | None:
+        """None if all outputs have been given; otherwise the seconds after which to call `step` again.
 
-        Then it is the time, in seconds, after which to call `step` again: soon enough for the next step to begin when
-        this one ends, and late enough to hear who wants to take part in it.
+        Outputs of the last step, or work, are pending then. The time is short enough for the next step to begin when
+        this one ends, and long enough to take in commands that arrive until then.
         """
         ...
 
@@ -131,14 +131,14 @@ class Engine(Protocol):
 
 
 class NotFinite(ArithmeticError):
-    """Audio with NaN or infinity in it."""
+    """Audio that contains NaN or infinity."""
 
 
 def to_pcm16(samples: NDArray[np.float32]) -> bytes:
     """Float samples in -1 .. 1 of any length as pcm_s16le; louder ones are clipped.
 
     Raises:
-        NotFinite: instead of letting a single frame of garbage out.
+        NotFinite: a sample is NaN or infinite.
     """
     if not np.isfinite(samples).all():
         raise NotFinite("the engine computed a frame that is not finite")

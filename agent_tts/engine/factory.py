@@ -1,4 +1,4 @@
-"""From settings to an engine, and to the loop that drives it."""
+"""Makes an engine and its loop from settings."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ CPU_SLOTS = 4  # of a neural engine without a GPU
 
 
 def chosen_engine(settings: Settings) -> str:
-    """The engine's name: the one asked for, or the best that this machine can run."""
+    """The name of the configured engine; for `auto`, qwen3 if it has models, else espeak."""
     if settings.engine != "auto":
         return settings.engine
     return "qwen3" if settings.qwen3.models else "espeak"
 
 
 def create_engine(settings: Settings) -> Engine:
-    """Load the engine that the settings ask for.
+    """Load the configured engine.
 
     Raises:
         SettingsError: it cannot run here; the message says what to do.
@@ -59,6 +59,6 @@ def _qwen3(settings: Settings) -> Engine:
 
 
 def create_loop(settings: Settings, clock: Callable[[], float] = time.monotonic) -> EngineLoop:
-    """An engine with its scheduler, ready to turn."""
+    """An engine and its scheduler in a loop that is ready to step."""
     engine = create_engine(settings)
-    return EngineLoop(engine, Scheduler(policy(settings, engine.info.slots, engine.sizes)), clock)
+    return EngineLoop(engine, Scheduler(policy(settings, engine.info.slots, engine.batch_sizes)), clock)

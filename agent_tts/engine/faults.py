@@ -1,4 +1,4 @@
-"""Faults that a test asks of an engine: `fault:KIND@K` in the instructions does KIND at the owner's frame K."""
+"""Scripted faults for tests: `fault:KIND@K` in a request's instructions causes KIND at the request's frame K."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def _raise(error: Exception) -> NoReturn:
 
 Table = Mapping[str, Callable[[], object]]
 
-# The owner alone fails, as it gets its slot.
+# The request alone fails, when it gets its slot.
 AT_OPEN: Table = {"oom": lambda: _raise(MemoryError("scripted"))}
-# The owner alone fails, before its frame K.
+# The request alone fails, before its frame K.
 OF_SLOT: Table = {
     "raise": lambda: _raise(ValueError("scripted")),
     "nan": lambda: to_pcm16(np.full(FRAME_SAMPLES, np.nan, np.float32)),
 }
-# The engine hangs or is lost, before the owner's frame K.
+# The engine hangs or is lost, before the request's frame K.
 OF_ENGINE: Table = {
     "hang": lambda: time.sleep(HANG_S),
     "hang_gil": lambda: ctypes.PyDLL(None).sleep(HANG_S),  # PyDLL keeps the GIL while it is in C
@@ -38,7 +38,7 @@ OF_ENGINE: Table = {
     "crash": lambda: _raise(RuntimeError("scripted")),
     "exit": lambda: os._exit(7),
 }
-# From frame K on it neither ends nor runs dry; it ends before frame K; each step it speaks in takes K ms longer.
+# The request: never ends nor runs dry after frame K; ends before frame K; makes each of its steps K ms longer.
 NEVER_END, DONE_AT, SLOW = "never_end", "done_at", "slow"
 
 
@@ -51,7 +51,7 @@ class Fault:
 
     @classmethod
     def parse(cls, instructions: str | None) -> Fault | None:
-        """The fault that the instructions ask for, or None when they ask for none.
+        """The fault that the instructions ask for, or None.
 
         Raises:
             ValueError: there is no such fault.
@@ -64,6 +64,6 @@ class Fault:
         return cls(kind, int(at or 0))
 
     def strike(self, table: Table) -> None:
-        """Do what `table` has for this kind, if it has something."""
+        """Cause this fault if `table` has its kind."""
         if self.kind in table:
             table[self.kind]()

@@ -1,4 +1,4 @@
-"""Commands in, one step, events out: all that an engine process does, and what tests run in-process."""
+"""Commands in, one step, events out: the loop of an engine process, which a front can also run in its own."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from agent_tts.engine.scheduler import Policy, Scheduler, Step
 from agent_tts.events import EngineCommand, EngineEvent, EngineInfo, EngineReady
 
 
-def policy(settings: Settings, slots: int, sizes: tuple[int, ...] = ()) -> Policy:
-    """The scheduler's limits as the settings have them."""
+def policy(settings: Settings, slots: int, batch_sizes: tuple[int, ...] = ()) -> Policy:
+    """The scheduler's limits from the settings."""
     return Policy(
         slots=slots,
-        sizes=sizes,
+        batch_sizes=batch_sizes,
         queue=2 * slots if settings.queue is None else settings.queue,
         queue_s=settings.timeouts.queue_s,
         text_idle_s=settings.limits.text_idle_s,
@@ -27,38 +27,38 @@ def policy(settings: Settings, slots: int, sizes: tuple[int, ...] = ()) -> Polic
 
 
 class EngineLoop:
-    """Drives one engine. Owned by one thread, which calls `submit` and `turn` and sleeps `wait_s` in between."""
+    """Drives one engine. One thread owns it, calls `submit` and `step`, and sleeps `wait_s` in between."""
 
     def __init__(self, engine: Engine, scheduler: Scheduler, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._scheduler = scheduler
         self._clock = clock
-        # Answers to pings, given out after the next step: they prove that the loop itself goes round.
+        # Pings to answer after the next step, which proves that the loop itself runs.
         self._pings: list[int] = []
         # Longest step since the last pong, in seconds.
         self._longest_s = 0.0
-        # The step whose outputs are still to come, if there is one.
-        self._under_way: list[Step] = []
-        # When outputs came last.
-        self._heard_at = 0.0
+        # The step whose outputs are still to come; empty or one.
+        self._in_flight: list[Step] = []
+        # When the engine last returned from a step.
+        self._returned_at = 0.0
         # Whether a `StopEngine` has come.
         self.stopped = False
 
     @property
     def info(self) -> EngineInfo:
-        """What the engine says of itself."""
+        """The engine's description."""
         return self._engine.info
 
-    def hello(self) -> EngineReady:
-        """The greeting, once everything is ready to turn."""
+    def ready(self) -> EngineReady:
+        """The first event, when the engine is ready to step."""
         policy = self._scheduler.policy
         return EngineReady(self.info, policy.queue, policy.window_frames)
 
     def submit(self, command: EngineCommand) -> None:
-        """Take a command; it has its effect in the next `turn`."""
+        """Take a command; it has its effect in the next `step`."""
         match command:
             case events.GrantCredit(request_id=request_id, frames=frames):
-                self._scheduler.taken(request_id, frames)
+                self._scheduler.grant_credit(request_id, frames)
             case events.AppendText(request_id=request_id, text=text):
                 self._scheduler.append(request_id, text)
             case events.OpenRequest(request_id=request_id, options=options):
@@ -74,9 +74,9 @@ class EngineLoop:
             case events.StopEngine():
                 self.stopped = True
 
-    def turn(self) -> list[EngineEvent]:
-        """At most one step. An exception means that the engine is lost."""
-        new = self._step() if self._due_s() == 0 else []
+    def step(self) -> list[EngineEvent]:
+        """Run the engine's step if one is due, and answer pings. An exception means that the engine is lost."""
+        new = self._run_step() if self._due_s() == 0 else []
         for nonce in self._pings:
             speaking, queued = self._scheduler.speaking, self._scheduler.queued
             new.append(events.EnginePong(nonce, speaking, queued, round(self._longest_s * 1_000, 3)))
@@ -85,30 +85,30 @@ class EngineLoop:
         return new
 
     def wait_s(self) -> float | None:
-        """How long nothing is due, in seconds; None: until a command comes."""
+        """Seconds until `step` has work; None: until a command comes."""
         return 0.0 if self._pings else self._due_s()
 
     def _due_s(self) -> float | None:
-        """How long no step is due, in seconds; None: until a command comes."""
-        if self._under_way:
-            return self._engine.under_way_s() or 0.0
+        """Seconds until the engine's next step; None: until a command comes."""
+        if self._in_flight:
+            return self._engine.next_step_in_s() or 0.0
         now = self._clock()
-        wake_at = self._scheduler.wake_at(now)
-        return None if wake_at is None else max(0.0, wake_at - now)
+        due_at = self._scheduler.next_step_at(now)
+        return None if due_at is None else max(0.0, due_at - now)
 
-    def _step(self) -> list[EngineEvent]:
+    def _run_step(self) -> list[EngineEvent]:
         now = self._clock()
-        begun = self._heard_at if self._under_way else now
-        step = self._scheduler.plan(now)
+        begun = self._returned_at if self._in_flight else now
+        step = self._scheduler.schedule(now)
         outputs: list[StepOutput] = []
-        done = [*self._under_way, step]
-        if step.inputs or step.requests or self._under_way:
+        done = [*self._in_flight, step]
+        if step.inputs or step.requests or self._in_flight:
             outputs = self._engine.step(step.inputs, step.run)
-            self._under_way = [done.pop()] if self._engine.under_way_s() is not None else []
-        self._heard_at = self._clock()
-        step_s = self._heard_at - begun
+            self._in_flight = [done.pop()] if self._engine.next_step_in_s() is not None else []
+        self._returned_at = self._clock()
+        step_s = self._returned_at - begun
         self._longest_s = max(self._longest_s, step_s)
-        return self._scheduler.apply(outputs, done, self._heard_at, step_s / max(1, len(done)))
+        return self._scheduler.update(outputs, done, self._returned_at, step_s / max(1, len(done)))
 
     def close(self) -> None:
         """Free the engine. Idempotent."""

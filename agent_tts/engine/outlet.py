@@ -10,18 +10,18 @@ from agent_tts.text.breaks import Break
 
 
 class Outlet:
-    """One owner's audio that is not handed out yet, and the flush points in it."""
+    """One request's audio that is not handed out yet, and the flush points in it."""
 
     def __init__(self, slot: int, epoch: int) -> None:
-        self._slot = slot
-        self._epoch = epoch
+        self.slot = slot
+        self.epoch = epoch
         # Frames handed out.
         self.frames = 0
-        # pcm_s16le that is not.
+        # pcm_s16le to hand out.
         self._pcm = bytearray()
-        # For each flush that is not answered yet: how many frames lie before it.
+        # For each unanswered flush: the number of frames before it.
         self._flushes: deque[int] = deque()
-        # Whether `_pcm` is the rest of the stream.
+        # Whether `_pcm` is all that is left.
         self._ended = False
 
     @property
@@ -41,7 +41,7 @@ class Outlet:
 
     @property
     def finished(self) -> bool:
-        """Whether all has been handed out, and no more will come."""
+        """Whether all audio has been handed out and no more will come."""
         return self._ended and not self._pcm
 
     def write(self, pcm: bytes) -> None:
@@ -53,22 +53,22 @@ class Outlet:
         self._pcm += bytes(2 * (pause.ms * SAMPLE_RATE // 1_000))
 
     def flush(self) -> None:
-        """A flush is answered after all audio so far: no part of it waits for the rest of its frame any longer."""
+        """A flush is answered after all audio so far, whose last frame is filled up with silence."""
         self._pcm += bytes(-len(self._pcm) % FRAME_BYTES)
         self._flushes.append(self.frames + self.ready)
 
     def end(self) -> None:
-        """There is no more audio; its last frame may be shorter."""
+        """No more audio will come; the last frame may be shorter."""
         self._ended = True
 
     def hand_out(self) -> list[StepOutput]:
-        """The next frame, if there is one, and the flushes that are answered by then."""
+        """The next frame, if there is one, and the flushes that it answers."""
         outputs: list[StepOutput] = []
         if self.ready or (self._ended and self._pcm):
-            outputs.append(FrameOutput(self._slot, self._epoch, bytes(self._pcm[:FRAME_BYTES])))
+            outputs.append(FrameOutput(self.slot, self.epoch, bytes(self._pcm[:FRAME_BYTES])))
             del self._pcm[:FRAME_BYTES]
             self.frames += 1
         while self._flushes and self._flushes[0] <= self.frames:
             self._flushes.popleft()
-            outputs.append(FlushedOutput(self._slot, self._epoch))
+            outputs.append(FlushedOutput(self.slot, self.epoch))
         return outputs

@@ -1,8 +1,8 @@
-"""Who speaks next: FIFO admission to slots, credit, pacing, deadlines and frame caps. Pure: `now` is an argument.
+"""Chooses the requests of each step: FIFO admission to slots, credit, pacing, deadlines, frame caps. Sans-I/O.
 
-A request waits in a queue until a slot is free. In its slot it runs when it has text and credit and its listener's
-lead allows it. It leaves the slot with exactly one `RequestFinished`. The engine echoes the request's id as the epoch:
-an output of an earlier request in the slot is dropped.
+A request waits in a queue until a slot is free. In its slot it runs when it has text, credit, and less audio ahead of
+its listener than its lead allows. It leaves the slot with exactly one `RequestFinished`. The engine echoes the
+request's id as the epoch; outputs with the epoch of an earlier request of the slot are dropped.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from agent_tts.events import FRAME_MS, EngineEvent, FinishReason, RequestFinishe
 
 FRAME_S = FRAME_MS / 1_000
 
-# A paced request runs at once when its listener has less than this ahead, or than this share of the most that it could
-# have. The others wait so long for one another, and after the last step for all: one step for many instead of a step
-# for each, and the engine is idle in between, so that a newcomer waits for nobody.
-SAFE_S, SAFE_SHARE = 0.240, 0.75
-APART_S = 0.020
+# A paced request is urgent when its listener has less than MIN_BUFFER_S of audio ahead, or less than MIN_BUFFER_SHARE
+# of what its lead allows. Other paced requests wait up to BATCH_WINDOW_S for one another, and as long after the last
+# step that ran all of them: one step serves many, and in between the engine is idle, so that a new request starts at
+# once.
+MIN_BUFFER_S, MIN_BUFFER_SHARE = 0.240, 0.75
+BATCH_WINDOW_S = 0.020
 
-# Places of a full step for those that had no frame when they last ran: newcomers, whose prompts are computed few at a
-# time, and who waits for a model or for room in the cache. More of them would only keep out who can speak.
-NEWCOMERS = 32
+# Most requests of a full step that got no frame from their last step: new ones, whose prompts are computed a few at a
+# time, and those that wait for a model or for cache blocks. More of them would only displace requests that can speak.
+MAX_WITHOUT_FRAME = 32
 
-# Runaway guard: ten frames (0.8 s) a character, some ten times ordinary speech, which leaves room for digits and
-# symbols that are spelled out; the constant covers leading and trailing silence.
+# Frames after which a request is a runaway: ten (0.8 s) a character, about ten times ordinary speech, which covers
+# digits and symbols that are spelled out; the constant covers leading and trailing silence.
 CAP_FRAMES = 50
 CAP_FRAMES_PER_CHAR = 10
 
@@ -42,58 +43,58 @@ class Policy:
 
     slots: int  # requests speaking at once
     queue: int  # requests waiting for a slot
-    # Streams that a step may be made for: it costs what the next of these does, and the last are the most. With none,
-    # all may run, and each costs its own.
-    sizes: tuple[int, ...] = ()
+    # Numbers of requests that a step is built for: a step costs as much as the next of these, the last is the most.
+    # Empty: a step takes any number, and each request adds its own cost.
+    batch_sizes: tuple[int, ...] = ()
     queue_s: float = 2.0  # longest wait for a slot, then `at_capacity`
     text_idle_s: float = 15.0  # longest time without text in a dry slot, then `starved`
-    window_frames: int = 50  # frames made and not yet taken
+    window_frames: int = 50  # credit: frames made and not yet taken by the listener's side
     max_frames: int = 3_000  # frames of one request, whatever its text
-    request_s: float = 600.0  # longest time in a slot, however slowly its listener takes it
+    request_s: float = 600.0  # longest time in a slot
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One request, waiting or speaking."""
+    """One request, waiting or speaking. Times are those of the `now` arguments, in seconds."""
 
     id: int
     options: SpeechOptions
-    opened_at: float  # time of `open`
-    credit: int  # frames that may still be made before the listener's side takes some
+    opened_at: float
+    credit: int  # frames that may be made before the listener's side takes some
     slot: int | None = None  # None while it waits
     admitted_at: float = 0.0  # when it got its slot
     text: list[base.AddText] = field(default_factory=list)  # arrived while it waited; `slot` is filled in on admission
     chars: int = 0  # characters so far
     ended: bool = False  # no more text will come
     has_text: bool = False  # the engine may have something to speak
-    dry_since: float = 0.0  # since when there is none; means nothing while `has_text`
+    idle_since: float = 0.0  # when the engine ran out of text; meaningless while `has_text`
     frames: int = 0  # made so far
-    under_way: int = 0  # steps that it runs in and whose outputs are still to come
-    is_new: bool = True  # it had no frame in the last step that it ran in
-    ran_in: int = 0  # the number of that step
-    heard_until: float = 0.0  # when a listener who plays without pause will have played all of them
+    in_flight: int = 0  # steps that it runs in and whose outputs are still to come
+    last_step: int = 0  # the number of the last of them
+    got_frame: bool = False  # from the last step that has given its outputs
+    buffered_until: float = 0.0  # when a listener who plays without pause will have played all frames
     flushes: deque[str] = field(default_factory=deque)  # flush ids that the engine has not answered yet
     busy_s: float = 0.0  # duration of the steps it ran in
-    # Earliest time at which its lead allows the next frame, and how long after that it may wait for others, who run
-    # with it. What follows from the rest, kept because all requests are asked before every step.
-    due_at: float = -math.inf
-    patience_s: float = 0.0
+    # Earliest time at which its lead allows the next frame, and how long after that it may wait to share a step.
+    # Derived from the fields above; stored because they are read for every request before every step.
+    runnable_at: float = -math.inf
+    max_delay_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.options.lead_ms is not None:
             most_s = max(0.0, self.options.lead_ms / 1_000 - FRAME_S)
-            self.patience_s = most_s - min(SAFE_S, SAFE_SHARE * most_s)
+            self.max_delay_s = most_s - min(MIN_BUFFER_S, MIN_BUFFER_SHARE * most_s)
 
-    def made(self, now: float) -> None:
-        """One more frame has been made."""
+    def add_frame(self, now: float) -> None:
+        """Count one more frame."""
         self.frames += 1
         self.credit -= 1
-        self.heard_until = max(self.heard_until, now) + FRAME_S
+        self.buffered_until = max(self.buffered_until, now) + FRAME_S
         if self.options.lead_ms is not None:
-            self.due_at = self.heard_until + FRAME_S * (1 + self.under_way) - self.options.lead_ms / 1_000
+            self.runnable_at = self.buffered_until + FRAME_S * (1 + self.in_flight) - self.options.lead_ms / 1_000
 
-    def cap(self, policy: Policy) -> int:
-        """Frames after which it must be a runaway."""
+    def max_frames(self, policy: Policy) -> int:
+        """Frames after which it is a runaway."""
         by_text = (CAP_FRAMES + CAP_FRAMES_PER_CHAR * self.chars) / min(1.0, self.options.speed)
         return min(policy.max_frames, math.ceil(by_text))
 
@@ -103,7 +104,7 @@ class Step:
     """One step of the engine."""
 
     inputs: list[base.StepInput]
-    requests: list[Request]  # who speaks in it
+    requests: list[Request]  # those that speak in it
 
     @property
     def run(self) -> list[int]:
@@ -112,36 +113,36 @@ class Step:
 
 
 class Scheduler:
-    """Streams in, engine inputs out; engine outputs in, events out."""
+    """Commands in, step inputs out; step outputs in, events out."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         # Every request that has not finished, by id.
         self._requests: dict[int, Request] = {}
-        # Those without a slot, oldest first.
+        # Requests without a slot, oldest first.
         self._waiting: deque[Request] = deque()
-        # The owner of each slot that has one.
-        self._owners: dict[int, Request] = {}
-        # Slots without an owner, a heap: the lowest is next, so that few requests are a small batch.
+        # The request of each slot that has one.
+        self._running: dict[int, Request] = {}
+        # Free slots, a heap: the lowest is next, so that few requests make a small batch.
         self._free: list[int] = list(range(policy.slots))
-        # What the engine must be told in the next step, in order.
+        # Inputs of the next step, in order.
         self._inputs: list[base.StepInput] = []
-        # Events that did not come from a step.
+        # Events that `update` has not returned yet.
         self._events: list[EngineEvent] = []
-        # Steps so far, and when the last began in which all could run.
+        # Steps so far, and the start of the last one with room for all that could run.
         self._steps = 0
-        self._all_at = -math.inf
-        # Before this time no deadline of a request passes; when it is reached, the next is looked for.
+        self._last_full_step_at = -math.inf
+        # No deadline of a request is earlier; recomputed when it is reached.
         self._deadline = math.inf
 
     @property
     def speaking(self) -> int:
-        """Slots with an owner."""
-        return len(self._owners)
+        """Requests in slots."""
+        return len(self._running)
 
     @property
     def queued(self) -> int:
-        """Streams waiting for a slot."""
+        """Requests waiting for a slot."""
         return len(self._waiting)
 
     # ------------------------------------------------------------ commands
@@ -157,7 +158,7 @@ class Scheduler:
             self._deadline = min(self._deadline, now + self.policy.queue_s)
 
     def append(self, request_id: int, text: str) -> None:
-        """More text. An unknown request has finished already: nothing to do, here and in all commands below."""
+        """More text. Here and below, a command for an unknown request is ignored: it has finished."""
         self._text(request_id, text)
 
     def flush(self, request_id: int, flush_id: str) -> None:
@@ -171,12 +172,12 @@ class Scheduler:
         self._text(request_id, "", last=True)
 
     def cancel(self, request_id: int) -> None:
-        """Stop, free the slot."""
+        """End the request and free its slot."""
         if request := self._requests.get(request_id):
             self._finish(request, "cancelled")
 
-    def taken(self, request_id: int, frames: int) -> None:
-        """The listener's side took `frames` frames."""
+    def grant_credit(self, request_id: int, frames: int) -> None:
+        """The listener's side has taken `frames` frames."""
         if request := self._requests.get(request_id):
             request.credit = min(request.credit + frames, self.policy.window_frames)
 
@@ -192,8 +193,8 @@ class Scheduler:
 
     # ------------------------------------------------------------ one step
 
-    def plan(self, now: float) -> Step:
-        """What the next step is told, and who speaks in it. Deadlines that have passed take effect."""
+    def schedule(self, now: float) -> Step:
+        """The next step: its inputs and its requests. Deadlines that have passed take effect."""
         reached = now >= self._deadline
         if reached:
             self._expire(now)
@@ -201,88 +202,89 @@ class Scheduler:
             self._admit(self._waiting.popleft(), now)
         if reached:
             deadlines = [request.opened_at + self.policy.queue_s for request in self._waiting]
-            deadlines += [self._deadline_of(request) for request in self._owners.values()]
+            deadlines += [self._deadline_of(request) for request in self._running.values()]
             self._deadline = min(deadlines, default=math.inf)
         inputs, self._inputs = self._inputs, []
-        requests = self._choose([request for request in self._owners.values() if self._can_run(request, now)], now)
+        requests = self._select([request for request in self._running.values() if self._can_run(request, now)], now)
         self._steps += 1
         for request in requests:
-            request.under_way += 1
-            request.due_at += FRAME_S
-            request.ran_in = self._steps
+            request.in_flight += 1
+            request.runnable_at += FRAME_S
+            request.last_step = self._steps
         return Step(inputs, requests)
 
-    def apply(
+    def update(
         self, outputs: Iterable[base.StepOutput], steps: Iterable[Step], now: float, step_s: float
     ) -> list[EngineEvent]:
-        """What has happened until `now`, when these steps have given all their outputs.
+        """Apply the outputs of steps; returns all events since the last call.
 
         Args:
-            outputs: of these steps, and perhaps of one that is still under way.
-            step_s: how long these steps took, in seconds.
+            outputs: of `steps`, and perhaps of one that is still in flight.
+            steps: those that have given all their outputs.
+            step_s: duration of each of them, in seconds.
         """
         for step in steps:
             for request in step.requests:
-                request.under_way -= 1
-                request.due_at -= FRAME_S
-                request.is_new = True
+                request.in_flight -= 1
+                request.runnable_at -= FRAME_S
+                request.got_frame = False
                 request.busy_s += step_s
         for output in outputs:
-            owner = self._owners.get(output.slot)
-            if owner is not None and owner.id == output.epoch:
-                self._take(owner, output, now)
+            running = self._running.get(output.slot)
+            if running is not None and running.id == output.epoch:
+                self._process(running, output, now)
         new, self._events = self._events, []
         return new
 
-    def wake_at(self, now: float) -> float | None:
-        """When the next step is due: a time not after `now` is at once; None is never, without a new command."""
+    def next_step_at(self, now: float) -> float | None:
+        """When the next step is due: at once if not after `now`; None: not before a new command."""
         if self._inputs or self._events or (self._waiting and self._free):
             return now
-        wake_at = self._deadline
-        for request in self._owners.values():
+        earliest = self._deadline
+        for request in self._running.values():
             if (
                 request.has_text
-                and request.credit > request.under_way
-                and (runs_at := self._runs_at(request)) < wake_at
+                and request.credit > request.in_flight
+                and (due_at := self._step_due_at(request)) < earliest
             ):
-                wake_at = runs_at
-                if wake_at <= now:
+                earliest = due_at
+                if earliest <= now:
                     break
-        return None if wake_at == math.inf else wake_at
+        return None if earliest == math.inf else earliest
 
     # ------------------------------------------------------------ inside
 
     def _can_run(self, request: Request, now: float) -> bool:
-        return request.has_text and request.credit > request.under_way and request.due_at <= now
+        return request.has_text and request.credit > request.in_flight and request.runnable_at <= now
 
-    def _choose(self, able: list[Request], now: float) -> list[Request]:
-        """Who of those that can run does: all of them, or newcomers alone with whoever costs nothing beside them.
+    def _select(self, able: list[Request], now: float) -> list[Request]:
+        """The requests of the step: all that can run, or new ones with those that fit in without raising its cost.
 
-        Newcomers come first, here and so in all that is made of the step.
+        New requests come first, here and in all work of the step.
         """
-        newcomers = [request for request in able if not (request.frames or request.under_way)]
-        others = [request for request in able if request.frames or request.under_way]
-        sizes = self.policy.sizes
-        if any(now >= self._runs_at(request) for request in others):
-            if not sizes or len(able) <= sizes[-1]:  # otherwise who is left out has its turn in the next step
-                self._all_at = now
-            chosen = newcomers + others
+        new = [request for request in able if not (request.frames or request.in_flight)]
+        others = [request for request in able if request.frames or request.in_flight]
+        sizes = self.policy.batch_sizes
+        if any(now >= self._step_due_at(request) for request in others):
+            if not sizes or len(able) <= sizes[-1]:  # otherwise those left out run in the next step
+                self._last_full_step_at = now
+            selected = new + others
         else:
-            room = next((size for size in sizes if size >= len(newcomers)), 0) - len(newcomers)
-            chosen = newcomers + _driest(others, room) if newcomers else []
-        return _most_urgent(chosen, sizes[-1]) if sizes and len(chosen) > sizes[-1] else chosen
+            room = next((size for size in sizes if size >= len(new)), 0) - len(new)
+            selected = new + _least_buffered(others, room) if new else []
+        return _most_urgent(selected, sizes[-1]) if sizes and len(selected) > sizes[-1] else selected
 
-    def _runs_at(self, request: Request) -> float:
-        """When there is to be a step for a request that has text and credit."""
-        due_at, all_at = request.due_at, self._all_at
-        together_at = (due_at if due_at > all_at else all_at) + APART_S
-        urgent_at = due_at + request.patience_s
-        return urgent_at if urgent_at < together_at else together_at
+    def _step_due_at(self, request: Request) -> float:
+        """The latest start of a step for a request that has text and credit."""
+        runnable_at, full_step_at = request.runnable_at, self._last_full_step_at
+        shared_at = (runnable_at if runnable_at > full_step_at else full_step_at) + BATCH_WINDOW_S
+        urgent_at = runnable_at + request.max_delay_s
+        return urgent_at if urgent_at < shared_at else shared_at
 
     def _admit(self, request: Request, now: float) -> None:
         slot = heapq.heappop(self._free)
-        request.slot, request.admitted_at, request.dry_since = slot, now, now
-        self._owners[slot] = request
+        request.slot, request.admitted_at, request.idle_since = slot, now, now
+        self._running[slot] = request
         self._deadline = min(self._deadline, self._deadline_of(request))
         self._inputs.append(base.StartRequest(slot, request.id, request.options))
         self._inputs += [base.AddText(slot, held.text, held.flush, held.last) for held in request.text]
@@ -292,32 +294,32 @@ class Scheduler:
     def _expire(self, now: float) -> None:
         while self._waiting and now >= self._waiting[0].opened_at + self.policy.queue_s and not self._free:
             self._refuse(self._waiting.popleft(), f"no slot came free within {self.policy.queue_s:g} s")
-        for request in list(self._owners.values()):
-            if not request.has_text and now >= request.dry_since + self.policy.text_idle_s:
+        for request in list(self._running.values()):
+            if not request.has_text and now >= request.idle_since + self.policy.text_idle_s:
                 message = f"no text for {self.policy.text_idle_s:g} s: append text, or end the context"
                 self._finish(request, "error", "starved", message)
             elif now >= request.admitted_at + self.policy.request_s:
                 self._finish(request, "length")
 
     def _deadline_of(self, request: Request) -> float:
-        """Of a request in its slot, as long as no text comes."""
+        """The next deadline of a request in a slot."""
         in_all = request.admitted_at + self.policy.request_s
-        return in_all if request.has_text else min(in_all, request.dry_since + self.policy.text_idle_s)
+        return in_all if request.has_text else min(in_all, request.idle_since + self.policy.text_idle_s)
 
-    def _take(self, request: Request, output: base.StepOutput, now: float) -> None:
+    def _process(self, request: Request, output: base.StepOutput, now: float) -> None:
         match output:
             case base.FrameOutput(pcm=pcm):
-                request.made(now)
-                request.is_new = False
+                request.add_frame(now)
+                request.got_frame = True
                 self._events.append(events.RequestAudio(request.id, pcm))
-                if request.frames >= request.cap(self.policy):
+                if request.frames >= request.max_frames(self.policy):
                     self._finish(request, "length")
             case base.AlignedOutput(words=words):
                 self._events.append(events.RequestWords(request.id, words))
             case base.FlushedOutput():
                 self._events.append(events.RequestFlushed(request.id, request.flushes.popleft()))
             case base.StarvedOutput():
-                request.has_text, request.dry_since = False, now
+                request.has_text, request.idle_since = False, now
                 self._deadline = min(self._deadline, self._deadline_of(request))
             case base.DoneOutput(length=length):
                 self._finish(request, "length" if length else "end")
@@ -337,9 +339,9 @@ class Scheduler:
     ) -> None:
         del self._requests[request.id]
         if request.slot is not None:
-            # The engine hears of it before it hears of the slot's next owner.
+            # Before the `StartRequest` of the slot's next request.
             self._inputs.append(base.ReleaseSlot(request.slot))
-            del self._owners[request.slot]
+            del self._running[request.slot]
             heapq.heappush(self._free, request.slot)
         elif request in self._waiting:
             self._waiting.remove(request)
@@ -348,14 +350,14 @@ class Scheduler:
 
 
 def _most_urgent(requests: Sequence[Request], count: int) -> list[Request]:
-    """A full step: newcomers in their turn, and who runs dry first."""
-    heard = [request for request in requests if not request.is_new]
-    newcomers = [request for request in requests if request.is_new]
-    places = max(min(NEWCOMERS, count // 2), count - len(heard))
-    chosen = heapq.nsmallest(places, newcomers, key=lambda request: request.ran_in)
-    return chosen + _driest(heard, count - len(chosen))
+    """`count` requests: some without a frame, those that ran longest ago first; then the least buffered."""
+    with_frame = [request for request in requests if request.got_frame]
+    without_frame = [request for request in requests if not request.got_frame]
+    places = max(min(MAX_WITHOUT_FRAME, count // 2), count - len(with_frame))
+    selected = heapq.nsmallest(places, without_frame, key=lambda request: request.last_step)
+    return selected + _least_buffered(with_frame, count - len(selected))
 
 
-def _driest(requests: Sequence[Request], count: int) -> list[Request]:
-    """Those whose listeners run dry first; none where `count` is negative."""
-    return heapq.nsmallest(count, requests, key=lambda request: request.heard_until)
+def _least_buffered(requests: Sequence[Request], count: int) -> list[Request]:
+    """Those whose listeners run out of audio first; none if `count` is negative."""
+    return heapq.nsmallest(count, requests, key=lambda request: request.buffered_until)

@@ -1,4 +1,4 @@
-"""Slots of the engines without a model: whose they are, their text as units to speak, their audio cut into frames."""
+"""Slots of an engine and their requests; for engines without a model also their text as units and audio as frames."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from agent_tts.engine.outlet import Outlet
 from agent_tts.errors import SpeechError
 from agent_tts.text.feed import Break, Reading, TextFeed, Unit
 
-READ_CHARS = 500  # of text in one go: half a millisecond
+READ_CHARS = 500  # of text at once: half a millisecond
 
 
 def in_chunks(text: AddText) -> Iterator[AddText]:
-    """The same in chunks of `READ_CHARS`, so that no step has to read a long text at once."""
+    """The text in chunks of `READ_CHARS`, so that no step has to read a long text at once."""
     *before, last = range(0, len(text.text), READ_CHARS) or (0,)
     for start in before:
         yield AddText(text.slot, text.text[start : start + READ_CHARS])
@@ -39,50 +39,33 @@ def in_chunks(text: AddText) -> Iterator[AddText]:
 
 
 class Mark(Enum):
-    """A point in the text at which something is due."""
+    """A point in the text."""
 
     FLUSH = "flush"
     END = "end"
 
 
-class SlotFeed:
-    """One owner's text and audio: units out to the engine, which writes their samples; frames out to the listener."""
+class SlotFeed(Outlet):
+    """One request's text and audio: units out to the engine, which writes their samples; frames out to the listener.
+
+    Args:
+        language: the code of the language that is spoken.
+    """
 
     def __init__(self, opened: StartRequest, language: str, first_words: int = 2) -> None:
-        """`language` is the code of the one that is spoken."""
-        self.slot = opened.slot
-        self.epoch = opened.epoch
-        # Text to be cut into units, in pieces. Bounded by what the front lets in: characters of a context, and flushes
-        # that are not answered yet.
+        super().__init__(opened.slot, opened.epoch)
+        # Text to be cut into units. Bounded by the front's limits of a context's characters and unanswered flushes.
         self._unread: deque[AddText] = deque()
-        # What the engine has to speak next, in order, as far as the text is read.
+        # What the engine has to speak next, in order.
         self._pending: deque[Unit | Break | Mark] = deque()
         # Cuts the text into units that later text cannot change.
-        self._feed = TextFeed(Reading.of(opened.options, language), first_words=first_words)
-        # Its audio.
-        self._outlet = Outlet(opened.slot, opened.epoch)
-
-    @property
-    def frames(self) -> int:
-        """Frames handed out."""
-        return self._outlet.frames
-
-    @property
-    def samples(self) -> int:
-        """Length of all audio so far, handed out or not."""
-        return self._outlet.samples
-
-    @property
-    def ready(self) -> int:
-        """Whole frames that wait to be handed out."""
-        return self._outlet.ready
+        self._text = TextFeed(Reading.of(opened.options, language), first_words=first_words)
 
     @property
     def pending(self) -> deque[Unit | Break | Mark]:
         """What the engine has to speak next, in order.
 
-        Where nothing waits, one piece of the text is read for it, so that no step has to read a long text at once;
-        that may be nothing to speak yet.
+        If nothing waits, this reads one chunk of the text, which may yield nothing to speak yet.
         """
         if not self._pending and self._unread:
             self._read(self._unread.popleft())
@@ -90,7 +73,7 @@ class SlotFeed:
 
     @property
     def dry(self) -> bool:
-        """Whether there is nothing to speak, and no text that is not read yet."""
+        """Whether there is nothing to speak and no unread text."""
         return not (self._pending or self._unread)
 
     def take_text(self, text: AddText) -> None:
@@ -98,31 +81,23 @@ class SlotFeed:
         self._unread.extend(in_chunks(text))
 
     def _read(self, text: AddText) -> None:
-        self._pending += self._feed.append(text.text)
+        self._pending += self._text.append(text.text)
         if text.flush:
-            self._pending += [*self._feed.flush(), Mark.FLUSH]
+            self._pending += [*self._text.flush(), Mark.FLUSH]
         if text.last:
-            self._pending += [*self._feed.end(), Mark.END]
-
-    def write(self, pcm: bytes) -> None:
-        """Append audio of what was taken from `pending`: pcm_s16le of any length."""
-        self._outlet.write(pcm)
-
-    def rest(self, pause: Break) -> None:
-        """Append a pause that was taken from `pending`."""
-        self._outlet.rest(pause)
+            self._pending += [*self._text.end(), Mark.END]
 
     def mark(self, mark: Mark) -> None:
         """All audio before `mark` has been written."""
         if mark is Mark.END:
-            self._outlet.end()
+            self.end()
         else:
-            self._outlet.flush()
+            self.flush()
 
     def hand_out(self) -> list[StepOutput]:
-        """The next frame and what is due after it, or why there is none; nothing while the engine owes audio."""
-        outputs = self._outlet.hand_out()
-        if self._outlet.finished:
+        """The next frame and what follows it, or why there is none; nothing if the engine still has text to speak."""
+        outputs = super().hand_out()
+        if self.finished:
             outputs.append(DoneOutput(self.slot, self.epoch))
         elif self.dry and not any(isinstance(output, FrameOutput) for output in outputs):
             outputs.append(StarvedOutput(self.slot, self.epoch))
@@ -130,7 +105,7 @@ class SlotFeed:
 
 
 class Feed(Protocol):
-    """Where the text of an owner goes."""
+    """Takes the text of a request."""
 
     @property
     def slot(self) -> int: ...
@@ -139,70 +114,73 @@ class Feed(Protocol):
     def take_text(self, text: AddText) -> None: ...
 
 
-class HasFeed(Protocol):
-    """An owner as `Slots` knows it."""
+class SlotRequest(Protocol):
+    """A request as `SlotTable` knows it."""
 
     @property
     def feed(self) -> Feed: ...
 
 
-OwnerT = TypeVar("OwnerT", bound=HasFeed)
+RequestT = TypeVar("RequestT", bound=SlotRequest)
 
 
-class Slots(Generic[OwnerT]):
-    """Who owns which slot. What goes wrong for one owner ends that owner alone."""
+class SlotTable(Generic[RequestT]):
+    """Which request has which slot. An error of one request ends that request alone.
 
-    def __init__(self, count: int, make: Callable[[StartRequest], OwnerT]) -> None:
-        # Makes the owner of a slot; an error of it is the owner's.
+    Args:
+        make: makes the request of a slot.
+    """
+
+    def __init__(self, count: int, make: Callable[[StartRequest], RequestT]) -> None:
         self._make = make
-        # The owner of each slot; None when it is free, failed or done.
-        self._owners: list[OwnerT | None] = [None] * count
+        # The request of each slot; None if it is free, or its request has failed or is done.
+        self._requests: list[RequestT | None] = [None] * count
 
     def apply(self, inputs: Sequence[StepInput]) -> list[StepOutput]:
-        """Open and close slots, and hand them their text."""
+        """Give slots to requests, text to their feeds, and take slots back."""
         outputs: list[StepOutput] = []
         for one in inputs:
             match one:
                 case StartRequest(slot=slot, epoch=epoch):
-                    self._owners[slot] = None
+                    self._requests[slot] = None
                     try:
-                        self._owners[slot] = self._make(one)
+                        self._requests[slot] = self._make(one)
                     except Exception as error:  # noqa: BLE001
                         outputs.append(_failed(slot, epoch, error))
                 case AddText(slot=slot):
-                    if owner := self._owners[slot]:
-                        outputs += self.guard(owner, partial(owner.feed.take_text, one))
+                    if request := self._requests[slot]:
+                        outputs += self.guard(request, partial(request.feed.take_text, one))
                 case ReleaseSlot(slot=slot):
-                    self._owners[slot] = None
+                    self._requests[slot] = None
         return outputs
 
-    def owners(self, run: Collection[int] | None = None) -> list[OwnerT]:
-        """The owners of these slots; of all, without an argument."""
-        owners: Iterable[OwnerT | None] = self._owners if run is None else (self._owners[slot] for slot in run)
-        return [owner for owner in owners if owner is not None]
+    def requests(self, run: Collection[int] | None = None) -> list[RequestT]:
+        """The requests of these slots, or of all."""
+        found: Iterable[RequestT | None] = self._requests if run is None else (self._requests[slot] for slot in run)
+        return [request for request in found if request is not None]
 
-    def owns(self, owner: OwnerT) -> bool:
-        """Whether it still has its slot."""
-        return self._owners[owner.feed.slot] is owner
+    def has(self, request: RequestT) -> bool:
+        """Whether the request still has its slot."""
+        return self._requests[request.feed.slot] is request
 
-    def guard(self, owner: OwnerT, act: Callable[[], list[StepOutput] | None]) -> list[StepOutput]:
-        """What `act` says for `owner`, or its failure; after the owner's last output the slot is nobody's."""
-        feed = owner.feed
+    def guard(self, request: RequestT, act: Callable[[], list[StepOutput] | None]) -> list[StepOutput]:
+        """The outputs of `act`, or the request's failure; the slot is cleared after the request's last output."""
+        feed = request.feed
         try:
             outputs = act() or []
         except Exception as error:  # noqa: BLE001
             outputs = [_failed(feed.slot, feed.epoch, error)]
         if outputs and isinstance(outputs[-1], DoneOutput | FailedOutput):
-            self._owners[feed.slot] = None
+            self._requests[feed.slot] = None
         return outputs
 
     def clear(self) -> None:
-        """Close all slots."""
-        self._owners = [None] * len(self._owners)
+        """Clear all slots."""
+        self._requests = [None] * len(self._requests)
 
 
 def _failed(slot: int, epoch: int, error: Exception) -> FailedOutput:
-    """The end of one owner. An error that is ours is logged, without a word of what was to be spoken."""
+    """The failure of one request. A fault is logged by its type and place, without any of the text."""
     if isinstance(error, SpeechError):
         return FailedOutput(slot, epoch, error.code, error.message)
     where = "".join(traceback.format_tb(error.__traceback__))

@@ -1,13 +1,12 @@
 """ToneEngine: a deterministic sine instead of speech, for tests and load runs, with scripted faults.
 
-A character that is not a space sounds for `tone.char_ms` divided by the speed. The sine goes on over all words, its
-phase given by the number of the sample; each word has a loudness of its own, drawn from the seed, the word and its
-place. So the audio tells which text was spoken, and any lost, doubled or foreign frame shows.
+Each character but the space sounds for `tone.char_ms` divided by the speed. The phase of the sine follows the sample's
+number over all words; the amplitude of a word follows from the seed, the word and its number. The audio thus shows
+which text was spoken, and any lost, repeated or foreign frame.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -21,23 +20,21 @@ from agent_tts.config.settings import Settings, Tone
 from agent_tts.engine import faults
 from agent_tts.engine.base import DoneOutput, StartRequest, StepInput, StepOutput, to_pcm16
 from agent_tts.engine.faults import Fault
-from agent_tts.engine.slots import Mark, SlotFeed, Slots
-from agent_tts.errors import UnknownVoice
-from agent_tts.events import SAMPLE_RATE, EngineInfo, SpeechOptions, Voice
+from agent_tts.engine.slots import Mark, SlotFeed, SlotTable
+from agent_tts.events import SAMPLE_RATE, EngineInfo, NamedVoice, SpeechOptions, Voice
 from agent_tts.text.feed import Break
 from agent_tts.voices import LANGUAGES, OPENAI_VOICES, QWEN_VOICES
 
 TONES_HZ = (220, 440, 660, 880, 1_320)
 DEFAULT_VOICE = "tone-440"
 ALIASES = {name: f"tone-{TONES_HZ[i % len(TONES_HZ)]}" for i, name in enumerate(OPENAI_VOICES + QWEN_VOICES)}
-LOWEST_HZ, HIGHEST_HZ = 100, 4_000
 
-RAMP = 48  # samples (2 ms) in which a word rises, and in which it falls
-QUIET, LOUD = 0.2, 0.5  # amplitudes of words lie in between
+RAMP = 48  # samples (2 ms) of a word's rise, and of its fall
+QUIET, LOUD = 0.2, 0.5  # range of the amplitudes of words
 
 
 class ToneEngine:
-    """Speaks every slot as soon as it is asked to: a frame costs some microseconds."""
+    """Speaks one frame in each slot of every step; a frame takes some microseconds."""
 
     def __init__(self, settings: Settings, slots: int) -> None:
         self.info = EngineInfo(
@@ -49,18 +46,18 @@ class ToneEngine:
             languages=LANGUAGES | {code: code for code in LANGUAGES.values()},
             aliases=ALIASES,
         )
-        self._slots = Slots(slots, lambda opened: _Owner(opened, settings.tone))
-        self.sizes: tuple[int, ...] = ()
+        self._slots = SlotTable(slots, lambda opened: _ToneRequest(opened, settings.tone))
+        self.batch_sizes: tuple[int, ...] = ()
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
-        """See `Engine.step`. Raises what a scripted fault of the engine raises, and nothing else."""
+        """See `Engine.step`. Raises only scripted faults of the whole engine."""
         outputs = self._slots.apply(inputs)
-        for owner in self._slots.owners(run):
-            owner.strike_engine()
-            outputs += self._slots.guard(owner, owner.speak)
+        for request in self._slots.requests(run):
+            request.strike_engine()
+            outputs += self._slots.guard(request, request.speak)
         return outputs
 
-    def under_way_s(self) -> None:
+    def next_step_in_s(self) -> None:
         """Nothing is: a step is done when it returns."""
 
     def close(self) -> None:
@@ -68,13 +65,13 @@ class ToneEngine:
         self._slots.clear()
 
 
-class _Owner:
-    """Who has a slot: the words that still have to sound, and how."""
+class _ToneRequest:
+    """A request in its slot: the words that are still to sound, and how."""
 
     def __init__(self, opened: StartRequest, settings: Tone) -> None:
         options = opened.options
         self.feed = SlotFeed(opened, "en" if options.language == "auto" else options.language)
-        # The scripted fault; None when there is none, or when none is allowed.
+        # The scripted fault; None if there is none or none is allowed.
         self._fault = Fault.parse(options.instructions) if settings.scripted_faults else None
         # float32[SAMPLE_RATE]: one second of the sine, a whole number of periods.
         self._sine = sine(frequency(options))
@@ -89,7 +86,7 @@ class _Owner:
             self._fault.strike(faults.AT_OPEN)
 
     def strike_engine(self) -> None:
-        """Let a fault of the whole engine happen, when it is time."""
+        """Raise the scripted fault of the whole engine if it is due."""
         if (fault := self._fault) is None:
             return
         if fault.kind == faults.SLOW:
@@ -120,7 +117,7 @@ class _Owner:
         return feed.hand_out()
 
     def _sound(self, word: str) -> bytes:
-        """The next word's part of the sine, rising from silence and falling back to it."""
+        """The next word's part of the sine, with its rise and fall."""
         length = max(2 * RAMP, round(len(word) * self._char_samples))
         first = self.feed.samples % SAMPLE_RATE
         samples: NDArray[np.float32] = self._sine.take(np.arange(first, first + length), mode="wrap")
@@ -135,16 +132,9 @@ RISE: NDArray[np.float32] = np.linspace(0.0, 1.0, RAMP, endpoint=False, dtype=np
 
 
 def frequency(options: SpeechOptions) -> int:
-    """The tone of a voice at a pitch, in whole Hz.
-
-    Raises:
-        UnknownVoice: it is neither a tone nor an alias of one.
-    """
-    voice = options.voice or DEFAULT_VOICE
-    found = re.fullmatch(r"tone-([0-9]{3,4})", ALIASES.get(voice, voice))
-    if not found or not LOWEST_HZ <= int(found[1]) <= HIGHEST_HZ:
-        raise UnknownVoice(f"voices of the tone engine are tone-{LOWEST_HZ} to tone-{HIGHEST_HZ}")
-    return round(int(found[1]) * options.pitch)
+    """The tone of a voice at a pitch, in whole Hz."""
+    name = options.resolved.name if isinstance(options.resolved, NamedVoice) else DEFAULT_VOICE
+    return round(int(name.removeprefix("tone-")) * options.pitch)
 
 
 @lru_cache(maxsize=64)
@@ -156,6 +146,6 @@ def sine(hz: int) -> NDArray[np.float32]:
 
 
 def amplitude(seed: int, number: int, word: str) -> float:
-    """Loudness of the word with this number, the same in every process."""
+    """Amplitude of the word with this number, the same in every process."""
     digest = blake2s(f"{seed} {number} {word}".encode(), digest_size=4).digest()
     return QUIET + (LOUD - QUIET) * int.from_bytes(digest, "big") / 0xFFFFFFFF

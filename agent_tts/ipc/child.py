@@ -1,9 +1,9 @@
 """The engine process: `python -m agent_tts.ipc.child PARENT_PID`; commands on stdin, events on stdout.
 
-It loads the engine, says `Hello`, and turns the engine loop until `Stop`. It never outlives the front: the end of
-stdin ends it at once, whatever the engine is doing, and on Linux so does the death of its parent.
+It loads the engine, sends `EngineReady`, and runs the engine loop until `StopEngine`. It exits as soon as stdin ends,
+whatever the engine is doing, and on Linux when its parent dies.
 
-Exit codes: 0 after `Stop` or when the front is gone, 70 when the engine is lost; the reason is on stderr.
+Exit codes: 0 after `StopEngine` or when the front is gone, 70 when the engine is lost; the reason is on stderr.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from typing import TYPE_CHECKING
 from agent_tts.errors import SettingsError
 from agent_tts.events import EngineCommand, EngineEvent
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, WireError, encode
-from agent_tts.processes import die_with, settle
+from agent_tts.processes import die_with, settle, take_stdout
 
 if TYPE_CHECKING:
     from agent_tts.engine.loop import EngineLoop
 
 EXIT_ENGINE_LOST = 70
 READ_BYTES = 1 << 16
-# Commands read and not yet taken by the loop. Only a hung engine lets them pile up, and the front kills it soon.
+# Bytes read and not yet taken by the loop. Only a hung engine reaches this, and the front kills a hung engine.
 MAX_INBOX_BYTES = 8 << 20
-# The reader must get the interpreter soon while the engine runs Python code; the default of 5 ms is a fifth of a step.
+# Longest wait of the reader thread for the GIL. The default of 5 ms is a fifth of a step.
 SWITCH_INTERVAL_S = 0.000_5
-PIPE_BYTES = 1 << 20  # a step of 64 streams is 250 kB
+PIPE_BYTES = 1 << 20  # one step of 64 requests is 250 kB
 
 
 def take_pipes() -> tuple[int, int]:
-    """Keep stdin and stdout for ourselves; whoever else reads or prints gets nothing and stderr.
+    """Duplicates of stdin and stdout; reads of the originals give nothing, and prints go to stderr.
 
-    The duplicates are not inherited, so no process that the engine may start keeps the front's pipes open.
+    The duplicates are not inherited: a process that the engine starts does not keep the front's pipes open.
     """
-    commands, out = os.dup(0), os.dup(1)
+    commands = os.dup(0)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    os.dup2(2, 1)
-    return commands, out
+    return commands, take_stdout()
 
 
 def arrange_signals() -> None:
-    """Leave stopping to the front, and show all stacks on a crash or, but for Windows, on SIGUSR1.
+    """Ignore SIGINT and SIGTERM; print all stacks on a crash and, except on Windows, on SIGUSR1.
 
-    Ctrl-C and a service manager's SIGTERM may reach every process of the node, and running speech has to go on.
+    The front stops the engine. Ctrl-C and a service manager's SIGTERM may reach every process of the node, and open
+    requests have to finish.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -64,38 +64,38 @@ def arrange_signals() -> None:
 
 
 def leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """`sys.excepthook`: report what ended the engine, and leave at once, without the finalizers of a broken engine.
+    """`sys.excepthook`: print the fault and exit at once, without running finalizers of a broken engine.
 
-    The message is shown only of errors that speak of the machine: any other may quote text that is being spoken.
+    The message is printed only for errors about the machine: other messages may quote text that is being spoken.
     """
-    of_the_machine = (ArithmeticError, ImportError, MemoryError, OSError, RuntimeError, SettingsError, WireError)
+    about_machine = (ArithmeticError, ImportError, MemoryError, OSError, RuntimeError, SettingsError, WireError)
     traceback.print_tb(trace)
-    print(f"{kind.__name__}: {error}" if isinstance(error, of_the_machine) else kind.__name__, file=sys.stderr)
+    print(f"{kind.__name__}: {error}" if isinstance(error, about_machine) else kind.__name__, file=sys.stderr)
     sys.stderr.flush()
     os._exit(EXIT_ENGINE_LOST)
 
 
 class Inbox:
-    """What the front sends. A thread reads it, so that the end of the front is noticed whatever the engine does."""
+    """Commands of the front. A thread reads them, so that the process exits with the front while a step runs."""
 
     def __init__(self, fd: int) -> None:
         # The reading end of the front's pipe.
         self._fd = fd
-        # Chunks as they came. Bounded by `MAX_INBOX_BYTES`.
+        # Chunks as read, at most `MAX_INBOX_BYTES` in all.
         self._chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         # Bytes put into `_chunks`; written by the reader thread alone.
         self._read = 0
         # Bytes taken out of `_chunks`; written by the engine's thread alone.
         self._taken = 0
-        # Messages out of chunks; used by the engine's thread alone.
+        # Used by the engine's thread alone.
         self._decoder: Decoder[Setup | EngineCommand] = Decoder(TO_ENGINE)
 
     def start(self) -> None:
-        """Start the reader; it lives as long as the process."""
+        """Start the reader thread, which runs until the process ends."""
         threading.Thread(target=self._run, name="inbox", daemon=True).start()
 
     def receive(self, timeout_s: float | None) -> list[Setup | EngineCommand]:
-        """All that is there; waits up to `timeout_s` (None: without end) for the first byte."""
+        """All messages that have come; waits up to `timeout_s` (None: forever) for the first byte."""
         messages: list[Setup | EngineCommand] = []
         with contextlib.suppress(queue.Empty):
             chunk = self._chunks.get(timeout=timeout_s)
@@ -109,7 +109,7 @@ class Inbox:
         while data := self._next():
             self._read += len(data)
             if self._read - self._taken > MAX_INBOX_BYTES:
-                print("the engine does not take its commands", file=sys.stderr, flush=True)
+                print("the engine loop does not take its commands", file=sys.stderr, flush=True)
                 os._exit(EXIT_ENGINE_LOST)
             self._chunks.put(data)
         os._exit(0)
@@ -122,7 +122,7 @@ class Inbox:
 
 
 class Outbox:
-    """Events to the front, which always reads: a write may block."""
+    """Events to the front. A write may block: the front always reads."""
 
     def __init__(self, fd: int) -> None:
         # The writing end of the front's pipe.
@@ -130,12 +130,12 @@ class Outbox:
         if sys.platform == "linux":
             import fcntl
 
-            # A larger pipe takes a whole step in one write. Refused where it is a socket, or above the user's limit.
+            # A larger pipe takes a whole step in one write. It fails on a socket, and above the user's limit.
             with contextlib.suppress(OSError):
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
     def send(self, new: Sequence[EngineEvent]) -> None:
-        """All events of a turn in one write. Ends the process when the front is gone."""
+        """Write all events of a turn at once. Exits the process when the front is gone."""
         data = memoryview(b"".join([encode(event) for event in new]))
         try:
             while data:
@@ -145,20 +145,20 @@ class Outbox:
 
 
 def serve(loop: EngineLoop, inbox: Inbox, outbox: Outbox) -> None:
-    """Say `Hello`, then turn the loop until `Stop`. An exception means that the engine is lost."""
-    outbox.send([loop.hello()])
+    """Send `EngineReady`, then run the loop until `StopEngine`. An exception means that the engine is lost."""
+    outbox.send([loop.ready()])
     while not loop.stopped:
         for command in inbox.receive(loop.wait_s()):
             if isinstance(command, Setup):
-                raise WireError("a second setup")
+                raise WireError("Setup came twice")
             loop.submit(command)
-        if new := loop.turn():
+        if new := loop.step():
             outbox.send(new)
     loop.close()
 
 
 def main() -> None:
-    """The process. The pipes are taken before any library is imported: it might print."""
+    """Run the engine process. It takes the pipes before it imports the engine, whose libraries might print."""
     commands, out = take_pipes()
     die_with(int(sys.argv[1]))
     arrange_signals()
@@ -171,7 +171,7 @@ def main() -> None:
     from agent_tts.engine.factory import create_loop
 
     logger.remove()
-    logger.add(sys.stderr, format="{message}", diagnose=False)  # the front's log gives it a time
+    logger.add(sys.stderr, format="{message}", diagnose=False)  # the front's log adds the time
 
     inbox = Inbox(commands)
     inbox.start()
@@ -180,7 +180,7 @@ def main() -> None:
         first = inbox.receive(None)
     setup = first[0]
     if len(first) > 1 or not isinstance(setup, Setup):
-        raise WireError("the setup has to come first, and alone until the hello")
+        raise WireError("Setup must be the first message, and the only one before EngineReady")
     loop = create_loop(Settings.model_validate_json(setup.settings))
     settle()
     serve(loop, inbox, Outbox(out))

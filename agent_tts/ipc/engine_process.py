@@ -1,4 +1,4 @@
-"""The front's link to its engine process: keeps one running."""
+"""A node's engine processes: how many there are, and the supervisor that restarts each."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from loguru import logger
 
 from agent_tts.config.settings import Settings
+from agent_tts.engine.factory import chosen_engine
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.events import EngineCommand, EngineEvent
 from agent_tts.ipc.engine_child import EngineChild
@@ -18,11 +20,33 @@ BACKOFF_S = (0.0, 0.1, 0.2, 0.5, 1.0)  # before the restart after the 1st, 2nd, 
 DEATHS_WITHIN_S = 60.0
 
 
-class EngineProcess:
-    """An engine process and its supervisor: a dead engine is started again, until it dies too often.
+def engine_settings(settings: Settings) -> list[Settings]:
+    """The settings of each engine process. Engines take the devices in turn; those of one device share its memory."""
+    if chosen_engine(settings) != "qwen3":
+        return [settings] * (settings.engines or 1)
+    named = [device.strip() for device in settings.qwen3.device.split(",")]
+    devices = ["cuda:0" if device == "cuda" else device for device in named]
+    count = settings.engines or len(devices)
+    taken = [devices[number % len(devices)] for number in range(count)]
+    memory = settings.qwen3.memory
+    sections = [{"device": device, "memory": memory / taken.count(device)} for device in taken]
+    return [settings.model_copy(update={"qwen3": settings.qwen3.model_copy(update=section)}) for section in sections]
 
-    Each `Hello` given to `on_events` is followed by at most one `on_lost`, and each `on_lost` by a new `Hello` or by
-    `failed`. Both are called on the event loop, events in the order and the batches in which they arrive.
+
+def engine_processes(settings: Settings) -> list[partial[EngineProcess]]:
+    """A factory for each engine process, to call with `on_events` and `on_lost`. Several are named by their number."""
+    each = engine_settings(settings)
+    if len(each) == 1:
+        return [partial(EngineProcess, each[0])]
+    return [partial(EngineProcess, one, name=f"engine {number}") for number, one in enumerate(each)]
+
+
+class EngineProcess:
+    """An engine process and its supervisor, which restarts it until it has died too often.
+
+    Each `EngineReady` given to `on_events` is followed by at most one `on_lost`, and each `on_lost` by a new
+    `EngineReady` or by `failed`. Both are called on the event loop; events keep the order and batches in which they
+    arrive.
     """
 
     def __init__(
@@ -32,21 +56,18 @@ class EngineProcess:
         on_lost: Callable[[str], None],
         name: str = "engine",
     ) -> None:
-        self._settings = settings
-        # What the log and errors call it.
         self._name = name
-        self._on_events = on_events
-        self._on_lost = on_lost
+        self._new_child = partial(EngineChild, settings, on_events, on_lost, name)
         # The running process, or the last one. None before `start`.
         self._child: EngineChild | None = None
         # Waits for the death of the process and starts the next one. None before `start` and after `close`.
         self._supervisor: asyncio.Task[None] | None = None
-        # Set when the engine died once more than there are back-offs, within a minute: it stays away.
+        # Set when the engine has died more often within a minute than there are back-offs: it is not restarted.
         self.failed = asyncio.Event()
 
     @property
     def alive(self) -> bool:
-        """Whether the engine is there and answers."""
+        """Whether the engine runs and answers."""
         return self._child is not None and self._child.alive
 
     @property
@@ -55,11 +76,11 @@ class EngineProcess:
         return None if self._child is None else self._child.pid
 
     async def start(self) -> None:
-        """Spawn the engine process; its `Hello` has been handed out when this returns. Cancelling it ends the process.
+        """Start the engine process; its `EngineReady` has been handed out on return. Cancelling it ends the process.
 
         Raises:
-            SettingsError: the engine cannot be set up like that.
-            EngineLost: it did not come up within `timeouts.engine_start_s`, or died; the message says why.
+            SettingsError: the engine cannot be set up with these settings.
+            EngineLost: it died, or was not ready within `timeouts.engine_start_s`; the message says why.
         """
         child = self._child = self._new_child()
         await child.start()
@@ -69,7 +90,7 @@ class EngineProcess:
         """Never blocks; a command to a lost engine is dropped.
 
         Raises:
-            WireError: a text of a megabyte.
+            WireError: the command is longer than a megabyte.
         """
         if self._child is not None:
             self._child.send(command)
@@ -77,7 +98,7 @@ class EngineProcess:
     async def close(self) -> None:
         """Stop the engine, and kill it after two seconds. No event and no `on_lost` follows. Idempotent.
 
-        Cancelling it skips the two seconds: the process is killed and reaped all the same.
+        Cancelling it skips the two seconds: the process is still killed and reaped.
         """
         if self._child is not None:
             self._child.silence()
@@ -90,25 +111,22 @@ class EngineProcess:
             if self._child is not None:
                 await self._child.end()
 
-    def _new_child(self) -> EngineChild:
-        return EngineChild(self._settings, self._on_events, self._on_lost, self._name)
-
     async def _supervise(self, child: EngineChild) -> None:
-        """Keep an engine running. A safety net in case of bugs: without a supervisor the node has to end."""
+        """Keep an engine running. Safety net in case of bugs: a failed supervisor counts as a failed engine."""
         try:
             await self._keep_running(child)
         except Exception as error:  # noqa: BLE001 - the edge of a task
-            logger.opt(exception=error).error("the {}'s supervisor failed", self._name)
+            logger.opt(exception=error).error("the supervisor of the {} failed", self._name)
             self.failed.set()
 
     async def _keep_running(self, child: EngineChild) -> None:
-        """Ends `child` and its successors when they are gone; the last one is ended by `close`."""
+        """End `child` and its successors when they are gone; `close` ends the last one."""
         deaths: deque[float] = deque()
         clock = asyncio.get_running_loop().time
         while True:
             why = await asyncio.shield(child.gone)
             await child.end()
-            logger.warning("{} is lost: {}; its last words: {}", child, why, child.last_words() or "none")
+            logger.warning("{} is lost: {}; the end of its stderr: {}", child, why, child.tail or "none")
             now = clock()
             deaths.append(now)
             while deaths[0] < now - DEATHS_WITHIN_S:
@@ -119,5 +137,5 @@ class EngineProcess:
                 return
             await asyncio.sleep(BACKOFF_S[len(deaths) - 1])
             child = self._child = self._new_child()
-            with contextlib.suppress(EngineLost, SettingsError):  # its `gone` says the same
+            with contextlib.suppress(EngineLost, SettingsError):  # `child.gone` says the same
                 await child.start()

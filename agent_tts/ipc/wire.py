@@ -104,6 +104,21 @@ def _dataclass(kind: type[T]) -> Callable[[object], T]:
     return read
 
 
+def _union(kinds: list[type]) -> Callable[[object], Any]:
+    """One of several dataclasses, told apart by the names of their fields."""
+    readers: dict[frozenset[str], Callable[[object], Any]]
+    readers = {frozenset(get_type_hints(kind)): _dataclass(kind) for kind in kinds}
+    fields = _of(dict)
+
+    def read(value: object) -> object:
+        reader = readers.get(frozenset(fields(value)))
+        if reader is None:
+            raise WireError("fields of no known kind")
+        return reader(value)
+
+    return read
+
+
 _SCALARS: dict[object, Callable[[object], Any]] = {int: _int, float: _float, str: _of(str), bool: _of(bool)}
 
 
@@ -112,7 +127,9 @@ def _field(hint: Any) -> Callable[[object], Any]:
     args = get_args(hint)
     match get_origin(hint):
         case types.UnionType:
-            return _optional(_field(args[0]))
+            kinds = [arg for arg in args if arg is not types.NoneType]
+            read = _field(kinds[0]) if len(kinds) == 1 else _union(kinds)
+            return _optional(read) if len(kinds) < len(args) else read
         case origin if origin is Literal:
             return _one_of(args)
         case origin if origin is tuple:

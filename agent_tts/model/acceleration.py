@@ -1,4 +1,4 @@
-"""Which way the steps of a loaded model run: the one place that chooses."""
+"""Chooses between torch modules and fused kernels for the steps of a loaded model."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from agent_tts.model.speech import SpeechModel
 
 
 def can_fuse(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether there are fused kernels for a frame model: on a GPU, in bfloat16, with triton."""
+    """Whether fused kernels can run a frame model: on a GPU, in bfloat16, with triton."""
     return device.type == "cuda" and dtype == torch.bfloat16 and find_spec("triton") is not None
 
 
 def accelerate(model: SpeechModel) -> bool:
-    """Puts fused kernels in the place of modules where they can run; says whether.
+    """Replaces modules by fused kernels where these can run; whether they can.
 
-    Joins the weights of the frame model in place; the codec's kernels keep a copy of theirs, 0.2 GB.
+    Concatenates weights of the frame model in place; the codec's kernels keep a copy of theirs, 0.2 GB.
     """
     weight = model.frame.talker.codec_head.weight
     if not can_fuse(weight.device, weight.dtype):
@@ -27,11 +27,11 @@ def accelerate(model: SpeechModel) -> bool:
 
 
 def put_kernels(model: SpeechModel) -> None:
-    """The same, whatever the device: on the meta device, for a rehearsal."""
+    """As `accelerate`, on any device: on the meta device, to compile the kernels ahead."""
     from agent_tts.model.fused import fuse
 
     fuse(model.frame)
-    if next(model.codec.parameters()).dtype != torch.float32:  # its tiles are for half precision
+    if next(model.codec.parameters()).dtype != torch.float32:  # the codec's tiles are for 16-bit numbers
         from agent_tts.model.codec_fast import FastCodec
 
         model.decode = FastCodec(model.codec).step

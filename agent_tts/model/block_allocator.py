@@ -1,4 +1,4 @@
-"""Which row has which blocks of a paged cache: the host's side, between steps."""
+"""Which row has which blocks of a paged cache, on the host."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from agent_tts.model.upload import Writes
 
 
 class BlockAllocator:
-    """Hands out the blocks of a cache, and takes them back with the row.
+    """Gives the blocks of a cache to rows, and takes them back.
 
-    The device is told by `collect`: a step that is under way still reads the block tables as they were.
+    `collect` tells the device: a step in flight still reads the old block tables.
     """
 
     def __init__(self, cache: Cache) -> None:
         _, blocks, self._size, _, _ = cache.keys.shape
         self._table = cache.block_table
         self._most = cache.padding_position
-        self._free = list(range(blocks - 1, 0, -1))  # block 0 is nobody's
+        self._free = list(range(blocks - 1, 0, -1))  # block 0 belongs to no row
         self._of_row: list[list[int]] = [[] for _ in range(len(cache.block_table))]
-        # Rows whose block tables are not what the device knows.
+        # Rows whose block tables the device does not know yet.
         self._changed: set[int] = set()
 
     def ensure(self, row: int, positions: int) -> bool:
-        """Gives a row what it lacks for its first `positions`; False, and nothing changes, if there is not so much.
+        """Gives a row the blocks for its first `positions`; False, and nothing changes, if too few are free.
 
         Raises:
-            ValueError: no row may have so many.
+            ValueError: `positions` is more than a row may have.
         """
         if positions > self._most:
             raise ValueError(f"a row has at most {self._most} positions")
@@ -44,7 +44,7 @@ class BlockAllocator:
         return True
 
     def release(self, row: int) -> None:
-        """Takes back all that a row has."""
+        """Takes back all blocks of a row."""
         if not self._of_row[row]:
             return
         self._free += self._of_row[row]
@@ -57,7 +57,7 @@ class BlockAllocator:
         return np.array(self._of_row[row], np.int64)[at // self._size] * self._size + at % self._size
 
     def collect(self, writes: Writes) -> None:
-        """What the device has to be told: who has what. Before a step writes to the blocks."""
+        """Adds the changed block tables to what is sent to the device, before a step writes to those blocks."""
         if not self._changed:
             return
         rows = np.fromiter(self._changed, np.int64)

@@ -1,6 +1,6 @@
-"""From a clip to what a cloned voice is made of: the vector of its speaker, and its own sound as codes.
+"""From a clip to the parts of a cloned voice: the vector of the speaker, and the clip as codes.
 
-Only `base` checkpoints have what it takes. All of it is float32, whatever the checkpoint is spoken with: it runs once.
+Only `base` checkpoints have the encoders. They run in float32, whatever the dtype of the speech: they run once a voice.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from agent_tts.model.weights import build, plan
 
 
 class CodecEncoder(nn.Module):
-    """The encoding half of the codec, which is that of a Mimi: waveform float32[N] -> codes int64[ceil(N / 1920), K].
+    """The encoder of the codec, which is that of Mimi: waveform float32[N] -> codes int64[ceil(N / 1920), K].
 
     Args:
-        entries: the Mimi's configuration.
-        codebooks: K, the first of the Mimi's.
+        entries: the configuration of Mimi.
+        codebooks: K, the first ones of Mimi's.
     """
 
     def __init__(self, entries: Mapping[str, Any], codebooks: int) -> None:
@@ -56,7 +56,7 @@ class VoiceEncoder:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu", *, vector_only: bool = False) -> Self:
-        """From a checkpoint folder, of which it reads no more than the two encoders.
+        """Reads only the two encoders of a checkpoint folder.
 
         Args:
             vector_only: leave out the codec's encoder, which takes seconds to load: there are no `codes` then.
@@ -87,17 +87,17 @@ class VoiceEncoder:
         """Who speaks: float32[N] -> float32[H].
 
         Raises:
-            ValueError: it is no clip of one channel, or shorter than a frame.
+            ValueError: the clip has several channels, or is shorter than a frame.
         """
         vector: Tensor = self._speaker(self._clip(waveform))
         return vector
 
     @torch.inference_mode()
     def codes(self, waveform: Tensor) -> Tensor:
-        """The clip as the talker would have said it: float32[N] -> int64[ceil(N / 1920), 16].
+        """The clip as codes: float32[N] -> int64[ceil(N / 1920), 16].
 
         Raises:
-            ValueError: it is no clip of one channel, or shorter than a frame.
+            ValueError: the clip has several channels, or is shorter than a frame.
         """
         assert self._codec is not None, "it was loaded for vectors alone"
         codes: Tensor = self._codec(self._clip(waveform))
@@ -110,5 +110,5 @@ class VoiceEncoder:
 
 
 def add_silence(waveform: Tensor, seconds: float = 0.5) -> Tensor:
-    """[N] -> [N + seconds], for a reference that is spoken on: without it the new text begins in its last phoneme."""
+    """[N] -> [N + seconds]: without silence behind a reference, the new text begins within its last phoneme."""
     return F.pad(waveform, (0, round(seconds * SAMPLE_RATE)))

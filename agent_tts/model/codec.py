@@ -1,9 +1,9 @@
 """The codec decoder: the 16 codes of a frame in, its 80 ms of sound out.
 
 * codes -> sum of codebook vectors -> conv -> transformer, window 72 -> upsampling x4 -> upsampling x480 -> samples
-* causal throughout: frame n is samples [1920 n, 1920 (n + 1)) and needs nothing of frame n + 1
-* exact: a stream decoded frame by frame is the clip decoded in one piece, for the state keeps all that a frame sees
-* a stream is a row; joining, pausing and leaving are masks, so that a step is always the same work on the same tensors
+* causal: frame n is samples [1920 n, 1920 (n + 1)) and does not depend on frame n + 1
+* exact: decoding frame by frame equals decoding the whole clip, because the state keeps all that a frame depends on
+* a stream is a row; rows are paused and released by masks, so that a step is always the same work on the same tensors
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from agent_tts.model.codec_state import CodecState, NextFrame, WholeClip
 from agent_tts.model.config import CodecConfig
 from agent_tts.model.layers import MLP, RMSNorm, Rope
 
-# What begins so in speech_tokenizer/model.safetensors is for encoding only.
+# Prefixes in speech_tokenizer/model.safetensors of what only encoding needs.
 ENCODING = ("encoder.", "decoder.quantizer.rvq_first.input_proj.", "decoder.quantizer.rvq_rest.input_proj.")
 
 
@@ -51,7 +51,7 @@ class Quantizer(nn.Module):
 
 
 class SplitQuantizer(nn.Module):
-    """Codes [B, T, 16] -> [B, C, T]: the first code is semantic and has a projection of its own."""
+    """Codes [B, T, 16] -> [B, C, T]: the first, semantic code has a projection of its own."""
 
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Codec(nn.Module):
         ]
         first, last = CausalConv(latent, widths[0], 7, rate=rate), CausalConv(widths[-1], 1, 7, rate=samples)
         self.decoder = nn.ModuleList([first, *blocks, SnakeBeta(widths[-1]), last])
-        # Those that a state holds something for, by index.
+        # Those that look back, by their index in the state.
         self._histories = [module for module in self.modules() if isinstance(module, History) and module.size]
         for index, history in enumerate(self._histories):
             history.index = index
@@ -156,9 +156,9 @@ class Codec(nn.Module):
     def step(self, state: CodecState, codes: Tensor, run: Tensor, rows: Tensor | None = None) -> Tensor:
         """One frame of the rows of `run`; the batch are the rows int64[B], or all.
 
-        `codes` int64[B, 16] and `run` bool[B] give float32[B, 1920] within -1 and 1. The other rows stay as they are
-        and give zeros; their codes are not looked at. A row that is there twice must not run. Nothing waits for the
-        device, and no shape depends on a value: the step can be captured.
+        `codes` int64[B, 16] and `run` bool[B] give float32[B, 1920] within -1 and 1. The other rows stay unchanged and
+        give zeros; their codes are ignored. A row that occurs twice must not run. Nothing waits for the device, and no
+        shape depends on a value: the step can be captured.
         """
         codes = codes.masked_fill(~run[:, None], 0)
         past = NextFrame(state, rows)
@@ -170,7 +170,7 @@ class Codec(nn.Module):
     def decode(self, codes: Tensor, state: CodecState | None = None) -> Tensor:
         """Whole clips from their start: int64[B, T, 16] gives float32[B, T * 1920] within -1 and 1.
 
-        A `state` of B rows is left as after the last frame, whatever it was before: the streams go on by steps.
+        Afterwards a `state` of B rows is as behind the last frame, whatever it was before, for steps to go on from.
         """
         pcm: Tensor = self(codes, WholeClip(codes.shape[1], self.config.sliding_window, codes.device, state))
         return pcm

@@ -1,7 +1,7 @@
-"""The layers of the codec decoder, all causal; parameters are named as in the released checkpoints but for codebooks.
+"""The layers of the codec decoder, all causal; parameters except codebooks are named as in the released checkpoints.
 
-A layer that looks back asks a `Past` for what was before its input. A whole clip and one frame of a live stream run the
-same layers and differ in their `Past` alone: that is what makes a stream equal to the clip.
+A layer that looks back gets earlier inputs from a `Past`. A whole clip and one frame of a stream run the same layers
+with a different `Past`: so a stream equals the clip.
 
 Shapes: B clips or rows, T steps of the layer's own rate, C channels.
 """
@@ -18,32 +18,32 @@ from agent_tts.model.layers import rotate
 
 
 class Past(Protocol):
-    """What the inputs of one forward pass follow on."""
+    """What precedes the inputs of one forward pass."""
 
     # int64[1 or B, T]: the positions of the frames, counted from the start of the clip or stream.
     positions: Tensor
 
     def extend(self, history: History, x: Tensor) -> Tensor:
-        """[B, C, T] -> [B, C, size + T]: puts what the history holds before these inputs."""
+        """[B, C, T] -> [B, C, size + T]: prepends the inputs of the history."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Each [B, T, heads, head_dim], as the result: a frame attends to the window of frames that ends with it."""
+        """Arguments and result [B, T, heads, head_dim]: a frame attends to the window that ends with it."""
 
 
 class History(nn.Module):
-    """The inputs that a convolution still needs: `size` of them, each of `channels`; a frame brings `rate` more."""
+    """The last `size` inputs of a convolution, each of `channels`; a frame adds `rate` more."""
 
     def __init__(self, channels: int, size: int, rate: int) -> None:
         super().__init__()
         self.channels = channels
         self.size = size
         self.rate = rate
-        # The place among the histories of the codec, which gives it.
+        # The index among the histories of the codec, which sets it.
         self.index = -1
 
     @property
     def frames(self) -> int:
-        """Frames of a ring that has what the next frame needs beside the frame itself."""
+        """Frames of a ring that holds a frame and what it needs of the past."""
         return 1 + -(-self.size // self.rate)
 
     def forward(self, x: Tensor, past: Past) -> Tensor:
@@ -68,22 +68,21 @@ class CausalConv(nn.Module):
 class CausalUpsample(nn.Module):
     """A transposed convolution cut on the right: [B, C_in, T] -> [B, C_out, T * stride].
 
-    An input reaches `kernel` outputs: `stride` of its own, and those of inputs after it. What is kept of the past is
-    inputs, not their share of outputs to come: fewer numbers, and the bias, which a share would bring along as well, is
-    added once. `rate` is that of the inputs.
+    An input reaches `kernel` outputs: `stride` of its own, and those of the inputs after it. The history keeps inputs,
+    not their part of outputs to come: fewer numbers, and the bias is added once. `rate` is that of the inputs.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, *, rate: int) -> None:
         super().__init__()
         if kernel % stride:
-            raise ValueError(f"a kernel of {kernel} is no multiple of the stride of {stride}")
+            raise ValueError(f"the kernel {kernel} is not a multiple of the stride {stride}")
         self.history = History(inputs, kernel // stride - 1, rate)
         self.stride = stride
         self.conv = nn.ConvTranspose1d(inputs, outputs, kernel, stride=stride)
 
     def forward(self, x: Tensor, past: Past) -> Tensor:
         out: Tensor = self.conv(self.history(x, past))
-        first = self.history.size * self.stride  # the outputs before it are of the past
+        first = self.history.size * self.stride  # outputs before it belong to the past
         return out[..., first : first + x.shape[-1] * self.stride]
 
 
@@ -196,7 +195,7 @@ class CodecAttention(nn.Module):
 
 
 class Codebook(nn.Module):
-    """Codes [B, T] -> vectors [B, T, D]: the mean of what training assigned to a code, kept as a sum and a count."""
+    """Codes [B, T] -> vectors [B, T, D]: means, stored as a sum and a count."""
 
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()

@@ -1,59 +1,18 @@
-"""Convolutions and linear layers packed for the kernels of the codec step, and how each is cut into tiles."""
+"""Layers of the codec, packed for the kernels of its step: weights as the operands of matrix products."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
-import triton
 from torch import Tensor, nn
 
-from agent_tts.model import codec_kernels as kernels
 from agent_tts.model.codec_layers import CausalConv, CausalUpsample, ResidualUnit, SnakeBeta
+from agent_tts.model.kernels import codec as kernels
+from agent_tts.model.kernels import tiles
 from agent_tts.model.kernels.launch import launch
 from agent_tts.model.layers import RMSNorm
-
-
-class ConvTile(NamedTuple):
-    """What one program of a matrix product computes, and how."""
-
-    m: int
-    n: int
-    k: int
-    warps: int
-    stages: int
-
-
-# A unit of fewer steps is quicker in two kernels, and a tile of more channels does not fit the registers.
-FUSED_STEPS, FUSED_CHANNELS = 8192, 128
-
-
-def conv_tile(m: int, n: int, channels: int) -> ConvTile:
-    """The tile for [m, taps * channels] x [taps * channels, n], as measured on an H200."""
-    if m * n < 1 << 17:
-        tile = ConvTile(16, 32, 128, 4, 5)
-    elif m * n < 1 << 19 and not (n >= 2048 and channels <= 512):  # wide and shallow
-        tile = ConvTile(64, 32, 128, 4, 4)
-    elif m * n < 1 << 20:
-        tile = ConvTile(64, 64, 64, 4, 5)
-    elif m * n < 1 << 21:
-        tile = ConvTile(64, 256, 64, 8, 4)
-    elif n >= 512:
-        tile = ConvTile(128, 256, 64, 8, 4)
-    elif n % 128 == 0:
-        tile = ConvTile(256, 128, 64, 8, 3)
-    else:
-        tile = ConvTile(128, 64, 64, 4, 4)
-    # A step of the sum has channels of one tap alone.
-    return tile._replace(n=min(tile.n, triton.next_power_of_2(n)), k=min(tile.k, channels & -channels))
-
-
-def fused_tile(m: int, channels: int) -> ConvTile | None:
-    """The tile for both convolutions of a residual unit in one kernel, where that pays: it has all channels."""
-    if m < FUSED_STEPS or channels > FUSED_CHANNELS:
-        return None
-    return ConvTile(64, triton.next_power_of_2(channels), min(64, channels & -channels), 4, 4)
 
 
 class PackedSnake(NamedTuple):
@@ -76,99 +35,67 @@ class Streams(NamedTuple):
     position: Tensor  # int64[B]: of the frame
 
     def of(self, x: Tensor, rate: int) -> Tensor | None:
-        """Whose rows a tensor of `rate` steps a frame has: a ring, which holds more than the frame, has the state's."""
+        """The rows of the streams in a ring of the state; None in a tensor of the batch, of `rate` steps."""
         return self.rows if x.shape[1] > rate else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedConv:
-    """A causal convolution or linear layer, packed: `rate` steps a frame of `channels`."""
+class RingOutput(NamedTuple):
+    """The frame of a ring that takes a result, after SnakeBeta if there is one. No ring takes nothing."""
 
-    weight: Tensor  # [taps * channels, N], twice as wide if gated
+    ring: Tensor | None = None
+    snake: PackedSnake | None = None
+
+    def arguments(self, rate: int, outputs: int) -> dict[str, Any]:
+        """For a kernel whose result is [streams, rate, outputs]."""
+        frames = 1 if self.ring is None else self.ring[0].numel() // (rate * outputs)
+        alpha, beta = self.snake or (None, None)
+        return {"ring": self.ring, "ring_frames": frames, "alpha": alpha, "beta": beta}
+
+    def rows(self, streams: Streams, rate: int, outputs: int) -> Tensor | None:
+        """The rows of the streams in the ring."""
+        return None if self.ring is None else streams.of(self.ring, rate * outputs // self.ring.shape[2])
+
+
+NO_RING = RingOutput()
+
+
+def _run(kernel: Any, m: int, n: int, tile: tiles.Tile, **arguments: Any) -> None:
+    """Launches a kernel of a product [m, n]."""
+    launch(
+        kernel, (-(-m // tile.rows) * -(-n // tile.outputs),),
+        M=m, BM=tile.rows, BN=tile.outputs, BK=tile.inputs, STAGES=tile.stages, num_warps=tile.warps, **arguments,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedLinear:
+    """A linear layer of `rate` steps a frame, and what comes before and after it."""
+
+    weight: Tensor  # [K, N], twice as wide if gated
     bias: Tensor | None = None  # [N], as the scale
     rate: int = 1
-    taps: int = 1
-    dilation: int = 1
     scale: Tensor | None = None
     eps: float = 0.0  # of a root-mean-square norm before it, whose weight is in `weight`
     gelu: bool = False
     gated: bool = False
 
     def __call__(
-        self,
-        x: Tensor,
-        streams: Streams,
-        *,
-        residual: Tensor | None = None,
-        ring: Tensor | None = None,
-        snake: PackedSnake | None = None,
-        raw: bool = True,
-        pointwise: tuple[PackedSnake, PackedConv] | None = None,
-        tile: ConvTile | None = None,
+        self, x: Tensor, streams: Streams, *, residual: Tensor | None = None, to: RingOutput = NO_RING, raw: bool = True
     ) -> Tensor:
-        """x, a ring or the frame alone -> [rows, rate, N] if `raw`, and the same after `snake` into `ring`.
-
-        A `pointwise` convolution, after an activation, is done in the same kernel if the `tile` has all channels.
-        """
-        count, channels = len(streams.position), len(self.weight) // self.taps
-        m, n = count * self.rate, self.weight.shape[1] // (1 + self.gated)
+        """x [streams, rate, K] -> [streams, rate, N] if `raw`, and into a ring."""
+        count, (inputs, width) = len(streams.position), self.weight.shape
+        m, n = count * self.rate, width // (1 + self.gated)
         out = x.new_empty(count, self.rate, n) if raw else None
-        tile = tile or conv_tile(m, n, channels)
-        between, second = pointwise or ((None, None), None)
-        launch(
-            kernels.conv,
-            (triton.cdiv(m, tile.m) * triton.cdiv(n, tile.n),),
-            x,
-            streams.of(x, self.rate),
-            streams.position,
-            self.weight,
-            self.bias,
-            *between,
-            *((second.weight, second.bias) if second else (None, None)),
-            self.scale,
-            residual,
-            out,
-            ring,
-            None if ring is None else streams.of(ring, self.rate * n // ring.shape[2]),
-            *(snake or (None, None)),
-            m,
-            self.dilation,
-            x[0].numel() // (self.rate * channels),
-            1 if ring is None else ring[0].numel() // (self.rate * n),
-            T=self.rate,
-            C=channels,
-            N=n,
-            TAPS=self.taps,
-            EPS=self.eps,
-            GELU=self.gelu,
-            GATED=self.gated,
-            BM=tile.m,
-            BN=tile.n,
-            BK=tile.k,
-            STAGES=tile.stages,
-            num_warps=tile.warps,
-        )
+        _run(
+            kernels.linear, m, n, tiles.codec_tile(m, n, inputs),
+            x=x, weight=self.weight, bias=self.bias, scale=self.scale, residual=residual, out=out,
+            rows=to.rows(streams, self.rate, n), position=streams.position, **to.arguments(self.rate, n),
+            T=self.rate, K=inputs, N=n, EPS=self.eps, GELU=self.gelu, GATED=self.gated,
+        )  # fmt: skip
         return cast(Tensor, out)
 
     @classmethod
-    def of(cls, conv: CausalConv) -> PackedConv:
-        outputs, _, taps = conv.conv.weight.shape
-        weight = conv.conv.weight.permute(2, 1, 0).reshape(-1, outputs).contiguous()
-        return cls(weight, conv.conv.bias, conv.history.rate, taps, conv.conv.dilation[0])
-
-    @classmethod
-    def of_upsample(cls, upsample: CausalUpsample) -> PackedConv:
-        """An input reaches the `stride` outputs of its own step by the first taps, and those of later steps."""
-        inputs, outputs, kernel = upsample.conv.weight.shape
-        stride = upsample.stride
-        taps = kernel // stride
-        phases = upsample.conv.weight.view(inputs, outputs, taps, stride).flip(2)
-        weight = phases.permute(2, 0, 3, 1).reshape(taps * inputs, stride * outputs).contiguous()
-        bias = cast(Tensor, upsample.conv.bias).repeat(stride)
-        return cls(weight, bias, upsample.history.rate, taps)
-
-    @classmethod
-    def of_linear(
+    def of(
         cls,
         *linears: nn.Linear,
         rate: int = 1,
@@ -176,14 +103,67 @@ class PackedConv:
         scale: Tensor | None = None,
         gelu: bool = False,
         gated: bool = False,
-    ) -> PackedConv:
+    ) -> PackedLinear:
         """Layers of one input side by side, after a norm if there is one."""
         weight = torch.cat([linear.weight for linear in linears]).t()
         if norm is not None:
             weight = (weight.float() * norm.weight.float()[:, None]).to(weight.dtype)
         bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
-        eps = norm.eps if norm else 0.0
-        return cls(weight.contiguous(), bias, rate, scale=scale, eps=eps, gelu=gelu, gated=gated)
+        return cls(weight.contiguous(), bias, rate, scale, norm.eps if norm else 0.0, gelu, gated)
+
+    @classmethod
+    def of_conv(cls, conv: CausalConv | CausalUpsample) -> PackedLinear:
+        """A convolution of one tap."""
+        packed = PackedConv.of(conv)
+        assert packed.taps == 1
+        return cls(packed.weight, packed.bias, packed.rate)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedConv:
+    """A causal convolution of `rate` steps a frame, whose input is in a ring."""
+
+    weight: Tensor  # [taps * channels, N]
+    bias: Tensor  # [N]
+    rate: int
+    taps: int
+    dilation: int = 1
+
+    def ring_arguments(self, x: Tensor, streams: Streams) -> dict[str, Any]:
+        """For a kernel that reads the ring x."""
+        channels = len(self.weight) // self.taps
+        return {
+            "x": x, "rows": streams.of(x, self.rate), "position": streams.position, "weight": self.weight,
+            "bias": self.bias, "dilation": self.dilation, "frames": x[0].numel() // (self.rate * channels),
+            "T": self.rate, "C": channels, "TAPS": self.taps,
+        }  # fmt: skip
+
+    def __call__(self, x: Tensor, streams: Streams, *, to: RingOutput = NO_RING, raw: bool = True) -> Tensor:
+        """The ring x -> [streams, rate, N] if `raw`, and into a ring."""
+        count, n = len(streams.position), self.weight.shape[1]
+        m = count * self.rate
+        out = x.new_empty(count, self.rate, n) if raw else None
+        _run(
+            kernels.conv, m, n, tiles.codec_tile(m, n, len(self.weight) // self.taps),
+            **self.ring_arguments(x, streams), N=n, out=out,
+            ring_rows=to.rows(streams, self.rate, n), **to.arguments(self.rate, n),
+        )  # fmt: skip
+        return cast(Tensor, out)
+
+    @classmethod
+    def of(cls, conv: CausalConv | CausalUpsample) -> PackedConv:
+        """In an upsampling the first taps reach the `stride` outputs of an input's own step, the others later ones."""
+        bias, rate = cast(Tensor, conv.conv.bias), conv.history.rate
+        if isinstance(conv, CausalConv):
+            outputs, _, taps = conv.conv.weight.shape
+            weight = conv.conv.weight.permute(2, 1, 0).reshape(-1, outputs).contiguous()
+            return cls(weight, bias, rate, taps, conv.conv.dilation[0])
+        inputs, outputs, kernel = conv.conv.weight.shape
+        stride = conv.stride
+        taps = kernel // stride
+        phases = conv.conv.weight.view(inputs, outputs, taps, stride).flip(2)
+        weight = phases.permute(2, 0, 3, 1).reshape(taps * inputs, stride * outputs).contiguous()
+        return cls(weight, bias.repeat(stride), rate, taps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,7 +174,7 @@ class PackedUnit:
     before: PackedSnake
     first: PackedConv
     between: PackedSnake
-    second: PackedConv
+    second: PackedLinear
 
     @classmethod
     def of(cls, unit: ResidualUnit) -> PackedUnit:
@@ -203,19 +183,23 @@ class PackedUnit:
             PackedSnake.of(unit.act1),
             PackedConv.of(unit.conv1),
             PackedSnake.of(unit.act2),
-            PackedConv.of(unit.conv2),
+            PackedLinear.of_conv(unit.conv2),
         )
 
-    def __call__(
-        self, x: Tensor, streams: Streams, residual: Tensor, ring: Tensor, snake: PackedSnake, raw: bool = True
-    ) -> Tensor:
+    def __call__(self, x: Tensor, streams: Streams, residual: Tensor, to: RingOutput, *, raw: bool = True) -> Tensor:
         """As a `PackedConv`; the residual is the unit's input before activation."""
-        tile = fused_tile(residual.numel() // len(self.second.weight), len(self.second.weight))
-        if tile:
-            return self.first(
-                x, streams, residual=residual, ring=ring, snake=snake, raw=raw, tile=tile,
-                pointwise=(self.between, self.second),
-            )  # fmt: skip
-        hidden = torch.empty_like(residual)
-        self.first(x, streams, ring=hidden, snake=self.between, raw=False)
-        return self.second(hidden, streams, residual=residual, ring=ring, snake=snake, raw=raw)
+        channels, rate = len(self.second.weight), self.first.rate
+        m = residual.numel() // channels
+        tile = tiles.unit_tile(m, channels)
+        if tile is None:
+            hidden = torch.empty_like(residual)
+            self.first(x, streams, to=RingOutput(hidden, self.between), raw=False)
+            return self.second(hidden, streams, residual=residual, to=to, raw=raw)
+        out = torch.empty_like(residual) if raw else None
+        _run(
+            kernels.unit, m, channels, tile,
+            **self.first.ring_arguments(x, streams), between_alpha=self.between.alpha, between_beta=self.between.beta,
+            pointwise=self.second.weight, pointwise_bias=self.second.bias, residual=residual, out=out,
+            **to.arguments(rate, channels),
+        )  # fmt: skip
+        return cast(Tensor, out)

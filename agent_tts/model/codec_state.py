@@ -1,4 +1,4 @@
-"""What the codec keeps of the past: of live streams, one in each row, and of clips that are decoded in one piece."""
+"""The past of the codec: of streams, one in each row, and of clips that are decoded at once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from agent_tts.model.codec_layers import History
 
 @dataclass(frozen=True, slots=True)
 class CodecState:
-    """The streams of all rows. The tensors are written in place: a captured step finds them where they were."""
+    """The streams of all rows. The tensors are written in place, for captured steps."""
 
     # int64[rows]: frames decoded, which is the position of the next one.
     position: Tensor
     # [layers, rows, window, heads, head_dim], keys after rope: the frame at position p is in slot p % window. A slot
-    # that its stream has not written holds anything finite; `position` says which slots those are.
+    # that its stream has not written, which `position` tells, holds any finite values.
     keys: Tensor
     values: Tensor
     # [rows, frames * rate, channels] for each `History` of the codec, likewise: input t is in slot t % (frames * rate).
@@ -26,7 +26,7 @@ class CodecState:
 
     @torch.inference_mode()
     def put(self, row: int, source: CodecState) -> None:
-        """Makes `row` go on where another state of the same codec is, which has one row."""
+        """Copies a state of one row of the same codec into `row`."""
         self.position[row] = source.position[0]
         self.keys[:, row] = source.keys[:, 0]
         self.values[:, row] = source.values[:, 0]
@@ -37,8 +37,8 @@ class CodecState:
 class NextFrame:
     """The past of one frame of the rows int64[B], or of all.
 
-    A row whose position is not advanced afterwards leaves no trace: what it wrote in every ring are the slots that its
-    next frame writes before it reads them, and they hold nothing that a frame still needs.
+    A row whose position is not advanced stays as it was: it wrote only slots that its next frame writes before it reads
+    them.
     """
 
     def __init__(self, state: CodecState, rows: Tensor | None = None) -> None:
@@ -46,7 +46,7 @@ class NextFrame:
         slots = torch.arange(window, device=state.position.device)
         self._state = state
         self._all = rows is None
-        # int64[B] each: where the frame's key and value go.
+        # int64[B] each: row and slot of the frame's key and value.
         self._rows = torch.arange(all_rows, device=state.position.device) if rows is None else rows
         position = state.position[self._rows]
         self._slot = position % window
@@ -55,7 +55,7 @@ class NextFrame:
         self._written = (slots <= self.positions)[:, None, None]
 
     def advance(self, run: Tensor) -> None:
-        """The frame of the rows bool[B] is past."""
+        """The rows bool[B] have decoded their frame."""
         self._state.position[self._rows] = self.positions[:, 0] + run
 
     def extend(self, history: History, x: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class NextFrame:
 
 
 class WholeClip:
-    """The past of clips that are given from their start: silence. `state`, one row a clip, is left as after the end."""
+    """The past of whole clips: silence. Afterwards `state`, one row a clip, is as behind the end."""
 
     def __init__(self, frames: int, window: int, device: torch.device, state: CodecState | None) -> None:
         positions = torch.arange(frames, device=device)
@@ -106,7 +106,7 @@ class WholeClip:
 
 
 def _attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """Queries [B, T, heads, head_dim] over keys and values [B, S, heads, head_dim], where bool[..., T, S] says so."""
+    """Queries [B, T, heads, head_dim] over keys and values [B, S, heads, head_dim], masked by bool[..., T, S]."""
     out = F.scaled_dot_product_attention(
         query.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask
     )

@@ -1,7 +1,7 @@
-"""What a checkpoint says about itself: typed, checked, and only what this implementation reads.
+"""The configuration of a checkpoint: typed, checked, and only what this implementation reads.
 
-Names are the checkpoint's own. A value that would need code that is not here (an attention bias, another activation,
-the 25 Hz tokenizer) is an error, so that a checkpoint either runs as it was trained or not at all.
+Names are those of the checkpoint. A value that is not supported (an attention bias, another activation, the 25 Hz
+tokenizer) is an error, so that a checkpoint either runs as it was trained or not at all.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ModelType = Literal["custom_voice", "voice_design", "base"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PredictorConfig:
-    """The code predictor: 15 codes of a frame from the talker's hidden state and the first code."""
+class TransformerConfig:
+    """What all transformers have."""
 
     hidden_size: int
     intermediate_size: int
@@ -33,22 +33,20 @@ class PredictorConfig:
     head_dim: int
     rms_norm_eps: float
     rope_theta: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictorConfig(TransformerConfig):
+    """The code predictor: 15 codes of a frame from the talker's hidden state and the first code."""
+
     vocab_size: int  # codes of one codebook
     num_code_groups: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TalkerConfig:
-    """The talker: the first code of each frame. Its rotary embedding is plain: all three axes carry equal positions."""
+class TalkerConfig(TransformerConfig):
+    """The talker: the first code of each frame. Its rotary embedding has one axis: all have equal positions."""
 
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    rms_norm_eps: float
-    rope_theta: float
     max_position_embeddings: int
     vocab_size: int  # codes and control ids
     text_vocab_size: int
@@ -68,22 +66,14 @@ class TalkerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodecConfig:
-    """The codec's decoder: 16 codes to 80 ms of waveform."""
+class CodecConfig(TransformerConfig):
+    """The codec's decoder: 16 codes to 80 ms of waveform. It has as many key/value heads as query heads."""
 
     codebook_dim: int
     codebook_size: int
     latent_dim: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int  # equal to num_attention_heads
-    head_dim: int
     attention_bias: bool
     sliding_window: int  # frames that a frame attends to, itself included
-    rms_norm_eps: float
-    rope_theta: float
     num_quantizers: int
     upsample_rates: tuple[int, ...]
     upsampling_ratios: tuple[int, ...]
@@ -92,7 +82,7 @@ class CodecConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeakerConfig:
-    """The speaker encoder; `base` checkpoints only. What one leaves out is as in the reference implementation.
+    """The speaker encoder; `base` checkpoints only. Defaults are those of the reference implementation.
 
     Channels, kernel sizes and dilations are those of the first convolution, the blocks, and the layer that joins them.
     """
@@ -109,7 +99,7 @@ class SpeakerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationConfig:
-    """Sampling defaults; what the checkpoint leaves out is as in the reference implementation."""
+    """Sampling defaults of the checkpoint; ours are those of the reference implementation."""
 
     do_sample: bool = True
     temperature: float = 0.9
@@ -144,7 +134,7 @@ class ModelConfig:
         """Reads a folder in the released layout.
 
         Raises:
-            CheckpointError: a file or an entry is missing, mistyped, or asks for what is not supported.
+            CheckpointError: a file or an entry is missing, has a wrong type, or is not supported.
         """
         top = JsonObject.load(folder, "config.json")
         tokenizer = JsonObject.load(folder, "speech_tokenizer/config.json")
@@ -165,7 +155,7 @@ class ModelConfig:
         return config
 
     def _check(self) -> None:
-        """Entries that have to agree with one another."""
+        """Checks entries that have to agree."""
         talker, predictor, codec = self.talker, self.talker.code_predictor, self.codec
         samples = math.prod(codec.upsample_rates) * math.prod(codec.upsampling_ratios)
         ids = [

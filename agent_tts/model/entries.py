@@ -20,7 +20,7 @@ class CheckpointError(SettingsError):
 
 @dataclass(frozen=True, slots=True)
 class JsonObject:
-    """A JSON object, and where it stands for the error messages."""
+    """A JSON object, and its place for error messages."""
 
     entries: dict[str, Any]
     where: str
@@ -53,7 +53,7 @@ class JsonObject:
             raise CheckpointError(f"{self.where}: {entry} is {found!r}; only {value!r} is supported")
 
     def typed(self, kind: type[T], **others: object) -> T:
-        """A dataclass from the entries of the same names, and `others`. What no field asks for does not concern us."""
+        """A dataclass from the entries of the same names, and `others`. Other entries are ignored."""
         hints = typing.get_type_hints(kind)
         own = [field for field in fields(kind) if field.name not in others]  # type: ignore[arg-type]
         missing = [field.name for field in own if field.name not in self.entries and field.default is MISSING]
@@ -85,6 +85,6 @@ def _fits(kind: Any, value: Any) -> bool:
         return any(_fits(option, value) for option in arguments)
     if origin is Literal:
         return any(type(value) is type(option) and value == option for option in arguments)
-    if kind in (int, float):  # true and false are numbers to Python alone
+    if kind in (int, float):  # in Python, true and false are numbers
         return isinstance(value, int | kind) and not isinstance(value, bool)
     return origin is None and isinstance(value, kind)

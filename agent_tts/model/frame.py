@@ -1,4 +1,4 @@
-"""One 80 ms frame for every row: the next token of text and the last frame go in, sixteen codes come out.
+"""One 80 ms frame for every row: the next token of text and the last frame in, sixteen codes out.
 
 A row is a request. Rows are admitted, paused, released and reused while the others go on: all of it is masks over
 tensors of a fixed shape. A step needs nothing of the host, so it can be captured once and replayed.
@@ -28,14 +28,14 @@ from agent_tts.model.upload import Writes, staged
 # What chooses a code of every row: (logits [B, V], codebook from 0) -> int64[B].
 Choose = Callable[[Tensor, int], Tensor]
 
-PROMPT_ENTRIES = 128  # of prompts, in a step of fused kernels: `bench frame` tells what they cost beside a frame
+PROMPT_ENTRIES = 128  # of prompts in a step of fused kernels; `bench frame` measures their cost
 
-CONTROL_CODES = 1024  # the end of the talker's vocabulary: no speech, so never drawn, except for the end of speech
+CONTROL_CODES = 1024  # at the end of the talker's vocabulary; never drawn, except for the end of speech
 
 
 @dataclass(frozen=True, slots=True)
 class StepOps:
-    """The parts of a step that there are two of: the modules, and fused kernels (`fused.fuse`)."""
+    """The parts of a step that are either modules or fused kernels (`fused.fuse`)."""
 
     talk: Callable[[Tensor, Tensor, Cache, Tensor | None], Tensor]  # as Talker.step; its input may be overwritten
     prefill: Callable[[PromptPositions, Cache, int | None], None]  # as Talker.prefill; of any rows, with `talk_mixed`
@@ -56,7 +56,7 @@ class PromptEntries:
 
     @staticmethod
     def size(count: int, codebooks: int) -> int:
-        """How many numbers `of` wants."""
+        """Size of the argument of `of`."""
         return count * (3 + codebooks)
 
     @staticmethod
@@ -69,13 +69,13 @@ class PromptEntries:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What one step did, for every row. At most one of the masks is set for a row."""
+    """What one step did, for every row. At most one mask is set for a row, besides `finite`."""
 
     codes: Tensor  # int64[B, 16]; meaningful where `spoke`
     spoke: Tensor  # bool[B]: the row has a new frame
-    finite: Tensor  # bool[B]: what the codes were drawn from was a number; false also where nobody ran
-    ended: Tensor  # bool[B]: the row has just drawn the end of speech, which is no frame
-    starved: Tensor  # bool[B]: the row was to run, but has to wait for text
+    finite: Tensor  # bool[B]: the hidden state was finite; false where the row did not run
+    ended: Tensor  # bool[B]: the row drew the end of speech, which is no frame
+    starved: Tensor  # bool[B]: the row was to run, but has no text
     full: Tensor  # bool[B]: the row was to run, but its cache is full
 
 
@@ -127,7 +127,7 @@ class FrameModel(nn.Module):
             seen=torch.zeros(rows, talker.vocab_size, device=device, dtype=torch.bool),
             text_lengths=[0] * rows,
         )
-        state.sampling_params.fill_(1)  # what a row without an owner computes with is a number
+        state.sampling_params.fill_(1)  # so that a row without a request computes finite numbers
         state.ended.fill_(True)
         return state
 
@@ -147,7 +147,7 @@ class FrameModel(nn.Module):
     def admit(
         self, state: FrameState, row: int, prompt: Prompt, sampling: SamplingParams, vector: Tensor | None = None
     ) -> None:
-        """Gives one row to a request, prompt and text, whoever had it before.
+        """Gives a row to a request with prompt and text, whatever it held before.
 
         Raises:
             ValueError: see `check`.
@@ -165,7 +165,7 @@ class FrameModel(nn.Module):
     def entries(
         state: FrameState, row: int, positions: NDArray[np.int64], numbers: NDArray[np.int64], vector: Tensor | None
     ) -> PromptEntries:
-        """Entries of one row's prompt, on their way to the device; `vector` [H] where the numbers have a place."""
+        """Entries of one row's prompt on the device; `vector` [H] where the numbers have a place for it."""
         device = state.ended.device
         packed = (np.full(len(positions), row), positions, numbers)
         vectors = state.feedback[:1] if vector is None else vector.to(state.feedback)[None]
@@ -174,11 +174,11 @@ class FrameModel(nn.Module):
 
     @torch.inference_mode()
     def prefill(self, state: FrameState, entries: PromptEntries, span: int | None) -> Tensor:
-        """Computes entries into their rows; gives what each has been embedded as, [P, H].
+        """Computes entries into the cache of their rows; gives their embeddings, [P, H]. Can be captured.
 
-        What it gives for a prompt's last entry is the codec side of the row's first frame step. It asks the host
-        nothing, so it can be captured once and replayed. For one row, or for any where `ops` has `talk_mixed`. `span`
-        is how many leading positions of the row they may read; None where they begin at position 0.
+        The embedding of a prompt's last entry is the codec side of the row's first frame step. The entries are of one
+        row, or of any rows where `ops` has `talk_mixed`. `span` is how many leading positions of the row they may read;
+        None where they begin at position 0.
         """
         embedded = self.embed(entries)
         self.ops.prefill(embedded, state.cache, span)
@@ -186,13 +186,13 @@ class FrameModel(nn.Module):
 
     @torch.inference_mode()
     def prefix(self, state: FrameState, row: int, positions: int, start: Tensor | None) -> Prefix:
-        """A copy of what a row has just computed, for the next request with the same `positions` long prefix."""
+        """A copy of the first `positions` of a row, for requests with the same prefix."""
         keys, values = state.cache.read(row, positions)
         return Prefix(keys, values, start)
 
     @torch.inference_mode()
     def embed(self, entries: PromptEntries) -> PromptPositions:
-        """The sum of both sides of each entry."""
+        """The sum of the text side and the codec side of each entry."""
         numbers = entries.numbers
         known, ids = numbers >= 0, numbers.clamp(min=0)
         text = self.talker.embed_text(ids[:, 0]).masked_fill(~known[:, :1], 0)
@@ -213,12 +213,12 @@ class FrameModel(nn.Module):
     ) -> Frame:
         """One frame for the rows of a mask bool[B]; nothing of any other row changes but of those of `prompts`.
 
-        The batch are the rows int64[B], or all. A row that is there twice must not run. `choose` takes the place of
-        drawing: for a comparison that hears the logits and forces the codes. `prompts` are computed
+        The batch are the rows int64[B], or all. A row that occurs twice must not run. `choose` replaces the draw, for a
+        comparison that reads the logits and forces the codes. `prompts` are computed
         in the same batch, where `ops` has `talk_mixed`.
 
-        A row that is to run but has no text, or no room, or has ended, does not run. No row reads tts_pad, or draws the
-        end of speech, before it has read the whole of its text.
+        A row without text or room, or that has ended, does not run. A row reads tts_pad, and may draw the end of
+        speech, only when it has read its whole text.
         """
         batch = torch.arange(len(run), device=run.device) if rows is None else rows
         now = state.of(batch)
@@ -256,11 +256,11 @@ class FrameModel(nn.Module):
     ) -> Tensor:
         if prompts is None:
             return self.ops.talk(x, positions, cache, rows)
-        assert self.ops.talk_mixed is not None, "here every prompt is computed alone"
+        assert self.ops.talk_mixed is not None, "modules compute every prompt alone"
         return self.ops.talk_mixed(x, positions, cache, rows, prompts)
 
     def _mask_first(self, state: FrameState, logits: Tensor, may_end: Tensor) -> Tensor:
-        """What of the first code's logits may be drawn: float32[B, V], bool[B] -> float32[B, V]."""
+        """Masks first codes that may not be drawn: float32[B, V], bool[B] -> float32[B, V]."""
         logits = penalise(logits, state.seen, state.sampling.repetition_penalty)
         logits = forbid(logits, self.end_of_speech & ~may_end[:, None])
         return forbid(logits, self.control)

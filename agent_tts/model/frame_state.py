@@ -1,6 +1,6 @@
-"""What the rows remember from frame to frame.
+"""What the rows keep from frame to frame.
 
-What a request says of itself is in three blocks of numbers, so that any number of rows are admitted by three writes.
+All that a request sets is in three tensors, so that any number of rows are admitted by three writes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from agent_tts.model.layers import Cache
 from agent_tts.model.predictor import PredictorState
 from agent_tts.model.sampling import SAMPLING_FLOATS, SAMPLING_INTS, SamplingRows
 
-POSITION, TEXT_LENGTH, TEXT_READ, FRAME, SAMPLING = range(5)  # of the counts; what sampling counts goes on to their end
+POSITION, TEXT_LENGTH, TEXT_READ, FRAME, SAMPLING = range(5)  # of the counts; those of the sampling are the last
 TEXT_COMPLETE, ENDED = range(2)  # of the flags
 COUNTS, SAMPLING_PARAMS, FLAGS = SAMPLING + SAMPLING_INTS, SAMPLING_FLOATS, 2
 
 
 @dataclass(frozen=True, slots=True)
 class FrameState:
-    """Everything that the rows remember from frame to frame. B rows, S positions of the cache, V codes of the talker.
+    """Everything that the rows keep from frame to frame. B rows, S positions of the cache, V codes of the talker.
 
     `text_lengths` is the host's own copy of `text_length`, so that adding text never waits for the device.
     """
@@ -62,7 +62,7 @@ class FrameState:
 
     @property
     def ended(self) -> Tensor:
-        """bool[B]: the row has drawn the end of speech, or nothing was admitted to it."""
+        """bool[B]: the row has drawn the end of speech, or has no request."""
         return self.flags[ENDED]
 
     @property
@@ -70,7 +70,7 @@ class FrameState:
         return SamplingRows.of(self.counts[SAMPLING:], self.sampling_params)
 
     def of(self, rows: Tensor) -> FrameState:
-        """What the rows int64[B] remember, copied, in their order; cache and text are still those of all rows."""
+        """A copy of the state of the rows int64[B], in their order; cache and text stay those of all rows."""
         return replace(
             self,
             scratch=self.scratch.first(len(rows)),

@@ -1,7 +1,7 @@
-"""The frame step out of fused kernels, for a GPU with triton: same values as the modules, up to the order of sums.
+"""The frame step by fused kernels, for a GPU with triton: the values of the modules, up to the order of sums.
 
-A position of a prompt is one more row of a step of the talker: so prompts ride along in the products of a frame. The
-weights of parallel layers are joined into one tensor, and the modules keep views of it: no weight is in memory twice.
+A position of a prompt is one more row of the talker's step, so a mixed batch shares the products of a frame. Weights of
+parallel layers are concatenated, and the modules keep views of them: no weight is in memory twice.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from agent_tts.model.config import TransformerConfig
 from agent_tts.model.frame import FrameModel, StepOps
 from agent_tts.model.kernels.attention import (
     FramePlace,
@@ -27,20 +28,20 @@ from agent_tts.model.kernels.attention import (
 )
 from agent_tts.model.kernels.linear import Norm, linear, rms_norm
 from agent_tts.model.kernels.sampling import draw
-from agent_tts.model.layers import Cache, RMSNorm, Transformer, TransformerLayer, TransformerShape
+from agent_tts.model.layers import Cache, RMSNorm, Transformer, TransformerLayer
 from agent_tts.model.predictor import Draw, PredictorState
 from agent_tts.model.talker import PromptPositions
 
 
 def fuse(model: FrameModel) -> None:
-    """Makes the steps of a loaded model run on the kernels: on a GPU, in bfloat16."""
+    """Makes a loaded model run on the kernels: on a GPU, in bfloat16."""
     talker = FusedTalker(model)
     model.ops = StepOps(talker.step, talker.prefill, talker.step_mixed, FusedPredictor(model).step, draw)
 
 
 @dataclass(frozen=True, slots=True)
 class FusedLayer:
-    """The weights of a `layers.Layer`, joined."""
+    """The weights of a `layers.Layer`, concatenated."""
 
     input_norm: Norm
     qkv: Tensor  # [(queries + 2 pairs) dim, H]
@@ -66,7 +67,7 @@ class FusedLayer:
         )
 
     def run(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
-        """[M, H] -> [M, H]; `attend` turns queries, keys and values into what the queries found."""
+        """[M, H] -> [M, H]; `attend` maps queries, keys and values to the attention's result."""
         mixed = attend(linear(x, self.qkv, norm=self.input_norm))
         x = linear(mixed, self.out, residual=x)
         hidden = linear(x, self.gate_up, norm=self.mlp_norm, gated=True)
@@ -84,7 +85,7 @@ def joined(*modules: nn.Module) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Queries:
-    """Rows of a step that find their keys in the same way."""
+    """Rows of a step with the same kernel of attention."""
 
     positions: Tensor  # int64[M]
     block_table: Tensor  # int64[M, blocks of a row]
@@ -101,9 +102,9 @@ class FusedTalker:
         self.layers = [FusedLayer.of(cast(TransformerLayer, layer)) for layer in talker.layers]
         self._norm = talker.norm
         self.heads = _heads(config, talker, config.max_position_embeddings, weight)
-        # By how many rows a step has.
+        # By the number of rows.
         self._scratch: dict[int, Scratch] = {}
-        # The same, of all the positions of a batch of prompts.
+        # By the number of positions of prompts.
         self._together: dict[int, Scratch] = {}
 
     def step(self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None = None) -> Tensor:
@@ -112,12 +113,12 @@ class FusedTalker:
     def step_mixed(
         self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None, prompts: PromptPositions
     ) -> Tensor:
-        """Both: what `step` gives. No row is of both."""
+        """A mixed batch: the result of `step`. No row is in both parts."""
         queries = self._frames(positions, cache, rows), self._prompts(prompts, cache)
         return self._run(torch.cat((x, prompts.x)), cache, *queries)[: len(x)]
 
     def prefill(self, prompts: PromptPositions, cache: Cache, span: int | None) -> None:
-        """Of any rows; each position reads those before it, so there is no need to know a span."""
+        """Of any rows; each position reads those before it, so `span` is ignored."""
         self._run(prompts.x.clone(), cache, self._prompts(prompts, cache))
 
     def _frames(self, positions: Tensor, cache: Cache, rows: Tensor | None) -> _Queries:
@@ -148,7 +149,7 @@ class FusedTalker:
         queries: Sequence[_Queries],
         qkv: Tensor,
     ) -> Tensor:
-        """What they find in one layer of the cache, one after the other."""
+        """Attention of all queries over one layer of the cache, one group after the other."""
         out = qkv.new_empty(len(qkv), self.heads.queries * self.heads.dim)
         sizes = [len(those.positions) for those in queries]
         for those, mine, found in zip(queries, torch.split(qkv, sizes), torch.split(out, sizes), strict=True):
@@ -170,7 +171,7 @@ class FusedPredictor:
         self._embedding = joined(*predictor.codec_embedding)  # [15 * codes, H]
         self._starts = torch.arange(predictor.codebooks - 1, device=self._embedding.device) * predictor.shape.vocab_size
         self._projection = predictor.small_to_mtp_projection
-        # The inputs of positions 2 and up, by code: what they are is known before anybody speaks.
+        # The inputs of positions 2 and up for every code, projected ahead.
         with torch.inference_mode():
             self._inputs = [
                 self._projection(embedding.get_parameter("weight")) for embedding in predictor.codec_embedding
@@ -198,7 +199,7 @@ def _norm(norm: RMSNorm) -> Norm:
     return Norm(norm.weight, norm.eps)
 
 
-def _heads(shape: TransformerShape, transformer: Transformer, positions: int, like: Tensor) -> Heads:
+def _heads(shape: TransformerConfig, transformer: Transformer, positions: int, like: Tensor) -> Heads:
     cos, sin = transformer.rope(torch.arange(positions, device=like.device)[None], like.dtype)
     half = shape.head_dim // 2
     rope = torch.stack((cos[0, :, 0, :half], sin[0, :, 0, :half]), dim=1).contiguous()

@@ -7,7 +7,6 @@ norm statistics and rope angles are float32, everything else is in the dtype of 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,28 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from agent_tts.model.config import TransformerConfig
+
 BLOCK_SIZE = 32  # of the talker's cache: 2.6 s of speech
-
-
-class TransformerShape(Protocol):
-    """What a transformer has to know of its configuration."""
-
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def intermediate_size(self) -> int: ...
-    @property
-    def num_hidden_layers(self) -> int: ...
-    @property
-    def num_attention_heads(self) -> int: ...
-    @property
-    def num_key_value_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-    @property
-    def rms_norm_eps(self) -> float: ...
-    @property
-    def rope_theta(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +34,13 @@ class Cache:
     contiguous: bool  # block r is row r, all of it
 
     @staticmethod
-    def empty(shape: TransformerShape, rows: int, positions: int, device: torch.device, dtype: torch.dtype) -> Cache:
+    def empty(shape: TransformerConfig, rows: int, positions: int, device: torch.device, dtype: torch.dtype) -> Cache:
         """A block for each row, as long as the row, the padding position included."""
         return Cache._of(shape, torch.arange(rows, device=device)[:, None], rows, positions, dtype, contiguous=True)
 
     @staticmethod
     def paged(
-        shape: TransformerShape,
+        shape: TransformerConfig,
         rows: int,
         max_model_len: int,
         blocks: int,
@@ -78,7 +58,7 @@ class Cache:
 
     @staticmethod
     def _of(
-        shape: TransformerShape, block_table: Tensor, blocks: int, size: int, dtype: torch.dtype, *, contiguous: bool
+        shape: TransformerConfig, block_table: Tensor, blocks: int, size: int, dtype: torch.dtype, *, contiguous: bool
     ) -> Cache:
         extent = (shape.num_hidden_layers, blocks, size, shape.num_key_value_heads, shape.head_dim)
         keys, values = (torch.zeros(extent, device=block_table.device, dtype=dtype) for _ in range(2))
@@ -120,7 +100,7 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Where the tokens of one call stand in the cache, and what each may read: the same for all layers."""
+    """Places of the tokens of one call in the cache, and what each may read: the same for all layers."""
 
     blocks: Tensor  # int64[B, T]: the block that a token is in
     places: Tensor  # int64[B, T]: its place there
@@ -131,7 +111,7 @@ class Window:
     mask: Tensor  # bool[B, 1, T, span]
 
     def seen(self, layer: Tensor, own: Tensor) -> Tensor:
-        """What a call reads of one layer of the cache, into which it has written its own: [B, span, heads, head_dim].
+        """What a call reads of one layer of the cache, after its own tokens are written: [B, span, heads, head_dim].
 
         layer [blocks, size, heads, head_dim], own [B, T, heads, head_dim].
         """
@@ -177,7 +157,7 @@ class Rope(nn.Module):
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """positions int64[B, T] -> cosine and sine [B, T, 1, head_dim], computed in float32, rounded to `dtype`."""
-        # Not a buffer: casting the module to bfloat16 would round the frequencies.
+        # No buffer: casting the module to bfloat16 would round the frequencies.
         steps = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=torch.float32)
         angles = positions[..., None].float() * (1.0 / self.theta ** (steps / self.head_dim))
         angles = torch.cat((angles, angles), dim=-1)[:, :, None]
@@ -193,7 +173,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Grouped-query attention with a norm on each head of q and k before the rotation."""
 
-    def __init__(self, shape: TransformerShape) -> None:
+    def __init__(self, shape: TransformerConfig) -> None:
         super().__init__()
         self.head_dim = shape.head_dim
         queries, pairs = shape.num_attention_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
@@ -226,7 +206,7 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """Gated feed-forward: down(silu(gate(x)) * up(x))."""
 
-    def __init__(self, shape: TransformerShape) -> None:
+    def __init__(self, shape: TransformerConfig) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
         self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
@@ -240,7 +220,7 @@ class MLP(nn.Module):
 class TransformerLayer(nn.Module):
     """One pre-norm layer: attention, then the feed-forward, each added to its input."""
 
-    def __init__(self, shape: TransformerShape) -> None:
+    def __init__(self, shape: TransformerConfig) -> None:
         super().__init__()
         self.self_attn = Attention(shape)
         self.mlp = MLP(shape)
@@ -254,9 +234,9 @@ class TransformerLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Layers and the final norm. Used by subclassing, so that parameters carry the names of the checkpoint."""
+    """Layers and the final norm. Subclasses add embeddings; parameters have the names of the checkpoint."""
 
-    def __init__(self, shape: TransformerShape) -> None:
+    def __init__(self, shape: TransformerConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(TransformerLayer(shape) for _ in range(shape.num_hidden_layers))
         self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
@@ -265,7 +245,7 @@ class Transformer(nn.Module):
     def window(self, positions: Tensor, span: int | None, cache: Cache, rows: Tensor | None = None) -> Window:
         """The window of int64[B, T] positions of all rows of a cache, or of the rows int64[B].
 
-        `span` None is for rows that stand at their start, at positions 0 to T - 1 or at the padding position.
+        `span` None is for rows at positions 0 to T - 1, or at the padding position.
         """
         block_table = cache.block_table if rows is None else cache.block_table[rows]
         size, seen = cache.block_size, positions.shape[1] if span is None else span

@@ -1,7 +1,7 @@
 """The code predictor: from the talker's hidden state and the first code of a frame to the other fifteen.
 
-A frame is 16 positions of its own, with a cache that lives as long as the frame: position 0 is the talker's hidden
-state after the final norm, position 1 the first code (code 0), position i + 1 code i. Out of it comes code i + 1.
+A frame has 16 positions and a cache of its own: position 0 is the talker's hidden state after the final norm, position
+1 the first code (code 0), position i + 1 code i. The output at position i + 1 gives code i + 1.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Draw = Callable[[Tensor, int], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class PredictorState:
-    """Scratch of one frame: nothing in it outlives the frame."""
+    """Scratch memory of one frame."""
 
-    cache: Cache  # one position a code; no row pauses inside a frame, so it has no padding position
+    cache: Cache  # one position a code, no padding position: no row pauses within a frame
     windows: tuple[Window, ...]  # positions 0 and 1 together, then one position each
 
     def first(self, rows: int) -> PredictorState:

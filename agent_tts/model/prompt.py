@@ -1,8 +1,8 @@
-"""The prompt as a table: at each position what stands on the text side and what on the codec side.
+"""The prompt as a table: the text side and the codec side of each position.
 
-Pure values: no tensors, no model. The last position is not part of the prefix: it is what the first frame step reads.
-Its codec side is `start`, its text side the first entry of `text`, as in every later step. So in a streaming prompt all
-before it can be computed before the first word is there, and kept for the next request of the same voice.
+Pure values: no tensors, no model. The last position is not part of the prefix: the first frame step reads it. Its codec
+side is `start`, its text side the first entry of `text`, as in every later step. So the prefix of a streaming prompt
+can be computed before the first word, and cached for the next request of the same voice.
 
     position              text side                 codec side
     instruct              instruct                  -                       absent without an instruction
@@ -34,7 +34,7 @@ NOTHING, VECTOR = -1, -2  # among the numbers of a prompt
 
 
 class SpeakerPlace(Enum):
-    """The speaker's position in the codec side, where it is a vector and not an id."""
+    """Marks the place of the speaker's vector on the codec side."""
 
     VECTOR = "vector"
 
@@ -52,7 +52,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a cloned voice says before the text does."""
+    """The clip of a cloned voice, which the text continues."""
 
     text: tuple[int, ...]  # tokens of the transcript
     frames: tuple[tuple[int, ...], ...]  # 16 codes for each 80 ms of the clip
@@ -60,7 +60,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class PromptVoice:
-    """Who speaks: a named speaker, a vector, a vector with a reference, or nobody (a designed voice)."""
+    """A named speaker, a vector, a vector with a reference, or None (a designed voice)."""
 
     speaker: str | SpeakerPlace | None = None
     reference: Reference | None = None
@@ -74,7 +74,7 @@ class Prompt:
     shared: int  # its leading positions that do not depend on the text
     start: CodecSide  # codec side of the first frame step
     text: tuple[int, ...]  # text side of the frame steps, one a frame; tts_pad for ever after
-    complete: bool  # `text` ends with tts_eos or has already been read: more must not be added
+    complete: bool  # `text` ends with tts_eos, or tts_eos is in the prefix: no more may be added
 
     @property
     def needs_vector(self) -> bool:
@@ -83,14 +83,14 @@ class Prompt:
 
     @property
     def length(self) -> int:
-        """How many entries `numbers` has: a position each, and what the first frame step adds of the prompt."""
+        """Entries of `numbers`: one for each position of the prefix, and `start`."""
         return len(self.prefix) + 1
 
     def numbers(self, codebooks: int, begin: int = 0, end: int | None = None) -> NDArray[np.int64]:
         """Entries `begin` to `end` of the prompt, the last of which is `start`: int64[n, 1 + codebooks].
 
-        The token of the text, then the codes of the codec side. NOTHING stands where there is none, and VECTOR in the
-        place of the first code where the speaker's vector belongs.
+        The token of the text, then the codes of the codec side; NOTHING where there is none, VECTOR as the first code
+        where the speaker's vector belongs.
         """
         entries = self.prefix[begin:end]
         if end is None or end > len(self.prefix):
@@ -183,7 +183,7 @@ def build_prompt(
     prefix += [Position(config.tts_pad_token_id, codec) for codec in head[:-1]]
     prefix += [Position(config.tts_bos_token_id, head[-1])]
 
-    # From here on both sides run on their own: words on the one, what was said so far on the other.
+    # From here on the sides are independent: `words` on the text side, `said` on the codec side.
     known = len(prefix)
     words = [*text, config.tts_eos_token_id] if complete else [*text]
     said: list[CodecSide] = [talker.codec_bos_id]

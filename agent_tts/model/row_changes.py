@@ -1,4 +1,4 @@
-"""How the host changes rows between two frames: all of it is collected, and reaches the device at once."""
+"""Changes of rows between two frames: they are collected, and sent to the device at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from agent_tts.model.upload import Writes
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What a row has computed of a prompt: its first T positions, the same for every prompt that begins so."""
+    """The first T positions of a prompt, computed: the same for every prompt with this beginning."""
 
     keys: Tensor  # [layers, T, key/value heads, head_dim]
     values: Tensor  # same shape
@@ -37,7 +37,7 @@ class Prefix:
 
 @dataclass(slots=True)
 class _Admission:
-    """A row that is given to a request."""
+    """A request that gets a row."""
 
     positions: int  # length of the prompt's prefix
     sampling: SamplingParams
@@ -59,9 +59,9 @@ class _Text:
 
 
 class RowChanges:
-    """What the host wants of the rows, collected between two steps and told to the device at once, without waiting.
+    """Changes of rows, collected between two steps and sent to the device at once, without waiting.
 
-    The order of the stream is all the synchronisation there is: a step under way still finds what was there before.
+    They are queued on the CUDA stream of the steps, so a step in flight still reads the old state.
 
     Args:
         allocator: of the blocks of the cache, where rows share it.
@@ -79,7 +79,7 @@ class RowChanges:
         self._prefixes[row] = prefix
 
     def admit(self, row: int, positions: int, sampling: SamplingParams, start: Tensor) -> None:
-        """Gives a row to a request, with no text yet; whatever the former owner left is forgotten.
+        """Gives a row to a request, without text, and forgets what it held before.
 
         Args:
             positions: length of the prompt's prefix, which is in the row by the next step.
@@ -104,12 +104,12 @@ class RowChanges:
         self._state.text_lengths[row] = known + len(tokens)
 
     def forget(self, row: int) -> None:
-        """Nothing of what was wanted of a row is wanted any more."""
+        """Drops the changes of a row."""
         for wanted in (self._prefixes, self._admissions, self._texts):
             wanted.pop(row, None)
 
     def collect(self, writes: Writes) -> list[int]:
-        """What the device has to be told; the rows that are admitted."""
+        """Adds all changes to `writes`; gives the rows that are admitted."""
         state, admissions, texts = self._state, self._admissions, self._texts
         prefixes, self._prefixes, self._admissions, self._texts = self._prefixes, {}, {}, {}
         if prefixes:

@@ -1,8 +1,7 @@
-"""Drawing a code for every row at once: what each row asks for is a tensor, and nothing waits for the device.
+"""Draws a code for every row at once; the parameters of the rows are tensors, so nothing waits for the device.
 
-The processors are applied in the order of Hugging Face's `generate`, on float32 logits, and each equals its namesake
-there. The noise is a function of (seed, frame, codebook, code) alone, so a request draws the same codes whatever else
-is in the batch and however often it pauses.
+The processors and their order are those of Hugging Face's `generate`, on float32 logits. The noise is a function of
+(seed, frame, codebook, code) alone, so a request draws the same codes in any batch and with any pauses.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
 MIX_2 = 0x94D049BB133111EB - 2**64
 FRAME_STRIDE = 64  # counters of a frame: more than it has codebooks
 
-SAMPLING_INTS, SAMPLING_FLOATS = 4, 5  # whole numbers of a `SamplingParams`, and others
+SAMPLING_INTS, SAMPLING_FLOATS = 4, 5  # numbers of a `SamplingParams`
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class SamplingParams:
 
     @classmethod
     def of(cls, defaults: GenerationConfig, seed: int = 0) -> SamplingParams:
-        """What a checkpoint asks for where a request asks for nothing."""
+        """The defaults of a checkpoint."""
         return cls(
             seed=seed,
             temperature=defaults.temperature if defaults.do_sample else 0,
@@ -68,7 +67,7 @@ class SamplingParams:
             raise ValueError("repetition_penalty must be above 0")
 
     def numbers(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """What `SamplingRows` is made of: the whole numbers, with the seed in two's complement, and the others."""
+        """The integers, with the seed in two's complement, and the floats of a column of `SamplingRows.of`."""
         counts = ((self.seed + 2**63) % 2**64 - 2**63, self.min_frames, self.top_k, self.predictor_top_k)
         talker, predictor = (self.temperature, self.top_p), (self.predictor_temperature, self.predictor_top_p)
         return counts, (self.repetition_penalty, *talker, *predictor)
@@ -116,7 +115,7 @@ def forbid(logits: Tensor, codes: Tensor) -> Tensor:
 
 
 def warp(logits: Tensor, how: Warp) -> Tensor:
-    """Temperature, then top-k, then top-p; rows at temperature 0 keep their order and lose nothing that matters."""
+    """Temperature, then top-k, then top-p; a row at temperature 0 keeps the order of its logits."""
     greedy = how.temperature == 0
     logits = logits / torch.where(greedy, 1.0, how.temperature)[:, None]
     ordered, order = logits.sort(dim=-1)  # ascending: top-k and top-p both cut the front
@@ -139,7 +138,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
-    return (x >> bits) & ((1 << (64 - bits)) - 1)  # int64 shifts the sign in; this is the shift of unsigned numbers
+    return (x >> bits) & ((1 << (64 - bits)) - 1)  # of int64, as if it were unsigned
 
 
 def uniform(seed: Tensor, frame: Tensor, codebook: int, size: int) -> Tensor:

@@ -1,6 +1,6 @@
-"""Which files hold the weights: model.safetensors alone, or the shards that model.safetensors.index.json names.
+"""The files of the weights: model.safetensors alone, or the shards that model.safetensors.index.json names.
 
-No torch here: whether a checkpoint is complete is asked where there is none.
+No torch here: `config.hub` checks checkpoints in processes without it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from pathlib import Path
 
 from agent_tts.model.entries import CheckpointError, JsonObject
 
-# A file beside the index: nothing that leads out of the folder.
+# A file in the folder of the index.
 _SHARD = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
 
 
 def index_of(path: Path) -> Path:
-    """The index that stands in for a weights file that is not there."""
+    """The index that replaces a weights file."""
     return path.with_name(path.name + ".index.json")
 
 

@@ -1,6 +1,6 @@
-"""The speaker encoder: a clip in, the vector of who speaks in it out. ECAPA-TDNN, arXiv:2005.07143.
+"""The speaker encoder: a clip in, the vector of its speaker out. ECAPA-TDNN, arXiv:2005.07143.
 
-* waveform -> log mel bands -> convolution -> blocks, each of which widens what a step hears
+* waveform -> log mel bands -> convolution -> blocks with growing context
 * the outputs of all blocks together -> mean and deviation over time, weighted by attention -> vector
 * parameters are named as in the released checkpoints
 
@@ -9,12 +9,52 @@ Shapes: one clip; T steps of 256 samples, C channels.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agent_tts.model.config import SpeakerConfig
-from agent_tts.model.mel import LogMel
+from agent_tts.model.config import SAMPLE_RATE, SpeakerConfig
+
+FFT_SIZE = 1024  # samples, of the window too
+HOP = 256  # samples
+
+
+class LogMel(nn.Module):
+    """The log mel spectrogram that the speaker encoder was trained on.
+
+    Waveform [N] -> [bands, N // HOP]. N is more than (FFT_SIZE - HOP) / 2: the clip is mirrored at its ends.
+    """
+
+    def __init__(self, bands: int) -> None:
+        super().__init__()
+        self.filters: Tensor  # [bands, FFT_SIZE / 2 + 1]
+        self.window: Tensor  # [FFT_SIZE]
+        self.register_buffer("filters", slaney_filters(bands), persistent=False)
+        self.register_buffer("window", torch.hann_window(FFT_SIZE), persistent=False)
+
+    def forward(self, waveform: Tensor) -> Tensor:
+        margin = (FFT_SIZE - HOP) // 2
+        x = F.pad(waveform[None], (margin, margin), mode="reflect")[0]
+        spectrum = torch.stft(x, FFT_SIZE, HOP, window=self.window, center=False, return_complex=True)
+        magnitude = (torch.view_as_real(spectrum).square().sum(-1) + 1e-9).sqrt()
+        return (self.filters @ magnitude).clamp(min=1e-5).log()
+
+
+def slaney_filters(bands: int) -> Tensor:
+    """Triangles of equal area from 0 Hz to half the sample rate: [bands, FFT_SIZE / 2 + 1].
+
+    Their centres are equidistant on the mel scale of Slaney's Auditory Toolbox (1998), as in librosa: 200 / 3 Hz a
+    mel up to 1 kHz, which is mel 15, and from there 27 mels for every factor of 6.4.
+    """
+    highest = 15 + 27 * math.log(SAMPLE_RATE / 2 / 1000, 6.4)
+    mels = torch.linspace(0, highest, bands + 2, dtype=torch.float64)
+    hertz = torch.where(mels < 15, mels * 200 / 3, 1000 * 6.4 ** ((mels - 15) / 27))[:, None]
+    low, centre, high = hertz[:-2], hertz[1:-1], hertz[2:]
+    bins = torch.linspace(0, SAMPLE_RATE / 2, FFT_SIZE // 2 + 1, dtype=torch.float64)
+    triangles = torch.minimum((bins - low) / (centre - low), (high - bins) / (high - centre)).clamp(min=0)
+    return (triangles * 2 / (high - low)).float()
 
 
 class TimeDelay(nn.Module):
@@ -45,7 +85,7 @@ class Res2Net(nn.Module):
 
 
 class SqueezeExcitation(nn.Module):
-    """[C, T] -> [C, T]: every channel scaled by what the whole clip says about it."""
+    """[C, T] -> [C, T]: scales every channel by a function of the whole clip."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()
@@ -73,7 +113,7 @@ class SpeakerBlock(nn.Module):
 
 
 class AttentiveStatistics(nn.Module):
-    """[C, T] -> [2 C, 1]: mean and deviation over time; a channel chooses the steps that it listens to."""
+    """[C, T] -> [2 C, 1]: mean and deviation over time, weighted by attention for each channel."""
 
     def __init__(self, channels: int, attention: int) -> None:
         super().__init__()

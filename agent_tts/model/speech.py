@@ -1,7 +1,4 @@
-"""What a frame is: from who is to run, to the codes, the sound and the fate of every row.
-
-The one function that a frame of speech comes from. It asks the host nothing, so it can be captured once and replayed.
-"""
+"""One frame of speech as one function: from the rows that run to their codes, samples and masks. Can be captured."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ PEAK = 32_767  # of int16
 
 @dataclass(frozen=True, slots=True)
 class SpeechState:
-    """All that the rows remember."""
+    """All that the rows keep."""
 
     frame: FrameState
     codec: CodecState
@@ -38,7 +35,7 @@ class SpeechFrame:
     ended: Tensor  # bool[B]
     starved: Tensor  # bool[B]
     full: Tensor  # bool[B]
-    finite: Tensor  # bool[B]: every sample was a number, and all that it was made of; false where nobody spoke
+    finite: Tensor  # bool[B]: samples and hidden state were finite; false where the row did not run
 
 
 class SpeechModel:
@@ -62,7 +59,7 @@ class SpeechModel:
     ) -> SpeechFrame:
         """One frame for the rows of a mask bool[B]; nothing of any other row changes but of those of `prompts`.
 
-        The batch are the rows int64[B], or all. A row that is there twice must not run. See `FrameModel.step`.
+        The batch are the rows int64[B], or all. A row that occurs twice must not run. See `FrameModel.step`.
         """
         frame = self.frame.step(state.frame, run, rows=rows, prompts=prompts)
         sound = self.decode(state.codec, frame.codes, frame.spoke, rows)

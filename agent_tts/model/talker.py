@@ -1,7 +1,7 @@
 """The talker: one hidden state per 80 ms frame, and from it the first of the frame's 16 codes.
 
-Its input at each position is the sum of a text side (a token of the text) and a codec side (the frame just said).
-Parameters carry the names of the checkpoint less the part that `checkpoint_name` puts back.
+Its input at each position is the sum of a text side (a token of the text) and a codec side (the last frame).
+Parameters have the names of the checkpoint without the prefix that `checkpoint_name` adds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class PromptPositions:
 
     x: Tensor  # [P, H]
     rows: Tensor  # int64[P]
-    positions: Tensor  # int64[P]: in the row; the padding position for what leaves no trace
+    positions: Tensor  # int64[P]: in the row
 
 
 class TextProjection(nn.Module):
@@ -53,7 +53,7 @@ class Talker(Transformer):
         return projected
 
     def prefill(self, prompt: PromptPositions, cache: Cache, span: int | None) -> None:
-        """Writes a part of one row's prompt: positions that follow one another, then perhaps the padding position.
+        """Writes consecutive positions of one row's prompt, then perhaps the padding position.
 
         `span` is how many leading positions of the row they may read; None where they begin at position 0.
         """

@@ -1,7 +1,7 @@
-"""From the host to the device, without waiting for either.
+"""Copies from the host to the device without waiting.
 
-A copy from pinned memory is only queued. Its memory comes from torch's pool of pinned memory, which gives it to nobody
-else before the device has read it: so there is no buffer here that could be written too early.
+A copy from pinned memory is only queued. The memory is from torch's pinned pool, which reuses it only after the device
+has read it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_LEAST = 8_192  # numbers: nearly all that is sent is smaller, so that a few buffers of one size serve for ever
+_LEAST = 8_192  # numbers of a buffer: nearly all copies fit, so that the pool needs few buffers
 
 
 class Writes:
-    """What is to be written on a device between two steps. What it is made of goes there by one copy for all."""
+    """Writes on a device between two steps; their arrays go there in one copy."""
 
     def __init__(self) -> None:
-        # What writes, and how many arrays it takes.
+        # A function that writes, and how many arrays it takes.
         self._writes: list[tuple[Callable[..., object], int]] = []
         self._arrays: list[NDArray[np.int64]] = []
 
@@ -32,14 +32,14 @@ class Writes:
 
     @torch.inference_mode()
     def send(self, device: torch.device) -> None:
-        """Queues all of it on the current stream."""
+        """Queues all writes on the current stream."""
         sent = iter(upload(self._arrays, device) if self._arrays else ())
         for write, count in self._writes:
             write(*islice(sent, count))
 
 
 def staged(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> Tensor:
-    """int64[n] on the host, all of their numbers, from where `copy_(..., non_blocking=True)` does not wait."""
+    """All numbers, int64[n], in pinned memory of the host where the device is a GPU."""
     count = sum(array.size for array in arrays)
     if device.type == "cuda":
         pinned = torch.empty(max(count, _LEAST), dtype=torch.int64, pin_memory=True)[:count]
@@ -52,7 +52,7 @@ def staged(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> Tensor:
 def upload(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> list[Tensor]:
     """Arrays on the device, of the same shapes, by one copy.
 
-    Each number is eight bytes, whatever it stands for: to take types apart on either side takes longer than to send it.
+    Every number takes eight bytes: splitting types on either side takes longer than sending more bytes.
     """
     sent = torch.split(staged(arrays, device).to(device, non_blocking=True), [array.size for array in arrays])
     return [whole.view(array.shape) for whole, array in zip(sent, arrays, strict=True)]

@@ -1,7 +1,7 @@
 """From safetensors into a module, one tensor at a time.
 
-A module is built without memory, compared with the headers of the files, and only then filled: what does not fit is
-known, and how much memory will be taken, before any is.
+A module is built without memory, compared with the headers of the files, and only then filled: errors and the memory
+that is needed are known before any is taken.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHOWN = 5  # names in an error message
 
 
 class Loadable(Protocol):
-    """A module that knows its tensors' names in a checkpoint: its parameters, or buffers, which become such."""
+    """A module that knows the names of its tensors in a checkpoint."""
 
     def checkpoint_names(self) -> dict[str, str]: ...  # our name -> the file's
     def get_submodule(self, target: str) -> nn.Module: ...
@@ -37,7 +37,7 @@ class Loadable(Protocol):
 
 
 def build(module: Callable[P, M], *args: P.args, **kwargs: P.kwargs) -> M:
-    """A module whose large parameters take no memory until they are loaded; its buffers are real at once."""
+    """A module whose parameters take no memory until they are loaded; its buffers are real at once."""
     with _NoMemory():
         return module(*args, **kwargs).eval()
 
@@ -52,7 +52,7 @@ def hollow(module: Loadable, dtype: torch.dtype) -> None:
 
 
 class _NoMemory(TorchFunctionMode):
-    """`torch.empty`, which torch's layers make their parameters with, gives tensors with a shape and nothing else."""
+    """Makes `torch.empty`, which allocates the parameters of torch's layers, give meta tensors."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = dict(kwargs or {})
@@ -76,7 +76,7 @@ class LoadPlan:
         with ExitStack() as stack:
             files = {path: stack.enter_context(safe_open(path, "pt")) for path in set(self.files.values())}
             for ours, theirs in self.names.items():
-                # A copy, even where nothing is converted: what the file maps would change with the file.
+                # Always a copy: memory that is mapped to the file would change with it.
                 tensor = files[self.files[theirs]].get_tensor(theirs).to(device, self.dtype, copy=True)
                 _place(self.module, ours, tensor)
         self.module.to(device)
@@ -89,14 +89,14 @@ def _place(module: Loadable, name: str, tensor: Tensor) -> None:
 
 
 def plan(module: Loadable, path: Path, dtype: torch.dtype, unused: tuple[str, ...] = ()) -> LoadPlan:
-    """Compares a module, best one from `build`, with a file, by the file's header alone.
+    """Compares a module with a file by the header of the file.
 
     Args:
-        path: where the file is not there but its index is (path.index.json), the shards that it names are the file.
+        path: if it does not exist but its index (path.index.json) does, the shards of the index are read.
         dtype: what all parameters are converted to.
-        unused: what the names of tensors that belong to nobody here begin with.
+        unused: prefixes of tensors in the file that this module does not have.
     Raises:
-        CheckpointError: the file is not there or not safetensors, its index is not true of the shards, or a tensor is
+        CheckpointError: the file is missing or not safetensors, the index contradicts the shards, or a tensor is
             missing, unknown, or of another shape.
     """
     names = module.checkpoint_names()
@@ -122,7 +122,7 @@ def plan(module: Loadable, path: Path, dtype: torch.dtype, unused: tuple[str, ..
 
 
 def _contents(path: Path) -> dict[str, tuple[Path, tuple[int, ...]]]:
-    """Where each tensor of a file or of its shards is, and its shape."""
+    """File and shape of each tensor."""
     index = index_of(path)
     if path.exists() or not index.exists():
         return {name: (path, shape) for name, shape in _header(path).items()}

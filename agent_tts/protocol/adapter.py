@@ -1,60 +1,43 @@
-"""What stands between a session and a client's language: values of the protocol on one side, messages on the other."""
+"""Adapters: they translate between a client's dialect and the messages of a session."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-# A message of `agent_tts.v1` as its fields, `type` among them: from a client it is still to be checked.
+from agent_tts.protocol.context import AudioChunk
+
+# A message of `agent_tts.v1` as a dict with its `type`. One that comes from a client is not validated yet.
 Message = dict[str, Any]
 
 
-class AudioChunk(NamedTuple):
-    """A piece of a context's audio."""
-
-    context_id: str
-    context_no: int
-    first_sample: int  # index of its first sample at the output rate
-    flags: int  # protocol.FLAG_*
-    payload: bytes  # in the context's encoding; plain 24 kHz pcm_s16le where a Playout is given
-    base64: bool = False  # framing
-
-
 class ProtocolAdapter(Protocol):
-    """The language of one connection. Pure: it keeps what its language needs to remember, and does no I/O."""
+    """The dialect of one connection: it keeps the state that its dialect needs, and does no I/O."""
 
-    # Set when the connection is to be closed after what was encoded last: (WebSocket close code, reason).
+    # (WebSocket close code, reason) when the connection must close after the last encoded message.
     closing: tuple[int, str] | None
 
     def begin(self) -> Iterator[Message]:
-        """What the connection itself says, by its address; a generator, as `decode`.
-
-        Raises:
-            SpeechError: as `decode`.
-        """
+        """Messages that the URL of the connection implies. A generator, as `decode`, with the same errors."""
         ...
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
-        """A message of the client as the protocol's; a generator, so that nothing is raised before it is iterated.
+        """The protocol's messages for a message of the client. A generator: errors are raised while it is iterated.
 
         Raises:
-            SpeechError: what is wrong with it. What was yielded before counts.
+            SpeechError: the client's message is invalid. Messages that were yielded before remain valid.
         """
         ...
 
     def encode(self, item: Message | AudioChunk) -> Iterable[str | bytes]:
-        """What the client is told of something that the session has to say; nothing where its language has no word."""
+        """The client's messages for an item of the session; empty where the dialect has none."""
         ...
 
 
 @runtime_checkable
 class QueueingAdapter(ProtocolAdapter, Protocol):
-    """A adapter that holds messages of the client back until the session has told something."""
+    """An adapter that holds back messages of the client until the session has sent something."""
 
     def follow(self) -> Iterable[Message]:
-        """What the session is to be told now. Asked for after whatever was encoded.
-
-        Raises:
-            SpeechError: as `decode`.
-        """
+        """Messages that are no longer held back; called after each `encode`. Raises the errors of `decode`."""
         ...

@@ -21,8 +21,10 @@ from pydantic import (
 
 from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFormat
 from agent_tts.events import Sampling, SpeechOptions
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.protocol.formats import check_format
+from agent_tts.protocol.options import Strict, option_model, sampling_of, speech_options
 from agent_tts.protocol.validation import UNKNOWN_FIELD, first_complaint, message_error
 
 SUBPROTOCOL = "agent_tts.v1"
@@ -31,8 +33,6 @@ SUBPROTOCOL = "agent_tts.v1"
 HEADER = struct.Struct("<BBHIQ")
 VERSION = 1
 KIND_AUDIO = 1
-FLAG_LAST = 1  # last frame of the context
-FLAG_FLUSH = 2  # all audio before a flush point has been sent with this frame
 
 MAX_ID = 128
 
@@ -43,14 +43,6 @@ MIN_LEAD_MS = 120
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
 Milliseconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
-VoiceName = Annotated[str, Field(max_length=1_024)]  # a mix names eight voices and their weights
-
-# Those of the released models have 1024 or 2048 values, which fit into `limits.message_bytes` at full precision.
-SpeakerEmbedding = Annotated[
-    list[Annotated[float, Field(allow_inf_nan=False)]],
-    Field(min_length=1, max_length=2_048, description="a speaker's vector, in place of a voice"),
-]
-
 # ---------------------------------------------------------------- client -> server
 
 
@@ -60,13 +52,7 @@ class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
 
 
-class _Strict(BaseModel):
-    """Unknown fields of a configuration are errors: a misspelt setting must not be ignored."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-
-class Output(_Strict):
+class OutputFormat(Strict):
     """How audio is sent."""
 
     encoding: Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw", "opus", "ogg_opus", "mp3"] = "pcm_s16le"
@@ -83,32 +69,15 @@ class Output(_Strict):
         return self
 
 
-class SamplingFields(_Strict):
-    """Sampling of neural engines; see `events.Sampling`."""
-
-    temperature: float = Field(0.9, ge=0, le=5)
-    top_k: int = Field(50, ge=0, le=100_000)
-    top_p: float = Field(1.0, gt=0, le=1)
-    repetition_penalty: float = Field(1.05, gt=0, le=10)
+class SamplingFields(option_model(Sampling)):  # type: ignore[misc]
+    """See `events.Sampling`."""
 
 
-class SessionConfig(_Strict):
+class SessionConfig(option_model(SpeechOptions)):  # type: ignore[misc]
     """Everything that a client may choose. A context starts with its session's and may override any field."""
 
-    model: str | None = Field(None, max_length=256)
-    voice: VoiceName | None = None
-    speaker_embedding: SpeakerEmbedding | None = None
-    language: str = Field("auto", max_length=64)
-    instructions: str | None = Field(None, max_length=2_000)
     timestamps: Literal["word", "none"] = "word"
-    seed: int | None = Field(None, ge=0, lt=2**63)
-    speed: float = Field(1.0, ge=0.25, le=4)
-    pitch: float = Field(1.0, ge=0.5, le=2)
-    clean: bool = True
-    normalize: bool = False
-    breaks: bool = False
-    output: Output = Output()
-    lead_ms: int | None = Field(1_000, ge=0)
+    output: OutputFormat = OutputFormat()
     sampling: SamplingFields = SamplingFields()
 
     @field_validator("language", mode="before")
@@ -132,30 +101,16 @@ class SessionConfig(_Strict):
             if fields.get(name) is not None and other not in fields:
                 new[other] = None
         try:
-            merged = SessionConfig.model_validate(new)
+            merged: SessionConfig = SessionConfig.model_validate(new)
         except ValidationError as error:
             _refuse(error, "session")
-        if merged.lead_ms is None:
-            return merged
-        return merged.model_copy(update={"lead_ms": min(max(merged.lead_ms, MIN_LEAD_MS), max_lead_ms)})
+        if merged.lead_ms is not None:
+            merged = merged.model_copy(update={"lead_ms": min(max(merged.lead_ms, MIN_LEAD_MS), max_lead_ms)})
+        return merged
 
     def options(self) -> SpeechOptions:
         """What of it concerns the engine."""
-        return SpeechOptions(
-            voice=self.voice,
-            language=self.language,
-            instructions=self.instructions,
-            seed=self.seed,
-            speed=self.speed,
-            pitch=self.pitch,
-            clean=self.clean,
-            sampling=Sampling(**self.sampling.model_dump()),
-            lead_ms=self.lead_ms,
-            model=self.model,
-            speaker_embedding=None if self.speaker_embedding is None else tuple(self.speaker_embedding),
-            normalize=self.normalize,
-            breaks=self.breaks,
-        )
+        return speech_options(self, sampling=sampling_of(self.sampling))
 
 
 def _not_star(context_id: str) -> str:
@@ -284,7 +239,7 @@ def _refuse(error: ValidationError, what: str, skip: int = 0) -> NoReturn:
     complaint = complaint._replace(path=complaint.path[skip:])
     where = complaint.path
     if complaint.kind == UNKNOWN_FIELD:
-        nested: dict[str, type[BaseModel]] = {"output": Output, "sampling": SamplingFields}
+        nested: dict[str, type[BaseModel]] = {"output": OutputFormat, "sampling": SamplingFields}
         allowed = nested.get(where[0], SessionConfig) if len(where) > 1 else SessionConfig
         raise BadMessage(f"{what} has a field that is not known; fields are {', '.join(allowed.model_fields)}")
     raise message_error(complaint, ".".join([what, *where]))

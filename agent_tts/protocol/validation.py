@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from agent_tts.errors import BadMessage, InvalidRequest, SpeechError, UnsupportedFormat
+from agent_tts.errors import BadMessage, InvalidRequest, SpeechError, TextTooLong, UnsupportedFormat
 
 UNKNOWN_FIELD = "extra_forbidden"
 BLANK = ("string_too_short", "string_pattern_mismatch")
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Complaint(NamedTuple):
@@ -44,6 +46,18 @@ def message_error(complaint: Complaint, field: str | None = None) -> SpeechError
     return kind(f"{field or complaint.field}: {complaint.reason}")
 
 
+def check_message(model: type[Model], fields: Mapping[str, Any]) -> Model:
+    """A message of a WebSocket, or its query, as a checked value.
+
+    Raises:
+        BadMessage, UnsupportedFormat: a field is not allowed.
+    """
+    try:
+        return model.model_validate(dict(fields))
+    except ValidationError as error:
+        raise message_error(first_complaint(error)) from None
+
+
 def body_error(
     error: ValidationError, model: type[BaseModel], *, spoken: str | None = None, depth: int = 1
 ) -> SpeechError:
@@ -65,4 +79,27 @@ def body_error(
     if field == spoken and kind in BLANK:
         return InvalidRequest(f"{field}: there is nothing to speak", field)
     message = f"{field}: {reason}"
-    return UnsupportedFormat(message) if field == "response_format" else InvalidRequest(message, field)
+    is_format = path[0] in ("response_format", "output_format")
+    return UnsupportedFormat(message) if is_format else InvalidRequest(message, field)
+
+
+def check_body(model: type[Model], body: bytes, spoken: str, max_chars: int, *, depth: int = 1) -> Model:
+    """The body of an HTTP request that speaks, as a checked value.
+
+    Args:
+        spoken, depth: see `body_error`.
+        max_chars: of the text to speak.
+
+    Raises:
+        InvalidRequest, UnsupportedFormat, TextTooLong: what was wrong and what is allowed, without any of the text.
+    """
+    try:
+        wanted = model.model_validate_json(body)
+    except ValidationError as error:
+        raise body_error(error, model, spoken=spoken, depth=depth) from None
+    text: str = getattr(wanted, spoken)
+    if not text.strip():
+        raise InvalidRequest(f"{spoken}: there is nothing to speak", spoken)
+    if len(text) > max_chars:
+        raise TextTooLong(f"{spoken} has more than {max_chars} characters")
+    return wanted

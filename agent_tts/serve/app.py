@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 import agent_tts
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.ipc.engines import engine_processes
+from agent_tts.ipc.engine_process import engine_processes
 from agent_tts.serve.dialects import routes as dialects
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.node import Node
@@ -33,7 +33,7 @@ from agent_tts.voices.library import VoiceLibrary
 
 LAG_PROBE_S = 0.5
 
-# The page loads nothing from elsewhere, runs no inline script, and is framed by nobody.
+# The page loads nothing from other hosts, runs no inline script, and must not be framed.
 PAGE_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; worker-src 'self' blob:; style-src 'self'; img-src 'self' data:; "
@@ -48,36 +48,35 @@ PAGE_HEADERS = {
 
 
 class Extension(Protocol):
-    """What is served beside a node, on its port."""
+    """A part that is served on a node's port, such as the voice agent."""
 
     def install(self, app: FastAPI, node: Node) -> None:
         """Add its routes."""
         ...
 
     async def start(self) -> None:
-        """Begin; the engines are up. It must not wait for anything."""
+        """Start it; the engines are up. Must not wait."""
         ...
 
     async def close(self) -> None:
-        """End all that it has begun, within seconds; the engines are still up."""
+        """Stop all that it started, within seconds; the engines are still up."""
         ...
 
 
 def create_app(
     settings: Settings, make_client: EngineClientFactory | None = None, extension: Extension | None = None
 ) -> FastAPI:
-    """A node, ready to be served; its engines come up with the application's lifespan.
+    """A node as an application; its engines start with the lifespan.
 
-    When one does not, the lifespan fails, and the reason is `app.state.start_error`; servers tell only that it failed.
+    If one does not start, the lifespan fails and `app.state.start_error` holds the error, which servers do not report.
 
     Args:
-        make_client: the way to its only engine; when None, engine processes of its own as the settings ask for.
-        extension: served beside it.
+        make_client: makes the client of its only engine; None starts engine processes as set.
+        extension: served on the same port.
 
     Raises:
-        SettingsError: there cannot be a library of voices, or telemetry, as the settings have it.
+        SettingsError: the voice library or telemetry cannot be set up with these settings.
     """
-
     spans = spans_of(settings.telemetry)
     metrics = Metrics(spans)
     make_clients = [make_client] if make_client is not None else engine_processes(settings)
@@ -112,11 +111,7 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        telemetry={
-            "tracing": False,
-            "metrics": False,
-            "logs": False,
-        },  # FastAPI's own holds URLs and messages of faults
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # FastAPI's holds URLs and messages of faults
     )
     app.state.node = node
     app.state.start_error = None
@@ -145,23 +140,23 @@ def create_app(
 
 
 def web_folder() -> Path:
-    """Where the page's files are: in the installed package, or beside it in a checkout."""
+    """The folder of the page: in the installed package, or next to it in a checkout."""
     package = Path(agent_tts.__file__).parent
     installed = package / "web"
     return installed if installed.is_dir() else package.parent / "web"
 
 
 class _Page(StaticFiles):
-    """The page's files with its headers."""
-
     def file_response(self, *args: object, **kwargs: object) -> Response:
         response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
         response.headers.update(PAGE_HEADERS)
+        if response.headers["content-type"].startswith("text/markdown"):
+            response.headers["content-type"] = "text/plain; charset=utf-8"  # Firefox downloads text/markdown
         return response
 
 
 async def _no_agent(_: object) -> Response:
-    """What the page asks each node first; an agent that is there has answered already."""
+    """The answer of `/api/agent` on a node without an agent, whose route would come first."""
     return JSONResponse(None)
 
 
@@ -176,7 +171,7 @@ def _add_page(app: FastAPI) -> None:
 
 
 async def _probe_lag(node: Node) -> None:
-    """How late the event loop is, and how much it has to do, twice a second."""
+    """Measure the event loop's lag and tasks, twice a second."""
     while True:
         before = time.monotonic()
         await asyncio.sleep(LAG_PROBE_S)

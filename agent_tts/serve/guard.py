@@ -1,4 +1,4 @@
-"""Who may speak, and how much at once: keys, one-time browser tokens, origins and counts."""
+"""Who may speak, and how much: keys, one-time browser tokens, origins, counts and rates."""
 
 from __future__ import annotations
 
@@ -23,9 +23,26 @@ MAX_TOKENS = 10_000  # unused tokens at once; each lives for a minute
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who is asking."""
+    """Who sent a request."""
 
-    key_id: str | None  # a digest of the API key, fit for comparing and never for logging; None without authentication
+    key_id: str | None  # a digest of the API key, to compare and never to log; None without authentication
+
+
+class TokenBucket:
+    """At most `burst` at once and `rate` a second on average. Pure: the caller passes the time, in seconds."""
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        # What was left of the burst at `_then`; negative while the client is ahead of its rate.
+        self._left = burst
+        self._then = now
+
+    def take(self, now: float) -> float:
+        """Count one. Returns the seconds by which it came too early: 0 within the limits."""
+        self._left = min(self._burst, self._left + (now - self._then) * self._rate) - 1
+        self._then = now
+        return max(0.0, -self._left / self._rate)
 
 
 class Guard:
@@ -43,7 +60,7 @@ class Guard:
         # Sessions and requests admitted now, by key.
         self._admitted: Counter[str | None] = Counter()
 
-    # ------------------------------------------------------------ who
+    # ------------------------------------------------------------ authorization
 
     def authorize(
         self,
@@ -56,11 +73,11 @@ class Guard:
         """The client behind a request, from its headers (names in lower case) and query.
 
         Args:
-            token_ok: whether a one-time token may stand for a key; a token that is looked at is used up.
-            key_query: the query parameter that may carry the key itself, if any.
+            token_ok: whether a one-time token may replace the key; checking a token uses it up.
+            key_query: the query parameter that may hold the key itself, if any.
 
         Raises:
-            Unauthorized: the origin is foreign, or the key or token is missing or wrong.
+            Unauthorized: the origin is not allowed, or the key or token is missing or wrong.
         """
         self._check_host_and_origin(headers)
         if not self._keys:
@@ -71,10 +88,10 @@ class Guard:
         return self._check_key(_key_in(headers) or (query.get(key_query, "") if key_query else ""))
 
     def issue_token(self, client: Client) -> tuple[str, float]:
-        """A one-time token for a browser, and its life in seconds.
+        """A one-time token for a browser, and the seconds until it expires.
 
         Raises:
-            AtCapacity: too many tokens are unused.
+            AtCapacity: there are too many unused tokens.
         """
         now = self._clock()
         self._tokens = {digest: held for digest, held in self._tokens.items() if held[1] > now}
@@ -91,19 +108,19 @@ class Guard:
         return client
 
     def _check_key(self, given: str) -> Client:
-        # Every key is compared, so that the time taken tells nothing of which one was nearly right.
-        right = [hmac.compare_digest(key, given.encode(errors="replace")) for key in self._keys]
+        # Every key is compared, so that timing does not tell which one was nearly right.
+        matches = [hmac.compare_digest(key, given.encode(errors="replace")) for key in self._keys]
         if not given:
-            raise Unauthorized("an API key is needed: Authorization: Bearer KEY, or X-API-Key")
-        if not any(right):
+            raise Unauthorized("an API key is required: Authorization: Bearer KEY, or X-API-Key")
+        if not any(matches):
             raise Unauthorized("the API key is wrong")
         return Client(_digest(given).hex()[:16])
 
     def _check_host_and_origin(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "").lower()
         if not self._keys and not self._is_known_host(host):
-            # A foreign name that points at loopback (DNS rebinding) makes any web page "the same origin".
-            raise Unauthorized("without API keys the node answers to localhost only: set auth.api_keys")
+            # DNS rebinding: a foreign name that resolves to loopback gives any web page the same origin.
+            raise Unauthorized("without API keys the node answers requests to localhost only: set auth.api_keys")
         origin = headers.get("origin")
         if origin is None:
             return
@@ -118,14 +135,14 @@ class Guard:
             return False
         return is_loopback(name) or any(_netloc(origin) == host for origin in self._origins)
 
-    # ------------------------------------------------------------ how much
+    # ------------------------------------------------------------ counts
 
     @contextmanager
     def admit(self, client: Client) -> Iterator[None]:
-        """Count a session or request for as long as it lasts.
+        """Count a session or request until the end of the `with` block.
 
         Raises:
-            AtCapacity: this key, or the node, has as many as it may have.
+            AtCapacity: this key, or the node, has as many as the limits allow.
         """
         limits = self._limits
         if self._admitted.total() >= limits.connections:
@@ -147,14 +164,14 @@ class Guard:
 async def authorized(connection: HTTPConnection) -> Client:
     """FastAPI dependency: the client behind a request; raises `Unauthorized`.
 
-    It waits for nothing; FastAPI runs dependencies that are no coroutines in a thread.
+    A coroutine, although it never waits: FastAPI runs plain functions in a thread.
     """
     guard: Guard = connection.app.state.node.guard
     return guard.authorize(connection.headers, connection.query_params)
 
 
 def _key_in(headers: Mapping[str, str]) -> str:
-    """The key that a request gives, in OpenAI's, Deepgram's, Cartesia's or ElevenLabs' header; empty if none."""
+    """The API key in OpenAI's, Deepgram's, Cartesia's or ElevenLabs' header; empty without one."""
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     if scheme.lower() in ("bearer", "token"):
         return credentials.strip()

@@ -1,4 +1,4 @@
-"""What all routes of a node share."""
+"""The state that all routes of a node share."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from agent_tts.voices.enroll import Enrolment
 
 
 class OpenSession(Protocol):
-    """A protocol session, as the node knows it."""
+    """A protocol session, as the node sees it."""
 
     def drain(self) -> None:
-        """Take no new contexts; ask to be closed when the open ones have finished."""
+        """Refuse new contexts; ask to be closed when the open ones have finished."""
         ...
 
 
 class OpenPeer(Protocol):
-    """A WebRTC peer, as the node knows it."""
+    """A WebRTC peer, as the node sees it."""
 
     client: Client
 
     async def close(self) -> None:
-        """Close it and wait until nothing of it is left. Idempotent."""
+        """Close it and wait until all its tasks have ended. Idempotent."""
         ...
 
     async def wait_closed(self) -> None:
-        """Wait until it has closed by itself."""
+        """Wait until it has closed for a reason of its own."""
         ...
 
 
@@ -42,11 +42,11 @@ class Node:
     service: SpeechService
     guard: Guard
     metrics: Metrics
-    # Open protocol sessions, whatever carries them; each adds and removes itself.
+    # Open protocol sessions of all transports; each adds and removes itself.
     sessions: set[OpenSession] = field(default_factory=set)
     # Open WebRTC peers by session id; owned by `routes.rtc`.
     peers: dict[str, OpenPeer] = field(default_factory=dict)
-    # Makes voices for the library; None before the first. Owned by `routes.voices`.
+    # Makes voices for the library; None before the first voice. Owned by `routes.voices`.
     enrolment: Enrolment | None = None
-    # Bodies with a new voice that are being received.
+    # Number of request bodies with a new voice that are being received.
     uploads: int = 0

@@ -1,4 +1,4 @@
-"""Run a node until it is told to stop."""
+"""Run a node until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from agent_tts.serve.telemetry.logs import log_to_stderr, report_fault
 
 
 def run(settings: Settings, on_ready: Callable[[str], None] | None = None, extension: Extension | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; the process's exit code.
+    """Serve until SIGTERM or SIGINT; returns the process's exit code.
 
-    0 after a drain, 128 + the signal when a second one cut it short, 1 when the engine cannot be brought or kept up.
+    0 after a drain, 128 + the signal when a second one ended the drain, 1 when an engine does not start or keeps
+    dying.
 
     Args:
-        on_ready: called once with the node's URL when it takes requests.
-        extension: served beside it, on its port.
+        on_ready: called once, with the node's URL, when it takes requests.
+        extension: served on the same port.
 
     Raises:
-        SettingsError: the node, or its engine, cannot be set up like that, or a model cannot be had.
+        SettingsError: the node or its engine cannot be set up with these settings, or a model cannot be fetched.
     """
 
     def ready(url: str) -> None:
-        settle()  # with all that was imported on the way
+        settle()  # after all imports
         if on_ready:
             on_ready(url)
 
@@ -43,7 +44,7 @@ def run(settings: Settings, on_ready: Callable[[str], None] | None = None, exten
     with contextlib.closing(listen(settings)) as listener:
         app = create_app(settings, extension=extension)
         server = NodeServer(app, settings, ready)
-        # uvicorn would show the whole traceback of an engine that does not start; its message follows here.
+        # uvicorn would log the traceback of an engine that does not start; its message is logged below.
         logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.start_error is None)
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
             runner.get_loop().set_exception_handler(report_fault)
@@ -61,7 +62,7 @@ def run(settings: Settings, on_ready: Callable[[str], None] | None = None, exten
 
 
 def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where there is one: it halves the cost of small writes."""
+    """uvloop, except on Windows: it halves the cost of small writes."""
     if sys.platform == "win32":
         return None
     import uvloop

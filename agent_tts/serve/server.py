@@ -1,4 +1,4 @@
-"""The node's listening socket and its uvicorn: deadlines and sizes that uvicorn has not, signals, drain, exit code."""
+"""The node's listening socket and its uvicorn: deadlines and sizes that uvicorn lacks, signals, drain, exit code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from websockets.protocol import State
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.serve.limits import TokenBucket
+from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.tls import server_context
 from agent_tts.serve.transports.writer import CONNECTION
@@ -32,54 +32,52 @@ from agent_tts.serve.transports.writer import CONNECTION
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 
-# Kernel buffer of a client connection, in bytes, as asked for; Linux doubles it. Without it a client that never reads
-# takes 84 s of audio before anybody notices.
+# Kernel buffer for what a client is sent, in bytes; Linux doubles it. The default takes 84 s of audio before a client
+# that never reads is noticed.
 SEND_BUFFER = 65_536
-
-# Kernel buffer of what a client sends, doubled likewise. Clients send text: more would only be read all at once.
-RECEIVE_BUFFER = 32_768
+RECEIVE_BUFFER = 32_768  # for what a client sends, likewise doubled; clients send text
 
 MAX_HEADER_BYTES = 65_536
 MAX_HEADERS = 100
-MAX_URL_BYTES = 8_000  # with method and version it has to fit into a line of `websockets`: 8192 bytes
-MAX_PIPELINED = 16  # requests of one connection that wait for their turn
-SPARE_CONNECTIONS = 256  # for pages and metrics, beyond those that may speak
-MAX_PENDING = 256  # connections that have not asked for anything yet; one more takes the place of the oldest
+MAX_URL_BYTES = 8_000  # with method and version it has to fit the longest line of `websockets`: 8192 bytes
+MAX_PIPELINED = 16  # requests of one connection that wait for an earlier one
+SPARE_CONNECTIONS = 256  # for pages and metrics, beyond `limits.connections`
+MAX_PENDING = 256  # connections that have sent no request yet; one more replaces the oldest
 
-# Limits are looked at between slices: a parser is never given more at once than it may waste.
+# Bytes that a parser gets at once; limits are checked between slices.
 HTTP_SLICE = 8_192
 WEBSOCKET_SLICE = 1_024
 
-# Pings, pongs and continuation frames: each costs as much as a message and says nothing. The burst is a message of
-# 64 kB in pieces of a few words.
+# Pings, pongs and continuation frames of one connection: each costs as much as a message. The burst is a message of
+# 64 kB in fragments of a few words.
 IDLE_FRAMES_PER_S = 200
 IDLE_FRAMES_BURST = 1_000
 MAX_FRAGMENTS = 1_000
-MAX_PONG_BACKLOG = 65_536  # bytes; pongs are written without waiting for room
+MAX_PONG_BACKLOG = 65_536  # unsent bytes; pongs are written without waiting for room
 
-# The head of a WebSocket frame: its first byte, and a size of 7, 16 or 64 bits.
+# The head of a WebSocket frame: its first byte, then a size of 7, 16 or 64 bits (RFC 6455, 5.2).
 _FIN = 0x80
 _HEAD, _HEAD_16, _HEAD_64 = struct.Struct("!BB"), struct.Struct("!BBH"), struct.Struct("!BBQ")
 
 CONNECTION_BACKLOG = 1_024
-DRAIN_LOOK_S = 0.05
+DRAIN_CHECK_S = 0.05  # between checks of the send buffers
 SHUTDOWN_S = 2  # for responses that are still being sent after the drain
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """HTTP that counts before it parses: every head has a size and a deadline, and few requests wait in line.
+    """HTTP with limits: on the size and time of every request's head, and on pipelined requests.
 
-    Endpoints can see and cut their connection.
+    It is the `EndpointConnection` of its endpoint.
     """
 
-    # Cuts the connection when a head, or the rest of a body whose request is answered, is late; None while neither is
-    # due.
+    # Cuts the connection when a head, or the rest of a body whose request is answered, is late. None when neither is
+    # awaited.
     _deadline: asyncio.TimerHandle | None = None
     # Whether the parser is between requests or in the head of one.
     _in_head = True
-    # Bytes fed since the parser last made anything of them: a head, or the framing and trailers of a chunked body.
+    # Bytes fed since the parser last reported a head or a part of a body. Bounds heads, chunk framing and trailers.
     _unparsed = 0
-    # Bytes of the request's complete headers and trailers.
+    # Bytes of the request's headers and trailers so far.
     _header_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -101,25 +99,25 @@ class HttpProtocol(HttpToolsProtocol):
         for start in range(0, len(data), HTTP_SLICE):
             if self.transport.is_closing():
                 return
-            if self.transport.get_protocol() is not self:  # upgraded: a client has to wait for the answer
+            if self.transport.get_protocol() is not self:  # upgraded: the client did not wait for the answer
                 self.transport.abort()
                 return
             piece = data[start : start + HTTP_SLICE]
             self._unparsed += len(piece)
             if self._unparsed > MAX_HEADER_BYTES:
-                self.send_400_response("The head of the request is too long.")
+                self.send_400_response("The request head is too long.")
                 return
             if self._in_head and self._deadline is None:
                 self._set_deadline()
             super().data_received(piece)
 
     def handle_websocket_upgrade(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:  # that answer would end up in the WebSocket
+        if self.cycle is not None and not self.cycle.response_complete:  # its answer would end up in the WebSocket
             self.transport.abort()
             return
         super().handle_websocket_upgrade()
 
-    # What the parser found. A ValueError is answered with 400 and the end of the connection.
+    # Callbacks of the parser. A ValueError is answered with 400, and the connection is closed.
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -159,10 +157,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self._in_head and self.cycle.response_complete:  # nobody waits for the rest of the body any more
+        if not self._in_head and self.cycle.response_complete:  # the rest of the body is not read
             self._set_deadline()
 
-    # What a `EndpointConnection` has.
+    # EndpointConnection
 
     @property
     def is_full(self) -> bool:
@@ -187,7 +185,7 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket that takes frames no faster than they are worth. Its endpoint can see and cut its TCP connection."""
+    """A WebSocket with limits on frames that carry no message. It is the `EndpointWebSocket` of its endpoint."""
 
     def __init__(
         self,
@@ -198,18 +196,18 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._idle_frames = TokenBucket(IDLE_FRAMES_PER_S, IDLE_FRAMES_BURST, self.loop.time())
-        # Read, but not parsed yet: what follows a message that the endpoint has not taken. Reading is paused meanwhile.
+        # Bytes after a message that the endpoint has not taken yet. Reading is paused meanwhile.
         self._unparsed = b""
-        # Whether the client has to answer pings now. Those that only read while they wait for speech answer none in
-        # between; the kernel still sees when their machine has gone.
+        # Whether the client has to answer pings now. Some clients read only while they wait for speech, and answer no
+        # ping in between; TCP_USER_TIMEOUT still finds a dead machine.
         self._demands_pongs: Callable[[], bool] = lambda: True
-        # Whether it had to when the last ping was sent.
+        # The same when the last ping was sent.
         self._pong_is_due = True
 
     def data_received(self, data: bytes) -> None:
         self._unparsed += data
         self._parse()
-        # The first data is a whole head, from `HttpProtocol`. Where it was none, uvicorn would leave it at that.
+        # The first data is a whole head, from `HttpProtocol`. uvicorn would leave an invalid one unanswered.
         if not self.handshake_initiated:
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.transport.close()
@@ -220,9 +218,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         return message
 
     def _parse(self) -> None:
-        """Parse until there is a message for the endpoint, which keeps the queue as short as one slice.
+        """Parse until a message waits for the endpoint: the queue holds at most the messages of one slice.
 
-        After the close frame nobody takes messages any more, and uvicorn drops them.
+        After the close frame the endpoint takes no messages, and uvicorn drops them.
         """
         while self._unparsed and (self.close_sent or self.queue.empty()) and not self.transport.is_closing():
             piece, self._unparsed = self._unparsed[:WEBSOCKET_SLICE], self._unparsed[WEBSOCKET_SLICE:]
@@ -256,16 +254,17 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.abort()
 
     def send_receive_event_to_app(self) -> None:
-        is_text = self.curr_msg_data_type == "text" and not self.close_sent
-        if is_text and not _is_utf8(b"".join(self.frames)):
-            # uvicorn would log the traceback of a client's mistake.
-            self.conn.send_close(CloseCode.INVALID_DATA)
-            self.handle_parser_exception()
-            return
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:  # uvicorn would log a traceback
+                self.conn.send_close(CloseCode.INVALID_DATA)
+                self.handle_parser_exception()
+                return
         super().send_receive_event_to_app()
 
     def _may_send_idle_frame(self) -> bool:
-        """Count one; a client that sends too many is cut."""
+        """Count one; cuts a client that sends too many."""
         if self._idle_frames.take(self.loop.time()):
             self.transport.abort()
         return not self.transport.is_closing()
@@ -273,14 +272,14 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     async def send(self, message: ASGISendEvent) -> None:
         await super().send(message)
         if self.initial_response is not None and self.close_sent:
-            self.handshake_complete = True  # it was denied; uvicorn would log that nobody had answered
+            self.handshake_complete = True  # it was denied; uvicorn would log a missing answer
 
     async def run_asgi(self) -> None:
         extensions: dict[str, object] = self.scope["extensions"]  # type: ignore[assignment]
         extensions[CONNECTION] = self
         await super().run_asgi()
 
-    # What a `EndpointWebSocket` has.
+    # EndpointWebSocket
 
     @property
     def is_full(self) -> bool:
@@ -292,7 +291,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def write(self, messages: Sequence[str | bytes]) -> None:
         if self.disconnected or self.close_sent or self.conn.state is not State.OPEN:
             raise ClientDisconnected
-        # Framed here, without the objects and copies that `websockets` makes of each message.
+        # Framed here: `websockets` makes objects and copies for each message.
         self.transport.write(b"".join([part for message in messages for part in _framed(message)]))
 
     def demand_pongs(self, demands: Callable[[], bool]) -> None:
@@ -300,7 +299,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
 
 def _framed(message: str | bytes) -> tuple[bytes, bytes]:
-    """An unmasked WebSocket frame with a whole message (RFC 6455, 5.2), as its head and its payload."""
+    """Head and payload of an unmasked WebSocket frame that holds a whole message."""
     opcode, payload = (Opcode.BINARY, message) if isinstance(message, bytes) else (Opcode.TEXT, message.encode())
     first, size = _FIN | opcode, len(payload)
     if size <= 125:
@@ -308,14 +307,6 @@ def _framed(message: str | bytes) -> tuple[bytes, bytes]:
     if size < 1 << 16:
         return _HEAD_16.pack(first, 126, size), payload
     return _HEAD_64.pack(first, 127, size), payload
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -329,7 +320,9 @@ def listen(settings: Settings) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
         raise SettingsError(f"host {host} is not an address of this machine: {error.strerror}") from error
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY by it
+    listener = socket.socket(
+        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # asyncio sets TCP_NODELAY only with this protocol
     try:
         if sys.platform != "win32":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -348,14 +341,14 @@ def listen(settings: Settings) -> socket.socket:
 
 
 class NodeConfig(uvicorn.Config):
-    """The node's uvicorn.
+    """The settings of the node's uvicorn.
 
     Raises:
         SettingsError: see `server_context`.
     """
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
-        # What connections are encrypted by; None where they are not.
+        # None without TLS.
         self.tls = server_context(settings.tls)
         super().__init__(
             app,
@@ -375,23 +368,23 @@ class NodeConfig(uvicorn.Config):
             server_header=False,
         )
         self.settings = settings
-        # Connections that have not asked for anything yet, the oldest first.
+        # Connections that have sent no request yet, oldest first.
         self.pending: dict[HttpProtocol, None] = {}
 
 
 class NodeServer(uvicorn.Server):
-    """A uvicorn that drains: the first SIGTERM or SIGINT lets running speech finish, the second ends it at once."""
+    """A uvicorn that drains: the first SIGTERM or SIGINT lets open contexts finish, the second ends them at once."""
 
     def __init__(self, app: FastAPI, settings: Settings, on_ready: Callable[[str], None] | None = None) -> None:
         self._config = NodeConfig(app, settings)
         super().__init__(self._config)
         self._node: Node = app.state.node
-        # Told the URL once requests are taken.
+        # Called with the URL once the node takes requests.
         self._on_ready = on_ready
         # The drain, once it has begun. Awaited by `serve`.
         self._drain: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        # What the process is to exit with.
+        # Exit code of the process.
         self.exit_code = 0
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -405,15 +398,15 @@ class NodeServer(uvicorn.Server):
                 await asyncio.gather(self._drain, return_exceptions=True)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Bring the engine up, then take requests.
+        """Start the engines, then take requests.
 
         Raises:
-            EngineLost: it did not come up; the log says why.
+            EngineLost: an engine did not start; `app.state.start_error` says why.
         """
         try:
             await super().startup(sockets if self._config.tls is None else [])
-        except SystemExit:  # how uvicorn says that the application's lifespan failed
-            raise EngineLost("the engine did not come up") from None
+        except SystemExit:  # uvicorn raises it when the application's lifespan fails
+            raise EngineLost("the engine did not start") from None
         if self._config.tls is not None:
             await self._listen_for_tls(sockets or [], self._config.tls)
         if sockets and self._on_ready is not None and not self.should_exit:
@@ -422,7 +415,7 @@ class NodeServer(uvicorn.Server):
             self._on_ready(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
 
     async def _listen_for_tls(self, sockets: list[socket.socket], context: ssl.SSLContext) -> None:
-        """As uvicorn listens, but with deadlines: its pending have a minute for their handshake."""
+        """Listen with a deadline for TLS handshakes; uvicorn would allow a minute."""
         handshake_s = self._config.settings.timeouts.handshake_s
         for listener in sockets:
             server = await asyncio.get_running_loop().create_server(
@@ -435,27 +428,27 @@ class NodeServer(uvicorn.Server):
             self.servers.append(server)
 
     async def on_tick(self, counter: int) -> bool:
-        """Called every 0.1 s; whether to stop."""
+        """Whether to stop. Called every 0.1 s."""
         if self._node.service.failed:
-            logger.error("no engine can be kept up: the node ends")
+            logger.error("no engine can be kept running: the node exits")
             self.exit_code = 1
             return True
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal: drain, or leave at once if that was asked for already."""
+        """Drain at the first signal, exit at the second."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._stop_once_or_twice, sig)
 
     def _stop_once_or_twice(self, sig: int) -> None:
         if not self.started and not self.should_exit:
-            self.exit_code, self.should_exit = 128 + sig, True  # it ends, in good order, as soon as it has started
+            self.exit_code, self.should_exit = 128 + sig, True  # it shuts down cleanly as soon as it has started
             return
         if self._drain is not None or not self.started:
             self.exit_code = 0 if self.started and self.should_exit else 128 + sig
             self.should_exit = self.force_exit = True
             return
-        logger.info("{}: draining, running speech may finish; once more to leave at once", signal.Signals(sig).name)
+        logger.info("{}: draining until open contexts have finished; repeat it to exit now", signal.Signals(sig).name)
         self._drain = asyncio.create_task(self._drain_then_exit(), name="drain")
 
     async def _drain_then_exit(self) -> None:
@@ -466,14 +459,14 @@ class NodeServer(uvicorn.Server):
         try:
             async with asyncio.timeout(timeout_s):
                 await self._node.service.drain(timeout_s)
-                while self._is_sending():  # noqa: ASYNC110 - buffers of the kernel have no event
-                    await asyncio.sleep(DRAIN_LOOK_S)
+                while self._is_sending():  # noqa: ASYNC110 - kernel buffers have no event
+                    await asyncio.sleep(DRAIN_CHECK_S)
         except TimeoutError:
-            logger.warning("drain: speech still running after {:g} s is cut", timeout_s)
+            logger.warning("drain: contexts still open after {:g} s are cut", timeout_s)
         self.should_exit = True
 
     def _is_sending(self) -> bool:
-        """Whether what was spoken is still on its way: in a session, a response, or a connection's buffer."""
+        """Whether audio is still being sent: by a session, a response, or from a connection's buffer."""
         state = self.server_state
         return bool(self._node.sessions or state.tasks) or any(
             connection.transport.get_write_buffer_size() for connection in state.connections

@@ -1,4 +1,4 @@
-"""What a node encrypts its connections by: a certificate and its key, from files."""
+"""TLS: a certificate and its key from files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from agent_tts.errors import SettingsError
 
 
 def server_context(tls: Tls) -> ssl.SSLContext | None:
-    """TLS 1.2 or newer with the certificate of the settings; None where they have none.
+    """TLS 1.2 or newer with the certificate in the settings; None without one.
 
     Raises:
-        SettingsError: the files cannot be used; the message says which, why, and what to do.
+        SettingsError: a file cannot be used; the message says which, why, and what to do.
     """
     if tls.cert is None:
         return None
@@ -35,16 +35,14 @@ def server_context(tls: Tls) -> ssl.SSLContext | None:
 
 
 def _refuse_passphrase() -> NoReturn:
-    """OpenSSL would ask the terminal for it."""
-    raise SettingsError("tls.key has a passphrase, which nobody is there to type: openssl pkey -in OLD -out NEW")
+    """OpenSSL would ask for it on the terminal."""
+    raise SettingsError("tls.key has a passphrase; remove it: openssl pkey -in OLD -out NEW")
 
 
 def _why(error: ssl.SSLError, tls: Tls) -> str:
     if error.reason == "KEY_VALUES_MISMATCH":
-        return f"the key in {tls.key or tls.cert} is not that of the certificate in {tls.cert}"
+        return f"the key in {tls.key or tls.cert} does not belong to the certificate in {tls.cert}"
     if error.reason == "EE_KEY_TOO_SMALL":
-        return f"the key of {tls.cert} is too short: make one of 2048 bits of RSA, or of P-256"
-    hint = "" if tls.key is not None else "; if the key is in a file of its own, name it with tls.key"
-    return (
-        f"{tls.cert} with {tls.key or tls.cert} is no PEM certificate with its key ({error.reason or 'no PEM'}){hint}"
-    )
+        return f"the key of {tls.cert} is too short: use RSA with 2048 bits, or P-256"
+    hint = "" if tls.key is not None else "; if the key is in another file, set tls.key"
+    return f"{tls.cert} with {tls.key or tls.cert} is not a PEM certificate and key ({error.reason or 'no PEM'}){hint}"

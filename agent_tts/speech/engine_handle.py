@@ -19,9 +19,9 @@ from agent_tts.events import (
     RequestFinished,
     SpeechOptions,
 )
+from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.placement import Load
 from agent_tts.speech.routing import Routing
-from agent_tts.speech.utterance import Utterance
 
 # Greeted and heard; greeted and not heard yet; to be started again; given up.
 EngineState = Literal["ready", "starting", "lost", "failed"]
@@ -81,19 +81,19 @@ class EngineHandle:
         self._observer = observer
         self._client = make_client(self._on_events, self._on_lost)
         # Open utterances by id.
-        self._open: dict[int, Utterance] = {}
+        self._open: dict[int, EngineRequest] = {}
         # Id of the next utterance. A u32, which four billion utterances do not exhaust in an engine's life.
         self._next_id = 1
         # What the engine is; kept over a restart, so that requests can be checked meanwhile. None before the first.
         self.info: EngineInfo | None = None
         # How many utterances may wait for a slot there.
         self._queue = 0
-        # Frames of an utterance that are made ahead of its credit, at most; see `Utterance`.
+        # Frames of an utterance that are made ahead of its credit, at most; see `EngineRequest`.
         self._window = 1
         # Whether a real synthesis has succeeded since the engine started.
         self.ready = False
         # The first synthesis after a start, or None.
-        self._trial: Utterance | None = None
+        self._trial: EngineRequest | None = None
         # Set whenever no utterance is open.
         self.idle = asyncio.Event()
         self.idle.set()
@@ -138,9 +138,9 @@ class EngineHandle:
         """Stop the engine; its utterances have been failed before. Idempotent."""
         await self._client.close()
 
-    def open(self, options: SpeechOptions) -> Utterance:
+    def open(self, options: SpeechOptions) -> EngineRequest:
         """Start an utterance with options that are resolved: it takes a slot, or a place in the queue, at once."""
-        utterance = Utterance(self._next_id, self._client.send, self._window, self.number)
+        utterance = EngineRequest(self._next_id, self._client.send, self._window, self.number)
         self._next_id += 1
         self._open[utterance.request_id] = utterance
         self.idle.clear()
@@ -160,7 +160,7 @@ class EngineHandle:
     def _on_events(self, new: list[EngineEvent]) -> None:
         for event in new:
             if isinstance(event, EngineReady):
-                self._on_hello(event)
+                self._on_ready(event)
             elif isinstance(event, EnginePong):
                 if self._observer is not None:
                     self._observer.pulse(self.number, event)
@@ -171,16 +171,16 @@ class EngineHandle:
                         logger.error("request {} failed: {}", utterance.name, event.message)
                 utterance.deliver(event)
 
-    def _on_hello(self, hello: EngineReady) -> None:
-        self.info, self._queue, self._window = hello.info, hello.queue, hello.window
+    def _on_ready(self, event: EngineReady) -> None:
+        self.info, self._queue, self._window = event.info, event.queue, event.window
         if self._observer is not None:
-            self._observer.started(self.number, hello.info)
-        self._trial = trial = self.open(Routing(hello.info).resolve(SpeechOptions(lead_ms=None)))
+            self._observer.started(self.number, event.info)
+        self._trial = trial = self.open(Routing(event.info).resolve(SpeechOptions(lead_ms=None)))
         self._forget_when_heard(trial)
         trial.write("ready")
         trial.end()
 
-    def _forget_when_heard(self, trial: Utterance) -> None:
+    def _forget_when_heard(self, trial: EngineRequest) -> None:
         """Let `trial` take its own audio, and call the engine ready when there was some and nothing failed."""
 
         def hear() -> None:

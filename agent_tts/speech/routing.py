@@ -10,15 +10,25 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from agent_tts.errors import InvalidRequest, UnknownModel, UnknownVoice, Unsupported, UnsupportedLanguage
-from agent_tts.events import EngineInfo, Model, SpeechOptions, Voice, VoiceKind
-from agent_tts.voices import ANYONE, DESIGN, OPENAI_VOICES, QWEN_VOICES
+from agent_tts.events import (
+    DesignedVoice,
+    EmbeddedVoice,
+    EngineInfo,
+    Model,
+    NamedVoice,
+    ResolvedVoice,
+    SpeechOptions,
+    StoredPart,
+    StoredVoices,
+    Voice,
+    VoiceKind,
+)
+from agent_tts.voices import ANYONE, DESIGN, OPENAI_VOICES, PSEUDO_VOICES, QWEN_VOICES, own_voice
 from agent_tts.voices.library import StoredVoice
 from agent_tts.voices.names import Mix, library_name, parse_mix
 
 # Accepted beside the engine's own names: whichever model speaks the voice.
 OPENAI_MODELS = ("gpt-4o-mini-tts", "tts-1", "tts-1-hd")
-
-PSEUDO_VOICES: dict[str, VoiceKind] = {DESIGN: "designed", ANYONE: "cloned"}
 
 # Names that a voice of the library cannot have, whatever engine is running now.
 RESERVED = frozenset({*OPENAI_VOICES, *QWEN_VOICES, *PSEUDO_VOICES})
@@ -35,7 +45,8 @@ HUB = "Qwen/Qwen3-TTS-12Hz-1.7B-"
 class _Wanted:
     """What is to be spoken with, and what a model has to be for it."""
 
-    voice: str | None  # as the engine or the library names it; None with a speaker embedding
+    voice: ResolvedVoice
+    name: str | None  # as the engine or the library has it; None with a speaker embedding
     what: str  # the same for a person
     kind: VoiceKind | None  # None on an engine without a choice of models
     vector_sizes: frozenset[int] | None = None  # one of them has to be the model's; None when it takes no vector
@@ -61,22 +72,28 @@ class Routing:
     # ------------------------------------------------------------ one request
 
     def resolve(self, options: SpeechOptions) -> SpeechOptions:
-        """The same options with voice, language and model as the engine and the library name them. Idempotent.
+        """The same options with names as the engine and the library have them, and the voice resolved. Idempotent.
 
         The language that a model's name carries counts where the options have none. The model is None on an engine
-        without a choice of models, and for a named voice, whose model the engine knows; so is the voice with a speaker
-        embedding.
+        without a choice of models, and for a named voice, whose model the engine knows.
 
         Raises:
             UnknownVoice, UnsupportedLanguage, UnknownModel: there is none; the message names the nearest.
             Unsupported: no model here, or not the one asked for, speaks this voice; the message says which would.
             InvalidRequest: a speaker embedding or a mix of voices that is not as it has to be.
         """
+        if options.resolved is not None:
+            return options
         asked, spoken = self._asked_model(options.model)
         wanted = self._wanted(options)
         language = options.language if options.language.lower() != "auto" else spoken or "auto"
         return dataclasses.replace(
-            options, voice=wanted.voice, language=self._language(language), model=self._choose(wanted, asked)
+            options,
+            voice=wanted.name,
+            language=self._language(language),
+            model=self._choose(wanted, asked),
+            speaker_embedding=None,
+            resolved=wanted.voice,
         )
 
     def model_names(self) -> list[str]:
@@ -164,13 +181,17 @@ class Routing:
     def _named(self, name: str) -> _Wanted | None:
         """The voice of a name, or the mix of voices that it spells; None if there is none."""
         if (own := self._own.get(name, self._own.get(name.lower()))) is not None:
-            return _Wanted(own, f"the voice {own!r}", PSEUDO_VOICES.get(own, "named") if self._models else None)
+            kinds: dict[str, VoiceKind] = {DESIGN: "designed", ANYONE: "cloned"}
+            kind = kinds.get(own, "named") if self._models else None
+            return _Wanted(own_voice(own), own, f"the voice {own!r}", kind)
         if (stored := self._stored.get(library_name(name))) is not None:
             return _wanted_of(stored)
         if (mix := parse_mix(name)) is not None:
             return self._mix(mix)
         if name.lower() in QWEN_VOICES:
-            return _Wanted(name.lower(), f"{name.lower()!r} is a voice of the released models", "named")
+            return _Wanted(
+                NamedVoice(name.lower()), name.lower(), f"{name.lower()!r} is a voice of the released models", "named"
+            )
         return None
 
     def _embedding(self, vector: tuple[float, ...], voice: str | None) -> _Wanted:
@@ -182,7 +203,9 @@ class Routing:
         if sizes and len(vector) not in sizes:
             allowed = " or ".join(map(str, sizes))
             raise InvalidRequest(f"speaker_embedding: has {len(vector)} values; allowed are {allowed}", _EMBEDDING)
-        return _Wanted(None, "a speaker embedding is a cloned voice", "cloned", frozenset({len(vector)}))
+        return _Wanted(
+            EmbeddedVoice(vector), None, "a speaker embedding is a cloned voice", "cloned", frozenset({len(vector)})
+        )
 
     def _mix(self, mix: Mix) -> _Wanted:
         """Several cloned voices as one: all of them need a vector of the model's size."""
@@ -195,8 +218,9 @@ class Routing:
                 raise InvalidRequest(f"only cloned voices can be mixed: {name!r} is {voice.kind}", "voice")
             voices.append(voice)
         sizes = frozenset.intersection(*(frozenset(voice.vector_sizes) for voice in voices))
-        normalised = "+".join(f"{name}({weight!r})" for name, weight in mix)
-        return _Wanted(normalised, "a mix of voices is cloned", "cloned", sizes)
+        parts = [StoredPart(name, self._stored[name].version, weight) for name, weight in mix]
+        spelled = "+".join(f"{name}({weight!r})" for name, weight in mix)
+        return _Wanted(StoredVoices(tuple(parts)), spelled, "a mix of voices is cloned", "cloned", sizes)
 
     def _unknown(self, name: str) -> UnknownVoice:
         hint = _did_you_mean(name, [*self._own, *self._stored]) or ": GET /v1/audio/voices lists them"
@@ -242,8 +266,11 @@ _EMBEDDING = "speaker_embedding"
 
 
 def _wanted_of(voice: StoredVoice) -> _Wanted:
-    sizes = frozenset(voice.vector_sizes) if voice.kind == "cloned" else None
-    return _Wanted(voice.name, f"the voice {voice.name!r} is {voice.kind}", voice.kind, sizes)
+    what = f"the voice {voice.name!r} is {voice.kind}"
+    if voice.kind == "designed":
+        return _Wanted(DesignedVoice(voice.prompt or ""), voice.name, what, "designed")
+    parts = (StoredPart(voice.name, voice.version),)
+    return _Wanted(StoredVoices(parts), voice.name, what, "cloned", frozenset(voice.vector_sizes))
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:

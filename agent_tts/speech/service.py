@@ -9,9 +9,9 @@ from types import MappingProxyType
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
 from agent_tts.events import EngineInfo, SpeechOptions
 from agent_tts.speech.engine_handle import EngineClientFactory, EngineHandle, EngineObserver
+from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.placement import least_loaded
 from agent_tts.speech.routing import Routing
-from agent_tts.speech.utterance import Utterance
 from agent_tts.voices.library import VoiceLibrary
 
 
@@ -100,7 +100,7 @@ class SpeechService:
             return False
         return True
 
-    def open(self, options: SpeechOptions) -> Utterance:
+    def open(self, options: SpeechOptions) -> EngineRequest:
         """Start an utterance on the least loaded engine: it takes a slot, or a place in the queue, at once.
 
         Raises:
@@ -109,7 +109,7 @@ class SpeechService:
             EngineLost: no engine is up; they come back by themselves.
         """
         if self.draining:
-            raise Draining("the node is going away: use another one")
+            raise Draining
         up = [engine for engine in self.engines if engine.alive]
         if not up:
             raise EngineLost("the engine is restarting: try again", retry_after_ms=RETRY_MS)

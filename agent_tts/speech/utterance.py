@@ -1,183 +1,421 @@
-"""One utterance as its listener's side holds it."""
+"""One utterance of a listener: text in; words, encoded audio and figures out. No I/O and no clock of its own."""
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from itertools import takewhile
+from collections.abc import AsyncIterator, Callable
+from typing import Literal, Protocol
 
-from agent_tts.errors import from_code
+from agent_tts.errors import SpeechError, from_code
 from agent_tts.events import (
-    AppendText,
-    CancelRequest,
-    EndText,
-    EngineCommand,
-    FlushText,
-    GrantCredit,
+    SAMPLE_RATE,
+    EngineInfo,
     RequestAudio,
     RequestFinished,
     RequestFlushed,
     RequestStarted,
     RequestWords,
+    SpeechOptions,
 )
+from agent_tts.protocol.context import (
+    FLAG_FLUSH,
+    FLAG_LAST,
+    AudioChunk,
+    Cancelled,
+    ContextEvent,
+    Done,
+    Flushed,
+    Word,
+    Words,
+)
+from agent_tts.protocol.v1 import OutputFormat
+from agent_tts.speech.audio.encoding import Chunk, make_encoder
+from agent_tts.speech.engine_request import EngineRequest, RequestEvent
+from agent_tts.speech.words.paces import Paces
+from agent_tts.speech.words.timeline import WordTimeline
 
-# Credit is granted in so many parts of the window: less often than each frame, and long before the engine runs out.
-GRANTS = 8
+# What is done about words: they are told; kept for `cut` alone; or left out, without a cost.
+WordsMode = Literal["told", "kept", "none"]
 
-UtteranceEvent = RequestStarted | RequestAudio | RequestWords | RequestFlushed | RequestFinished
+Told = RequestStarted | ContextEvent
+
+PCM = OutputFormat()
+
+
+class Meter(Protocol):
+    """Measures one utterance; see `serve.telemetry.metrics.ContextMeter`. `finished` is called exactly once."""
+
+    def text(self) -> None:
+        """Text has come."""
+        ...
+
+    def started(self, queue_ms: int) -> None:
+        """It has a slot."""
+        ...
+
+    def audio(self, ms: float) -> None:
+        """Audio is handed to the listener."""
+        ...
+
+    def taken_back(self, ms: float) -> None:
+        """The last audio that was handed out has not left."""
+        ...
+
+    def cancelled(self) -> None:
+        """The listener asked to stop. Idempotent."""
+        ...
+
+    def played_ms(self) -> float:
+        """What a listener who plays in real time has heard by now."""
+        ...
+
+    def finished(self, event: RequestFinished) -> Done:
+        """It has ended: its figures."""
+        ...
+
+
+class Unmeasured:
+    """The meter of an utterance that nobody measures: it knows lengths, and no times."""
+
+    def __init__(self) -> None:
+        self._audio_ms = 0.0
+
+    def text(self) -> None: ...
+    def started(self, queue_ms: int) -> None: ...
+    def cancelled(self) -> None: ...
+
+    def audio(self, ms: float) -> None:
+        self._audio_ms += ms
+
+    def taken_back(self, ms: float) -> None:
+        self._audio_ms -= ms
+
+    def played_ms(self) -> float:
+        return self._audio_ms
+
+    def finished(self, event: RequestFinished) -> Done:
+        rtf = event.busy_ms / self._audio_ms if self._audio_ms else None
+        return Done(event.reason, round(self._audio_ms), None, rtf)
 
 
 class Utterance:
-    """Text goes in as it is written, events come out as it is spoken.
+    """Turns the events of an engine request into what its listener is told.
 
-    Made by `SpeechService.open`. Its last event is exactly one `RequestFinished`. There is one reader; it
-    either calls `poll` when woken, or awaits `next`, or iterates over the audio.
+    Made by `SpeechService.speak`. Words that are known before the engine has started are told right after
+    `RequestStarted`. The last event is exactly one `Done`; `error` says why when its reason is "error".
+
+    Args:
+        info: of the engine; None before the first has come up.
+        options: as the client gave them.
+        paces: how fast voices spoke earlier; this one's is added. None forgets it.
     """
 
-    def __init__(self, request_id: int, send: Callable[[EngineCommand], None], window: int, engine: int = 0) -> None:
-        # Number of this utterance between front and engine, and of the engine among those of the node.
-        self.request_id = request_id
-        self.engine = engine
-        # Sends a command to the engine; never blocks.
-        self._send = send
-        # Frames that the reader has taken since it granted credit last, and how many it takes to grant it.
-        self._taken = 0
-        self._grant = max(1, window // GRANTS)
-        # Events not yet taken by the reader. Bounded: the engine makes at most `window` frames ahead of the credit.
-        self._events: deque[UtteranceEvent] = deque()
-        # The last event, once it has arrived.
-        self.finished: RequestFinished | None = None
-        # Whether `end` was called.
-        self.ended = False
-        # Whether `stop` was called: of what the engine still sends, only `RequestFinished` counts.
-        self.stopped = False
-        # Whether the reader has taken `RequestFinished`.
-        self._over = False
-        # Samples at 24 kHz that the engine has made, the dropped ones included.
-        self.samples = 0
-        # Called when an event has arrived; set by the reader. It must not raise and must not await.
+    def __init__(
+        self,
+        request: EngineRequest,
+        info: EngineInfo | None,
+        options: SpeechOptions,
+        *,
+        output: OutputFormat = PCM,
+        words: WordsMode = "told",
+        paces: Paces | None = None,
+        meter: Meter | None = None,
+        context_id: str = "",
+        context_no: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.request = request
+        request.waker = self._on_event
+        self.context_id = context_id or request.name
+        self.context_no = context_no
+        self._clock = clock
+        self._meter = meter or Unmeasured()
+        self._output = output
+        # None where audio leaves as the engine makes it.
+        plain = output.encoding == "pcm_s16le" and output.sample_rate == SAMPLE_RATE
+        self._encoder = None if plain else make_encoder(output.encoding, output.sample_rate, output.bit_rate)
+        self._base64 = output.framing == "base64"
+        self._paces = paces or Paces()
+        self._voice = options.voice
+        self._tells = words == "told"
+        # None where words are left out.
+        self._timeline: WordTimeline | None = None
+        if words != "none":
+            self._timeline = WordTimeline(
+                aligned=info is not None and info.aligns_words,
+                speed=options.speed,
+                language=info.languages.get(options.language.lower(), "en") if info is not None else "en",
+                breaks=options.breaks,
+                pace=self._paces.of(options.voice),
+                tells=self._tells,
+            )
+        # Characters of text so far, and flushes that are not answered yet.
+        self.chars = 0
+        self.flushes = 0
+        # Words that are known before the engine has started; None afterwards.
+        self._early: list[Word] | None = []
+        # Samples at 24 kHz that were handed out, and the index of the next one at the output rate.
+        self._samples = 0
+        self._first_sample = 0
+        # Whether a chunk was handed out as the last one.
+        self._closed = False
+        # The listener's last word on what it has played, in ms, and when it came.
+        self._acked: tuple[float, float] | None = None
+        # The figures, once `RequestFinished` was taken, or has come after `stop`.
+        self.done: Done | None = None
+        # Why it failed; set with `done`.
+        self.error: SpeechError | None = None
+        # Called when `poll` may have something; set by the reader. It must not raise and must not await.
         self.waker: Callable[[], None] | None = None
-        # The `next` that is waiting, if any.
-        self._waiting: asyncio.Future[None] | None = None
-        # Set by `RequestFinished`; awaited by `cancel`.
-        self._closed = asyncio.Event()
-
-    @property
-    def name(self) -> str:
-        """Names it in the log: the engine's number and the utterance's."""
-        return f"{self.engine}/{self.request_id}"
 
     # ------------------------------------------------------------ the writer's side
 
-    def write(self, text: str) -> None:
-        """Append text, verbatim and in any split. Never blocks; ignored once the utterance has finished."""
-        if text and self.finished is None and not self.ended:
-            self._send(AppendText(self.request_id, text))
+    def write(self, text: str) -> list[Words]:
+        """Append text, verbatim and in any split; the words to be told now. Ignored once it has ended."""
+        if not text:
+            return []
+        self.chars += len(text)
+        self._meter.text()
+        self.request.write(text)
+        return self._new_words(self._timeline.append(text)) if self._timeline is not None else []
 
-    def flush(self, flush_id: str) -> None:
-        """Speak all text so far as complete words; answered by `RequestFlushed` after its audio."""
-        if self.finished is None and not self.ended:
-            self._send(FlushText(self.request_id, flush_id))
+    def flush(self, flush_id: str) -> list[Words]:
+        """Speak all text so far as complete words, answered by `Flushed`; the words to be told now."""
+        self.flushes += 1
+        self.request.flush(flush_id)
+        return self._new_words(self._timeline.flush()) if self._timeline is not None else []
 
-    def end(self) -> None:
-        """No more text. Idempotent."""
-        if self.finished is None and not self.ended:
-            self.ended = True
-            self._send(EndText(self.request_id))
+    def end(self) -> list[Words]:
+        """No more text; the words to be told now. Idempotent."""
+        self.request.end()
+        return self._new_words(self._timeline.complete()) if self._timeline is not None else []
+
+    def ack(self, played_ms: float) -> None:
+        """The listener has played so much."""
+        self._acked = (played_ms, self._clock())
 
     def stop(self) -> None:
-        """Drop all that was not yet taken and ask the engine to stop, without waiting. Idempotent.
-
-        What follows is `RequestFinished` alone; when the reader had not taken it yet, it now says "cancelled".
-        """
-        if self.stopped or self._over:
+        """Stop without waiting: `Done` alone follows. Idempotent."""
+        if self.done is not None:
             return
-        self.stopped = True
-        self._events.clear()
-        if self.finished is None:
-            self._send(CancelRequest(self.request_id))
-        else:
-            self.finished = dataclasses.replace(self.finished, reason="cancelled", code=None)
-            self._events.append(self.finished)
+        self._meter.cancelled()
+        self.request.stop()
+        self._on_stopped()
 
     async def cancel(self) -> None:
-        """Stop at once: no audio follows, and the slot is free when it returns. Idempotent.
-
-        Cancelling this coroutine is safe: the utterance stops all the same.
-        """
+        """Stop; the slot is free when it returns. Idempotent. Cancelling this coroutine is safe: it still stops."""
         self.stop()
-        await self._closed.wait()
+        await self.request.cancel()
+
+    def cut(self, played_ms: float | None = None) -> Cancelled:
+        """Stop, and tell what was heard.
+
+        Args:
+            played_ms: what the listener has played; None is as acknowledged, or as real time has it.
+        """
+        assert self._timeline is not None, "words are left out"
+        generated_ms = round(self.request.samples * 1_000 / SAMPLE_RATE)
+        played_ms = min(self.played_ms() if played_ms is None else played_ms, generated_ms)
+        if (finished := self.request.finished) is not None:
+            self._timeline.finish(generated_ms, cut=finished.reason != "end")
+        heard, unheard = self._timeline.split(played_ms)
+        self.stop()
+        return Cancelled(round(played_ms), generated_ms, heard, unheard)
+
+    def take_back(self, first_sample: int) -> None:
+        """Chunks from this sample of the output on were handed out, and did not leave."""
+        samples = first_sample * SAMPLE_RATE // self._output.sample_rate
+        self._meter.taken_back((self._samples - samples) * 1_000 / SAMPLE_RATE)
+        self._samples = samples
+
+    def played_ms(self) -> float:
+        """What the listener has heard: by its last word on it, or by real time."""
+        if self._acked is None:
+            return self._meter.played_ms()
+        acked_ms, at = self._acked
+        return min(acked_ms + (self._clock() - at) * 1_000, self.audio_ms)
+
+    @property
+    def audio_ms(self) -> int:
+        """Audio handed out."""
+        return round(self._samples * 1_000 / SAMPLE_RATE)
 
     # ------------------------------------------------------------ the reader's side
 
-    def poll(self) -> UtteranceEvent | None:
-        """The next event; None when there is none now, and after `RequestFinished`. Grants credit for audio."""
-        if not self._events:
-            return None
-        event = self._events.popleft()
-        if type(event) is RequestAudio:
-            self._taken += 1
-            if self._taken == self._grant:
-                self._send(GrantCredit(self.request_id, self._taken))
-                self._taken = 0
-        elif type(event) is RequestFinished:
-            self._over = True
-        return event
+    def poll(self) -> list[Told] | None:
+        """What the next event of the engine means to the listener; None when there is no event now."""
+        event = self.request.poll()
+        return None if event is None else self._told(event)
+
+    async def next(self) -> list[Told] | None:
+        """Like `poll`, but waits for the next event; None after `Done`. Cancelling it loses nothing."""
+        event = await self.request.next()
+        return None if event is None else self._told(event)
+
+    # ------------------------------------------------------------ inside
+
+    def _on_event(self) -> None:
+        self._on_stopped()
+        if self.waker is not None:
+            self.waker()
+
+    def _on_stopped(self) -> None:
+        """The end of an utterance that was stopped counts when it comes: maybe nobody takes it."""
+        if self.request.stopped and self.request.finished is not None:
+            self._end(self.request.finished)
+
+    def _end(self, finished: RequestFinished) -> Done:
+        if self.done is None:
+            self.done = self._meter.finished(finished)
+        return self.done
+
+    def _told(self, event: RequestEvent) -> list[Told]:
+        match event:
+            case RequestAudio(pcm=pcm):
+                return self._on_audio(pcm)
+            case RequestWords(words=times):
+                return [*self._words("aligned", self._timeline.align(times))] if self._timeline is not None else []
+            case RequestStarted(queue_ms=queue_ms):
+                self._meter.started(queue_ms)
+                early, self._early = self._early or [], None
+                return [event, *self._new_words(early)]
+            case RequestFlushed(flush_id=flush_id):
+                self.flushes -= 1
+                if self._timeline is not None:
+                    self._timeline.flushed(self.audio_ms)
+                return [Flushed(flush_id, self.audio_ms)]
+            case RequestFinished():
+                return self._on_finished(event)
+
+    def _on_audio(self, pcm: bytes) -> list[Told]:
+        samples = len(pcm) // 2
+        self._samples += samples
+        told: list[Told] = []
+        if self._timeline is not None:
+            self._timeline.hear(pcm)
+            if self._tells and (settled := self._timeline.settle(self.audio_ms)):
+                told += self._words("aligned", settled)
+        self._meter.audio(samples * 1_000 / SAMPLE_RATE)
+        chunks = [(pcm, samples)] if self._encoder is None else self._encoder.encode(pcm)
+        flags = 0
+        for later in self.request.ahead():
+            if isinstance(later, RequestFlushed):
+                flags |= FLAG_FLUSH
+            elif isinstance(later, RequestFinished) and later.reason in ("end", "length"):
+                flags |= FLAG_LAST
+                self._closed = True
+                chunks += self._tail()
+        self._add_chunks(told, chunks, flags)
+        return told
+
+    def _tail(self) -> list[Chunk]:
+        return [] if self._encoder is None else self._encoder.flush()
+
+    def _add_chunks(self, told: list[Told], chunks: list[Chunk], flags: int) -> None:
+        """Tell `chunks`, the last of them with `flags`; flags with no audio left go out with an empty chunk."""
+        if flags and not chunks:
+            chunks = [(b"", 0)]
+        last = len(chunks) - 1
+        for number, (payload, samples) in enumerate(chunks):
+            its_flags = flags if number == last else 0
+            told.append(
+                AudioChunk(self.context_id, self.context_no, self._first_sample, its_flags, payload, self._base64)
+            )
+            self._first_sample += samples
+
+    def _on_finished(self, event: RequestFinished) -> list[Told]:
+        told: list[Told] = []
+        if event.reason in ("end", "length"):
+            if self._samples and not self._closed:
+                self._add_chunks(told, self._tail(), FLAG_LAST)
+            if self._timeline is not None and self._tells:
+                left = self._timeline.finish(self.audio_ms, cut=event.reason == "length")
+                told += self._words(self._timeline.kind, left)
+                told += self._words("aligned", self._timeline.settle())
+                self._paces.learn(self._voice, self._timeline.pace)
+        if event.code is not None:
+            self.error = from_code(event.code, event.message, event.retry_after_ms)
+        told.append(self._end(event))
+        return told
+
+    def _new_words(self, words: list[Word]) -> list[Words]:
+        if self._early is None:
+            return self._words("estimated", words)
+        self._early += words
+        return []
+
+    def _words(self, kind: Literal["estimated", "aligned"], words: list[Word]) -> list[Words]:
+        return [Words(kind, tuple(words))] if words and self._tells else []
+
+
+class LocalUtterance:
+    """An utterance that one reader iterates over, as over a `RemoteUtterance`, in the event loop of its node."""
+
+    def __init__(self, utterance: Utterance) -> None:
+        self._utterance = utterance
+        self.context_id = utterance.context_id
+        # Not yet taken by the reader.
+        self._told: deque[ContextEvent] = deque()
 
     @property
-    def has_events(self) -> bool:
-        """Whether `poll` would give one now."""
-        return bool(self._events)
+    def done(self) -> Done | None:
+        """The figures, once it has ended."""
+        return self._utterance.done
 
-    def ahead(self) -> Iterator[UtteranceEvent]:
-        """What has already arrived after the last event that was taken, up to the next audio."""
-        return takewhile(_is_not_audio, self._events)
+    @property
+    def error(self) -> SpeechError | None:
+        """Why it failed; set with `done`."""
+        return self._utterance.error
 
-    async def next(self) -> UtteranceEvent | None:
-        """The next event; None after `RequestFinished`. Cancelling it loses nothing."""
-        while (event := self.poll()) is None:
-            if self.finished is not None:
+    def write(self, text: str) -> None:
+        """Append text, verbatim and in any split. Never blocks; ignored once it has ended."""
+        self._told += self._utterance.write(text)
+
+    def end(self) -> None:
+        """No more text. Idempotent."""
+        self._told += self._utterance.end()
+
+    def stop(self) -> None:
+        """Stop without waiting: no audio follows. Idempotent."""
+        self._told.clear()
+        self._utterance.stop()
+
+    async def cancel(self) -> None:
+        """Stop; the slot is free when it returns. Idempotent. Cancelling this coroutine is safe: it still stops."""
+        self.stop()
+        await self._utterance.cancel()
+
+    async def next(self) -> ContextEvent | None:
+        """The next event; None after `Done`. Cancelling it loses nothing.
+
+        Raises:
+            SpeechError: the utterance failed; after everything that came before.
+        """
+        while not self._told:
+            told = await self._utterance.next()
+            if told is None:
+                if self._utterance.error is not None:
+                    raise self._utterance.error
                 return None
-            self._waiting = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiting
-            finally:
-                self._waiting = None
-        return event
+            self._told += [event for event in told if not isinstance(event, RequestStarted)]
+        return self._told.popleft()
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Pieces of pcm_s16le at 24 kHz, 80 ms each but for the last.
+    async def events(self) -> AsyncIterator[ContextEvent]:
+        """All events; the last is `Done`.
 
         Raises:
             SpeechError: the utterance failed.
         """
         while (event := await self.next()) is not None:
-            if isinstance(event, RequestAudio):
-                yield event.pcm
-            elif isinstance(event, RequestFinished) and event.code is not None:
-                raise from_code(event.code, event.message, event.retry_after_ms)
+            yield event
 
-    # ------------------------------------------------------------ the service's side
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """The payloads of the audio alone.
 
-    def deliver(self, event: UtteranceEvent) -> None:
-        """Take an event of this utterance from the engine. Called by the service alone."""
-        if isinstance(event, RequestAudio):
-            self.samples += len(event.pcm) // 2
-        elif isinstance(event, RequestFinished):
-            if self.stopped:  # whatever became of the engine meanwhile
-                event = dataclasses.replace(event, reason="cancelled", code=None)
-            self.finished = event
-            self._closed.set()
-        if self.stopped and event is not self.finished:
-            return
-        self._events.append(event)
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
-        if self.waker is not None:
-            self.waker()
-
-
-def _is_not_audio(event: UtteranceEvent) -> bool:
-    return type(event) is not RequestAudio
+        Raises:
+            SpeechError: the utterance failed.
+        """
+        async for event in self.events():
+            if isinstance(event, AudioChunk):
+                yield event.payload

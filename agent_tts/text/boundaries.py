@@ -1,12 +1,12 @@
-"""Where a live text may be cut so that no text after it changes the tokens before it.
+"""Where a live text can be cut so that later text does not change the tokens before the cut.
 
-Byte-level BPE never merges across pre-tokens, so that is between two pre-tokens which neither the normaliser (NFC) nor
-`PRE_TOKEN` can still make one of. Both look at close neighbours only, and so do the rules here: they read the kinds of
-the characters and need at most two of them before a boundary and two after it. No boundary is after white space that
-would be split in another way if the text ended there.
+Byte-level BPE never merges across pre-tokens, so a boundary lies between two pre-tokens that neither the normaliser
+(NFC) nor `PRE_TOKEN` can join. Both depend on close neighbours only: the rules here read the kinds of at most two
+characters before a boundary and two after it. White space that would be split differently at the end of the text is
+followed by no boundary.
 
-The rules may keep silent about a boundary, as inside "'sup" or after a combining mark: its tokens come with the next
-boundary. They never name one that later text could take back.
+The rules miss some boundaries, as inside "'sup" or after a combining mark, whose tokens then come with the next
+boundary. They report none that later text could remove.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PRE_TOKEN = (
 )
 
 _NFC = normalizers.NFC()
-# Letter, number, line break, other white space except the space itself, anything else. The regular expressions are the
-# tokenizers library's own, because its Unicode tables decide and Python's may be of another version.
+# Letter, number, line break, white space other than the space, anything else. The regular expressions are those of the
+# tokenizers library, whose Unicode version may differ from Python's.
 _CLASS = normalizers.Sequence(
     [
         normalizers.Replace(Regex(r"\p{L}"), "a"),
@@ -55,10 +55,10 @@ def _kind(ch: str) -> str:
 
 
 def kinds(text: str) -> str:
-    """One kind a character: `a` letter, `0` number, `\\n` line break, space, `\\t` other white space, `!` any other.
+    """The kind of each character: `a` letter, `0` number, `\\n` line break, space, `\\t` other white space, `!` other.
 
-    `?` is what the normaliser may join to the character before it, reorder, or take apart; it is never white space.
-    What the normaliser makes of the others is of the kind told, whatever marks follow them.
+    `?` is a character that the normaliser may join to the one before it, reorder or decompose; it is never white space.
+    Normalising the others keeps their kinds, whatever marks follow them.
 
     Args:
         text: without lone surrogates.
@@ -67,10 +67,10 @@ def kinds(text: str) -> str:
 
 
 def last_boundary(kinds: str) -> int:
-    """Index of the character after the last boundary that is certain; 0 if there is none.
+    """Index of the character after the last certain boundary; 0 if there is none.
 
     Args:
-        kinds: of a text that begins a pre-token, or of the end of such a text.
+        kinds: of a text that begins with a pre-token, or of the end of such a text.
     """
     found = _LAST_BOUNDARY.match(kinds)
     return found.end() if found else 0

@@ -1,11 +1,11 @@
-"""What kind of character it is, as far as reading aloud cares."""
+"""Classes of characters for reading aloud."""
 
 from __future__ import annotations
 
 import unicodedata
 
 NO_BREAK_SPACE = "\u00a0"
-PICTOGRAPH = "\ufffc"  # stands for any emoji: white space when spoken, but not for the markdown around it
+PICTOGRAPH = "\ufffc"  # stands for any emoji: spoken as white space, but not white space to the markdown around it
 ZERO_WIDTH_JOINER = "\u200d"
 
 LINE_BREAKS = frozenset("\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
@@ -14,7 +14,7 @@ JOINERS = frozenset("\u200c\u200d")
 
 CLAUSE_MARKS = frozenset(".!?;:,—…؟،؛।॥")  # end a clause when white space follows
 WIDE_CLAUSE_MARKS = frozenset("。！？，、；：｡､")  # end a clause by themselves
-OPENERS = frozenset("「『（《〈【〔“")  # what may hold back the end of a CJK clause, until its closer came
+OPENERS = frozenset("「『（《〈【〔“")  # defer the end of a CJK clause until their closer
 CLOSERS = frozenset("\"')]}*_”’»›」』）》〉】〕")  # belong to the clause they follow
 _SMALL_KANA = frozenset("ぁぃぅぇぉっゃゅょゎァィゥェォッャュョヮーヽヾゝゞ々")
 NOT_FIRST = CLAUSE_MARKS | WIDE_CLAUSE_MARKS | CLOSERS | _SMALL_KANA  # CJK text is not cut before them
@@ -47,17 +47,17 @@ def is_word(ch: str) -> bool:
 
 
 def is_silent(ch: str) -> bool:
-    """White space, marks and punctuation, of which nothing is heard without a word beside them."""
+    """White space, marks and punctuation: silent without a word beside them."""
     return ch in _SILENT or unicodedata.category(ch) in _SILENT_CATEGORIES
 
 
 def is_unspeakable(ch: str) -> bool:
-    """No engine takes it: a control character may be a command to it, and a lone surrogate has no UTF-8."""
+    """Control characters, which may be commands to an engine, and lone surrogates, which have no UTF-8."""
     return unicodedata.category(ch) in _UNSPEAKABLE_CATEGORIES and not ch.isspace()
 
 
 def extends(ch: str, before: str, length: int) -> bool:
-    """Whether `ch` belongs to the character `before` it, which is the last of `length` that are seen as one."""
+    """Whether `ch` joins a cluster of `length` code points whose last is `before`."""
     if ch < "\u0300":
         return False
     if before == ZERO_WIDTH_JOINER or ch == ZERO_WIDTH_JOINER or "\U0001f3fb" <= ch <= "\U0001f3ff":
@@ -74,8 +74,8 @@ def _is_regional_indicator(ch: str) -> bool:
 def normal(ch: str, before: str) -> str:
     """`ch` as the cleaner reads it.
 
-    That is a space, a newline, a no-break space or a pictograph for all of their kinds, nothing for what is neither
-    seen nor heard, otherwise `ch` itself. Joiners stay in the scripts that spell with them.
+    One character stands for all spaces, one for all newlines, no-break spaces and pictographs each; "" for what is
+    neither visible nor audible. Joiners stay in the scripts that spell with them.
     """
     if " " <= ch <= "~":
         return ch
@@ -98,7 +98,7 @@ def _is_variation_selector(ch: str) -> bool:
 
 
 def _is_pictographic(ch: str) -> bool:
-    """In a block of symbols that are looked at rather than read."""
+    """In a block of symbols that are not read aloud."""
     return (
         "\u231a" <= ch <= "\u231b"
         or "\u23cf" <= ch <= "\u23fa"

@@ -1,15 +1,15 @@
 """Makes the output of an LLM speakable: a state machine that reads one character at a time.
 
-What becomes of it:
-* emphasis, headings, bullets, block quotes, check boxes and rules lose their marks; numbers of lists stay;
-* cells of a table are set off by commas;
-* `code` is spoken, fenced code is not, up to its closing fence or else to the end;
-* a link is its text, an image its description, a bare URL its host name without "www.";
-* HTML tags go, entities become their characters, emoji become white space;
-* special tokens of language models ("<|im_start|>", "<think>") are text like any other and stay as they are.
+Rules:
+* emphasis, headings, bullets, block quotes, check boxes and rules lose their marks; list numbers stay;
+* table cells are separated by commas;
+* `code` is spoken; fenced code is dropped up to its closing fence, or to the end;
+* a link becomes its text, an image its description, a bare URL its host name without "www.";
+* HTML tags are dropped, entities become their characters, emoji become white space;
+* special tokens of language models ("<|im_start|>", "<think>") are ordinary text.
 
-Marks are judged by their neighbours alone ("2 * 3", "2*3", "snake_case" keep them), never by a partner that may come
-much later. So no more is held back than a tag (`MAX_TAG`) or a handful of marks; what is skipped is not stored.
+Marks are judged by their neighbours alone ("2 * 3", "2*3", "snake_case" keep them), not by a partner that may come much
+later, so that at most a tag (`MAX_TAG`) or a few marks are held back. Skipped text is not stored.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from agent_tts.text.chars import NO_BREAK_SPACE, PICTOGRAPH, is_word, normal
 
 MAX_TAG = 128  # characters of an HTML tag with its attributes
 MAX_TARGET = 2_048  # characters of a link's target
-_MAX_RUN = 7  # more marks in a row than any markup has: white space
+_MAX_RUN = 7  # so many marks in a row are no markup but white space
 _MAX_TAG_NAME = 12  # with its slash
 _MAX_ENTITY = 10
 _MAX_TRAILING = 8  # punctuation after a URL
 
-# What is left of a tag, opening or closing.
+# What an opening or closing tag becomes.
 _TAGS = {
     **dict.fromkeys(["a", "abbr", "b", "cite", "code", "del", "em", "font", "i", "img", "ins", "kbd", "mark"], ""),
     **dict.fromkeys(["q", "s", "small", "span", "strong", "u", "var"], ""),
@@ -51,30 +51,30 @@ _ESCAPABLE = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _PAUSES = frozenset(".!?;:,")
 
 Mode = Callable[[str, int], None]
-"""Reads a character at its offset. The empty string says that no character may be waited for."""
+"""Reads a character at its offset. The empty string means: decide now, without a further character."""
 
 
 class Cleaner:
-    """Reads raw characters, passes speakable ones on to `sink`, each with its offset in the raw text."""
+    """Reads raw characters and passes speakable ones to `sink`, each with its offset in the raw text."""
 
     def __init__(self, sink: Mode) -> None:
         self._sink = sink
-        self._mode: Mode = self._text  # what reads the next character
-        self._held: list[tuple[str, int]] = []  # characters that the mode cannot judge yet
-        self._before = " "  # the character before, as the marks after it see it
+        self._mode: Mode = self._text  # reads the next character
+        self._held: list[tuple[str, int]] = []  # characters that the mode cannot decide on yet
+        self._before = " "  # the character before, for the marks after it
         self._passed = " "  # the last character given to the sink
-        self._at_start = True  # of a line or of a table's cell: nothing but their marks came so far
+        self._at_start = True  # of a line or a table cell: only its marks came so far
         self._in_table = False  # the line is a row of a table
-        self._gap: int | None = None  # offset of white space in a row that waits for more text
-        self._cell: int | None = None  # offset of the bar before that text
-        self._brackets = 0  # brackets passed on that are still open
-        self._ticks = 0  # backticks in a row, just now
+        self._gap: int | None = None  # offset of white space in a table row that is passed on with the next text
+        self._cell: int | None = None  # offset of the cell's bar, likewise
+        self._brackets = 0  # open brackets that were passed on
+        self._ticks = 0  # backticks in a row, up to the last character
         self._code = 0  # backticks that opened the code span
-        self._fence_mark = ""  # what opened the fenced code,
-        self._fence_length = 0  # and how many of it
-        self._fence_run = 0  # how many of it came in a row, where they may close the code
-        self._fence_head = False  # in the fence's own first line
-        self._fence_may_close = False  # nothing else came in the line
+        self._fence_mark = ""  # the mark that opened the fenced code,
+        self._fence_length = 0  # and how many
+        self._fence_run = 0  # how many came in a row where they may close the code
+        self._fence_head = False  # in the fence's first line
+        self._fence_may_close = False  # the line has nothing else so far
         self._depth = 0  # parentheses open in a link's target
         self._skipped = 0  # characters of the target so far
         self._rules: dict[str, Mode] = {
@@ -101,7 +101,7 @@ class Cleaner:
             self._mode(ch, offset)
 
     def flush(self, offset: int) -> None:
-        """Judge what is held back by what is there. Code and link targets go on being skipped after it."""
+        """Decide on all that is held back. Code and link targets are still skipped afterwards."""
         self._mode("", offset)
 
     # ---------------------------------------------------------------- plain text
@@ -113,7 +113,7 @@ class Cleaner:
         pass
 
     def _pass(self, ch: str, offset: int) -> None:
-        """Speak it, whatever it is."""
+        """Pass a character on as text."""
         self._before = ch
         if ch.isspace() or ch == PICTOGRAPH:
             if self._in_table:
@@ -146,12 +146,12 @@ class Cleaner:
     # ---------------------------------------------------------------- holding back
 
     def _hold(self, mode: Mode, ch: str, offset: int) -> None:
-        """Hold the character back: `mode` judges it by those that follow."""
+        """Hold the character back: `mode` decides on it by the characters that follow."""
         self._held.append((ch, offset))
         self._mode = mode
 
     def _unhold(self) -> list[tuple[str, int]]:
-        """Back to plain text, with what was held."""
+        """Return to plain text; returns what was held."""
         held, self._held = self._held, []
         self._mode = self._text
         return held
@@ -169,7 +169,7 @@ class Cleaner:
         self._mode(ch, offset)
 
     def _give_up(self, ch: str, offset: int) -> None:
-        """It was not what its first character looked like, so that one is spoken and the rest is read again."""
+        """The first held character was text after all: pass it on and read the rest again."""
         first, *rest = self._unhold()
         self._pass(*first)
         self._reread(rest, ch, offset)
@@ -183,7 +183,7 @@ class Cleaner:
             self._pass(ch, offset)
 
     def _run(self, ch: str, offset: int) -> None:
-        """In marks of one kind."""
+        """In a run of one mark."""
         mark = self._held[0][0]
         if ch == mark:
             if len(self._held) < _MAX_RUN:
@@ -271,7 +271,7 @@ class Cleaner:
             self._pass(ch, offset)
 
     def _fenced_code(self, ch: str, offset: int) -> None:
-        """Closed by a run as long as the first, anywhere in the first line, alone at the start of later ones."""
+        """A run as long as the first closes it: anywhere in the first line, alone at the start of a later one."""
         if ch == self._fence_mark and self._fence_may_close:
             self._fence_run += 1
             return
@@ -331,7 +331,7 @@ class Cleaner:
         self._mode(ch, offset)
 
     def _target(self, ch: str, offset: int) -> None:
-        """In the parentheses of a link; the line's end is theirs as well."""
+        """In the parentheses of a link, which a line break ends as well."""
         self._skipped += 1
         self._depth += (ch == "(") - (ch == ")")
         if ch == "\n" or self._skipped > MAX_TARGET:
@@ -370,7 +370,7 @@ class Cleaner:
             self._held.append((ch, offset))
 
     def _special_token(self, ch: str, offset: int) -> None:
-        """In "<|im_start|>", of which no mark is markup."""
+        """In a token like "<|im_start|>", whose marks are no markup."""
         if ch == ">" and len(self._held) > 2 and self._held[-1][0] == "|":
             self._pass_all([*self._unhold(), (ch, offset)])
         elif len(self._held) < MAX_TAG and (ch.isalnum() or ch in ("_", "-", "|")):
@@ -419,7 +419,7 @@ class Cleaner:
             self._mode(ch, offset)
 
     def _rest_of_url(self, ch: str, offset: int) -> None:
-        """Skips it, except for the punctuation at its end, which is the sentence's."""
+        """Skips the rest, except for the punctuation at its end, which belongs to the sentence."""
         if ch in _URL_TRAILING:
             if len(self._held) < _MAX_TRAILING:
                 self._held.append((ch, offset))
@@ -430,7 +430,7 @@ class Cleaner:
 
 
 def _is_spoken(mark: str, count: int, before: str, after: str) -> bool:
-    """Whether a run of *, _ or ~ is itself meant, judged by the characters on both sides of it."""
+    """Whether a run of *, _ or ~ is text, judged by the characters on both sides of it."""
     if mark == "~":
         return count == 1  # "~5 minutes"
     if before.isspace() and after in (" ", NO_BREAK_SPACE):

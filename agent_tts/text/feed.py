@@ -1,4 +1,4 @@
-"""The text of one stream, as it comes from an LLM, turned into units that later text cannot change."""
+"""The text of one request, as it comes from an LLM, cut into units that later text cannot change."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["Break", "Reading", "TextFeed", "Unit"]
 
 
 class TextFeed:
-    """Text in by any pieces, units out as early as they are certain, and the pauses between them.
+    """Text in, in any pieces; units and pauses out, as soon as they are certain.
 
-    However a text is split into pieces, the units are the same; a `flush` at a place of the text is part of the
-    text. Time is linear and memory constant: the parts of `reader.py` and `units.py` say how much each holds back.
+    The units depend on the text and the places of its flushes, not on its split into pieces. Time is linear and memory
+    constant; `reader.py` and `units.py` state how much is held back.
 
     Args:
-        reading: what is made of the text before it is cut.
-        first_words: the first unit ends after as many words at the latest, so that speech starts early; each unit
-            may have twice the words of the one before, up to `units.MAX_WORDS`.
+        reading: how the text is read before it is cut.
+        first_words: most words of the first unit, few so that speech starts early; each unit may have twice the words
+            of the one before, up to `units.MAX_WORDS`.
     """
 
     def __init__(self, reading: Reading | None = None, *, first_words: int = 2) -> None:
@@ -28,7 +28,7 @@ class TextFeed:
         self._done: list[Unit | Break] = []  # up to the last pause, not yet taken
 
     def append(self, text: str) -> list[Unit | Break]:
-        """More text; returns the units that it finishes."""
+        """More text; returns what it completes."""
         push = self._reader.push
         for offset, ch in enumerate(text, self._offset):
             push(ch, offset)
@@ -36,13 +36,13 @@ class TextFeed:
         return self._take()
 
     def flush(self) -> list[Unit | Break]:
-        """All text so far is complete words: returns everything that is held back."""
+        """All text so far is complete words; returns everything that was held back."""
         self._reader.flush(self._offset)
         self._cutter.cut()
         return self._take()
 
     def end(self) -> list[Unit | Break]:
-        """No more text will come: returns everything that is held back."""
+        """No more text will come; returns everything that was held back."""
         return self.flush()
 
     def _break(self, rest: Break) -> None:

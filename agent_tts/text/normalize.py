@@ -1,8 +1,7 @@
-"""Figures and signs as words: numbers, money, dates, addresses. Reads one character at a time.
+"""Says numbers, money, dates and addresses in words. Reads one character at a time.
 
-What is said depends on the text alone, never on its split: a word is held back until white space ends it, and a few
-together where the next may belong to it ("3" and "pm", "$5" and "million"). Where nothing is known of a word, its
-characters pass as they are.
+The result depends on the text, not on its split: a word is held back until white space ends it, and longer if the next
+word may belong to it ("3" and "pm", "$5" and "million"). Other words pass unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from agent_tts.text.chars import PICTOGRAPH
 from agent_tts.text.spoken import table_of
 from agent_tts.text.spoken.table import Table
 
-MAX_WORD = 80  # characters; a longer one is nothing that could be said in another way
+MAX_WORD = 80  # characters; a longer word passes unchanged
 MAX_WORDS = 6  # that are looked at together
 
 _LEADING = "\"'“‘«([{¿¡"
@@ -24,12 +23,12 @@ Chars = list[tuple[str, int]]
 
 
 class Normalizer:
-    """Takes characters, each with its offset in the raw text; passes what is to be said on to `sink`.
+    """Takes characters with their offsets in the raw text; passes what is to be said to `sink`.
 
-    The offsets of what is said in place of something are those of its characters, in order.
+    A replacement has the offsets of the characters that it replaces, in order.
 
     Args:
-        language: a code; where its numbers are not known, everything passes as it is.
+        language: a code; without numbers for the language everything passes unchanged.
     """
 
     def __init__(self, sink: Sink, language: str) -> None:
@@ -39,7 +38,7 @@ class Normalizer:
         self._words: list[tuple[Chars, Chars]] = []
         # The word that is being read.
         self._word: Chars = []
-        # Whether that word is too long for anything.
+        # Whether that word is longer than `MAX_WORD`.
         self._passing = False
         # The word before those that wait, in lower case.
         self._before = ""
@@ -62,7 +61,7 @@ class Normalizer:
                 self._passing = True
 
     def flush(self, offset: int) -> None:
-        """Say what is held back by what is there."""
+        """Pass on everything that is held back."""
         if self._table is None:
             return
         if self._word:
@@ -83,7 +82,7 @@ class Normalizer:
             self._sink(ch, offset)
             return
         self._words[-1][1].append((ch, offset))
-        if len(self._words[-1][1]) > 1:  # more than one space: nothing belongs together over it
+        if len(self._words[-1][1]) > 1:  # words do not belong together across several spaces
             while self._words:
                 self._say(table)
         while self._words and (len(self._words) == MAX_WORDS or not table.goes_on(self._texts())):
@@ -93,7 +92,7 @@ class Normalizer:
         return ["".join(ch for ch, _ in word) for word, _ in self._words]
 
     def _say(self, table: Table) -> None:
-        """Say the first of the words that wait, with as many of the next as belong to it."""
+        """Pass on the first word that waits, with the words that belong to it."""
         texts = self._texts()
         for count in range(len(texts), 0, -1):
             text = " ".join(texts[:count])

@@ -6,24 +6,24 @@ from functools import lru_cache
 
 from num2words import CONVERTER_CLASSES, num2words
 
-# Languages whose numbers are those of another.
+# Languages that use the numbers of another.
 _SAME = {"nb": "no", "nn": "no", "hr": "sr", "bs": "sr", "gl": "pt", "kk": "kz"}
 
 
 def has_numbers(language: str) -> bool:
-    """Whether the numbers of a language are known; `language` is a code, of which the first part counts."""
+    """Whether num2words has the language; only the first part of its code counts."""
     return _name(language) in CONVERTER_CLASSES
 
 
 @lru_cache(maxsize=4_096)
 def cardinal(number: int, language: str = "en") -> str:
-    """A whole number in words; in English where the language is not known."""
+    """A whole number in words; in English if num2words lacks the language."""
     return _say(number, language, "cardinal")
 
 
 @lru_cache(maxsize=1_024)
 def ordinal(number: int, language: str = "en") -> str:
-    """The place of something in a row, in words; in English where the language is not known."""
+    """An ordinal number in words; in English if num2words lacks it in the language."""
     return _say(number, language, "ordinal")
 
 

@@ -1,4 +1,4 @@
-"""From the text as it was given to what is to be said: pauses taken out, markup cleaned, figures said in words."""
+"""From the given text to the text that is said: pauses taken out, markup cleaned, numbers said in words."""
 
 from __future__ import annotations
 
@@ -16,29 +16,25 @@ Sink = Callable[[str, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a text is read.
-
-    Without any of it, the text is said as it is, without the control characters and lone surrogates that no engine
-    takes.
-    """
+    """How a text is read. Control characters and lone surrogates are always dropped: no engine takes them."""
 
     clean: bool = True  # make markdown, links and emoji speakable
-    normalize: str | None = None  # say figures and signs in the words of this language; None leaves them
+    normalize: str | None = None  # say numbers and signs in words of this language; None leaves them
     breaks: bool = False  # obey `<break time="500ms"/>`; otherwise it is text
 
     @classmethod
     def of(cls, options: SpeechOptions, language: str) -> Reading:
-        """What a request wishes, in a language whose code is known."""
+        """The reading that a request asks for; `language` is a code."""
         return cls(options.clean, language if options.normalize else None, options.breaks)
 
 
 class Reader:
-    """Takes raw characters, each with its offset, and passes what is to be said on to `sink`.
+    """Takes raw characters with their offsets and passes what is to be said to `sink`.
 
-    What comes out, and when, depends on the characters and the flushes alone.
+    The output depends on the characters and the flushes alone.
 
     Args:
-        rest: is told of a pause, after everything before it has been passed on.
+        rest: takes each pause, after everything before it has been passed on.
     """
 
     def __init__(self, reading: Reading, sink: Sink, rest: Callable[[Break], None]) -> None:

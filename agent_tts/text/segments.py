@@ -1,4 +1,4 @@
-"""Where a long text is cut into pieces that are spoken one by one."""
+"""Cuts a long text into pieces that are spoken one by one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import unicodedata
 SENTENCE_ENDS = frozenset(".!?…")
 WIDE_SENTENCE_ENDS = frozenset("。！？")  # no space follows these
 
-# What a wide character (of Chinese, Japanese, Korean) counts: it takes as long to say as three letters.
+# What a wide character (Chinese, Japanese, Korean) counts: it takes as long to say as three letters.
 WIDE_CHARS = 3
 
 
 class Segmenter:
-    """Cuts an endless text into pieces of limited length: at the end of a sentence if there is one.
+    """Cuts an endless text into pieces of limited length, at the end of a sentence if possible.
 
     Args:
         limit: characters after which a piece ends with its sentence; twice that many end it with a word, and three
@@ -23,11 +23,11 @@ class Segmenter:
         self._limit = limit
         # Characters of the current piece.
         self._length = 0
-        # The last of them.
+        # Its last character.
         self._last = ""
 
     def feed(self, text: str) -> list[str | None]:
-        """Pieces of the text in order, with None where a piece ends."""
+        """The parts of the text in order, with None where a piece ends."""
         pieces: list[str | None] = []
         start = 0
         for index, char in enumerate(text):
@@ -47,5 +47,5 @@ class Segmenter:
         return pieces
 
     def cut(self) -> None:
-        """The current piece was ended for another reason."""
+        """End the current piece."""
         self._length, self._last = 0, ""

@@ -1,4 +1,4 @@
-"""The tokens of Qwen3-TTS: byte-level BPE of a whole text, or of a text that is still coming."""
+"""The tokens of Qwen3-TTS: byte-level BPE of a whole text, or of a live text."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from agent_tts.errors import SettingsError
 from agent_tts.text.boundaries import PRE_TOKEN, kinds, last_boundary
 
 _BYTES = pre_tokenizers.ByteLevel.alphabet()  # the characters that stand for the 256 bytes
-_CONTEXT = 2  # characters before a boundary that decide about it
+_CONTEXT = 2  # characters before a boundary that the rules read
 _SURROGATE = re.compile("[\ud800-\udfff]")  # in Python's str they are always lone ones
 
 
 class Tokenizer:
-    """The tokenizer of a checkpoint, without its added tokens: no text makes a control token.
+    """The tokenizer of a checkpoint without its added tokens, so that no text becomes a control token.
 
-    "<|im_start|>" in a text is twelve characters like any others. A lone surrogate, which has no UTF-8, is read as
-    U+FFFD.
+    "<|im_start|>" in a text is twelve ordinary characters. A lone surrogate, which has no UTF-8, is read as U+FFFD.
     """
 
     def __init__(self, model: BPE) -> None:
@@ -39,7 +38,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """The tokenizer of a checkpoint's folder: vocab.json with merges.txt, otherwise tokenizer.json.
+        """The tokenizer in a checkpoint's folder: vocab.json with merges.txt, otherwise tokenizer.json.
 
         Raises:
             SettingsError: they are missing or broken.
@@ -57,7 +56,7 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """One more than the largest id it gives."""
+        """One more than the largest id."""
         return 1 + max(map(int, self._pipeline.get_vocab().values()))
 
     def encode(self, text: str) -> list[int]:
@@ -66,14 +65,14 @@ class Tokenizer:
         return ids
 
     def feed(self) -> TokenFeed:
-        """For a text that comes in pieces."""
+        """A feed for a text that comes in pieces."""
         return TokenFeed(self)
 
     def role(self, im_start: int) -> tuple[int, ...]:
-        """The ids that stand before every text: `<|im_start|>assistant` and a line break.
+        """The ids before the ids of every text: `<|im_start|>assistant` and a line break.
 
-        The text's own ids follow. The reference implementation tokenises both as one string, where a line break in the
-        white space that begins a text merges with the one of the role, and its slices then cut into the text.
+        The reference implementation tokenises role and text as one string: a line break at the start of the text merges
+        with the role's, and its slices then cut into the text.
         """
         return (im_start, *self._assistant)
 
@@ -83,22 +82,21 @@ class Tokenizer:
 
 
 class TokenFeed:
-    """Text in by any pieces, tokens out as soon as no later text can change them.
+    """Text in, in any pieces; tokens out as soon as no later text can change them.
 
-    However a text is split into pieces, its tokens are those of the whole. A `flush` is a place of the text: what comes
-    after it is tokenised as a new text. Each character is looked at a constant number of times; all that is held back
-    is the text after the last boundary, which is one word, or one clause of a script without spaces.
+    The tokens are those of the whole text, however it is split. Text after a `flush` is tokenised as a new text. Time
+    is linear; only the text after the last boundary is held back: a word, or a clause of a script without spaces.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        # Pieces of the text that has no tokens yet. They are joined only when a boundary was found.
+        # Pieces of the text without tokens yet, joined only at a boundary.
         self._held: list[str] = []
         # Kinds of the last characters held.
         self._context = ""
 
     def append(self, text: str) -> list[int]:
-        """More text; returns the ids that it makes certain."""
+        """More text; returns the ids that are now certain."""
         text = _scalars(text)
         recent = self._context + kinds(text)
         boundary = last_boundary(recent)
@@ -112,7 +110,7 @@ class TokenFeed:
         return self._tokenizer.encode(held[:end])
 
     def flush(self) -> list[int]:
-        """All text so far is complete: returns the ids of everything that is held back."""
+        """All text so far is complete; returns the ids of everything that was held back."""
         held = "".join(self._held)
         self._held.clear()
         self._context = ""

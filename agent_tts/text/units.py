@@ -1,14 +1,14 @@
-"""Cuts characters into units, one character at a time and with a bounded memory.
+"""Cuts characters into units, one character at a time and in bounded memory.
 
 A unit ends at the first of
 * a line break,
 * white space after clause punctuation ("3.14", "10:30", "e.g." and "Dr. Smith" stay whole), or a CJK clause mark,
 * white space after as many words as a unit may have, or after `MAX_CHARS` characters,
-* the next CJK character, where CJK text without punctuation is as long as those words,
-* the next character, where `MAX_RUN` of them came without white space,
-* the next digit, where `MAX_DIGITS` of them came in a row.
+* the next CJK character after CJK text without punctuation that is as long as those words,
+* the next character after `MAX_RUN` characters without white space,
+* the next digit after `MAX_DIGITS` digits in a row.
 
-So at most `MAX_CHARS + MAX_RUN + MAX_CLUSTER` characters are ever held back.
+At most `MAX_CHARS + MAX_RUN + MAX_CLUSTER` characters are held back.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ MAX_WORDS = 16  # of a unit, once they have grown
 MAX_CHARS = 160  # of a unit, at white space
 MAX_RUN = 80  # characters without white space
 MAX_DIGITS = 24  # in a row; espeak-ng leaves out what comes after the 31st
-MAX_CLUSTER = 32  # characters that are seen as one; Unicode's stream-safe format allows 30 marks
+MAX_CLUSTER = 32  # code points of one visible character; Unicode's stream-safe format allows 30 marks
 CJK_PER_WORD = 4  # characters of CJK text that count as one word
 
 _MARKS = CLAUSE_MARKS | WIDE_CLAUSE_MARKS
 _CLOSERS = "".join(CLOSERS) + " "
 _OPENERS = "".join(OPENERS) + "\"'([{«‹‘*_"
 
-# A point after one of these says nothing about the clause: initials and dotted abbreviations ("J.", "z.B.", "U.S."),
-# list numbers and ordinals ("1.", "3. Mai"), and the usual abbreviations of the languages spoken most. To leave a
-# clause uncut is always safe, because units end by their length as well.
+# A point after one of these does not end a clause: initials and dotted abbreviations ("J.", "z.B.", "U.S."), list
+# numbers and ordinals ("1.", "3. Mai"), and common abbreviations of the most spoken languages. A clause that is missed
+# does no harm, because units also end by their length.
 _ABBREVIATION = re.compile(
     r"""
     (?:[^\W\d_]\.)+ | \d{1,2}\. | (?:
@@ -58,20 +58,20 @@ _ABBREVIATION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What an engine speaks in one go.
+    """What an engine speaks at once.
 
-    `text` has something to say in it, no white space but single spaces, none at its start, and one at its end where
-    the raw text goes on with white space: the texts of all units together are the whole text. `offsets[i]` is the
-    place of `text[i]` in the raw text of the stream; they never decrease.
+    `text` has something audible, no white space but single spaces, none at its start, and one at its end if white space
+    follows in the raw text: the texts of all units joined are the whole text. `offsets[i]` is the offset of `text[i]`
+    in the raw text; offsets never decrease.
     """
 
     text: str
     offsets: tuple[int, ...]
 
     def halves(self) -> tuple[Unit, Unit] | None:
-        """This unit as two, cut near its middle: after white space if there is any, else between characters.
+        """This unit as two, cut near its middle: after white space if there is any, otherwise between characters.
 
-        None: it is one character. Nobody says that both halves have something to say in them.
+        None if it is one character. A half may have nothing audible.
         """
         end = len(self.text.rstrip())
         if end < 2:
@@ -86,15 +86,15 @@ class Unit:
 
 
 class Cutter:
-    """Characters in, units out; a pure function of the characters, however they are bunched."""
+    """Characters in, units out. The units depend on the characters alone."""
 
     def __init__(self, first_words: int) -> None:
         self._units: list[Unit] = []  # finished, not yet taken
         self._chars: list[str] = []  # the unit in the making
         self._offsets: list[int] = []  # where its characters are in the raw text
-        self._limit = CJK_PER_WORD * first_words  # how much the unit may say, in CJK characters
+        self._limit = CJK_PER_WORD * first_words  # length of a unit, in CJK characters
         self._max_limit = max(self._limit, CJK_PER_WORD * MAX_WORDS)  # what the limit grows to
-        self._said = 0  # how much the unit says so far, in CJK characters
+        self._said = 0  # length of the unit so far, in CJK characters
         self._speakable = False  # whether anything of the unit can be heard
         self._word = 0  # where in the unit its last word starts
         self._in_word = False  # no white space after it yet
@@ -116,7 +116,7 @@ class Cutter:
             self._push_space(ch, offset)
 
     def cut(self) -> None:
-        """The unit ends here. One with nothing to say is dropped."""
+        """End the unit. A unit without anything audible is dropped."""
         if self._speakable:
             self._units.append(Unit("".join(self._chars), tuple(self._offsets)))
             self._limit = min(2 * self._limit, self._max_limit)
@@ -130,7 +130,7 @@ class Cutter:
         if self._chars[-1] != " ":
             self._keep(" ", offset)
         if ch in NO_BREAK_SPACES:
-            return  # "10 000", "Mr. Bean" and "Ça va ?" are written with these to stay in one piece
+            return  # they keep "10 000", "Mr. Bean" and "Ça va ?" together
         if ch in LINE_BREAKS:
             self._quotes = 0
             self.cut()
@@ -149,7 +149,7 @@ class Cutter:
         before = self._chars[-1] if self._chars else ""
         if self._cluster < MAX_CLUSTER and extends(ch, before, self._cluster):
             if not self._chars:
-                return  # what it belongs to is gone
+                return  # the character that it extends is in the last unit
             self._cluster += 1
         else:
             if self._chars and self._ends_before(ch):
@@ -194,5 +194,5 @@ def _ends_clause(word: str) -> bool:
 
 
 def is_abbreviation(word: str) -> bool:
-    """Whether the point at the end of a word says nothing about the clause."""
+    """Whether the point at the end of a word belongs to an abbreviation."""
     return word.endswith(".") and _ABBREVIATION.fullmatch(word.lstrip(_OPENERS)) is not None

@@ -1,6 +1,8 @@
-"""Voices: what they are called, here and elsewhere."""
+"""Names of voices and languages, of this project and of others."""
 
-# What clients written for other engines ask for: every engine of ours has an alias for each.
+from agent_tts.events import AnyVoice, DesignedVoice, NamedVoice, ResolvedVoice
+
+# Voices that clients of other engines request: every engine here has an alias for each.
 OPENAI_VOICES = (
     "alloy",
     "ash",
@@ -18,11 +20,19 @@ OPENAI_VOICES = (
 )
 QWEN_VOICES = ("vivian", "serena", "uncle_fu", "ryan", "aiden", "ono_anna", "sohee", "eric", "dylan")
 
-# Voices of a model without speakers of its own.
-DESIGN = "design"  # the one that a request's instructions describe
-ANYONE = "anyone"  # no voice in particular: another one for each seed
+# Voices of a model that has no built-in speakers.
+DESIGN = "design"  # described by the instructions of a request
+ANYONE = "anyone"  # a random voice for each seed
 
-# English names of languages, as Qwen3-TTS takes them, and their codes.
+PSEUDO_VOICES: dict[str, ResolvedVoice] = {DESIGN: DesignedVoice(), ANYONE: AnyVoice()}
+
+
+def own_voice(name: str) -> ResolvedVoice:
+    """One of an engine's own voices."""
+    return PSEUDO_VOICES.get(name, NamedVoice(name))
+
+
+# English names of languages, as Qwen3-TTS expects them -> their codes.
 LANGUAGES = {
     "chinese": "zh",
     "english": "en",

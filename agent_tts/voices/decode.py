@@ -1,4 +1,4 @@
-"""From a stranger's audio file to samples, in a process of its own with little power."""
+"""An untrusted audio file -> samples, decoded in a restricted child process."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MIN_S = 1.0
-SILENCE = 1e-3  # full scale is 1: a peak of -60 dB
+SILENCE = 1e-3  # a peak of -60 dB; full scale is 1
 TIMEOUT_S = 10.0
 
 _FORMATS = "WAV, FLAC, MP3, Ogg (Opus, Vorbis), MP4 or M4A (AAC), WebM"
 _REFUSALS = {
     Refusal.FORMAT: f"it has to be {_FORMATS}",
     Refusal.TRACK: f"it has to hold a mono or stereo audio track of {MIN_RATE} to {MAX_RATE} Hz, as {_FORMATS}",
-    Refusal.DAMAGED: f"it is damaged, or not what it says to be; it has to be {_FORMATS}",
+    Refusal.DAMAGED: f"it is damaged, or not of the format that its header names; it has to be {_FORMATS}",
     Refusal.LIMITS: "it cannot be decoded within the limits of memory and time",
 }
 
 
 async def decode(clip: bytes, *, max_s: float) -> NDArray[np.float32]:
-    """A file's bytes -> float32[n], 24 kHz mono, -1..1. Cancelling it is safe: no process is left.
+    """The bytes of an audio file -> float32[n], 24 kHz mono, -1..1. Cancelling it is safe: no process is left.
 
     Args:
-        clip: whatever a client sent; the caller bounds its size.
-        max_s: longest audio; nothing after it is decoded.
+        clip: untrusted; the caller bounds its size.
+        max_s: longest audio; decoding stops there.
     Raises:
-        InvalidRequest: it is no audio that is allowed; the message says what is.
+        InvalidRequest: the clip is not allowed; the message says what is.
     """
     import numpy as np
 
-    # A sample of slack: the rate of a clip need not divide 24 kHz.
+    # One extra sample: the rate of a clip need not divide 24 kHz.
     most = 1 + 4 * MAX_CHANNELS * (round(max_s * SAMPLE_RATE) + 1)
     try:
         done = await run_module(
@@ -50,20 +50,20 @@ async def decode(clip: bytes, *, max_s: float) -> NDArray[np.float32]:
     if done.code == Refusal.TOO_LONG:
         raise _refused(f"it has to be {MIN_S:g} to {max_s:g} seconds long; it is longer")
     if done.code in _REFUSALS:
-        logger.debug("a clip is refused: {} {}", Refusal(done.code).name, done.errors)
+        logger.debug("clip refused: {} {}", Refusal(done.code).name, done.errors)
         raise _refused(_REFUSALS[Refusal(done.code)])
     if done.code < 0:
-        logger.warning("a clip's decoder was ended by signal {}", -done.code)
+        logger.warning("the clip decoder was ended by signal {}", -done.code)
         raise _refused(_REFUSALS[Refusal.LIMITS])
     if done.code != 0:
-        logger.error("the clips' decoder failed with exit code {}: {}", done.code, done.errors)
-        raise Internal("a fault of this node; it has been logged")
+        logger.error("the clip decoder failed with exit code {}: {}", done.code, done.errors)
+        raise Internal("a fault of this node; see its log")
     channels = done.output[0]
     waveform: NDArray[np.float32] = np.frombuffer(done.output, "<f4", offset=1).reshape(-1, channels).mean(axis=1)
     if len(waveform) < MIN_S * SAMPLE_RATE:
         raise _refused(f"it has to be {MIN_S:g} to {max_s:g} seconds long; it is shorter")
     if not np.isfinite(waveform).all():
-        raise _refused("it has samples that are not numbers")
+        raise _refused("it has samples that are not finite numbers")
     if np.abs(waveform).max() < SILENCE:
         raise _refused("it is silent")
     return waveform.clip(-1, 1)

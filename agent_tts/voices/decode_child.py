@@ -1,10 +1,10 @@
 """The process that decodes one clip: `python -m agent_tts.voices.decode_child MAX_SECONDS`; clip in, samples out.
 
-A clip is a stranger's bytes for a large library of C. So it is read only after the process has given up what decoding
-does not need: files, processes, memory and time. What FFmpeg may do with it is named, never guessed from the clip.
+A clip is untrusted input to a large C library. The process reads it only after it has given up files, processes,
+memory and time that decoding does not need. FFmpeg's formats and codecs are a fixed list, never guessed from the clip.
 
-On stdout: a byte with the number of channels, 1 or 2, then 24 kHz samples as pcm_f32le, the channels interleaved.
-Exit codes: 0, or a `Refusal`; a limit that is hit ends the process by a signal.
+On stdout: one byte with the number of channels, 1 or 2, then 24 kHz samples as pcm_f32le, channels interleaved.
+Exit codes: 0, or a `Refusal`; a limit that is reached ends the process by a signal.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import av
     from av.container import InputContainer
 
-MEMORY_BYTES = 512 << 20  # of addresses; Python with FFmpeg takes 130 MiB of them, a clip of 10 MiB twice its size
-CPU_S = 5  # a minute of any format takes less than half a second
+MEMORY_BYTES = 512 << 20  # of address space; Python with FFmpeg takes 130 MiB, a clip of 10 MiB twice its size
+CPU_S = 5  # one minute of audio takes less than 0.5 s in any format
 NICE = 10
 
 # FFmpeg's names.
@@ -36,7 +36,7 @@ CODECS = (
 MAX_CHANNELS = 2
 MIN_RATE, MAX_RATE = 8_000, 192_000  # Hz
 
-# A WAV file of a sample of silence.
+# A WAV file with one sample of silence.
 _FIRST = struct.pack("<4sI8sIHHIIHH4sIh", b"RIFF", 38, b"WAVEfmt ", 16, 1, 1, 8_000, 16_000, 2, 16, b"data", 2, 0)
 
 
@@ -59,10 +59,10 @@ class Refused(Exception):
 
 
 def container_format(clip: bytes) -> str:
-    """FFmpeg's name of the format that the first bytes announce; no other is ever tried.
+    """FFmpeg's name of the format that the first bytes show; no other format is tried.
 
     Raises:
-        Refused: none that is allowed.
+        Refused: it is not an allowed format.
     """
     if clip[:4] in (b"RIFF", b"RF64") and clip[8:12] == b"WAVE":
         return "wav"
@@ -71,22 +71,22 @@ def container_format(clip: bytes) -> str:
     for start, name in ((b"fLaC", "flac"), (b"OggS", "ogg"), (b"\x1a\x45\xdf\xa3", "matroska"), (b"ID3", "mp3")):
         if clip.startswith(start):
             return name
-    # An MPEG audio frame: eleven bits set, then the version, then a layer that is not 0, which ADTS has.
+    # An MPEG audio frame: 11 bits set, the version, then a layer that is not 0 (0 is ADTS).
     if clip[:1] == b"\xff" and len(clip) > 1 and clip[1] & 0xE0 == 0xE0 and clip[1] & 0x06:
         return "mp3"
     raise Refused(Refusal.FORMAT)
 
 
 def samples(clip: bytes, max_s: float) -> Iterator[bytes]:
-    """What goes to stdout, piece by piece.
+    """The output, in pieces.
 
     Raises:
-        Refused: it is not to be decoded.
-        av.FFmpegError, ValueError: it is damaged.
+        Refused: the clip is not allowed.
+        av.FFmpegError, ValueError: the clip is damaged.
     """
     import av
 
-    # For what FFmpeg itself opens, to find out what a file holds.
+    # These limits also hold while FFmpeg probes the file.
     allowed = {"protocol_whitelist": "", "codec_whitelist": ",".join(CODECS)}
     name = container_format(clip)
     with av.open(io.BytesIO(clip), "r", format=name, container_options=allowed, metadata_errors="ignore") as container:
@@ -98,7 +98,7 @@ def samples(clip: bytes, max_s: float) -> Iterator[bytes]:
         if channels > MAX_CHANNELS or not MIN_RATE <= first.sample_rate <= MAX_RATE:
             raise Refused(Refusal.TRACK)
         yield bytes([channels])
-        # It refuses any later frame that has another rate or layout than the first.
+        # The resampler refuses a later frame with another rate or layout.
         resampler = av.AudioResampler(format="flt", rate=SAMPLE_RATE)
         room = round(max_s * SAMPLE_RATE)
         for frame in chain((first,), frames, (None,)):
@@ -110,7 +110,7 @@ def samples(clip: bytes, max_s: float) -> Iterator[bytes]:
 
 
 def decoded(container: InputContainer) -> Iterator[av.AudioFrame]:
-    """The frames of the first audio track. Packets that do not decode are left out, as players do."""
+    """The frames of the first audio track, without packets that do not decode."""
     import av
 
     stream = next(iter(container.streams.audio), None)
@@ -125,7 +125,7 @@ def decoded(container: InputContainer) -> Iterator[av.AudioFrame]:
 
 
 def give_up_powers() -> None:
-    """From here on: no new file, no new process, nothing written but to pipes, little memory, little time."""
+    """Allow no new file or process, no output except pipes, little memory and little CPU time."""
     if sys.platform == "win32":
         return
     import resource
@@ -143,7 +143,7 @@ def give_up_powers() -> None:
 
 
 def main() -> int:
-    """The process. A clip of our own goes first, so that all of PyAV is imported before files are given up."""
+    """Run the process. It decodes a clip of its own first, to import all of PyAV while files can still be opened."""
     max_s = float(sys.argv[1])
     for _ in samples(_FIRST, max_s):
         pass
@@ -157,7 +157,7 @@ def main() -> int:
         return refused.refusal
     except MemoryError:
         return Refusal.LIMITS
-    except Exception as error:  # noqa: BLE001 - whatever a stranger's bytes do to a decoder
+    except Exception as error:  # noqa: BLE001 - untrusted bytes may raise any error in a decoder
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return Refusal.DAMAGED
     return 0

@@ -1,7 +1,7 @@
 """The process that turns a clip into a voice: `python -m agent_tts.voices.encode_child vector|reference FOLDER...`.
 
-On stdin: 24 kHz mono, pcm_f32le. On stdout: the arrays of a cloned voice, as the library keeps them. It holds what
-the front must not: torch, and the encoders of one checkpoint at a time, only as long as they are needed.
+On stdin: 24 kHz mono, pcm_f32le. On stdout: the arrays of a cloned voice, as the library stores them. The front must
+not import torch; this process does, and holds the encoders of one checkpoint at a time.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from agent_tts.processes import take_stdout
 
 NICE = 10
-THREADS = 2  # speech that is being made goes first
+THREADS = 2  # leaves the other cores to running speech
 
 
 def encode(samples: bytes, folders: Iterable[Path], *, reference: bool) -> bytes:
-    """What goes to stdout. The codes of all checkpoints are the same, so only the first makes them.
+    """The output. All checkpoints give the same codes, so only the first one encodes them.
 
     Raises:
         SettingsError: a checkpoint cannot be used.
@@ -43,7 +43,7 @@ def encode(samples: bytes, folders: Iterable[Path], *, reference: bool) -> bytes
 
 
 def main() -> int:
-    """The process. stdout is taken before any library is imported: it might print."""
+    """Run the process. It takes stdout before it imports libraries that might print."""
     out = take_stdout()
     if sys.platform != "win32":
         os.nice(NICE)

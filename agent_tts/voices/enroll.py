@@ -1,39 +1,48 @@
-"""Adding voices to the library: cloned from a clip, designed by a description, or given as a vector."""
+"""Adding voices to the library: cloned from a clip, designed from a description, or given as a vector."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from agent_tts.errors import InvalidRequest, Unsupported, at_capacity
+from loguru import logger
+
+from agent_tts.errors import Internal, InvalidRequest, SettingsError, Unsupported, at_capacity
+from agent_tts.processes import run_module
 from agent_tts.voices.decode import decode
-from agent_tts.voices.encode import encode
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MAX_CONSENT_CHARS = 2_000
 MAX_TRANSCRIPT_CHARS = 1_000
 MAX_DESCRIPTION_CHARS = 500
 MAX_PROMPT_CHARS = 2_000  # as `instructions`
-MAX_WAITING = 4  # clips behind the one that is being worked on: each takes seconds of the machine
+MAX_WAITING = 4  # clips that wait while one is processed; each takes seconds
+ENCODE_TIMEOUT_S = 120.0
+MAX_ENCODED_BYTES = 4 << 20  # ten minutes of codes take 0.25 MB
 
 _BASE = "a Base model (Qwen/Qwen3-TTS-12Hz-1.7B-Base) to qwen3.models"
 
 
 class Enrolment:
-    """Makes voices, one clip at a time. Whatever fails or is cancelled leaves nothing behind.
+    """Makes voices, one clip at a time. A failed or cancelled one leaves nothing behind.
 
     Args:
-        checkpoints: folders of the type `base`, with the hidden size of each: a voice is made for all of them.
+        checkpoints: folders of Base models with their hidden sizes; a voice is made for all of them.
         max_s: longest clip.
     """
 
     def __init__(self, library: VoiceLibrary, checkpoints: Iterable[tuple[Path, int]], max_s: float) -> None:
         self._library = library
-        # One folder for each hidden size: the speaker encoder of one is good for all of its size.
+        # One folder for each hidden size: models of the same size share a speaker encoder.
         self._checkpoints = {size: folder for folder, size in checkpoints}
         self._max_s = max_s
-        # Held by the clip that is being worked on.
+        # Held while a clip is processed.
         self._turn = asyncio.Lock()
         # Clips that hold the lock or wait for it.
         self._clips = 0
@@ -44,16 +53,16 @@ class Enrolment:
         """Clone the speaker of a clip. Cancelling it is safe.
 
         Args:
-            clip: an audio file, from anybody.
-            consent: why the speaker may be cloned, kept with the voice.
-            transcript: what is said in the clip; with it the voice keeps the clip's sound, too.
+            clip: an untrusted audio file.
+            consent: why the speaker may be cloned, stored with the voice.
+            transcript: the words of the clip; with it, the voice stores the codes of the clip, too.
         Raises:
-            InvalidRequest: a name, clip or text that is not allowed; the message says what is.
-            VoiceExists, VoiceLimit: the library does not take it.
-            Unsupported: there is no checkpoint that could clone it.
+            InvalidRequest: the name, the clip or a text is not allowed; the message says what is.
+            VoiceExists, VoiceLimit: the library does not accept it.
+            Unsupported: there is no Base model.
             AtCapacity: too many clips wait.
             SettingsError: a checkpoint cannot be used.
-            Internal: a fault, or it took too long.
+            Internal: encoding failed or took too long.
         """
         transcript = _text("ref_text", transcript or "", MAX_TRANSCRIPT_CHARS) or None
         voice = StoredVoice(
@@ -72,17 +81,17 @@ class Enrolment:
             async with self._turn:
                 self._library.check_room(name)
                 waveform = await decode(clip, max_s=self._max_s)
-                arrays = await encode(waveform, self._checkpoints.values(), reference=transcript is not None)
+                arrays = await _encode(waveform, self._checkpoints.values(), reference=transcript is not None)
         finally:
             self._clips -= 1
         return self._library.add(voice, arrays)
 
     def design(self, name: str, prompt: str, *, description: str = "") -> StoredVoice:
-        """Keep a voice that a text describes.
+        """Store a voice that a text describes.
 
         Raises:
-            InvalidRequest: a name or a text that is not allowed; the message says what is.
-            VoiceExists, VoiceLimit: the library does not take it.
+            InvalidRequest: the name or a text is not allowed; the message says what is.
+            VoiceExists, VoiceLimit: the library does not accept it.
         """
         voice = StoredVoice(
             name=name,
@@ -93,12 +102,12 @@ class Enrolment:
         return self._library.add(voice, {})
 
     def embed(self, name: str, vector: Sequence[float], *, consent: str, description: str = "") -> StoredVoice:
-        """Keep a speaker's vector that was made elsewhere.
+        """Store a speaker vector that was made elsewhere.
 
         Raises:
-            InvalidRequest: a name, vector or text that is not allowed; the message says what is.
-            VoiceExists, VoiceLimit: the library does not take it.
-            Unsupported: there is no model that could speak it.
+            InvalidRequest: the name, the vector or a text is not allowed; the message says what is.
+            VoiceExists, VoiceLimit: the library does not accept it.
+            Unsupported: there is no Base model.
         """
         import numpy as np
 
@@ -123,12 +132,43 @@ class Enrolment:
             raise Unsupported(f"this node has no model that clones voices: add {_BASE}")
 
 
+async def _encode(
+    waveform: NDArray[np.float32], checkpoints: Iterable[Path], *, reference: bool
+) -> dict[str, NDArray[Any]]:
+    """float32[n], 24 kHz mono, -> the arrays of a cloned voice, in a child process: the front must not import torch.
+
+    Args:
+        checkpoints: folders of Base models: each makes a vector of its own.
+        reference: whether to make codes of the clip and half a second of silence, too.
+    """
+    what = "reference" if reference else "vector"
+    try:
+        done = await run_module(
+            "agent_tts.voices.encode_child",
+            *(what, *map(str, checkpoints)),
+            data=waveform.astype("<f4").tobytes(),
+            output_bytes=MAX_ENCODED_BYTES,
+            timeout_s=ENCODE_TIMEOUT_S,
+        )
+    except TimeoutError:
+        raise Internal(f"making the voice took more than {ENCODE_TIMEOUT_S:g} s") from None
+    if done.code != 0:
+        refusal, last = f"{SettingsError.__name__}: ", done.errors.rpartition("\n")[2]
+        if last.startswith(refusal):
+            raise SettingsError(last.removeprefix(refusal))
+        logger.error("the voice encoder failed with exit code {}: {}", done.code, done.errors)
+        raise Internal("a fault of this node; see its log")
+    from safetensors.numpy import load
+
+    return load(done.output)
+
+
 def _consent(statement: str) -> Consent:
     return Consent(_text("consent", statement, MAX_CONSENT_CHARS, required=True))
 
 
 def _text(param: str, text: str, limit: int, *, required: bool = False) -> str:
-    """The text without the space around it."""
+    """The stripped text."""
     text = text.strip()
     if len(text) > limit or (required and not text):
         raise InvalidRequest(f"{param}: it has to have {int(required)} to {limit} characters", param)

@@ -1,10 +1,10 @@
-"""The user's own voices on disk: the only code that joins a voice's name to a path.
+"""The user's own voices on disk: the only code that joins the name of a voice to a path.
 
-A voice is a folder: NAME/voice.json, what a person would want to know of it, and for a cloned one
-NAME/voice.safetensors, what it sounds like: `vector_{H}` float32[H], the speaker for models of hidden size H, one or
-more of them; and, with a transcript, `codes` int16[T, 16], the frames of the clip.
+A voice is a folder. NAME/voice.json describes it. A cloned voice also has NAME/voice.safetensors, with one or more
+`vector_{H}` float32[H], the speaker for models of hidden size H, and, with a transcript, `codes` int16[T, 16], the
+frames of the clip.
 
-Folders appear and disappear whole, by a rename, so any number of processes may share a library.
+A rename adds or removes a whole folder, so any number of processes may share a library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,10 +41,10 @@ MAX_JSON_BYTES = 65_536
 
 _JSON, _ARRAYS = "voice.json", "voice.safetensors"
 _VECTOR = re.compile(r"vector_([1-9][0-9]{0,4})")
-# Folders on their way in or out. One that is so old is of a process that died.
+# Folders that are being added or deleted. One that is this old was left by a process that died.
 _TEMPORARY = ".temporary-"
 _TEMPORARY_S = 3_600
-# A folder that was changed just now may change again without another time of modification.
+# A folder that was just changed may change again within the same modification time.
 _SETTLED_S = 1
 
 
@@ -53,7 +54,7 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """That the person who is heard agreed."""
+    """The speaker's consent."""
 
     statement: str
     recorded_at: datetime = field(default_factory=_now)
@@ -66,13 +67,13 @@ class StoredVoice:
     name: str
     kind: Literal["designed", "cloned"]
     description: str = ""
-    prompt: str | None = None  # what a designed voice is to sound like
-    transcript: str | None = None  # what is said in the clip of a cloned voice; None keeps its vector alone
-    consent: Consent | None = None  # of everybody who is cloned
+    prompt: str | None = None  # description of a designed voice, for the model
+    transcript: str | None = None  # the words of a cloned voice's clip; None: only its vectors are stored
+    consent: Consent | None = None  # None for a designed voice
     created_at: datetime = field(default_factory=_now)
-    version: str = field(default_factory=lambda: secrets.token_hex(16))  # another one when a name is given anew
+    version: str = field(default_factory=lambda: secrets.token_hex(16))  # differs when a name is used again
     vector_sizes: tuple[int, ...] = ()  # hidden sizes of the models that can speak a cloned voice
-    frames: int = 0  # of the clip, as codes
+    frames: int = 0  # of codes
 
 
 class _Card(BaseModel):
@@ -93,60 +94,59 @@ class VoiceLibrary:
     """The voices in a folder, which is made when the first one is added.
 
     Args:
-        limit: voices that it takes.
+        limit: most voices.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder = folder
         self._limit = limit
-        # The folder's time of modification when it was last read, ns; None when it has to be read again.
+        # Modification time of the folder when it was last read, ns; None: it must be read again.
         self._read_at: int | None = None
-        # Everything in it that is called like a voice: what it was when it was read, and the voice; None if damaged.
+        # Entries with a valid name: (inode, modification time) when read, and the voice; None if damaged.
         self._entries: dict[str, tuple[tuple[int, int], StoredVoice | None]] = {}
-        # What `voices` hands out.
+        # The result of `voices`.
         self._voices: tuple[StoredVoice, ...] = ()
         self._sweep()
 
     @classmethod
     def of(cls, settings: Voices) -> Self:
-        """The library that the settings name.
+        """The library of these settings.
 
         Raises:
-            SettingsError: its folder is not absolute, or there is no user whose it could be.
+            SettingsError: its folder is not absolute, or there is no home folder for the default.
         """
         try:
             folder = Path(settings.folder).expanduser() if settings.folder else default_folder()
         except RuntimeError as error:
-            raise SettingsError("voices.folder: there is no home folder; give an absolute one") from error
+            raise SettingsError("voices.folder: there is no home folder; set an absolute path") from error
         if not folder.is_absolute():
-            raise SettingsError("voices.folder: it has to be absolute, or to begin with ~")
+            raise SettingsError("voices.folder: it has to be absolute or start with ~")
         return cls(folder, settings.limit)
 
     # ------------------------------------------------------------ reading
 
     def voices(self) -> tuple[StoredVoice, ...]:
-        """All voices by name; the same object as long as nothing changed, here or in another process.
+        """All voices, sorted by name; the same object until a process changes the library.
 
-        A voice that is damaged is left out and logged. Costs two system calls when nothing changed.
+        A damaged voice is left out and logged. Without changes, this takes two system calls.
         """
         try:
             modified = self._folder.stat().st_mtime_ns
             if modified != self._read_at:
-                # Read before it settles, it has to be read again.
                 settled = _now().timestamp() - modified / 1e9 > _SETTLED_S
                 self._scan()
                 self._read_at = modified if settled else None
         except OSError as error:
             self._read_at, self._entries, self._voices = None, {}, ()
             if not isinstance(error, FileNotFoundError):
-                logger.error("the library of voices cannot be read: {}", error.strerror)
+                logger.error("the voice library cannot be read: {}", error.strerror)
         return self._voices
 
     def get(self, name: str) -> StoredVoice:
-        """The voice of a name, which may carry `clone:`.
+        """The voice of a name, with or without `clone:`.
 
         Raises:
-            UnknownVoice: there is none, or it is damaged; the message names the nearest.
+            UnknownVoice: there is none, and the message names the nearest; or it is damaged.
         """
         name = library_name(name)
         for voice in self.voices():
@@ -157,7 +157,7 @@ class VoiceLibrary:
         raise self._unknown(name)
 
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:
-        """What a cloned voice sounds like: `vector_{H}` float32[H]; `codes` int64[T, 16], none of them negative.
+        """The arrays of a cloned voice: `vector_{H}` float32[H]; `codes` int64[T, 16], none negative.
 
         Raises:
             UnknownVoice: there is none, or it is damaged.
@@ -201,13 +201,13 @@ class VoiceLibrary:
         folder = self._path(name)
         try:
             if not stat.S_ISDIR(folder.lstat().st_mode):
-                raise ValueError("it is no folder")
+                raise ValueError("not a folder")
             with _regular(folder / _JSON).open("rb") as file:
                 card = _Card.model_validate_json(file.read(MAX_JSON_BYTES))
             voice = StoredVoice(name=name, **dict(card))
             sizes, frames = _parts(voice, _shapes(folder / _ARRAYS) if card.kind == "cloned" else {})
         except (OSError, ValueError) as error:
-            # Not the error itself: it may quote what the file holds.
+            # The text of the error may quote the file.
             logger.warning("the voice {!r} is damaged and left out: {}", name, type(error).__name__)
             return None
         return replace(voice, vector_sizes=sizes, frames=frames)
@@ -215,10 +215,10 @@ class VoiceLibrary:
     # ------------------------------------------------------------ writing
 
     def check_room(self, name: str) -> None:
-        """Raise an error unless a voice of this name can be added.
+        """Check that a voice of this name can be added.
 
         Raises:
-            InvalidRequest: no voice may be called so.
+            InvalidRequest: no voice may have this name.
             VoiceExists: there is one.
             VoiceLimit: the library is full.
         """
@@ -227,50 +227,51 @@ class VoiceLibrary:
         if name in self._entries:
             raise _exists(name)
         if len(self._entries) >= self._limit:
-            raise VoiceLimit(f"this node keeps {self._limit} voices: delete one first")
+            raise VoiceLimit(f"this node stores {self._limit} voices at most: delete one first")
 
     def add(self, voice: StoredVoice, arrays: Arrays) -> StoredVoice:
-        """Keep a voice; its `vector_sizes` and `frames` are those of the arrays. All of it is there, or nothing.
+        """Store a voice, completely or not at all; its `vector_sizes` and `frames` are taken from the arrays.
 
         Raises:
             InvalidRequest, VoiceExists, VoiceLimit: see `check_room`.
-            ValueError: the arrays are not what such a voice is made of.
-            Internal: the disk does not take it.
+            ValueError: the arrays do not fit the voice.
+            Internal: the disk refuses it.
         """
         self.check_room(voice.name)
         _check(voice, arrays)
-        try:
+        with self._changing("stored"):
             self._write(voice, arrays)
-        except OSError as error:
-            logger.error("a voice cannot be stored: {}", error.strerror)
-            raise Internal("the voice cannot be stored; the reason is in the node's log") from error
-        finally:
-            self._read_at = None
         return self.get(voice.name)
 
     def delete(self, name: str) -> None:
-        """Forget a voice, damaged or not.
+        """Delete a voice, damaged or not.
 
         Raises:
             InvalidRequest, UnknownVoice: there is none of this name.
-            Internal: the disk does not let it go.
+            Internal: the disk refuses it.
         """
         path = self._path(library_name(name))
         doomed = self._folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        with self._changing("deleted"):
+            try:
+                path.rename(doomed)
+            except FileNotFoundError:
+                raise self._unknown(path.name) from None
+        _remove(doomed)
+
+    @contextmanager
+    def _changing(self, what: str) -> Iterator[None]:
         try:
-            path.rename(doomed)
-        except FileNotFoundError:
-            raise self._unknown(path.name) from None
+            yield
         except OSError as error:
-            logger.error("a voice cannot be deleted: {}", error.strerror)
-            raise Internal("the voice cannot be deleted; the reason is in the node's log") from error
+            logger.error("a voice cannot be {}: {}", what, error.strerror)
+            raise Internal(f"the voice cannot be {what}; the reason is in the node's log") from error
         finally:
             self._read_at = None
-        _remove(doomed)
 
     def _write(self, voice: StoredVoice, arrays: Arrays) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=self._folder))  # for its owner alone
+        temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=self._folder))  # mode 0700
         try:
             card = _Card.model_validate(voice)
             _write_file(temporary / _JSON, card.model_dump_json(indent=2).encode())
@@ -278,11 +279,11 @@ class VoiceLibrary:
                 import numpy as np
                 from safetensors.numpy import save
 
-                # It writes an array as it lies in memory: a transposed one would come back as another.
+                # `save` writes the memory of an array as it is, which is wrong for a transposed one.
                 ordered = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
                 _write_file(temporary / _ARRAYS, save(ordered))
             target = self._path(voice.name)
-            if os.path.lexists(target):  # added meanwhile, by another process; below, only an empty folder is replaced
+            if os.path.lexists(target):  # another process was faster; the rename replaces only an empty folder
                 raise _exists(voice.name)
             temporary.rename(target)
         except BaseException:
@@ -290,7 +291,7 @@ class VoiceLibrary:
             raise
 
     def _sweep(self) -> None:
-        """Remove what processes that died have left."""
+        """Remove the temporary folders of processes that died."""
         if not self._folder.is_dir():
             return
         for left in self._folder.glob(f"{_TEMPORARY}*"):
@@ -318,16 +319,16 @@ def default_folder() -> Path:
         ("LOCALAPPDATA", "AppData/Local") if sys.platform == "win32" else ("XDG_DATA_HOME", ".local/share")
     )
     base = Path(os.environ.get(variable, ""))
-    if not base.is_absolute():  # as the XDG specification wants it
+    if not base.is_absolute():  # the XDG specification says to ignore it
         base = Path.home() / default
     return base / "agent-tts" / "voices"
 
 
 def _parts(voice: StoredVoice, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...], int]:
-    """Sizes of the vectors, and frames of codes, of arrays of these shapes.
+    """Sizes of the vectors, and number of frames of codes, in arrays of these shapes.
 
     Raises:
-        ValueError: such a voice is not made of them.
+        ValueError: the shapes do not fit the voice.
     """
     sizes, frames = [], 0
     for name, shape in shapes.items():
@@ -344,12 +345,12 @@ def _parts(voice: StoredVoice, shapes: Mapping[str, tuple[int, ...]]) -> tuple[t
     else:
         whole = bool(sizes) and voice.consent is not None and (frames > 0) == (voice.transcript is not None)
     if not whole:
-        raise ValueError(f"not all that a {voice.kind} voice is made of")
+        raise ValueError(f"an incomplete {voice.kind} voice")
     return tuple(sorted(sizes)), frames
 
 
 def _check(voice: StoredVoice, arrays: Arrays) -> None:
-    """Raise ValueError unless such a voice is made of these arrays."""
+    """Raise ValueError unless these arrays fit the voice."""
     import numpy as np
 
     _parts(voice, {name: array.shape for name, array in arrays.items()})
@@ -359,11 +360,11 @@ def _check(voice: StoredVoice, arrays: Arrays) -> None:
         else:
             good = array.dtype == np.float32 and np.isfinite(array).all()
         if not good:
-            raise ValueError(f"an array {name!r} of {array.dtype} that holds what it cannot hold")
+            raise ValueError(f"an array {name!r} of {array.dtype} with invalid values")
 
 
 def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of the tensors in a file, whose header alone is read."""
+    """Shapes of the tensors in a file; only its header is read."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -374,14 +375,14 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _regular(path: Path) -> Path:
-    """The same path; a link could lead out of the library."""
+    """Return `path`; raise ValueError for a link, which could lead out of the library."""
     if not stat.S_ISREG(path.lstat().st_mode):
-        raise ValueError(f"{path.name} is no regular file")
+        raise ValueError(f"{path.name} is not a regular file")
     return path
 
 
 def _write_file(path: Path, data: bytes) -> None:
-    """A new file, for its owner alone."""
+    """Write a new file with mode 0600."""
     with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(data)
 
@@ -399,7 +400,7 @@ def _did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _exists(name: str) -> VoiceExists:
-    return VoiceExists(f"there is a voice {name!r}: delete it first, or choose another name")
+    return VoiceExists(f"there is a voice {name!r} already: delete it first, or choose another name")
 
 
 def _damaged(name: str) -> UnknownVoice:

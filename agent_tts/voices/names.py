@@ -1,4 +1,4 @@
-"""What voices of the library may be called, and how two of them are mixed by name."""
+"""Names of voices in the library, and mixes of voices by name."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 
 from agent_tts.errors import InvalidRequest
 
-CLONE_PREFIX = "clone:"  # of a name that can only be one of the library
+CLONE_PREFIX = "clone:"  # marks a name of the library
 MAX_PARTS = 8  # of a mix
 MAX_WEIGHT = 1_000
 MIN_WEIGHT = 1e-4  # of the whole mix
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-# Files of Windows that are devices, whatever the folder.
+# File names that are devices on Windows in every folder.
 _RESERVED = {"aux", "con", "nul", "prn", *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10))}
 _PART = re.compile(r"(?P<name>[^()]*)(?:\((?P<weight>[^()]*)\))?")
 
@@ -20,34 +20,34 @@ Mix = tuple[tuple[str, float], ...]  # names and weights; the weights sum to 1
 
 
 def is_name(name: str) -> bool:
-    """Whether a voice may be called so."""
+    """Whether a voice may have this name."""
     return _NAME.fullmatch(name) is not None and name not in _RESERVED
 
 
 def checked_name(name: str) -> str:
-    """The same name.
+    """Return `name`.
 
     Raises:
-        InvalidRequest: no voice may be called so.
+        InvalidRequest: no voice may have this name.
     """
     if not is_name(name):
-        allowed = "1 to 64 of a-z, 0-9, _ and -, the first a letter or a digit, and no device of Windows"
+        allowed = "1 to 64 of a-z, 0-9, _ and -, starting with a letter or digit, and not a device name of Windows"
         raise InvalidRequest(f"name: {allowed}", "name")
     return name
 
 
 def library_name(voice: str) -> str:
-    """The name in the library of a voice that a client asks for: `clone:bob` is `bob`."""
+    """The library's name of a requested voice: `clone:bob` is `bob`."""
     return voice.removeprefix(CLONE_PREFIX)
 
 
 def parse_mix(voice: str) -> Mix | None:
-    """`bob(0.7)+alice(0.3)` -> (("bob", 0.7), ("alice", 0.3)); None when `voice` is no mix.
+    """`bob(0.7)+alice(0.3)` -> (("bob", 0.7), ("alice", 0.3)); None when `voice` is not a mix.
 
-    A weight that is left out is 1; the weights are normalised.
+    The default weight is 1; the weights are normalised.
 
     Raises:
-        InvalidRequest: a mix that is not allowed; the message says what is.
+        InvalidRequest: an invalid mix; the message says what is allowed.
     """
     if "+" not in voice:
         return None
@@ -56,11 +56,11 @@ def parse_mix(voice: str) -> Mix | None:
         raise InvalidRequest(f"voice: a mix has 2 to {MAX_PARTS} voices", "voice")
     weights = dict(_part(part.strip()) for part in parts)
     if len(weights) < len(parts):
-        raise InvalidRequest("voice: a mix names each voice once", "voice")
+        raise InvalidRequest("voice: a mix may name each voice only once", "voice")
     total = sum(weights.values())
     mix = tuple((name, weight / total) for name, weight in weights.items())
     if min(weight for _, weight in mix) < MIN_WEIGHT:
-        raise InvalidRequest(f"voice: each voice has to be {MIN_WEIGHT:g} of a mix at least", "voice")
+        raise InvalidRequest(f"voice: each voice has to be at least {MIN_WEIGHT:g} of a mix", "voice")
     return mix
 
 

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 from pipecat.services.openai.llm import OpenAILLMService
 
-from agent_tts.agent.llm import LanguageModel
-from agent_tts.agent.loading import load_build
-from agent_tts.agent.responder import Responder, answer
-from agent_tts.agent.scripted import ScriptedSTT
-from agent_tts.agent.stt import SpeechToText
+from agent_tts.agent.call import load_build
+from agent_tts.agent.llm import LanguageModel, Responder, answer
+from agent_tts.agent.stt import ScriptedSTT, SpeechToText
 from agent_tts.agent.turns import _after
 from agent_tts.config.settings import AgentLlm, AgentStt
 from agent_tts.errors import SettingsError
@@ -80,7 +78,7 @@ async def test_weights_that_are_none_are_a_sentence_too(tmp_path: Path) -> None:
     stt.start()
     async with asyncio.timeout(60):
         await stt.wait()
-    assert str(stt.status.message).startswith("Whisper's weights could not be had: RuntimeError")
+    assert str(stt.status.message).startswith("Whisper could not be loaded: RuntimeError")
     await stt.close()
 
 

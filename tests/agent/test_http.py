@@ -74,8 +74,8 @@ async def test_one_call_too_many_is_refused_and_an_ended_one_makes_room() -> Non
     [
         ({}, "sdp"),
         ({"sdp": "v=0", "type": "answer"}, "type"),
-        ({"sdp": "nonsense", "type": "offer"}, "begins with v=0"),
-        ({"sdp": "v=0\r\nm=audio 9 UDP/TLS/RTP/SAVPF 111\r\n", "type": "offer"}, "one audio section"),
+        ({"sdp": "nonsense", "type": "offer"}, "begin with v=0"),
+        ({"sdp": "v=0\r\nm=audio 9 UDP/TLS/RTP/SAVPF 111\r\n", "type": "offer"}, "one audio and"),
     ],
 )
 async def test_an_offer_that_is_none_is_refused(body: dict[str, Any], said: str) -> None:

@@ -13,10 +13,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 import websockets
 from numpy.typing import NDArray
 
-from agent_tts.agent.loading import pipelines_folder
+from agent_tts.agent.call import pipelines_folder
 from agent_tts.serve.app import create_app
 from tests.agent.hearing import GrammarSpeechToText
 from tests.agent.llm_server import running_llm
@@ -24,6 +25,8 @@ from tests.agent.node import RunningAgent
 from tests.recogniser import recognise
 from tests.rtc_peer import LOUD, rms
 from tests.support import running_app, settings_of, until
+
+pytestmark = pytest.mark.real_time  # speech is recognised in threads of a library's own
 
 RATE = 8_000
 PIECE = RATE // 50

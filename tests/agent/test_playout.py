@@ -25,7 +25,7 @@ from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.transports.base_output import BaseOutputTransport
 from pipecat.workers.runner import WorkerRunner
 
-from agent_tts.agent.playout import AHEAD_MS, LEAD_MS, MOST_LEFT_MS, PIECE_MS, Playout
+from agent_tts.agent.playout import LEAD_MS, MAX_QUEUED_MS, MAX_UNSENT_MS, PIECE_MS, Playout
 from agent_tts.integrations.pipecat import AgentTTSService
 from agent_tts.integrations.pipecat.words import SPOKEN, SpokenWord
 from tests.integrations.pipecat.pipeline import Loudspeaker
@@ -143,13 +143,13 @@ async def test_a_transport_that_falls_behind_is_not_run_ahead_of() -> None:
     async with playing(output) as (worker, _, ear, notes):
         await worker.queue_frames(spoken("one two three"))
         await until(lambda: output.played_ms > 600, 10)
-        assert 0 <= ear.audio_ms() - output.played_ms <= MOST_LEFT_MS + PIECE_MS
+        assert 0 <= ear.audio_ms() - output.played_ms <= MAX_UNSENT_MS + PIECE_MS
         assert ear.words() == ["one", "two"]
         await worker.queue_frame(VADUserStartedSpeakingFrame())
         await until(lambda: "held" in notes.told)
         held_at_ms = output.played_ms
         await asyncio.sleep(0.5)
-        assert output.played_ms - held_at_ms <= MOST_LEFT_MS + PIECE_MS
+        assert output.played_ms - held_at_ms <= MAX_UNSENT_MS + PIECE_MS
         await worker.queue_frame(UserStoppedSpeakingFrame())
         await until(lambda: "finished" in notes.told, 10)
         assert ear.audio_ms() == 1_200
@@ -199,7 +199,7 @@ async def test_an_interruption_drops_the_rest_and_the_next_answer_is_clean() -> 
 
 
 async def test_a_long_answer_waits_where_it_is_made() -> None:
-    """No more than AHEAD_MS stand in line; the rest stays with who makes it.
+    """No more than MAX_QUEUED_MS stand in line; the rest stays with who makes it.
 
     Mutation: no waiting for room.
     """
@@ -207,4 +207,4 @@ async def test_a_long_answer_waits_where_it_is_made() -> None:
         await worker.queue_frames(spoken("word " * 30, ms=400))
         await until(lambda: bool(ear.words()))
         await asyncio.sleep(0.3)
-        assert AHEAD_MS - 400 <= playout._ahead_ms < AHEAD_MS + 400
+        assert MAX_QUEUED_MS - 400 <= playout._ahead_ms < MAX_QUEUED_MS + 400

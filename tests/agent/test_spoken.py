@@ -8,12 +8,16 @@ import time
 from collections import defaultdict
 from typing import Any
 
+import pytest
+
 from agent_tts.events import RequestWords, SpeechOptions, WordTime
-from agent_tts.speech.utterance import Utterance, UtteranceEvent
+from agent_tts.speech.engine_request import EngineRequest, RequestEvent
 from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
 from tests.support import until
+
+pytestmark = pytest.mark.real_time  # speech is recognised in threads of a library's own
 
 LONG = (
     "Winter nights are long and cold, and so people have always told each other stories by the fire. Some of these "
@@ -83,11 +87,11 @@ def times_of_words(agent: RunningAgent) -> defaultdict[int, list[WordTime]]:
     service = agent.node.node.service
     open_, count = service.open, itertools.count(1)
 
-    def opened(options: SpeechOptions) -> Utterance:
+    def opened(options: SpeechOptions) -> EngineRequest:
         speech = open_(options)
         deliver, number = speech.deliver, next(count)
 
-        def delivered(event: UtteranceEvent) -> None:
+        def delivered(event: RequestEvent) -> None:
             if isinstance(event, RequestWords):
                 found[number] += event.words
             deliver(event)

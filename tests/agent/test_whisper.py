@@ -18,6 +18,8 @@ from tests.agent.llm_server import running_llm
 from tests.agent.node import running_agent
 from tests.agent.tiny_whisper import SAYS
 
+pytestmark = pytest.mark.real_time  # speech is recognised in threads of a library's own
+
 ROOT = Path(__file__).parents[2]
 LOAD_S = 60
 

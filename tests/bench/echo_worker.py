@@ -6,11 +6,11 @@ import asyncio
 import sys
 from typing import Any
 
-from agent_tts.bench.workers import Turn, work
+from agent_tts.bench.workers import WorkerJob, work
 from agent_tts.errors import AtCapacity
 
 
-async def main(job: dict[str, Any], turn: Turn) -> None:
+async def main(job: dict[str, Any], worker: WorkerJob) -> None:
     print("a library says something")
     match job["do"]:
         case "refuse":
@@ -19,9 +19,9 @@ async def main(job: dict[str, Any], turn: Turn) -> None:
             sys.exit(3)
         case "sleep":
             await asyncio.sleep(60)
-    word = await turn.ready()
+    word = await worker.ready()
     print("and again")
-    turn.answer([job["do"], word])
+    worker.answer([job["do"], word])
 
 
 if __name__ == "__main__":

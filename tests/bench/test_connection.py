@@ -38,7 +38,7 @@ def test_frames_are_found_however_their_bytes_are_cut(frames: list[tuple[Opcode,
     assert found == [(int(opcode), payload) for opcode, payload in frames]
 
 
-class Ear:
+class KeptContext:
     """Keeps what it hears."""
 
     def __init__(self) -> None:
@@ -58,29 +58,29 @@ class Ear:
 async def test_several_contexts_speak_on_one_connection() -> None:
     async with running_node() as node:
         connection, greeting = await dial(node.ws_url)
-        ears = [Ear(), Ear()]
-        for number, ear in enumerate(ears):
-            connection.listen(f"t{number}", ear)
+        kept = [KeptContext(), KeptContext()]
+        for number, one in enumerate(kept):
+            connection.listen(f"t{number}", one)
             connection.send("text.append", context_id=f"t{number}", text="one two")
             connection.send("context.end", context_id=f"t{number}")
         async with asyncio.timeout(10):
-            await asyncio.gather(*(ear.over.wait() for ear in ears))
+            await asyncio.gather(*(one.over.wait() for one in kept))
         assert connection.contexts == 0
         await connection.close()
     assert greeting["engine"] == "tone"
-    assert [ear.bytes for ear in ears] == [17_280, 17_280]
-    assert ears[0].messages[-1] == "context.done"
+    assert [one.bytes for one in kept] == [17_280, 17_280]
+    assert kept[0].messages[-1] == "context.done"
 
 
 async def test_a_refused_context_is_told_and_forgotten() -> None:
     async with running_node() as node:
         connection, _ = await dial(node.ws_url)
-        ear = Ear()
-        connection.listen("t", ear)
+        one = KeptContext()
+        connection.listen("t", one)
         connection.send("context.open", context_id="t", voice="nobody")
         async with asyncio.timeout(10):
-            await ear.over.wait()
-        assert (ear.messages, connection.contexts) == (["error"], 0)
+            await one.over.wait()
+        assert (one.messages, connection.contexts) == (["error"], 0)
         await connection.close()
 
 
@@ -97,11 +97,11 @@ async def test_a_ping_is_answered() -> None:
 async def test_a_lost_connection_is_told_to_every_context() -> None:
     async with running_node() as node:
         connection, _ = await dial(node.ws_url)
-        ear = Ear()
-        connection.listen("t", ear)
+        one = KeptContext()
+        connection.listen("t", one)
         connection.send("context.open", context_id="t")
         await connection.close()
-        assert ear.messages[-1] == "error"
+        assert one.messages[-1] == "error"
         connection.send("ping")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from agent_tts.bench.lag import lag_watched, worst
+from agent_tts.bench.statistics import lag_watched, worst
 
 
 async def test_a_loop_that_is_held_up_is_late() -> None:

@@ -19,7 +19,7 @@ async def test_a_node_of_our_own_is_ready_and_ends_with_the_block() -> None:
     async with own_node(engine="tone", engines=2, slots=7) as node:
         async with httpx.AsyncClient() as client:
             assert (await client.get(f"{node.url}/ready")).status_code == 200
-        assert set(node.engine_pids) == set(children_of(node.front_pid))
+        assert {node.pids["engine 0"], node.pids["engine 1"]} == set(children_of(node.pids["front"]))
         assert list(node.pids) == ["front", "engine 0", "engine 1"]
         assert all(map(cpu_s, node.pids.values()))
     assert [cpu_s(pid) for pid in node.pids.values()] == [None, None, None]

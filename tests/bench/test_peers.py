@@ -5,17 +5,21 @@ from __future__ import annotations
 import pytest
 
 from agent_tts.bench import peers
-from agent_tts.bench.peers import PEERS, Spoken, Task, figures_of, measure_node
+from agent_tts.bench.peers import PEERS, PeerRequest, PeerTask, figures_of, measure_node
 from agent_tts.cli.bench_options import ModelOptions, Outputs
 from agent_tts.cli.bench_peers import chosen, run_peers
 from agent_tts.errors import SettingsError, SpeechError
 from tests.support import running_node
 
-TASK = Task("", "cpu", "float32", "one two three", 10, None, None, requests=2, warmups=1)
+TASK = PeerTask("", "cpu", "float32", "one two three", 10, None, None, requests=2, warmups=1)
 
 
 def test_figures_are_per_frame_of_what_was_spoken() -> None:
-    spoken = [Spoken(0.05, 1.0, 50 * 1_920), Spoken(0.03, 0.5, 50 * 1_920), Spoken(0.04, 0.5, 10 * 1_920)]
+    spoken = [
+        PeerRequest(0.05, 1.0, 50 * 1_920),
+        PeerRequest(0.03, 0.5, 50 * 1_920),
+        PeerRequest(0.04, 0.5, 10 * 1_920),
+    ]
     assert figures_of(spoken) == {
         "requests": 3,
         "frames": 50,
@@ -60,9 +64,9 @@ def test_packages_are_chosen_by_name() -> None:
 def test_what_no_engine_can_do_is_a_message(device: str, dtype: str, said: str) -> None:
     source = ModelOptions(synthetic="tiny")
     with pytest.raises(SettingsError, match=said):
-        run_peers(source, [], Task("", device, dtype, "x", 2, None, None), Outputs(None, None))
+        run_peers(source, [], PeerTask("", device, dtype, "x", 2, None, None), Outputs())
 
 
 def test_every_engine_needs_a_checkpoint() -> None:
     with pytest.raises(SettingsError, match=r"--synthetic 1\.7B or --model FOLDER"):
-        run_peers(ModelOptions(), [], TASK, Outputs(None, None))
+        run_peers(ModelOptions(), [], TASK, Outputs())

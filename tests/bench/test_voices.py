@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from agent_tts.bench.voices import CLIP_FRAMES, ICL, XVECTOR, Clone, add_clones
+from agent_tts.bench.checkpoint import CLIP_FRAMES, ICL, XVECTOR, SyntheticClone, add_clones
 from agent_tts.voices.library import VoiceLibrary
 
 
 def test_one_is_a_vector_alone_and_one_has_a_clip_too(tmp_path: Path) -> None:
-    clone = Clone.synthetic(64, 2_048)
+    clone = SyntheticClone.synthetic(64, 2_048)
     add_clones(tmp_path, clone)
     library = VoiceLibrary(tmp_path, 2)
     vector, icl = library.get(XVECTOR), library.get(ICL)
@@ -23,7 +23,7 @@ def test_one_is_a_vector_alone_and_one_has_a_clip_too(tmp_path: Path) -> None:
 
 
 def test_a_clone_is_the_same_at_every_call_and_within_its_codec() -> None:
-    one, other = Clone.synthetic(8, 5), Clone.synthetic(8, 5)
+    one, other = SyntheticClone.synthetic(8, 5), SyntheticClone.synthetic(8, 5)
     assert np.array_equal(one.vector, other.vector)
     assert np.array_equal(one.codes, other.codes)
     assert (one.codes.min(), one.codes.max()) == (0, 4)

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import yaml
 
-from tests.cli.process import environment, run, start
+from tests.cli.process import environment, invoke, run, start
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,7 +43,7 @@ def test_a_copy_of_its_pipeline_runs_by_itself(tmp_path: Path) -> None:
 
 def test_its_flags_are_settings() -> None:
     flags = ("--llm", "http://llm/v1", "--llm-model", "owl", "--whisper", "tiny.en", "--set", "agent.calls=3")
-    result = run("agent", "--config", "agent", *flags, "--print-config")
+    result = invoke("agent", "--config", "agent", *flags, "--print-config")
     assert result.returncode == 0, result.stderr
     agent = yaml.safe_load(result.stdout)["agent"]
     assert (agent["llm"]["base_url"], agent["llm"]["model"]) == ("http://llm/v1", "owl")
@@ -58,6 +58,6 @@ def test_a_pipeline_that_is_not_there_is_a_message(tmp_path: Path) -> None:
 
 
 def test_a_setting_three_levels_deep_is_named_when_it_is_wrong() -> None:
-    result = run("agent", "--set", "agent.stt.device=tpu")
+    result = invoke("agent", "--set", "agent.stt.device=tpu")
     assert result.returncode == 2
     assert b"agent.stt.device on the command line" in result.stderr

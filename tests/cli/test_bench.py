@@ -8,9 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch  # noqa: F401 - its import keeps a pipe open, which a test that imports it first would leak
 
-from agent_tts.bench.voices import INSTRUCTIONS
-from tests.cli.process import children_of, environment, is_running, run, run_here, start
+from agent_tts.bench.checkpoint import INSTRUCTIONS
+from tests.cli.process import children_of, environment, invoke, is_running, run, start
 
 QUICK = ("--warmup", "0", "--duration", "1")
 
@@ -110,7 +111,7 @@ def test_peers_are_measured_beside_us_where_they_are_installed(tmp_path: Path) -
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_takes_the_node_along(how: signal.Signals, code: int) -> None:
+def test_a_signal_ends_the_node_too(how: signal.Signals, code: int) -> None:
     process = start("bench", "streams", "--streams", "2", "--seconds", "60", stdin=subprocess.DEVNULL)
     nodes: list[int] = []  # and the listeners' process
     engines: list[int] = []
@@ -139,8 +140,6 @@ def test_a_signal_takes_the_node_along(how: signal.Signals, code: int) -> None:
         (("serve", "--url", "127.0.0.1:9", "--synthetic", "tiny"), 2, b"leave them out with --url"),
         (("serve", "--synthetic", "tiny", "--model", "x"), 2, b"choose one"),
         (("serve", "--type", "base"), 2, b"--type is of random weights"),
-        (("serve", "--model", "/nonexistent"), 2, b"config.json"),
-        (("serve", "--engine", "tone", "--voice", "nobody"), 1, b"no such voice"),
         (("streams", "--synthetic", "tiny", "--type", "x"), 2, b"unknown type 'x'"),
         (("cancel", "--streams", "0"), 2, b"python -m tests.measure.cancel"),
         (("peers",), 2, b"--synthetic 1.7B or --model FOLDER"),
@@ -156,12 +155,24 @@ def test_a_signal_takes_the_node_along(how: signal.Signals, code: int) -> None:
         (("rtc", "--json", "/nonexistent/x"), 2, b"--json x: there is no such folder"),
         (("serve", "--url", "http://["), 2, b"host:port"),
         (("serve", "--url", "127.0.0.1:9"), 1, b"no node answers at 127.0.0.1:9"),
-        (("serve", "--engine", "expeak"), 1, b"the node did not start"),
     ],
 )
 def test_what_cannot_be_measured_is_a_message(arguments: tuple[str, ...], code: int, said: bytes) -> None:
-    # torch, which a model needs, keeps a pipe open for as long as the process lives.
-    result = (run if "/nonexistent" in arguments else run_here)("bench", *arguments)
+    result = invoke("bench", *arguments)
+    assert said in result.stderr
+    assert result.returncode == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("serve", "--model", "/nonexistent"), 2, b"config.json"),
+        (("serve", "--engine", "tone", "--voice", "nobody"), 1, b"no such voice"),
+        (("serve", "--engine", "expeak"), 1, b"the node did not start"),
+    ],
+)
+def test_what_a_node_refuses_is_a_message(arguments: tuple[str, ...], code: int, said: bytes) -> None:
+    result = run("bench", *arguments)
     assert said in result.stderr
     assert result.returncode == code
     assert b"Traceback" not in result.stderr
@@ -192,6 +203,6 @@ def test_soak_kills_the_engine_and_finds_nothing_left(tmp_path: Path) -> None:
 
 
 def test_load_knows_its_loads() -> None:
-    result = run_here("bench", "load", "--only", "storms")
+    result = invoke("bench", "load", "--only", "storms")
     assert result.returncode == 2
     assert b"sessions, mixed, storm" in result.stderr

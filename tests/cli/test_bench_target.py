@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
+from agent_tts.bench.checkpoint import INSTRUCTIONS
 from agent_tts.bench.checkpoint_config import SIZES, write_configuration
-from agent_tts.bench.serve import REQUEST_S, Load
-from agent_tts.bench.voices import INSTRUCTIONS
-from agent_tts.cli.bench_runs import loads_of
-from agent_tts.cli.bench_target import BenchCheckpoint
+from agent_tts.bench.scenario import REQUEST_S
+from agent_tts.cli.bench_runs import BenchCheckpoint, serve_scenarios
 from agent_tts.model.config import ModelType
 
 
@@ -35,15 +34,15 @@ def test_a_type_of_model_is_asked_for_a_voice_that_it_speaks(
 
 def test_a_saturated_node_has_more_requests_than_slots() -> None:
     """No slot waits for a client, and no request is refused while it waits for a slot."""
-    (load,), settings = loads_of(Load(session={"lead_ms": 1_000}, warmup_s=4), None, None, 600)
+    (load,), settings = serve_scenarios(None, None, 600, 4, session={"lead_ms": 1_000}, words_every_ms=10)
     assert (load.concurrency, load.words_every_ms, load.session, load.ramp_s) == (675, 0, {"lead_ms": None}, 2)
     assert settings == {"slots": 600, "timeouts__queue_s": REQUEST_S, "limits__connections": 691}
 
 
 def test_a_node_has_room_for_the_requests_of_a_load() -> None:
-    loads, settings = loads_of(Load(), None, "1,64", None)
+    loads, settings = serve_scenarios(None, "1,64", None, 10)
     assert [load.name for load in loads] == ["1 at once", "64 at once"]
     assert settings == {"slots": 64, "limits__connections": 512}
-    loads, settings = loads_of(Load(), "1,100", None, None)
+    loads, settings = serve_scenarios("1,100", None, None, 10)
     assert [load.name for load in loads] == ["1/s", "100/s"]
     assert settings == {"limits__connections": 1_000}

@@ -61,7 +61,7 @@ def test_every_command_explains_itself(arguments: list[str]) -> None:
         (["voices", "add"], "Missing argument"),
     ],
 )
-def test_a_mistake_is_answered_with_what_was_meant_or_is_allowed(arguments: list[str], said: str) -> None:
+def test_a_wrong_command_or_option_names_the_right_one_or_its_limits(arguments: list[str], said: str) -> None:
     result = cli.invoke(app, arguments, env={"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"})
     assert result.exit_code == 2
     assert said in result.output

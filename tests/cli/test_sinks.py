@@ -11,9 +11,9 @@ import av
 import numpy as np
 import pytest
 
-from agent_tts.cli import sinks
-from agent_tts.cli.sinks import FORMATS, FileSink, PlayerEnded, PlayerSink, StdoutSink, find_player
+from agent_tts.cli.sinks import FORMATS, FileSink, PlayerEnded, PlayerSink, StdoutSink
 from agent_tts.errors import SettingsError
+from agent_tts.speech.audio.players import PLAYERS, find_player
 from tests.support import dominant_hz
 
 TONE = (8_000 * np.sin(np.arange(24_000) * 2 * np.pi * 660 / 24_000)).astype("<i2").tobytes()
@@ -57,7 +57,7 @@ async def test_a_wav_file_is_valid_however_it_ends(tmp_path: Path, whole: bool) 
 
 
 @pytest.mark.parametrize(("name", "said"), [("a.doc", "the name ends in one of"), ("no/a.wav", "No such file")])
-def test_a_file_that_cannot_be_is_refused(tmp_path: Path, name: str, said: str) -> None:
+def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path, name: str, said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         FileSink(tmp_path / name)
 
@@ -94,7 +94,7 @@ async def test_a_pipe_without_a_reader_is_broken() -> None:
 PLAYER = "import sys; data = sys.stdin.buffer.read(); open(sys.argv[1], 'wb').write(data)"
 
 
-async def test_a_player_hears_all_before_it_is_let_go(tmp_path: Path) -> None:
+async def test_a_player_plays_to_its_end_before_close_returns(tmp_path: Path) -> None:
     sink = PlayerSink((sys.executable, "-c", PLAYER, str(tmp_path / "played")))
     for frame in FRAMES:
         await sink.write(frame)
@@ -124,4 +124,4 @@ def test_a_player_of_this_machine_is_found(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_player() is None
     (tmp_path / "aplay").touch(mode=0o755)
-    assert find_player() == next(command for command in sinks.PLAYERS if command[0] == "aplay")
+    assert find_player() == next(command for command in PLAYERS if command[0] == "aplay")

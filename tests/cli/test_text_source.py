@@ -11,6 +11,8 @@ import pytest
 
 from agent_tts.cli.text_source import READ_AHEAD, READ_BYTES, arriving, once
 
+pytestmark = pytest.mark.real_time  # a thread reads
+
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
@@ -43,7 +45,7 @@ async def test_a_character_that_is_split_between_two_reads_is_put_together(pipe:
     assert "".join([text or "" async for text in source]) == "\ufffd\ufffd"
 
 
-async def test_a_pause_tells_that_a_piece_is_complete_once(pipe: tuple[int, int]) -> None:
+async def test_a_pause_completes_the_text_once(pipe: tuple[int, int]) -> None:
     read, write = pipe
     source = arriving(read, lines=False, idle_s=0.05)
     os.write(write, b"one")
@@ -74,5 +76,5 @@ async def test_a_typed_line_is_complete(pipe: tuple[int, int]) -> None:
     assert [text async for text in source] == []
 
 
-async def test_a_text_that_is_all_there_comes_once() -> None:
+async def test_a_whole_text_is_yielded_once() -> None:
     assert [text async for text in once("all")] == ["all"]

@@ -8,59 +8,60 @@ import os
 import pty
 import stat
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from agent_tts.bench.checkpoint import write
-from tests.cli.process import AGENT_TTS, PATIENCE_S, environment, run, run_here
+from tests.cli.process import AGENT_TTS, PATIENCE_S, environment, invoke
 from tests.support import running_node
 from tests.voices.clips import KINDS, encoded, tone
 
+pytestmark = pytest.mark.real_time  # commands have processes and event loops of their own
+
 
 def test_the_voices_of_this_machine_are_listed() -> None:
-    result = run_here("voices", "--engine", "tone")
+    result = invoke("voices", "--engine", "tone")
     assert result.returncode == 0, result.stderr
     assert b"tone-440 *" in result.stdout
     assert result.stderr == b""
 
 
 def test_voices_are_filtered_by_language_and_given_as_json() -> None:
-    found = json.loads(run_here("voices", "--engine", "espeak", "--language", "de", "--json").stdout)
+    found = json.loads(invoke("voices", "--engine", "espeak", "--language", "de", "--json").stdout)
     assert found["default"] == "en-us"
     assert [voice["name"] for voice in found["voices"]] == ["de"]
 
 
 async def test_the_voices_of_a_node_are_the_same_and_need_its_key() -> None:
     async with running_node(auth={"api_keys": ["sesame"]}) as node:
-        env = environment(AGENT_TTS_URL=node.url)
-        refused, wrong, local, remote = await asyncio.gather(
-            asyncio.to_thread(run, "voices", env=env),
-            asyncio.to_thread(run, "voices", env=env | {"AGENT_TTS_KEY": "simsalabim"}),
-            asyncio.to_thread(run, "voices", "--json", "--engine", "tone"),
-            asyncio.to_thread(run, "voices", "--json", env=env | {"AGENT_TTS_KEY": "sesame"}),
-        )
+        of_node = partial(asyncio.to_thread, invoke, AGENT_TTS_URL=node.url)
+        refused = await of_node("voices")
+        wrong = await of_node("voices", AGENT_TTS_KEY="simsalabim")
+        remote = await of_node("voices", "--json", AGENT_TTS_KEY="sesame")
+        local = await asyncio.to_thread(invoke, "voices", "--json", "--engine", "tone")
     assert refused.returncode == 1
     assert b"an API key is needed: set AGENT_TTS_KEY" in refused.stderr
     assert wrong.returncode == 1
-    assert b"does not take this API key" in wrong.stderr
+    assert b"does not accept this API key" in wrong.stderr
     assert json.loads(remote.stdout) == json.loads(local.stdout)
 
 
 def test_a_language_that_no_voice_speaks_is_told() -> None:
-    result = run_here("voices", "--engine", "tone", "--language", "xx")
+    result = invoke("voices", "--engine", "tone", "--language", "xx")
     assert (result.returncode, result.stdout) == (1, b"")
     assert b"no voice speaks 'xx'" in result.stderr
 
 
 def test_no_node_is_a_message() -> None:
-    result = run_here("voices", "--url", "127.0.0.1:9")
+    result = invoke("voices", "--url", "127.0.0.1:9")
     assert result.returncode == 1
     assert b"no node answers at 127.0.0.1:9" in result.stderr
 
 
 def test_flags_of_an_engine_have_no_meaning_for_a_node() -> None:
-    result = run_here("voices", "--url", "127.0.0.1:9", "--model", "x", "--dtype", "float32")
+    result = invoke("voices", "--url", "127.0.0.1:9", "--model", "x", "--dtype", "float32")
     assert result.returncode == 2
     assert b"--model, --dtype: a running node" in result.stderr
 
@@ -86,8 +87,8 @@ def clip(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def home(tmp_path: Path) -> dict[str, str]:
-    """An environment with a library of its own."""
-    return environment(AGENT_TTS_VOICES__FOLDER=str(tmp_path / "library"))
+    """Variables for a library of its own."""
+    return {"AGENT_TTS_VOICES__FOLDER": str(tmp_path / "library")}
 
 
 def card(tmp_path: Path, name: str) -> dict[str, object]:
@@ -96,13 +97,18 @@ def card(tmp_path: Path, name: str) -> dict[str, object]:
     return found
 
 
-def answering(answer: bytes, *arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
+def answering(answer: bytes, *arguments: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
     """Run it with somebody at the terminal."""
     leader, terminal = pty.openpty()
     try:
         os.write(leader, answer)
         return subprocess.run(
-            [*AGENT_TTS, *arguments], stdin=terminal, capture_output=True, env=env, timeout=PATIENCE_S, check=False
+            [*AGENT_TTS, *arguments],
+            stdin=terminal,
+            capture_output=True,
+            env=environment(**variables),
+            timeout=PATIENCE_S,
+            check=False,
         )
     finally:
         os.close(leader)
@@ -114,7 +120,7 @@ def test_a_clone_is_made_kept_privately_and_deleted(
 ) -> None:
     """Consent is asked for on a terminal, and the answer recorded as one."""
     arguments = ("voices", "add", "bob", "--audio", str(clip), "--text", "A tone.", "--model", str(base))
-    made = answering(b"y\n", *arguments, env=home)
+    made = answering(b"y\n", *arguments, **home)
     assert made.returncode == 0, made.stderr
     assert b"allow you to clone" in made.stderr
     assert b"bob is cloned, with 2." in made.stderr
@@ -123,24 +129,24 @@ def test_a_clone_is_made_kept_privately_and_deleted(
     assert (kept["kind"], kept["transcript"]) == ("cloned", "A tone.")
     assert "on a terminal" in json.dumps(kept["consent"])
     assert stat.S_IMODE((tmp_path / "library" / "bob").stat().st_mode) == 0o700
-    deleted = run_here("voices", "delete", "bob", env=home)
+    deleted = invoke("voices", "delete", "bob", **home)
     assert deleted.returncode == 0, deleted.stderr
     assert not list((tmp_path / "library").iterdir())
 
 
-def test_nobody_is_cloned_without_consent(tmp_path: Path, clip: Path, home: dict[str, str]) -> None:
+def test_a_clone_needs_consent(tmp_path: Path, clip: Path, home: dict[str, str]) -> None:
     """No is the default."""
-    refused = answering(b"\n", "voices", "add", "bob", "--audio", str(clip), env=home)
+    refused = answering(b"\n", "voices", "add", "bob", "--audio", str(clip), **home)
     assert refused.returncode == 2
-    assert b"without the speaker's consent" in refused.stderr
+    assert b"no voice is cloned without the speaker's consent" in refused.stderr
     assert not (tmp_path / "library").exists()
 
 
 def test_a_design_needs_no_model(tmp_path: Path, home: dict[str, str]) -> None:
-    made = run_here("voices", "add", "old", "--prompt", "a calm old man", "--description", "calm", env=home)
+    made = invoke("voices", "add", "old", "--prompt", "a calm old man", "--description", "calm", **home)
     assert made.returncode == 0, made.stderr
     assert card(tmp_path, "old")["prompt"] == "a calm old man"
-    again = run_here("voices", "add", "old", "--prompt", "another", env=home)
+    again = invoke("voices", "add", "old", "--prompt", "another", **home)
     assert (again.returncode, b"there is a voice" in again.stderr) == (1, True)
 
 
@@ -151,7 +157,7 @@ def test_a_design_needs_no_model(tmp_path: Path, home: dict[str, str]) -> None:
         (("add", "bob", "--audio", "x", "--prompt", "y"), 2, "either --audio FILE"),
         (("add", "bob", "--audio", "nowhere.wav", "--consent", "yes"), 2, "--audio nowhere.wav: No such file"),
         (("add", "bob", "--audio", "CLIP"), 2, "--consent says how the speaker agreed"),
-        (("add", "bob", "--audio", "CLIP", "--consent", "yes"), 2, "a Base model: --model FOLDER"),
+        (("add", "bob", "--audio", "CLIP", "--consent", "yes"), 2, "cloning needs a Base model: --model FOLDER"),
         (("add", "vivian", "--prompt", "y"), 1, "'vivian' is a voice of the engine"),
         (("add", "B/b", "--prompt", "y"), 1, "a-z, 0-9"),
         (("add", "bob", "--prompt", " "), 1, "prompt: "),
@@ -164,7 +170,7 @@ def test_a_design_needs_no_model(tmp_path: Path, home: dict[str, str]) -> None:
 def test_what_cannot_be_added_or_deleted_is_a_message_and_an_exit_code(
     arguments: tuple[str, ...], code: int, said: str, tmp_path: Path, clip: Path, home: dict[str, str]
 ) -> None:
-    result = run_here("voices", *(str(clip) if argument == "CLIP" else argument for argument in arguments), env=home)
+    result = invoke("voices", *(str(clip) if argument == "CLIP" else argument for argument in arguments), **home)
     assert said in result.stderr.decode()
     assert result.returncode == code
     assert not (tmp_path / "library").exists()
@@ -172,12 +178,10 @@ def test_what_cannot_be_added_or_deleted_is_a_message_and_an_exit_code(
 
 async def test_a_node_refuses_voices_that_it_cannot_speak(clip: Path, home: dict[str, str]) -> None:
     async with running_node() as node:
-        env = home | {"AGENT_TTS_URL": node.url}
-        cloned, designed, deleted = await asyncio.gather(
-            asyncio.to_thread(run, "voices", "add", "bob", "--audio", str(clip), "--consent", "yes", env=env),
-            asyncio.to_thread(run, "voices", "add", "bob", "--prompt", "a calm old man", env=env),
-            asyncio.to_thread(run, "voices", "delete", "tone-440", env=env),
-        )
-    for result, said in ((cloned, b"the qwen3 engine does"), (designed, b"the qwen3 engine does")):
+        of_node = partial(asyncio.to_thread, invoke, AGENT_TTS_URL=node.url, **home)
+        cloned = await of_node("voices", "add", "bob", "--audio", str(clip), "--consent", "yes")
+        designed = await of_node("voices", "add", "bob", "--prompt", "a calm old man")
+        deleted = await of_node("voices", "delete", "tone-440")
+    for result, said in ((cloned, b"only to qwen3"), (designed, b"only to qwen3")):
         assert (result.returncode, said in result.stderr) == (1, True), result.stderr
-    assert (deleted.returncode, b"only voices that were added" in deleted.stderr) == (1, True)
+    assert (deleted.returncode, b"only added voices can be deleted" in deleted.stderr) == (1, True)

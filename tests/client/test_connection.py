@@ -86,7 +86,7 @@ async def test_a_context_that_is_refused_after_its_beginning_tells_in_its_events
         assert await say(connection, TEXT)
 
 
-async def test_a_context_starts_with_what_the_connection_was_given(node: RunningNode) -> None:
+async def test_a_context_starts_with_the_options_of_the_connection(node: RunningNode) -> None:
     async with connect(node.url, voice="tone-880", lead_ms=None) as connection:
         assert dominant_hz(await say(connection, TEXT)) == pytest.approx(880, abs=5)
         await connection.update(voice="tone-220")
@@ -251,7 +251,7 @@ async def test_a_refused_session_raises_from_connect(node: RunningNode) -> None:
             pass
 
 
-async def test_an_id_that_is_open_is_refused_here(node: RunningNode) -> None:
+async def test_an_id_that_is_open_is_refused_by_the_client(node: RunningNode) -> None:
     async with connect(node.url) as connection:
         await connection.open(context_id="t1")
         with pytest.raises(ContextExists):
@@ -418,7 +418,7 @@ async def test_a_cut_connection_fails_every_context_and_the_connection() -> None
         assert (await speech.cancel()).unheard_text == ""
 
 
-async def test_the_last_words_of_the_node_are_the_error() -> None:
+async def test_the_fatal_error_of_the_node_is_raised() -> None:
     async def refuse_slowly(connection: ServerConnection) -> None:
         await start_context(connection)
         error = {"type": "error", "code": "slow_consumer", "message": "too slow", "context_id": None, "fatal": True}
@@ -433,7 +433,7 @@ async def test_the_last_words_of_the_node_are_the_error() -> None:
 @pytest.mark.parametrize(
     "junk", ["{", "[]", '{"type":"words","context_id":"c1"}', b"short", header(7, 0, 0).replace(b"\1", b"\2", 1)]
 )
-async def test_a_node_of_another_tongue_is_left(junk: str | bytes) -> None:
+async def test_a_server_with_another_protocol_is_left(junk: str | bytes) -> None:
     async def talk(connection: ServerConnection) -> None:
         await start_context(connection)
         await connection.send(junk)
@@ -458,7 +458,7 @@ async def test_messages_of_newer_nodes_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("greeting", ['"hello"', "{}", json.dumps({**GREETING, "protocol": "v0"}), None])
-async def test_what_is_no_node_is_no_connection(greeting: str | None) -> None:
+async def test_a_server_that_is_not_a_node_is_a_lost_connection(greeting: str | None) -> None:
     async def greet(connection: ServerConnection) -> None:
         if greeting is not None:
             await connection.send(greeting)
@@ -469,7 +469,7 @@ async def test_what_is_no_node_is_no_connection(greeting: str | None) -> None:
                 pass
 
 
-async def test_a_node_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_never_answers_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "OPEN_S", 0.1)
 
     async def greet_only(connection: ServerConnection) -> None:
@@ -503,7 +503,7 @@ async def test_a_node_that_never_reads_loses_the_connection_and_not_our_memory(m
         over.set()
 
 
-async def test_nobody_there_is_a_lost_connection() -> None:
+async def test_a_closed_port_is_a_lost_connection() -> None:
     async with serving(lambda connection: connection.wait_closed()) as address:
         pass
     with pytest.raises(ConnectionLost, match=r"no node answers at 127\.0\.0\.1"):
@@ -534,7 +534,7 @@ def test_a_node_may_be_named_in_many_ways(url: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "url", ["ftp://h", "http://", "", "http://[", "http://h:99999", "http://h:abc", "h:0", "http://:8100"]
 )
-def test_what_names_no_node_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match="host:port"):
         stream_url(url)
 

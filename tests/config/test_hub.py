@@ -84,10 +84,10 @@ def write(folder: Path, files: dict[str, bytes]) -> Path:
     return folder
 
 
-def test_a_model_is_fetched_without_what_could_carry_code(hub: Hub, client: Client) -> None:
+def test_formats_that_can_carry_code_are_not_downloaded(hub: Hub, client: Client) -> None:
     done = client.fetch(hub)
     assert contents(done.stdout) == NEEDED, done.stderr
-    assert "fetching 7 files" in done.stderr
+    assert "downloading 7 files" in done.stderr
     assert "model.safetensors, 0.0 MB" in done.stderr
     assert "pinned" not in done.stderr
 
@@ -100,7 +100,7 @@ def test_a_commit_that_is_here_is_used_without_asking(hub: Hub, client: Client) 
     assert len(hub.asked) == asked
 
 
-def test_what_is_not_pinned_is_said_with_its_commit_and_found_without_the_hub(hub: Hub, client: Client) -> None:
+def test_an_unpinned_model_is_logged_with_its_commit_and_found_offline_later(hub: Hub, client: Client) -> None:
     first = client.fetch(hub, revision="")
     assert f"no revision is pinned; this one is {REPO}@{COMMIT}" in first.stderr
     offline = client.fetch(hub, revision="", HF_HUB_OFFLINE="1")
@@ -111,17 +111,17 @@ def test_what_is_not_pinned_is_said_with_its_commit_and_found_without_the_hub(hu
     assert f"the hub does not answer; using commit {COMMIT}" in down.stderr
 
 
-def test_a_download_that_broke_off_goes_on_where_it_stopped(hub: Hub, client: Client) -> None:
+def test_an_interrupted_download_is_resumed(hub: Hub, client: Client) -> None:
     hub.files["model.safetensors"] = os.urandom(CHUNK) + os.urandom(CHUNK // 2)
     hub.breaks_off["model.safetensors"] = CHUNK + 1_000
     broken = client.fetch(hub)
-    assert f"the download of {REPO} broke off" in broken.stderr
+    assert f"the download of {REPO} failed" in broken.stderr
     assert "run this again" in broken.stderr
     assert broken.stdout == ""
     offline = client.fetch(hub, HF_HUB_OFFLINE="1")  # half a model is none
     assert "the hub cannot be reached" in offline.stderr
     hub.sizes["model.safetensors"] = 10**18
-    assert "takes 999999999.99 GB more" in client.fetch(hub).stderr  # what is here already is not counted again
+    assert "needs 999999999.99 GB more" in client.fetch(hub).stderr  # what is here already is not counted again
     hub.sizes.clear()
     hub.breaks_off.clear()
     hub.asked.clear()
@@ -150,7 +150,7 @@ def test_what_the_hub_refuses_is_a_message(refusal: tuple[int, str], message: st
     assert done.stderr.startswith(message)
 
 
-def test_a_gated_model_may_be_seen_but_not_fetched(hub: Hub, client: Client) -> None:
+def test_a_gated_model_is_listed_but_not_downloaded(hub: Hub, client: Client) -> None:
     hub.gated = True
     assert f"{REPO} is gated: accept its conditions on its page" in client.fetch(hub).stderr
 
@@ -164,18 +164,18 @@ def test_without_a_network_there_is_advice(client: Client) -> None:
     assert done.stderr.startswith(f"{REPO} is not on this disk and the hub cannot be reached: connect this machine, or")
 
 
-def test_a_disk_that_is_too_small_is_known_before(hub: Hub, client: Client) -> None:
+def test_a_disk_that_is_too_small_is_detected_before_the_download(hub: Hub, client: Client) -> None:
     hub.sizes["model.safetensors"] = 10**18
     done = client.fetch(hub)
-    assert f"{REPO} takes 1000000000.00 GB more, and " in done.stderr
-    assert " GB are free where the hub's files are kept" in done.stderr
+    assert f"{REPO} needs 1000000000.00 GB more, and " in done.stderr
+    assert " GB are free in the hub's cache" in done.stderr
     assert not hub.fetched()
 
 
-def test_what_is_no_checkpoint_is_not_even_fetched(hub: Hub, client: Client) -> None:
+def test_a_repository_without_a_checkpoint_is_not_downloaded(hub: Hub, client: Client) -> None:
     del hub.files["speech_tokenizer/model.safetensors"]
     done = client.fetch(hub)
-    assert "is not a Qwen3-TTS checkpoint: speech_tokenizer/model.safetensors not there" in done.stderr
+    assert "is not a Qwen3-TTS checkpoint: it lacks speech_tokenizer/model.safetensors" in done.stderr
     assert not hub.fetched()
 
 
@@ -196,7 +196,7 @@ class TestFolder:
     @pytest.mark.parametrize("name", NEEDED)
     def test_that_lacks_something_is_refused_by_its_name(self, name: str, tmp_path: Path) -> None:
         folder = write(tmp_path, {other: content for other, content in NEEDED.items() if other != name})
-        with pytest.raises(SettingsError, match=f"not a whole Qwen3-TTS checkpoint: {name} not there"):
+        with pytest.raises(SettingsError, match=f"not a complete Qwen3-TTS checkpoint: it lacks {name}"):
             local_folder(str(folder))
 
     def test_may_have_a_whole_tokenizer_instead_of_its_parts(self, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ class TestFolder:
         files = {name: content for name, content in NEEDED.items() if name not in ("model.safetensors", "merges.txt")}
         index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
         files |= {"one.safetensors": b"", "model.safetensors.index.json": json.dumps(index).encode()}
-        with pytest.raises(SettingsError, match=r"checkpoint: merges.txt, two.safetensors not there"):
+        with pytest.raises(SettingsError, match=r"checkpoint: it lacks merges.txt, two.safetensors"):
             local_folder(str(write(tmp_path, files)))
         assert local_folder(str(write(tmp_path, {"two.safetensors": b"", "merges.txt": b""})))
 
@@ -218,7 +218,7 @@ class TestFolder:
 
 
 @pytest.mark.parametrize("source", ["nowhere", "/nowhere/at/all", "../nowhere/at", "a/b/c", "Qwen/", "Qwen/a b"])
-def test_what_is_neither_folder_nor_id_is_named(source: str) -> None:
+def test_a_source_that_is_neither_folder_nor_id_is_refused_by_name(source: str) -> None:
     with pytest.raises(SettingsError, match="neither a folder here nor a hub id, which is OWNER/NAME"):
         local_folder(source)
 

@@ -118,7 +118,7 @@ def test_every_wrong_value_gets_a_line_with_what_is_allowed() -> None:
     assert any(line.startswith("port on the command line: input should be a valid integer") for line in lines)
 
 
-def test_secrets_are_in_no_complaint_and_not_in_the_yaml() -> None:
+def test_secrets_are_in_no_error_and_not_in_the_yaml() -> None:
     overrides = {"auth.api_keys": ["sesame-1", 7_777_777], "ice_servers": [{"urls": ["turn:x"], "credential": 8_888}]}
     with pytest.raises(SettingsError) as caught:
         load_settings(overrides=overrides, environ={})
@@ -163,7 +163,7 @@ def test_printed_settings_are_a_file_with_the_same_settings(tmp_path: Path, conf
     path = tmp_path / "printed.yaml"
     path.write_text(to_yaml(loaded))
     assert load_settings(path, environ={}) == loaded.settings
-    assert "connections: 1  # sessions at once, all clients together [node.yaml]" in to_yaml(loaded)
+    assert "connections: 1  # simultaneous sessions of all clients [node.yaml]" in to_yaml(loaded)
 
 
 def test_every_setting_has_a_meaning() -> None:

@@ -20,7 +20,7 @@ def test_a_name_that_may_point_anywhere_is_not_loopback() -> None:
     assert not is_loopback("localhost.example.com")
 
 
-def test_settings_cannot_change_and_take_no_strangers() -> None:
+def test_settings_are_frozen_and_refuse_unknown_keys() -> None:
     settings = Settings()
     with pytest.raises(ValidationError, match="frozen"):
         settings.port = 1  # type: ignore[misc]
@@ -33,6 +33,6 @@ def test_settings_survive_the_way_to_another_process() -> None:
     assert Settings.model_validate_json(settings.model_dump_json()) == settings
 
 
-def test_the_environment_does_not_reach_into_settings_made_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_made_in_python_ignore_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT_TTS_PORT", "1")
     assert Settings().port == 8100

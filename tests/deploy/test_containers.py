@@ -52,7 +52,7 @@ def values(stage: list[tuple[str, str]], instruction: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
-def test_an_image_is_small_pinned_and_runs_as_nobody(path: Path) -> None:
+def test_an_image_is_small_pinned_and_runs_without_root(path: Path) -> None:
     build, final = stages(path)
     (install,) = [line for line in values(build, "RUN") if " install " in line]
     assert "--constraint configs/constraints.txt" in install
@@ -66,7 +66,7 @@ def test_an_image_is_small_pinned_and_runs_as_nobody(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
-def test_what_an_image_copies_exists_and_is_let_through(path: Path) -> None:
+def test_what_an_image_copies_exists_and_is_not_ignored(path: Path) -> None:
     build, _ = stages(path)
     copied = {source for line in values(build, "COPY") for source in line.split()[:-1]}
     ignore = path.with_name(f"{path.name}.dockerignore").read_text().split()
@@ -168,7 +168,7 @@ def objects(folder: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("folder", ["base", "gpu"])
-def test_a_pod_runs_as_nobody_on_a_root_that_is_read_only(folder: str) -> None:
+def test_a_pod_runs_without_root_on_a_read_only_root(folder: str) -> None:
     pod = objects(folder)["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert (pod["securityContext"]["runAsNonRoot"], pod["securityContext"]["runAsUser"]) == (True, USER)

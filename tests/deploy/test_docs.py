@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import io
 import json
@@ -15,14 +16,17 @@ from openai import OpenAI
 
 from agent_tts.config.loading import FIELDS
 from agent_tts.errors import BY_CODE
+from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.v1 import SessionConfig
 from tests.deploy.test_monitoring import EXPOSED
 from tests.support import running_node
+from tests.test_structure import LAYERS
 from tests.wire import wire
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "web" / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 NAMES = [str(page.relative_to(DOCS)) for page in PAGES]
 
 
@@ -30,13 +34,63 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.S)
 
 
+def symbols(path: Path) -> set[str]:
+    """Names that a Python file defines: `name`, `Class.name`."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        match node:
+            case ast.ClassDef(name=name, body=body):
+                found |= {name} | {f"{name}.{inner.name}" for inner in body if isinstance(inner, FUNCTIONS)}
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                found.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                found.add(name)
+    return found
+
+
+def test_files_and_symbols_that_the_architecture_names_exist() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    for path, symbol in re.findall(r"`((?:agent_tts|tests)/[\w./]+?)(?::([\w.]+))?`", text):
+        assert (ROOT / path).exists(), path
+        assert not symbol or symbol in symbols(ROOT / path), f"{path}:{symbol}"
+    everywhere = {symbol for path in (ROOT / "agent_tts").rglob("*.py") for symbol in symbols(path)}
+    assert [name for name in re.findall(r"`([A-Z]\w+\.\w+)`", text) if name not in everywhere] == []
+    for folder, layers in re.findall(r"^\| `agent_tts/(\w+)/` \|.*\|(.*)\|$", text, re.M):
+        assert set(re.findall(r"\w+", layers)) == LAYERS[folder], folder
+    for line in text.partition("## Glossary")[2].partition("\n## ")[0].splitlines():  # classes among the words
+        defined = {symbol for path in re.findall(r"`([\w/]+\.py)`", line) for symbol in symbols(ROOT / path)}
+        assert set(re.findall(r"\b[A-Z][a-z]+[A-Z]\w+", line.split("|")[1] if "|" in line else "")) <= defined, line
+
+
+@pytest.mark.real_time  # files are read in threads that the clock does not know
 async def test_the_node_serves_them_as_text() -> None:
     async with running_node() as running, httpx.AsyncClient(base_url=running.url) as client:
         for name in NAMES:
             page = await client.get(f"/web/docs/{name}")
             assert page.status_code == 200
-            assert page.headers["content-type"].startswith(("text/markdown", "text/plain"))
+            assert page.headers["content-type"] == "text/plain; charset=utf-8"
             assert "script-src 'self'" in page.headers["content-security-policy"]
+
+
+def test_what_contributing_names_exists() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    for path in re.findall(r"`((?:agent_tts|tests|configs|web)/[\w./-]*)`", text) + re.findall(
+        r"\]\(([^)#:]+)\)", text
+    ):
+        assert (ROOT / path).exists(), path
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    assert set(re.findall(r"make ([a-z]+)`", text)) - {"quick"} <= targets
+
+
+def test_the_page_links_every_one_of_them() -> None:
+    page = (ROOT / "web" / "index.html").read_text()
+    assert sorted(re.findall(r'href="web/docs/([^"]+)"', page)) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_to_other_pages_exist(name: str) -> None:
+    for link in re.findall(r"\]\(([^)#:]+)\)", (DOCS / name).read_text()):
+        assert (DOCS / name).parent.joinpath(link).exists(), link
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -52,8 +106,13 @@ def test_settings_files_and_metrics_that_are_named_exist(name: str) -> None:
         assert any(sample.startswith(metric) for sample in EXPOSED), metric
 
 
-def test_the_protocol_s_page_has_every_code_and_every_field() -> None:
+async def test_the_protocol_s_page_has_every_code_message_field_and_route() -> None:
     text = (DOCS / "protocol.md").read_text()
+    assert [kind for kind in protocol.TYPES if f"`{kind}`" not in text] == []
+    async with running_node() as running, httpx.AsyncClient(base_url=running.url) as client:
+        paths = (await client.get("/openapi.json")).json()["paths"]
+    named = set(re.findall(r"`(?:GET |POST |DELETE )?(/(?:v1/[a-z/_{}]+|health|ready|metrics))`", text))
+    assert named - {"/v1/tts/stream"} <= set(paths)
     assert {code for code in BY_CODE if f"`{code}`" not in text} <= {"connection_lost"}
     assert [field for field in SessionConfig.model_fields if f"`{field}`" not in text] == []
 

@@ -70,7 +70,7 @@ def legends() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("where", "query"), queries())
-def test_a_query_asks_for_what_there_is(where: str, query: str) -> None:
+def test_a_query_uses_metrics_that_exist(where: str, query: str) -> None:
     asked = re.findall(r"\b(agent_tts_\w+)(?:\{([^}]*)\})?", query)
     assert asked or query.startswith("up{")
     labels: set[str] = set(OF_PROMETHEUS)
@@ -91,7 +91,7 @@ def test_a_query_asks_for_what_there_is(where: str, query: str) -> None:
 
 
 @pytest.mark.parametrize(("query", "legend"), legends())
-def test_a_legend_names_labels_that_are_left(query: str, legend: str) -> None:
+def test_a_legend_uses_labels_of_its_query(query: str, legend: str) -> None:
     (groups,) = set(re.findall(r"by \(([^)]*)\)", query))
     assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= {label.strip() for label in groups.split(",")}
 
@@ -99,7 +99,7 @@ def test_a_legend_names_labels_that_are_left(query: str, legend: str) -> None:
 @pytest.mark.parametrize(
     "rule", [rule for group in ALERTS["groups"] for rule in group["rules"]], ids=lambda r: r["alert"]
 )
-def test_an_alert_says_what_is_wrong_by_labels_that_it_has(rule: dict[str, Any]) -> None:
+def test_the_text_of_an_alert_uses_labels_of_its_query(rule: dict[str, Any]) -> None:
     named = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
     metrics = re.findall(r"\bagent_tts_\w+", rule["expr"])
     grouped = re.findall(r"by \(([^)]*)\)", rule["expr"])

@@ -10,7 +10,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.doctor import examine, machine, safely
 from agent_tts.doctor.finding import Finding, Verdict
 from agent_tts.errors import EngineLost
-from tests.cli.process import run
+from tests.cli.process import invoke
 
 
 def test_this_machine_can_run_a_node_and_really_speaks() -> None:
@@ -65,7 +65,7 @@ def test_the_limit_of_files_is_measured_by_the_clients_that_are_allowed(monkeypa
 
 
 @pytest.mark.parametrize("error", [ImportError("no libav"), OSError("cannot load")])
-def test_a_broken_library_does_not_stop_the_others_from_being_looked_at(error: Exception) -> None:
+def test_a_broken_library_does_not_stop_the_other_checks(error: Exception) -> None:
     def probe() -> Iterator[Finding]:
         raise error
         yield
@@ -75,10 +75,10 @@ def test_a_broken_library_does_not_stop_the_others_from_being_looked_at(error: E
 
 
 def test_the_command_takes_a_node_s_settings_and_fails_when_it_cannot_run() -> None:
-    broken = run("doctor", "--json", "--port", "0", "--tls-cert", "/no/such.pem", "--set", "limits.rtc_peers=0")
+    broken = invoke("doctor", "--json", "--port", "0", "--tls-cert", "/no/such.pem", "--set", "limits.rtc_peers=0")
     assert broken.returncode == 1, broken.stderr
     assert b'"ok": false' in broken.stdout
     assert b"/no/such.pem cannot be read" in broken.stdout
     assert b"turned off (limits.rtc_peers)" in broken.stdout
-    unknown = run("doctor", "--set", "limits.rtc_peer=0")
+    unknown = invoke("doctor", "--set", "limits.rtc_peer=0")
     assert (unknown.returncode, b"did you mean" in unknown.stderr) == (2, True)

@@ -19,6 +19,8 @@ from agent_tts.doctor import network
 from agent_tts.doctor.finding import Finding, Verdict
 from tests.certificates import make_certificate
 
+pytestmark = pytest.mark.real_time  # the servers run in threads
+
 USER, PASSWORD, REALM = "ann", "open-sesame", "test"
 MAPPED = ("198.51.100.7", 4_242)
 
@@ -92,7 +94,7 @@ def test_a_turn_server_is_asked_with_its_credentials() -> None:
     assert "guess" not in wrong.found
 
 
-def test_a_silent_server_is_waited_for_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "ANSWER_S", 0.3)
     with server(lambda *_: None) as port:
         for kind in ("stun", "turn"):
@@ -106,7 +108,7 @@ def test_a_server_that_is_not_there_is_a_note(url: str) -> None:
     assert asked(url).verdict is Verdict.NOTE
 
 
-def test_a_url_that_is_none_is_bad() -> None:
+def test_an_invalid_url_is_bad() -> None:
     assert asked("http://turn.example").verdict is Verdict.BAD
 
 
@@ -115,7 +117,7 @@ def test_only_the_first_of_each_kind_counts_for_the_node() -> None:
     assert "of 2 stun URLs the node uses one" in [finding.found for finding in network.webrtc(settings)]
 
 
-def test_a_taken_port_names_who_holds_it() -> None:
+def test_a_used_port_names_its_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         (finding,) = network.port(Settings(port=taken.getsockname()[1]))
     assert finding.verdict is Verdict.BAD
@@ -127,7 +129,7 @@ def test_a_taken_port_names_who_holds_it() -> None:
     ("days", "verdict", "said"),
     [(30, Verdict.GOOD, "good until"), (3, Verdict.NOTE, "good until"), (-1, Verdict.BAD, "expired on")],
 )
-def test_a_certificate_is_looked_at_for_its_end(tmp_path: Path, days: int, verdict: Verdict, said: str) -> None:
+def test_the_end_of_a_certificate_is_checked(tmp_path: Path, days: int, verdict: Verdict, said: str) -> None:
     settings = Settings.model_validate({"tls": make_certificate(tmp_path, days=days).settings})
     (finding,) = network.tls(settings)
     assert (finding.verdict, said in finding.found) == (verdict, True)

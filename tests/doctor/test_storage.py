@@ -20,9 +20,7 @@ def qwen(*models: object, folder: Path | None = None) -> Settings:
     return Settings.model_validate({"engine": "qwen3", "qwen3": {"models": models}, "voices": voices})
 
 
-def test_folders_that_are_not_there_yet_count_by_what_they_would_be_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_folder_is_judged_by_its_nearest_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     found = {finding.what: finding for finding in storage.disk(qwen("a/b", folder=tmp_path / "new" / "voices"))}
     assert found["voices"].found.startswith(str(tmp_path / "new" / "voices"))
@@ -46,7 +44,7 @@ def test_without_a_gpu_only_a_neural_engine_lacks_something(monkeypatch: pytest.
     assert (plain.verdict, neural.verdict) == (Verdict.GOOD, Verdict.NOTE)
 
 
-def test_models_are_weighed_against_the_memory_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_compared_with_the_memory_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver's tool is a script here: there may be no GPU."""
     smi = tmp_path / "nvidia-smi"
     smi.write_text(f"#!/bin/sh\nprintf '{SMI}'\n".replace("\n'", "\\n'"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from agent_tts.engine.base import (
     StepOutput,
 )
 from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, SpeechOptions, WordTime
+from agent_tts.speech.routing import Routing
 
 MAX_STEPS = 20_000
 FLUSH = None  # in a script: flush here
@@ -64,11 +66,39 @@ class Spoken:
         return [type(output).__name__.removesuffix("Output") for output in outputs]
 
 
+E = TypeVar("E", bound=Engine)
+
+
+def resolved(engine: Engine, options: SpeechOptions) -> SpeechOptions:
+    """The options with their voice resolved, as a node does before a request reaches its engine."""
+    library = getattr(getattr(engine, "_voices", None), "_library", None)
+    return Routing(engine.info, library.voices() if library else ()).resolve(options)
+
+
+def routed(engine: E) -> E:
+    """The same engine, which gets its requests' voices resolved."""
+    step = engine.step
+
+    def routed_step(inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
+        return step(
+            [
+                replace(one, options=resolved(engine, one.options)) if isinstance(one, StartRequest) else one
+                for one in inputs
+            ],
+            run,
+        )
+
+    engine.step = routed_step  # type: ignore[method-assign]
+    return engine
+
+
 def speak_all(engine: Engine, scripts: Mapping[int, Script]) -> dict[int, Spoken]:
     """Let slots speak their scripts together, from `StartRequest` to `ReleaseSlot`; their epochs are 100 + slot."""
     spoken = {slot: Spoken() for slot in scripts}
     left = {slot: list(script.pieces) for slot, script in scripts.items()}
-    inputs: list[StepInput] = [StartRequest(slot, 100 + slot, script.options) for slot, script in scripts.items()]
+    inputs: list[StepInput] = [
+        StartRequest(slot, 100 + slot, resolved(engine, script.options)) for slot, script in scripts.items()
+    ]
     running = set(scripts)
     for _ in range(MAX_STEPS):
         for slot in running & left.keys():
@@ -76,7 +106,7 @@ def speak_all(engine: Engine, scripts: Mapping[int, Script]) -> dict[int, Spoken
             if not left[slot]:
                 del left[slot]
         for output in engine.step(inputs, running):
-            assert output.slot in running, "a slot without an owner spoke"
+            assert output.slot in running, "a slot without a request spoke"
             assert output.epoch == 100 + output.slot
             spoken[output.slot].outputs.append(output)
         over = {slot for slot in running if is_over(spoken[slot])}

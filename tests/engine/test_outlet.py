@@ -42,14 +42,14 @@ def test_a_part_of_a_frame_waits_for_the_rest() -> None:
     assert outlet.frames == 1
 
 
-def test_a_flush_is_answered_behind_its_last_frame_which_is_filled() -> None:
+def test_a_flush_fills_up_its_last_frame_and_is_answered_after_it() -> None:
     outlet = Outlet(1, 2)
     outlet.write(b"\1\0" * 2_000)
     outlet.flush()
     outlet.flush()
     outlet.write(b"\2\0" * 1_920)
     kinds = [type(one).__name__ for one in drained(outlet)]
-    assert kinds == ["Frame", "Frame", "Flushed", "Flushed", "Frame"]
+    assert kinds == ["FrameOutput", "FrameOutput", "FlushedOutput", "FlushedOutput", "FrameOutput"]
 
 
 def test_a_pause_is_exact() -> None:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent_tts import events
 from agent_tts.engine import base
-from agent_tts.engine.scheduler import APART_S, FRAME_S, Policy, Scheduler, Step
+from agent_tts.engine.scheduler import BATCH_WINDOW_S, FRAME_S, Policy, Scheduler, Step
 from agent_tts.events import FRAME_BYTES, SpeechOptions
 
 PCM = bytes(FRAME_BYTES)
@@ -30,10 +30,10 @@ class Bench:
         self.events: list[events.EngineEvent] = []  # of `frames`
 
     def step(self, *outputs: base.StepOutput, step_s: float = 0.0) -> list[events.EngineEvent]:
-        return self.scheduler.apply(outputs, [self.plan()], self.now, step_s)
+        return self.scheduler.update(outputs, [self.plan()], self.now, step_s)
 
     def plan(self) -> Step:
-        step = self.scheduler.plan(self.now)
+        step = self.scheduler.schedule(self.now)
         self.inputs, self.run = step.inputs, step.run
         return step
 
@@ -43,23 +43,23 @@ class Bench:
         for _ in range(count):
             step = self.plan()
             outputs = [base.FrameOutput(slot, epoch, PCM)] if slot in self.run else []
-            self.events += self.scheduler.apply(outputs, [step], self.now, 0.0)
+            self.events += self.scheduler.update(outputs, [step], self.now, 0.0)
             if not outputs:
                 break
             made += 1
         return made
 
     def go(self, until: float) -> list[list[int]]:
-        """Step whenever a step is due, each slot with a frame of its own epoch; who ran in each step."""
+        """Step whenever a step is due, each slot with a frame of its own epoch; the slots of each step."""
         steps = []
-        while (wake_at := self.scheduler.wake_at(self.now)) is not None and wake_at <= until:
-            self.now = max(self.now, wake_at)
+        while (due_at := self.scheduler.next_step_at(self.now)) is not None and due_at <= until:
+            self.now = max(self.now, due_at)
             step = self.plan()
             steps += [step.run] if step.run else []
-            frames = [base.FrameOutput(slot, self.scheduler._owners[slot].id, PCM) for slot in step.run]
-            self.scheduler.apply(frames, [step], self.now, 0.0)
+            frames = [base.FrameOutput(slot, self.scheduler._running[slot].id, PCM) for slot in step.run]
+            self.scheduler.update(frames, [step], self.now, 0.0)
             for request in step.requests:
-                self.scheduler.taken(request.id, 1)
+                self.scheduler.grant_credit(request.id, 1)
         self.now = until
         return steps
 
@@ -68,7 +68,7 @@ def finished(happened: list[events.EngineEvent]) -> list[tuple[int, str, str | N
     return [(e.request_id, e.reason, e.code) for e in happened if isinstance(e, events.RequestFinished)]
 
 
-def test_a_stream_gets_a_free_slot_with_the_text_that_came_first() -> None:
+def test_a_request_gets_a_free_slot_with_the_text_that_came_before() -> None:
     bench = Bench()
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "Hello")
@@ -106,19 +106,19 @@ def test_free_slots_count_as_places_in_the_queue() -> None:
     assert finished(bench.step()) == []
 
 
-def test_waiting_too_long_is_at_capacity() -> None:
+def test_a_request_that_waits_too_long_is_refused_at_capacity() -> None:
     bench = Bench(slots=1, queue=1, queue_s=2.0)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.open(2, UNPACED, 0.0)
     bench.step()
-    assert bench.scheduler.wake_at(0.1) == 2.0
+    assert bench.scheduler.next_step_at(0.1) == 2.0
     bench.now = 1.99
     assert finished(bench.step()) == []
     bench.now = 2.0
     assert finished(bench.step()) == [(2, "error", "at_capacity")]
 
 
-def test_frames_of_an_earlier_owner_are_dropped() -> None:
+def test_frames_of_an_earlier_request_are_dropped() -> None:
     bench = Bench()
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "one")
@@ -131,15 +131,15 @@ def test_frames_of_an_earlier_owner_are_dropped() -> None:
     assert finished(happened) == [(1, "cancelled", None)]
 
 
-def test_without_credit_a_slot_is_left_out_and_taken_frames_let_it_go_on() -> None:
+def test_a_request_without_credit_is_left_out_until_frames_are_taken() -> None:
     bench = Bench(window_frames=3)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
     assert bench.frames(10) == 3
     bench.now = bench.scheduler.policy.queue_s  # which has passed for nobody
     bench.step()
-    assert bench.scheduler.wake_at(bench.now) == bench.scheduler.policy.request_s
-    bench.scheduler.taken(1, 2)
+    assert bench.scheduler.next_step_at(bench.now) == bench.scheduler.policy.request_s
+    bench.scheduler.grant_credit(1, 2)
     assert bench.frames(10) == 2
 
 
@@ -147,27 +147,27 @@ def test_credit_never_exceeds_the_window() -> None:
     bench = Bench(window_frames=3)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
-    bench.scheduler.taken(1, 1_000)
+    bench.scheduler.grant_credit(1, 1_000)
     assert bench.frames(10) == 3
 
 
-def test_a_paced_stream_runs_no_further_ahead_than_its_lead() -> None:
+def test_a_paced_request_runs_no_further_ahead_than_its_lead() -> None:
     bench = Bench()
     bench.scheduler.open(1, SpeechOptions(lead_ms=400), 0.0)
     bench.scheduler.append(1, "text")
     assert bench.frames(100) == 4  # until its listener is safe
     bench.now = 0.021
     assert bench.frames(100) == 1
-    wake_at = bench.scheduler.wake_at(bench.now)
-    assert wake_at is not None
-    assert 0.08 <= wake_at <= 0.1 + 1e-9
-    bench.now = wake_at
+    due_at = bench.scheduler.next_step_at(bench.now)
+    assert due_at is not None
+    assert 0.08 <= due_at <= 0.1 + 1e-9
+    bench.now = due_at
     assert bench.frames(100) == 1
     bench.now = 10.0  # a listener who ran dry starts anew: no burst to catch up
     assert bench.frames(100) == 4
 
 
-def test_streams_whose_listeners_are_safe_run_in_few_steps() -> None:
+def test_well_buffered_requests_share_few_steps() -> None:
     """They wait for one another, whenever they began, and have their lead all the same."""
     bench = Bench(slots=8)
     for request in range(1, 9):
@@ -177,12 +177,12 @@ def test_streams_whose_listeners_are_safe_run_in_few_steps() -> None:
         bench.go(bench.now)
     bench.go(2.0)
     steps = bench.go(4.0)
-    assert len(steps) <= 2.0 / APART_S
+    assert len(steps) <= 2.0 / BATCH_WINDOW_S
     assert sum(map(len, steps)) == pytest.approx(8 * 2.0 / FRAME_S, abs=8)
-    assert all(0.88 <= request.heard_until - bench.now <= 1.0 for request in bench.scheduler._owners.values())
+    assert all(0.88 <= request.buffered_until - bench.now <= 1.0 for request in bench.scheduler._running.values())
 
 
-def test_who_has_little_ahead_waits_for_nobody() -> None:
+def test_a_request_with_little_buffered_runs_at_once() -> None:
     bench = Bench(slots=2)
     bench.scheduler.open(1, SpeechOptions(lead_ms=1_000), 0.0)
     bench.scheduler.append(1, "text")
@@ -191,12 +191,12 @@ def test_who_has_little_ahead_waits_for_nobody() -> None:
     bench.scheduler.append(2, "text")
     steps = bench.go(bench.now)
     assert [1] in steps  # on its own, and as often as it takes
-    second = bench.scheduler._owners[1]
-    assert second.heard_until - bench.now >= 0.24
+    second = bench.scheduler._running[1]
+    assert second.buffered_until - bench.now >= 0.24
     assert sum(second.slot in step for step in bench.go(bench.now + 0.019)) <= 1  # then it has more than that
 
 
-def test_with_the_smallest_lead_those_that_are_near_run_in_one_step() -> None:
+def test_requests_with_the_smallest_lead_share_a_step_if_they_are_near() -> None:
     bench = Bench(slots=2)
     for request, at in ((1, 0.0), (2, 0.005)):
         bench.now = at
@@ -208,47 +208,47 @@ def test_with_the_smallest_lead_those_that_are_near_run_in_one_step() -> None:
 
 
 @pytest.mark.parametrize("lead_ms", [0, 40, 120, 200])
-def test_no_step_is_for_nobody(lead_ms: int) -> None:
-    """Whoever is woken for is able to run; a small lead is held, and its listener never runs dry."""
+def test_every_step_has_a_request(lead_ms: int) -> None:
+    """A step that is due has a request that can run; a small lead is kept, and its listener never runs dry."""
     bench = Bench()
     bench.scheduler.open(1, SpeechOptions(lead_ms=lead_ms), 0.0)
     bench.scheduler.append(1, "text")
     woken, least = 0, 1.0
-    while (wake_at := bench.scheduler.wake_at(bench.now)) is not None and wake_at < 2.0:
-        bench.now = max(bench.now, wake_at)
-        if request := bench.scheduler._owners.get(0):
-            least = min(least, request.heard_until - bench.now)
+    while (due_at := bench.scheduler.next_step_at(bench.now)) is not None and due_at < 2.0:
+        bench.now = max(bench.now, due_at)
+        if request := bench.scheduler._running.get(0):
+            least = min(least, request.buffered_until - bench.now)
         woken += 1
         assert bench.frames(1) == 1
-        bench.scheduler.taken(1, 1)
-        request = bench.scheduler._owners[0]
-        assert request.heard_until - bench.now <= max(lead_ms / 1_000, FRAME_S) + 1e-9
+        bench.scheduler.grant_credit(1, 1)
+        request = bench.scheduler._running[0]
+        assert request.buffered_until - bench.now <= max(lead_ms / 1_000, FRAME_S) + 1e-9
     assert woken <= 2.0 / FRAME_S + 3
     assert least > (lead_ms - 80) / 2_000 - 0.001 or lead_ms < 80
 
 
 class TestNewcomers:
-    def bench(self, speaking: int, sizes: tuple[int, ...] = (1, 2, 4)) -> Bench:
-        """Streams that have been speaking for a while: all can run, and wait until there is a step for all."""
-        bench = Bench(slots=8, sizes=sizes)
+    def bench(self, speaking: int, batch_sizes: tuple[int, ...] = (1, 2, 4)) -> Bench:
+        """Requests that have been speaking for a while: all can run, and wait until there is a step for all."""
+        bench = Bench(slots=8, batch_sizes=batch_sizes)
         for request in range(1, speaking + 1):
             bench.scheduler.open(request, SpeechOptions(lead_ms=5_000), 0.0)
             bench.scheduler.append(request, "text")
         bench.go(1.0)
-        bench.now = bench.scheduler._all_at + 0.015
+        bench.now = bench.scheduler._last_full_step_at + 0.015
         return bench
 
     def comes(self, bench: Bench, request: int) -> None:
         bench.scheduler.open(request, SpeechOptions(lead_ms=1_000), bench.now)
         bench.scheduler.append(request, "text")
 
-    def test_one_runs_at_once_and_alone(self) -> None:
+    def test_a_newcomer_runs_at_once_and_alone(self) -> None:
         bench = self.bench(3)
         assert bench.plan().run == []
         self.comes(bench, 4)
         assert bench.plan().run == [3]
 
-    def test_whoever_costs_nothing_beside_them_runs_too(self) -> None:
+    def test_requests_that_do_not_raise_the_cost_run_with_newcomers(self) -> None:
         bench = self.bench(2)
         for request in (3, 4, 5):
             self.comes(bench, request)
@@ -256,13 +256,13 @@ class TestNewcomers:
         assert run[:3] == [2, 3, 4]
         assert len(run) == 4
 
-    def test_without_sizes_nobody_costs_nothing(self) -> None:
-        bench = self.bench(2, sizes=())
+    def test_without_batch_sizes_every_request_raises_the_cost(self) -> None:
+        bench = self.bench(2, batch_sizes=())
         for request in (3, 4, 5):
             self.comes(bench, request)
         assert bench.plan().run == [2, 3, 4]
 
-    def test_one_does_not_keep_others_from_speaking(self) -> None:
+    def test_newcomers_do_not_keep_others_from_speaking(self) -> None:
         """It may be tried again and again, while its model is being loaded."""
         bench = self.bench(2)
         self.comes(bench, 3)
@@ -272,12 +272,12 @@ class TestNewcomers:
             assert 2 in step.run
             spoke |= {*step.run}
             frames = [base.FrameOutput(slot, slot + 1, PCM) for slot in step.run if slot != 2]
-            bench.scheduler.apply(frames, [step], bench.now, 0.0)
+            bench.scheduler.update(frames, [step], bench.now, 0.0)
             bench.now += 0.005
         assert spoke == {0, 1, 2}
 
-    def test_beside_the_unpaced_they_come_first(self) -> None:
-        bench = Bench(slots=8, sizes=(1, 2, 4))
+    def test_newcomers_come_before_unpaced_requests(self) -> None:
+        bench = Bench(slots=8, batch_sizes=(1, 2, 4))
         for request in (1, 2):
             bench.scheduler.open(request, UNPACED, 0.0)
             bench.scheduler.append(request, "text")
@@ -285,25 +285,25 @@ class TestNewcomers:
         self.comes(bench, 3)
         assert bench.plan().run == [2, 0, 1]
 
-    def test_more_of_them_than_a_step_has_room_for_take_turns(self) -> None:
-        bench = Bench(slots=8, queue=8, sizes=(1, 2))
+    def test_newcomers_that_do_not_fit_take_turns(self) -> None:
+        bench = Bench(slots=8, queue=8, batch_sizes=(1, 2))
         for request in (1, 2, 3):
             self.comes(bench, request)
         steps = [bench.plan() for _ in range(2)]
         assert steps[0].run == [0, 1]
         assert 2 in steps[1].run
 
-    def test_who_was_left_out_of_a_full_step_does_not_wait_for_the_next_time(self) -> None:
-        bench = Bench(slots=2, sizes=(1,))
+    def test_requests_left_out_of_a_full_step_run_in_the_next_one(self) -> None:
+        bench = Bench(slots=2, batch_sizes=(1,))
         for request in (1, 2):
             self.comes(bench, request)
         bench.go(5.0)
-        wake_at = bench.scheduler.wake_at(bench.now)
-        assert wake_at is not None
-        bench.now = wake_at
+        due_at = bench.scheduler.next_step_at(bench.now)
+        assert due_at is not None
+        bench.now = due_at
         assert sorted(bench.plan().run + bench.plan().run) == [0, 1]
 
-    def test_once_its_first_frame_is_under_way_one_is_a_newcomer_no_more(self) -> None:
+    def test_a_request_whose_first_frame_is_in_flight_is_no_newcomer(self) -> None:
         """The next frame cannot be the first, however soon it comes."""
         bench = self.bench(2)
         self.comes(bench, 3)
@@ -329,7 +329,7 @@ def test_a_dry_slot_without_text_starves() -> None:
     bench.scheduler.append(1, "text")
     bench.now = 3.0
     bench.step(base.StarvedOutput(0, 1))
-    assert bench.scheduler.wake_at(4.0) == 18.0
+    assert bench.scheduler.next_step_at(4.0) == 18.0
     bench.now = 18.0
     assert finished(bench.step()) == [(1, "error", "starved")]
     assert bench.scheduler.speaking == 0
@@ -359,7 +359,7 @@ def test_no_text_allows_more_than_max_frames() -> None:
     assert bench.frames(1_000) == 60
 
 
-def test_nobody_keeps_a_slot_for_ever() -> None:
+def test_no_request_keeps_a_slot_for_ever() -> None:
     bench = Bench(request_s=600.0)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
@@ -379,7 +379,7 @@ def test_flush_ids_come_back_in_order() -> None:
     assert [i.flush for i in bench.inputs if isinstance(i, base.AddText)] == [False, True, True]
 
 
-def test_one_slot_fails_alone() -> None:
+def test_a_failure_ends_one_request_alone() -> None:
     bench = Bench(slots=2)
     for request in (1, 2):
         bench.scheduler.open(request, UNPACED, 0.0)
@@ -398,7 +398,7 @@ def test_text_after_the_end_is_ignored() -> None:
     assert [i.text for i in bench.inputs if isinstance(i, base.AddText)] == [""]
 
 
-def test_busy_time_is_that_of_the_steps_a_stream_ran_in() -> None:
+def test_busy_time_is_that_of_the_steps_a_request_ran_in() -> None:
     bench = Bench(slots=2)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
@@ -419,10 +419,10 @@ class TestStepsUnderWay:
         bench.scheduler.append(1, "text")
         steps = [bench.plan() for _ in range(3)]
         assert [step.run for step in steps] == [[0], [0], []]
-        bench.scheduler.apply([], steps, 0.0, 0.0)  # nothing came of them
+        bench.scheduler.update([], steps, 0.0, 0.0)  # nothing came of them
         assert bench.plan().run == [0]
 
-    def test_a_paced_stream_counts_them_in_its_lead(self) -> None:
+    def test_a_paced_request_counts_them_in_its_lead(self) -> None:
         bench = Bench()
         bench.scheduler.open(1, SpeechOptions(lead_ms=400), 0.0)
         bench.scheduler.append(1, "text")
@@ -431,19 +431,19 @@ class TestStepsUnderWay:
         bench.now = 0.021
         assert [bench.plan().run for _ in range(2)] == [[0], []]
 
-    def test_their_duration_is_that_of_everybody_in_them(self) -> None:
+    def test_their_duration_counts_for_every_request_in_them(self) -> None:
         bench = Bench()
         bench.scheduler.open(1, UNPACED, 0.0)
         bench.scheduler.append(1, "text")
         steps = [bench.plan(), bench.plan()]
-        bench.scheduler.apply([], [], 0.0, 0.5)
-        bench.scheduler.apply([], steps[:1], 0.0, 0.006)
-        happened = bench.scheduler.apply([base.DoneOutput(0, 1)], steps[1:], 0.0, 0.004)
+        bench.scheduler.update([], [], 0.0, 0.5)
+        bench.scheduler.update([], steps[:1], 0.0, 0.006)
+        happened = bench.scheduler.update([base.DoneOutput(0, 1)], steps[1:], 0.0, 0.004)
         assert [event.busy_ms for event in happened if isinstance(event, events.RequestFinished)] == [10]
 
 
-def test_a_step_that_cannot_take_all_takes_newcomers_and_who_runs_dry_first() -> None:
-    bench = Bench(slots=3, sizes=(2,))
+def test_a_full_step_takes_newcomers_and_the_least_buffered() -> None:
+    bench = Bench(slots=3, batch_sizes=(2,))
     for request in (1, 2, 3):
         bench.scheduler.open(request, UNPACED, 0.0)
         bench.scheduler.append(request, "text")
@@ -452,31 +452,31 @@ def test_a_step_that_cannot_take_all_takes_newcomers_and_who_runs_dry_first() ->
         step = bench.plan()
         runs.append(sorted(bench.run))
         frames = [base.FrameOutput(slot, slot + 1, PCM) for slot in bench.run]
-        bench.scheduler.apply(frames, [step], bench.now, 0.0)
+        bench.scheduler.update(frames, [step], bench.now, 0.0)
     assert runs == [[0, 1], [0, 2], [1, 2]]
 
 
 @pytest.mark.parametrize("options", [UNPACED, SpeechOptions(lead_ms=400)])
-def test_who_cannot_speak_yet_does_not_silence_who_speaks(options: SpeechOptions) -> None:
-    """Streams whose model is being loaded, or for whom the cache has no room, give no output when they run."""
-    bench, spoke = Bench(slots=4, sizes=(2,)), []
+def test_requests_without_a_frame_do_not_displace_those_that_speak(options: SpeechOptions) -> None:
+    """Requests whose model is being loaded, or that wait for cache blocks, give no output when they run."""
+    bench, spoke = Bench(slots=4, batch_sizes=(2,)), []
     for request in (1, 2, 3, 4):
         bench.scheduler.open(request, options, 0.0)
         bench.scheduler.append(request, "Hello")
     for _ in range(50):
         step = bench.plan()
         able = [(request.slot or 0, request.id) for request in step.requests if request.id < 3]
-        bench.scheduler.apply([base.FrameOutput(*each, PCM) for each in able], [step], bench.now, 0.0)
+        bench.scheduler.update([base.FrameOutput(*each, PCM) for each in able], [step], bench.now, 0.0)
         for _, request_id in able:
             spoke.append(request_id)
-            bench.scheduler.taken(request_id, 1)
+            bench.scheduler.grant_credit(request_id, 1)
         bench.now += 0.08
     assert spoke.count(1) > 10
     assert spoke.count(2) > 10
 
 
-def test_those_who_cannot_speak_are_tried_in_turn() -> None:
-    bench = Bench(slots=6, sizes=(2,))
+def test_requests_without_a_frame_are_tried_in_turn() -> None:
+    bench = Bench(slots=6, batch_sizes=(2,))
     for request in range(1, 7):
         bench.scheduler.open(request, UNPACED, 0.0)
         bench.scheduler.append(request, "Hello")
@@ -495,21 +495,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.policy = Policy(slots=3, queue=4, queue_s=2.0, text_idle_s=5.0, window_frames=4, max_frames=30)
         self.scheduler = Scheduler(self.policy)
         self.now = 0.0
-        self.next_stream = 1
+        self.next_request = 1
         self.open: dict[int, int] = {}  # request -> frames seen and not taken
         self.started: list[int] = []
         self.over: set[int] = set()
-        self.owners: dict[int | None, int] = {}  # slot -> epoch, as the engine was told
+        self.in_slot: dict[int | None, int] = {}  # slot -> epoch, as the engine was told
         self.under_way: list[Step] = []  # whose outputs are still to come
 
     def requests(self, data: st.DataObject) -> int:
-        return data.draw(st.integers(1, max(1, self.next_stream)), label="stream")
+        return data.draw(st.integers(1, max(1, self.next_request)), label="request")
 
     @rule(lead=st.sampled_from([None, 80, 400, 1_000]))
-    def open_stream(self, lead: int | None) -> None:
-        self.scheduler.open(self.next_stream, SpeechOptions(lead_ms=lead), self.now)
-        self.open[self.next_stream] = 0
-        self.next_stream += 1
+    def open_request(self, lead: int | None) -> None:
+        self.scheduler.open(self.next_request, SpeechOptions(lead_ms=lead), self.now)
+        self.open[self.next_request] = 0
+        self.next_request += 1
 
     @rule(data=st.data(), text=st.text(max_size=5))
     def append(self, data: st.DataObject, text: str) -> None:
@@ -533,7 +533,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         frames = min(frames, self.open.get(request, 0))
         if frames:
             self.open[request] -= frames
-            self.scheduler.taken(request, frames)
+            self.scheduler.grant_credit(request, frames)
 
     @rule(seconds=st.sampled_from([0.0, 0.01, 0.08, 0.5, 3.0, 6.0]))
     def wait(self, seconds: float) -> None:
@@ -541,20 +541,20 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
-        step = self.scheduler.plan(self.now)
+        step = self.scheduler.schedule(self.now)
         free = self.policy.slots - self.scheduler.speaking
         assert not (free and self.scheduler.queued), "a slot is free and somebody waits"
         for message in step.inputs:
             if isinstance(message, base.StartRequest):
-                assert message.slot not in self.owners, "a slot was handed over without a close"
-                self.owners[message.slot] = message.epoch
+                assert message.slot not in self.in_slot, "a slot was handed over without a close"
+                self.in_slot[message.slot] = message.epoch
             elif isinstance(message, base.ReleaseSlot):
-                del self.owners[message.slot]
+                del self.in_slot[message.slot]
             else:
-                assert message.slot in self.owners, "text for nobody"
+                assert message.slot in self.in_slot, "text for a slot without a request"
         before = [request.id for step in self.under_way for request in step.requests]
         for request in step.requests:
-            assert self.owners[request.slot] == request.id
+            assert self.in_slot[request.slot] == request.id
             assert self.open[request.id] + before.count(request.id) < self.policy.window_frames, "ran without credit"
         done, self.under_way = [*self.under_way, step], []
         if data.draw(st.booleans(), label="late"):
@@ -570,8 +570,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 outputs.append(base.DoneOutput(slot, epoch))
             elif kind == "failed":
                 outputs.append(base.FailedOutput(slot, epoch, "internal", "x"))
-            outputs.append(base.FrameOutput(slot, 0, PCM))  # of an earlier owner
-        for event in self.scheduler.apply(outputs, done, self.now, 0.001):
+            outputs.append(base.FrameOutput(slot, 0, PCM))  # of an earlier request
+        for event in self.scheduler.update(outputs, done, self.now, 0.001):
             self.see(event)
 
     def see(self, event: events.EngineEvent) -> None:
@@ -589,28 +589,28 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_kept_is_what_it_follows_from(self) -> None:
-        for request in self.scheduler._owners.values():
+        for request in self.scheduler._running.values():
             lead_ms = request.options.lead_ms
             if lead_ms is None or not request.frames:
-                assert request.due_at == -math.inf
+                assert request.runnable_at == -math.inf
             else:
-                due_at = request.heard_until + FRAME_S * (1 + request.under_way) - lead_ms / 1_000
-                assert request.due_at == pytest.approx(due_at, abs=1e-9)
+                due_at = request.buffered_until + FRAME_S * (1 + request.in_flight) - lead_ms / 1_000
+                assert request.runnable_at == pytest.approx(due_at, abs=1e-9)
 
     @invariant()
     def counts_add_up(self) -> None:
         assert 0 <= self.scheduler.speaking <= self.policy.slots
         assert self.scheduler.queued <= self.policy.queue + self.policy.slots
-        wake_at = self.scheduler.wake_at(self.now)
+        due_at = self.scheduler.next_step_at(self.now)
         if self.scheduler.queued or self.scheduler.speaking:
-            assert wake_at is not None, "somebody is here and nothing is ever due"
+            assert due_at is not None, "a request can run and no step is due"
 
     def teardown(self) -> None:
-        for request in range(1, self.next_stream):
+        for request in range(1, self.next_request):
             self.scheduler.cancel(request)
-        for event in self.scheduler.apply([], [*self.under_way, self.scheduler.plan(self.now)], self.now, 0.0):
+        for event in self.scheduler.update([], [*self.under_way, self.scheduler.schedule(self.now)], self.now, 0.0):
             self.see(event)
-        assert self.over == set(range(1, self.next_stream)), "not every stream had its end"
+        assert self.over == set(range(1, self.next_request)), "not every request ended"
         assert self.scheduler.speaking == self.scheduler.queued == 0
 
 

@@ -13,7 +13,7 @@ from agent_tts.engine.base import (
     StartRequest,
     StarvedOutput,
 )
-from agent_tts.engine.slots import READ_CHARS, Mark, SlotFeed, Slots
+from agent_tts.engine.slots import READ_CHARS, Mark, SlotFeed, SlotTable
 from agent_tts.errors import UnknownVoice
 from agent_tts.events import FRAME_BYTES, SpeechOptions
 from agent_tts.text.feed import Break, Unit
@@ -21,7 +21,7 @@ from agent_tts.text.feed import Break, Unit
 OPEN = StartRequest(0, 9, SpeechOptions())
 
 
-class Owner:
+class Spoken:
     def __init__(self, opened: StartRequest) -> None:
         if opened.options.voice:
             raise UnknownVoice("no such voice")
@@ -111,10 +111,10 @@ def test_an_end_right_after_a_whole_frame_makes_no_empty_one(feed: SlotFeed) -> 
     assert [type(output) for output in feed.hand_out()] == [FrameOutput, DoneOutput]
 
 
-def test_an_error_of_one_owner_is_that_owner_s_and_logged_without_its_text() -> None:
-    slots = Slots(2, Owner)
+def test_an_error_of_one_request_ends_that_request_and_is_logged_without_its_text() -> None:
+    slots = SlotTable(2, Spoken)
     assert slots.apply([OPEN, StartRequest(1, 10, SpeechOptions())]) == []
-    first, second = slots.owners()
+    first, second = slots.requests()
 
     def fail() -> None:
         secret = "the text"
@@ -129,21 +129,21 @@ def test_an_error_of_one_owner_is_that_owner_s_and_logged_without_its_text() -> 
     assert "ValueError" in lines[0]
     assert "in fail" in lines[0]
     assert "the text" not in "".join(lines).replace('secret = "the text"', "")
-    assert slots.owners() == [second]
+    assert slots.requests() == [second]
     assert slots.apply([AddText(0, "too late"), ReleaseSlot(0)]) == []
 
 
-def test_an_error_that_is_the_client_s_has_its_code() -> None:
-    slots = Slots(1, Owner)
+def test_an_error_of_the_client_keeps_its_code() -> None:
+    slots = SlotTable(1, Spoken)
     opened = StartRequest(0, 3, SpeechOptions(voice="nobody"))
     assert slots.apply([opened, AddText(0, "a")]) == [FailedOutput(0, 3, "unknown_voice", "no such voice")]
-    assert slots.owners({0}) == []
+    assert slots.requests({0}) == []
 
 
-def test_a_slot_is_nobody_s_after_its_last_output() -> None:
-    slots = Slots(1, Owner)
+def test_a_slot_is_free_after_its_last_output() -> None:
+    slots = SlotTable(1, Spoken)
     slots.apply([OPEN, AddText(0, "", last=True)])
-    (owner,) = slots.owners({0})
-    owner.feed.mark(Mark.END)
-    assert slots.guard(owner, owner.feed.hand_out) == [DoneOutput(0, 9)]
-    assert slots.owners() == []
+    (request,) = slots.requests({0})
+    request.feed.mark(Mark.END)
+    assert slots.guard(request, request.feed.hand_out) == [DoneOutput(0, 9)]
+    assert slots.requests() == []

@@ -24,14 +24,14 @@ from agent_tts.engine.base import (
 from agent_tts.engine.tone import ALIASES, ToneEngine
 from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, SpeechOptions
 from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
-from tests.engine.driver import FLUSH, Script, assert_well_formed, speak, speak_all
+from tests.engine.driver import FLUSH, Script, assert_well_formed, routed, speak, speak_all
 
 TEXT = "One two three, four five six seven. And a longer sentence with 日本語 in it!"
 
 
 @pytest.fixture
 def engine() -> Iterator[ToneEngine]:
-    engine = ToneEngine(Settings(), 4)
+    engine = routed(ToneEngine(Settings(), 4))
     yield engine
     engine.close()
 
@@ -57,7 +57,7 @@ def fault(kind: str) -> SpeechOptions:
 
 @pytest.mark.parametrize(
     ("voice", "pitch", "hz"),
-    [(None, 1.0, 440), ("tone-220", 1.0, 220), ("tone-1234", 1.0, 1_234), ("tone-880", 0.5, 440), ("ash", 1.0, 440)],
+    [(None, 1.0, 440), ("tone-220", 1.0, 220), ("tone-880", 0.5, 440), ("ash", 1.0, 440)],
 )
 def test_voice_and_pitch_decide_the_frequency(engine: ToneEngine, voice: str | None, pitch: float, hz: int) -> None:
     spoken = speak(engine, TEXT, options=SpeechOptions(voice=voice, pitch=pitch))
@@ -146,26 +146,16 @@ def test_a_slot_out_of_run_says_nothing(engine: ToneEngine) -> None:
     assert engine.step([StartRequest(0, 1, SpeechOptions()), AddText(0, TEXT, last=True)], ()) == []
 
 
-def test_a_closed_slot_is_silent_and_its_next_owner_starts_anew(engine: ToneEngine) -> None:
-    fresh = speak(engine, "next owner", slot=2).frames
+def test_a_closed_slot_is_silent_and_its_next_request_starts_anew(engine: ToneEngine) -> None:
+    fresh = speak(engine, "next request", slot=2).frames
     engine.step([StartRequest(2, 1, SpeechOptions()), AddText(2, TEXT, flush=True)], {2})
     assert engine.step([ReleaseSlot(2), AddText(2, "too late")], {2}) == []
-    assert speak(engine, "next owner", slot=2).frames == fresh
+    assert speak(engine, "next request", slot=2).frames == fresh
 
 
 def test_every_name_that_other_clients_use_is_a_voice() -> None:
     assert {*OPENAI_VOICES, *QWEN_VOICES} == ALIASES.keys()
     assert set(ALIASES.values()) <= {voice.name for voice in ToneEngine(Settings(), 1).info.voices}
-
-
-@pytest.mark.parametrize("voice", ["tone-99", "tone-4001", "tone-44O", "tone-٤٤٠", "vivian2"])
-def test_an_unknown_voice_fails_its_slot_alone(engine: ToneEngine, voice: str) -> None:
-    scripts = {0: Script([TEXT], SpeechOptions(voice=voice)), 1: Script([TEXT])}
-    together = speak_all(engine, scripts)
-    assert together[1].frames == speak(engine, TEXT).frames
-    (output,) = together[0].outputs
-    assert isinstance(output, FailedOutput)
-    assert output.code == "unknown_voice"
 
 
 # ---------------------------------------------------------------- scripted faults
@@ -181,7 +171,7 @@ def test_a_fault_of_a_slot_fails_it_before_its_frame_and_no_other_slot(faulty: T
 
 
 @pytest.mark.parametrize("kind", ["oom", "nonsense", "raise@x"])
-def test_an_owner_that_cannot_be_made_fails(faulty: ToneEngine, kind: str) -> None:
+def test_a_request_that_cannot_be_made_fails(faulty: ToneEngine, kind: str) -> None:
     (output,) = faulty.step([StartRequest(1, 5, fault(kind)), AddText(1, TEXT)], {1})
     assert isinstance(output, FailedOutput)
     assert (output.slot, output.epoch, output.code) == (1, 5, "internal")
@@ -196,7 +186,7 @@ def test_a_fault_of_the_engine_comes_out_of_the_step(faulty: ToneEngine, kind: s
 
 
 @pytest.mark.parametrize("at", [0, 2])
-def test_done_at_ends_the_owner_before_its_frame(faulty: ToneEngine, at: int) -> None:
+def test_done_at_ends_the_request_before_its_frame(faulty: ToneEngine, at: int) -> None:
     assert speak(faulty, TEXT, options=fault(f"done_at@{at}")).kinds == ["Frame"] * at + ["Done"]
 
 

@@ -13,11 +13,11 @@ import pytest
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.events import SpeechOptions
-from agent_tts.ipc.in_process import InProcessEngine
 from agent_tts.serve.app import create_app
 from agent_tts.serve.node import Node
 from agent_tts.serve.transports.writer import CONNECTION
 from agent_tts.speech.service import SpeechService
+from tests.in_process import InProcessEngine
 from tests.support import until
 
 TEXT = "one two three four five six seven eight "

@@ -18,8 +18,8 @@ from loguru import logger
 from agent_tts.config.settings import Settings
 from agent_tts.events import RequestAudio, RequestFinished, SpeechOptions
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
+from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.utterance import Utterance
 from tests.ipc.listener import tone_settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc, pidfd and the parent-death signal")
@@ -50,7 +50,7 @@ def kill(link: EngineProcess) -> None:
     os.kill(link.pid, signal.SIGKILL)
 
 
-def begin(service: SpeechService, *, text: str = TEXT, **options: Any) -> Utterance:
+def begin(service: SpeechService, *, text: str = TEXT, **options: Any) -> EngineRequest:
     """A stream with all of its text."""
     speech = service.open(SpeechOptions(seed=1, **options))
     speech.write(text)
@@ -58,7 +58,7 @@ def begin(service: SpeechService, *, text: str = TEXT, **options: Any) -> Uttera
     return speech
 
 
-async def hear(speech: Utterance) -> tuple[bytes, RequestFinished]:
+async def hear(speech: EngineRequest) -> tuple[bytes, RequestFinished]:
     """All audio of a stream, and its end."""
     pcm = b""
     async with asyncio.timeout(20):

@@ -18,10 +18,9 @@ from loguru import logger
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.events import RequestAudio, RequestFinished, SpeechOptions
-from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
-from agent_tts.ipc.engines import engine_processes
+from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess, engine_processes
+from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.utterance import Utterance
 from tests.fault.test_shutdown import is_running, node_process
 from tests.ipc.listener import tone_settings
 from tests.support import running_node, until
@@ -52,7 +51,7 @@ def kill(link: EngineProcess) -> None:
     os.kill(link.pid, signal.SIGKILL)
 
 
-def begin(service: SpeechService, **options: Any) -> Utterance:
+def begin(service: SpeechService, **options: Any) -> EngineRequest:
     """A stream with all of its text."""
     speech = service.open(SpeechOptions(**{"seed": 1, "lead_ms": LEAD_MS, **options}))
     speech.write(TEXT)
@@ -74,7 +73,7 @@ class Hearing:
         self.gaps_s = 0.0
         self.task = asyncio.create_task(self._hear(speech), name="listener")
 
-    async def _hear(self, speech: Utterance) -> None:
+    async def _hear(self, speech: EngineRequest) -> None:
         clock, heard_until = asyncio.get_running_loop().time, None
         async with asyncio.timeout(30):
             while (event := await speech.next()) is not None:

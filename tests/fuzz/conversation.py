@@ -41,7 +41,7 @@ class Clocked:
         self.loop.submit(command)
 
     def turn(self) -> None:
-        self.on_events(self.loop.turn())
+        self.on_events(self.loop.step())
 
 
 class Conversation:

@@ -11,9 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent_tts import events
 from agent_tts.events import EngineReady
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.protocol.v1 import NativeAdapter
-from agent_tts.speech import utterance as speech_session
+from agent_tts.speech import engine_request
 from tests.fuzz.conversation import Conversation
 
 FACTOR = int(os.environ.get("TEST_FACTOR", "1"))
@@ -122,7 +123,7 @@ class SessionMachine(RuleBasedStateMachine):
     def nothing_piles_up(self) -> None:
         assert len(self.session._contexts) <= 2
         for context in self.session._contexts.values():
-            assert len(context.speech._events) <= 50 + 40
+            assert len(context.request._events) <= 50 + 40
 
     def teardown(self) -> None:
         self.tell("context.cancel", context_id="*")
@@ -145,7 +146,7 @@ def test_the_machine_s_events_are_all_of_the_engine_s() -> None:
         events.RequestFlushed,
         events.RequestFinished,
     }
-    assert set(get_args(speech_session.UtteranceEvent)) == kinds
+    assert set(get_args(engine_request.RequestEvent)) == kinds
     assert EngineReady not in kinds
 
 

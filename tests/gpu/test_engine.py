@@ -16,6 +16,7 @@ from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
 from agent_tts.engine.base import AddText, FrameOutput, ReleaseSlot, StartRequest
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.events import Sampling, SpeechOptions
+from tests.engine.driver import routed
 
 pytestmark = pytest.mark.gpu
 
@@ -37,7 +38,7 @@ def engine(folder: Path, slots: int = 4, **settings: Any) -> Iterator[Qwen3Engin
     qwen3 = Qwen3(models=(Checkpoint(source=str(folder)),), max_model_len=512, **settings)
     made = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(folder / "voices"))), slots)
     try:
-        yield made
+        yield routed(made)
     finally:
         made.close()
 

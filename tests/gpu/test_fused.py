@@ -83,7 +83,7 @@ def test_fused_logits_are_as_near_to_float32_as_the_modules(model: SpeechModel, 
 
 
 def speaking(model: SpeechModel, rows: int) -> SpeechState:
-    """Rows mid-speech, and the one that is nobody's."""
+    """Rows that are decoding, and the padding row."""
     state = mid_speech(model, rows_of_state(rows, torch.device("cuda")), 300)
     state.frame.ended[rows:] = True
     return state

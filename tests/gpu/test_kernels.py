@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from agent_tts.model import sampling
 from agent_tts.model.layers import Cache, TransformerLayer
@@ -26,6 +27,26 @@ def error(found: Tensor, expected: Tensor) -> float:
     return difference.item()
 
 
+def linear_reference(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    norm: Any = None,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    gated: bool = False,
+) -> Tensor:
+    """`linear` by torch's operations, as in the modules of `layers`."""
+    if norm is not None:
+        wide = x.float()
+        x = norm.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + norm.eps)).to(x.dtype)
+    out = F.linear(x, weight, bias)
+    if gated:
+        gate, up = out.chunk(2, dim=-1)
+        out = F.silu(gate) * up
+    return out if residual is None else residual + out
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 16, 33, 64, 100, 256])
 @pytest.mark.parametrize(
     ("outputs", "inputs", "normed", "gated", "residual"),
@@ -41,7 +62,7 @@ def error(found: Tensor, expected: Tensor) -> float:
     ],
 )
 def test_linear(rows: int, outputs: int, inputs: int, normed: bool, gated: bool, residual: bool) -> None:
-    from agent_tts.model.kernels.linear import Norm, linear, linear_reference
+    from agent_tts.model.kernels.linear import Norm, linear
 
     x, weight = noise(rows, inputs), noise(outputs * (1 + gated), inputs, scale=inputs**-0.5)
     norm = Norm(noise(inputs), 1e-6) if normed else None

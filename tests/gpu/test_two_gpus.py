@@ -11,7 +11,7 @@ from loguru import logger
 
 from agent_tts.bench.checkpoint import write
 from agent_tts.config.settings import Settings
-from agent_tts.ipc.engines import engine_processes
+from agent_tts.ipc.engine_process import engine_processes
 from agent_tts.speech.service import SpeechService
 from tests.fault.test_several_engines import Hearing, kill
 from tests.support import until

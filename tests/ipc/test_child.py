@@ -188,7 +188,7 @@ async def test_noise_of_libraries_goes_to_stderr(tmp_path: Path) -> None:
 
 
 BAD_STARTS: dict[str, tuple[bytes, str]] = {
-    "a command first": (encode(EnginePing(1)), "the setup has to come first"),
+    "a command first": (encode(EnginePing(1)), "Setup must be the first message"),
     "junk": (b"GET / HTTP/1.1\r\n\r\n", "WireError: a frame of"),
     "settings that it cannot use": (encode(Setup('{"engine": "none"}')), "ValidationError"),
 }

@@ -129,7 +129,7 @@ async def test_a_module_of_the_current_directory_is_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutation: without -P the engine process runs whatever lies about."""
-    (tmp_path / "numpy.py").write_text("raise SystemExit('a stranger')")
+    (tmp_path / "numpy.py").write_text("raise SystemExit('imported')")
     monkeypatch.chdir(tmp_path)
     async with engine_process(tone_settings()) as (link, _):
         assert link.alive
@@ -238,7 +238,7 @@ async def test_an_engine_that_does_not_read_is_killed() -> None:
 async def test_an_engine_whose_pipe_outlives_it_is_lost_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that it left behind may hold the pipe. Mutation: without `process_exited` nobody notices."""
+    """A process that it left behind may hold the pipe. Mutation: without `process_exited` the loss is never noticed."""
     script = (
         f"#!{sys.executable}\nimport os, subprocess, sys\nsubprocess.Popen(['sleep', '60'])\n"
         f"os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])\n"

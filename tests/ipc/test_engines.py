@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from agent_tts.config.settings import Settings
-from agent_tts.ipc.engines import engine_processes, engine_settings
+from agent_tts.ipc.engine_process import engine_processes, engine_settings
 
 
 def qwen3(engines: int | None = None, **values: Any) -> Settings:

@@ -19,7 +19,7 @@ from agent_tts.events import (
     RequestFinished,
     SpeechOptions,
 )
-from agent_tts.ipc.in_process import InProcessEngine
+from tests.in_process import InProcessEngine
 from tests.ipc.listener import Listener, tone_settings
 
 

@@ -19,13 +19,14 @@ from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSes
 from aiortc.mediastreams import AudioStreamTrack, MediaStreamError
 
 from agent_tts.bench import report
-from agent_tts.bench.node import cpu_used, own_node
+from agent_tts.bench.node import own_node
 from agent_tts.bench.statistics import percentiles
 from agent_tts.cli.bench_options import Json, NodeOptions, Outputs, command, counts
-from agent_tts.cli.bench_target import run
+from agent_tts.cli.bench_runs import run
 from agent_tts.client.connection import http_url
 from agent_tts.errors import SpeechError
 from tests.measure.chat import running_chat
+from tests.measure.cpu import cpu_used
 
 CONNECT_S = 30.0
 ANSWER_S = 20.0  # for a turn to be heard
@@ -201,7 +202,7 @@ def main(
     A node that is started has a language model of this program; a running one (--url) should use one that thinks for
     half a second.
     """
-    sizes, outputs = counts("--calls", calls), Outputs(json)
+    sizes, outputs = counts("--calls", calls), Outputs(json=json)
 
     async def measure() -> list[dict[str, Any]]:
         async with _agent(node, max(sizes)) as (url, pids):

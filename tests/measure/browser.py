@@ -13,13 +13,14 @@ from typing import Annotated, Any
 import typer
 
 from agent_tts.bench import report
-from agent_tts.bench.node import cpu_used, own_node
+from agent_tts.bench.node import own_node
 from agent_tts.bench.statistics import percentiles
 from agent_tts.cli.bench_options import Json, Outputs, OwnNodeOptions, command
-from agent_tts.cli.bench_target import checkpoint, run
+from agent_tts.cli.bench_runs import checkpoint, run
 from agent_tts.errors import SpeechError
 from tests.measure.chat import running_chat
 from tests.measure.chromium import DevTools, Page, PageError, chromium, find_chromium
+from tests.measure.cpu import cpu_used
 from tests.measure.microphone import recording, sentences
 from tests.measure.timeline import Answer, Interruption, Note, answers, interruptions
 
@@ -175,7 +176,7 @@ def main(
     through; "told to silence" is from the page's notice of the voice to the last sound that arrives. Echo cancellation
     is off: the microphone hears no loudspeaker.
     """
-    outputs, path = Outputs(json), find_chromium(browser)
+    outputs, path = Outputs(json=json), find_chromium(browser)
     found = run(_measure(node, path, calls, turns))
     rows = [(name, *found[key].values()) for key, name in TIMES.items()]
     rows.append(("mean time in the browser's jitter buffer", found["jitter_buffer_ms"], None))

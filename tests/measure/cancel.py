@@ -19,13 +19,10 @@ from typing import Annotated, Any
 import typer
 
 from agent_tts.bench import report
-from agent_tts.bench.connection import RawConnection
-from agent_tts.bench.lag import lag_watched
-from agent_tts.bench.statistics import percentiles
-from agent_tts.bench.streams_client import dial_all, send_text
-from agent_tts.cli.bench_options import NodeOptions, OutputOptions, PacedVoiceOptions, command
-from agent_tts.cli.bench_runs import SPARE_CONNECTIONS, print_memory
-from agent_tts.cli.bench_target import Bar, run, target
+from agent_tts.bench.connection import RawConnection, dial_all, send_text
+from agent_tts.bench.statistics import lag_watched, percentiles
+from agent_tts.cli.bench_options import NodeOptions, Outputs, PacedVoiceOptions, command
+from agent_tts.cli.bench_runs import SPARE_CONNECTIONS, print_memory, progress, run, target
 from agent_tts.config.settings import Limits
 from agent_tts.errors import SpeechError
 
@@ -40,7 +37,7 @@ NAMES = {
     "started": "slot is the waiting one's",
     "first_audio": "its first audio",
 }
-TONE, VOICE, NO_FILES = NodeOptions(engine="tone"), PacedVoiceOptions(), OutputOptions()
+TONE, VOICE, NO_FILES = NodeOptions(engine="tone"), PacedVoiceOptions(), Outputs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +82,7 @@ class CancelListener:
     def speak(self) -> None:
         """Open the context, with more text than anybody listens to."""
         self.connection.listen(self.id, self)
-        send_text(self.connection, self.id, TEXT)
+        send_text(self.connection.send, self.id, TEXT)
 
     async def seen(self, event: str) -> float:
         """When it happened, once it has.
@@ -182,14 +179,14 @@ def main(
     cancels: Annotated[int, typer.Option(min=1, max=100_000, help="How many are measured.")] = 200,
     per_connection: Annotated[int, typer.Option(min=1, help="Contexts on one connection.")] = 16,
     voice: PacedVoiceOptions = VOICE,
-    output: OutputOptions = NO_FILES,
+    outputs: Outputs = NO_FILES,
 ) -> None:
     """Time from a cancel until the node tells of it, and until the slot speaks for a context that waited.
 
     The slot's time includes the step that is running when the cancel comes, and the step in which the waiting context
     gets the slot.
     """
-    outputs, plan = output.open(), CancelPlan(streams, cancels, per_connection, voice.session)
+    plan = CancelPlan(streams, cancels, per_connection, voice.session)
     settings = {
         "slots": streams,
         "queue": streams,
@@ -200,9 +197,9 @@ def main(
 
     async def measure() -> tuple[dict[str, Any], dict[str, Any], dict[str, list[float]]]:
         async with target(node, plan.session, **settings) as found:
-            with Bar(None) as bar:
-                asked = replace(plan, session=found.session)
-                return found.info, *await bar.during("cancelling", measure_cancels(found.url, found.key, asked))
+            with progress("cancelling"):
+                asked = replace(plan, session=found.node.session)
+                return found.info, *await measure_cancels(found.node.ws_url, found.node.key, asked)
 
     info, figures, times = run(measure())
     rows = [(NAMES[event], *figures[f"{event}_ms"].values()) for event in EVENTS]

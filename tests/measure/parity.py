@@ -42,7 +42,7 @@ def main(
 
     The yardstick is part of every run: bfloat16 rounding alone, in upstream's order of operations.
     """
-    outputs = Outputs(json)
+    outputs = Outputs(json=json)
     _check("--dtype", dtype, DTYPES)
     _check("--reference", reference, REFERENCES)
     cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agent_tts.bench.upstream import import_qwen_tts
+from agent_tts.bench.peer_process import import_qwen_tts
 from agent_tts.errors import SettingsError
 from tests.measure.parity_distance import Logits
 from tests.measure.parity_request import NEWLINE, TEXT, Request

@@ -16,13 +16,15 @@ import typer
 from agent_tts.bench import report
 from agent_tts.bench.statistics import percentiles
 from agent_tts.cli.bench_options import Json, Outputs, command
-from agent_tts.cli.bench_target import run
-from agent_tts.cli.link import engine, own_settings
+from agent_tts.cli.bench_runs import run
+from agent_tts.cli.link import own_settings
 from agent_tts.errors import SettingsError, SpeechError, from_code
 from agent_tts.events import SAMPLE_RATE, RequestAudio, RequestFinished, RequestFlushed, SpeechOptions
 from agent_tts.events import RequestWords as Aligned
+from agent_tts.protocol.context import Word
+from agent_tts.serve.own_engine import engine
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.words.timeline import Word, WordTimeline
+from agent_tts.speech.words.timeline import WordTimeline
 
 # What agents say, in languages of several scripts.
 TEXTS = {
@@ -179,7 +181,7 @@ def main(
     chosen = languages.split(",")
     if unknown := sorted(set(chosen) - TEXTS.keys()):
         raise SettingsError(f"--languages {','.join(unknown)}: there are texts in {', '.join(TEXTS)}")
-    outputs = Outputs(json)
+    outputs = Outputs(json=json)
 
     async def measured() -> list[dict[str, Any]]:
         async with engine(own_settings({"engine": "espeak"})) as (service, _):

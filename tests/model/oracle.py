@@ -44,8 +44,8 @@ transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 def load(checkpoint: Path, dtype: torch.dtype = torch.float32) -> Any:
     """The reference's `Qwen3TTSModel` of a checkpoint folder, on the CPU.
 
-    It asks for a repair of Mistral's tokenizers, which in a local folder puts Mistral's way to split a text in place of
-    Qwen's, but not in a checkpoint from the hub; here it has the tokenizer that it was trained with.
+    It requests the fix of Mistral's tokenizers, which replaces Qwen's pre-tokenizer in a local folder, but not in a
+    checkpoint from the hub; here it gets the tokenizer that it was trained with.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

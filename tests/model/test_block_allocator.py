@@ -58,7 +58,7 @@ def test_blocks_come_back_with_the_row(cache: Cache) -> None:
     assert blocks.ensure(1, 20)
     tell(blocks)
     assert cache.block_table[1, :5].all()
-    assert cache.block_table[1, -1] == 0  # the padding position stays nobody's
+    assert cache.block_table[1, -1] == 0  # the padding position belongs to no row
     with pytest.raises(ValueError, match="at most 20 positions"):
         blocks.ensure(1, 21)
 

@@ -80,7 +80,7 @@ def test_silence_follows_a_reference(encoder: VoiceEncoder) -> None:
     assert torch.equal(padded, torch.cat((waveform, torch.zeros(12_000))))
     assert len(add_silence(waveform, 0.08)) == 31_920
     assert len(encoder.codes(padded)) == 22
-    whole = 30_000 // 1920  # the codec hears nothing of what is to come
+    whole = 30_000 // 1920  # the codec is causal
     assert torch.equal(encoder.codes(padded)[:whole], encoder.codes(waveform)[:whole])
 
 
@@ -108,7 +108,7 @@ def test_only_base_checkpoints_clone(model_type: ModelType, checkpoint: Checkpoi
     ],
 )
 def test_a_checkpoint_fits_or_is_refused(file: str, name: str, message: str, copied: Path) -> None:
-    """Each tensor is taken away where it is there, and added where it is not."""
+    """Removes each tensor that exists, and adds each that does not."""
     tensors = load_file(copied / file)
     if tensors.pop(name, None) is None:
         tensors[name] = torch.zeros(1)

@@ -14,11 +14,10 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="the kernels need triton, which comes with torch for CUDA")
 
-from agent_tts.model import codec_packed
 from agent_tts.model.codec import Codec
 from agent_tts.model.codec_fast import FastCodec
-from agent_tts.model.codec_packed import conv_tile
 from agent_tts.model.codec_state import CodecState
+from agent_tts.model.kernels import tiles
 from tests.model.codec_noise import signal_to_noise, synthetic_codec
 from tests.model.test_codec import NO_CODE, config, fill, relative_error
 
@@ -63,14 +62,14 @@ def mask(*values: bool) -> Tensor:
 
 
 def state_of(codec: Codec, rows: int) -> CodecState:
-    """One whose rings are full of what nobody may hear."""
+    """A state whose rings are full of large numbers, which must not be heard."""
     state = codec.init_state(rows, DEVICE, torch.float32)
     for ring in (state.keys, state.values, *state.histories):
         ring.fill_(1e4)
     return state
 
 
-def test_a_step_is_that_of_torch_whoever_runs_pauses_or_leaves(codec: Codec, fast: FastCodec) -> None:
+def test_a_step_equals_that_of_torch_while_rows_run_pause_and_leave(codec: Codec, fast: FastCodec) -> None:
     expected, found = state_of(codec, 2), state_of(codec, 2)
     schedule = [(True, True), (True, False), (True, True), (False, True), (True, True)]
     for frame, runs in enumerate(schedule):
@@ -100,7 +99,7 @@ def test_a_batch_is_any_rows_in_any_order(codec: Codec, fast: FastCodec) -> None
 def test_both_convolutions_of_a_unit_in_one_kernel_are_the_same(
     codec: Codec, fast: FastCodec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codec_packed, "FUSED_STEPS", 0)
+    monkeypatch.setattr(tiles, "UNIT_STEPS", 0)
     expected, found, run = state_of(codec, 1), state_of(codec, 1), mask(True)
     for codes in random_codes(2, 1):
         assert relative_error(fast.step(found, codes, run), codec.step(expected, codes, run)) < PARITY
@@ -118,14 +117,14 @@ def test_it_goes_on_where_a_whole_clip_ended(codec: Codec, fast: FastCodec) -> N
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 64, 256, 1000])
 def test_a_tile_fits_every_layer(rows: int) -> None:
-    """Its part of the sum is of one tap, and what it keeps on the chip is there."""
+    """A step of the sum is within one tap, and the stages fit the shared memory."""
     released: Any = [(4, 1024, 1536), (4, 1536, 6144), (32, 768, 768), (32, 768, 1920), (160, 384, 384)]
     released += [(160, 384, 768), (640, 192, 192), (640, 192, 288), (1920, 96, 96), (1, 512, 3072), (2, 4096, 1024)]
     for rate, channels, outputs in released:
-        tile = conv_tile(rows * rate, outputs, channels)
-        assert channels % tile.k == 0
-        assert tile.n // 2 < outputs
-        assert 2 * tile.stages * tile.k * (tile.m + tile.n) <= 227 << 10
+        tile = tiles.codec_tile(rows * rate, outputs, channels)
+        assert channels % tile.inputs == 0
+        assert tile.outputs // 2 < outputs
+        assert 2 * tile.stages * tile.inputs * (tile.rows + tile.outputs) <= 227 << 10
 
 
 # --- on the device

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -235,6 +236,12 @@ class TestEndOfSpeech:
                 assert len(speak(ours, prompt_of(ours))) > early
 
 
+@cache
+def said_at_once() -> Tensor:
+    _, ours = tiny.models("custom_voice")
+    return speak(ours, prompt_of(ours))
+
+
 class TestText:
     @settings(max_examples=8, deadline=None)
     @given(cuts=st.lists(st.integers(0, len(tiny.TEXT)), max_size=4).map(sorted), late=st.integers(1, 3))
@@ -252,7 +259,7 @@ class TestText:
             frames += [step(ours, state, 0) for _ in range(end - begin)]
         add_text(state, 0, [TTS_EOS], complete=True)
         frames += [step(ours, state, 0) for _ in range(FRAMES - len(tiny.TEXT))]
-        assert torch.equal(said(frames), speak(ours, prompt_of(ours)))
+        assert torch.equal(said(frames), said_at_once())
 
     def test_longer_than_the_cache_is_refused(self) -> None:
         _, ours = tiny.models("custom_voice")
@@ -279,14 +286,19 @@ def requests(model: FrameModel) -> list[tuple[Prompt, SamplingParams]]:
     ]
 
 
+@cache
+def said_alone() -> list[Tensor]:
+    _, ours = tiny.models("custom_voice")
+    return [speak(ours, prompt, sampling, frames=6) for prompt, sampling in requests(ours)]
+
+
 class TestRows:
     @settings(max_examples=5, deadline=None)
     @given(data=st.data())
     def test_say_the_same_in_any_company(self, data: st.DataObject) -> None:
         """Rows are admitted at any time, in any row, pause at any time; each says what it says alone."""
         _, ours = tiny.models("custom_voice")
-        wanted = requests(ours)
-        alone = [speak(ours, prompt, sampling, frames=6) for prompt, sampling in wanted]
+        wanted, alone = requests(ours), said_alone()
         state = ours.init_state(rows=4, max_model_len=48)
         places = data.draw(st.permutations(range(4)))[:3]
         arrivals = data.draw(st.tuples(*[st.integers(0, 4)] * 3))
@@ -327,13 +339,13 @@ class TestRows:
         ours.admit(state, 1, prompt, sampling)
         assert torch.equal(said([step(ours, state, 1) for _ in range(8)], 1), speak(ours, prompt, sampling, frames=8))
 
-    def test_that_nobody_has_joined_say_nothing(self) -> None:
+    def test_that_no_request_has_say_nothing(self) -> None:
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=2, max_model_len=48)
         ours.admit(state, 0, *requests(ours)[0])
         frame = step(ours, state, 0, 1)
         assert frame.spoke.tolist() == [True, False]
-        assert not frame.starved.any()  # nor wait for text: nobody is there
+        assert not frame.starved.any()  # a row without a request does not wait for text
 
     def test_that_are_full_stop_and_say_so(self) -> None:
         _, ours = tiny.models("custom_voice")
@@ -361,7 +373,7 @@ def row_tensors(state: FrameState, row: int) -> dict[str, Tensor]:
 
 
 class TestPrefill:
-    """A prompt in parts is the prompt, and reaches nobody else."""
+    """A prompt in chunks equals the prompt, and changes no other row."""
 
     ROWS, ROW = 4, 2
 

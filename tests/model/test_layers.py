@@ -91,7 +91,7 @@ class TestCache:
             torch.testing.assert_close(found[:, 0], expected[torch.arange(3), positions])
 
     def test_blocks_in_any_order_are_a_row(self) -> None:
-        """A prompt and steps over blocks of 4 say what one long block says; block 0 is nobody's."""
+        """A prompt and steps over blocks of 4 equal those over one long block; block 0 belongs to no row."""
         model, x = self.transformer(), noise(2, 10, 64)
         cache = Cache.paged(CONFIG, rows=2, max_model_len=10, blocks=8, size=4, device=CPU, dtype=torch.float32)
         cache.keys.fill_(9)

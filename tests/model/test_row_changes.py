@@ -150,7 +150,7 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def test_any_number_of_rows_takes_as_much_work_of_the_host(model: FrameModel) -> None:
-    """Each launch takes the host some microseconds, during which everybody waits."""
+    """Each launch takes the host some microseconds, which delay all rows."""
     state = model.init_state(ROWS, 64)
     prefix = spoken_before(model, state)
     counts = []

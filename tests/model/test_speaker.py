@@ -13,8 +13,7 @@ from torch import Tensor
 from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.model.config import ModelConfig, SpeakerConfig
 from agent_tts.model.entries import CheckpointError
-from agent_tts.model.mel import FFT_SIZE, HOP, LogMel, slaney_filters
-from agent_tts.model.speaker import SpeakerEncoder
+from agent_tts.model.speaker import FFT_SIZE, HOP, LogMel, SpeakerEncoder, slaney_filters
 from tests.model import oracle
 from tests.model.clips import LENGTHS, clip
 

@@ -109,9 +109,9 @@ async def test_errors_are_those_of_openai(node: RunningNode) -> None:
         assert too_long.value.status_code == 413
         with pytest.raises(openai.InternalServerError):
             await client.audio.speech.create(**good, extra_body={"instructions": "fault:raise@0"})
-    async with connect(node, key="wrong") as stranger:
+    async with connect(node, key="wrong") as wrong:
         with pytest.raises(openai.AuthenticationError):
-            await stranger.audio.speech.create(**good)
+            await wrong.audio.speech.create(**good)
 
 
 async def test_a_part_does_not_pass_for_the_whole(node: RunningNode) -> None:

@@ -1,4 +1,4 @@
-"""What strangers may cost: each attack on the connection itself is cut in time, and nobody else notices.
+"""Attacks on the connection itself: each is cut in time, and no other client notices.
 
 Every test names what it guards.
 """

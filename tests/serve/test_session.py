@@ -14,8 +14,7 @@ import pytest
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.events import FRAME_SAMPLES
-from agent_tts.ipc.in_process import InProcessEngine
-from agent_tts.protocol.adapter import AudioChunk
+from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.v1 import NativeAdapter
 from agent_tts.serve import session as session_module
 from agent_tts.serve.guard import Guard
@@ -23,7 +22,8 @@ from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.words.timeline import Word, WordTimeline
+from agent_tts.speech.words.timeline import WordTimeline
+from tests.in_process import InProcessEngine
 from tests.support import dominant_hz, until
 
 LIMIT_S = 10.0
@@ -669,11 +669,11 @@ async def test_audio_that_is_not_taken_stays_in_the_engine() -> None:
         peer.send("context.open", context_id="t1", lead_ms=None)
         peer.send("text.append", context_id="t1", text="word " * 100)
         context = peer.session._contexts["t1"]
-        await until(lambda: context.speech.samples == 5 * FRAME_SAMPLES)
+        await until(lambda: context.request.samples == 5 * FRAME_SAMPLES)
         await asyncio.sleep(0.05)
-        assert context.speech.samples == 5 * FRAME_SAMPLES
+        assert context.request.samples == 5 * FRAME_SAMPLES
         peer.take()
-        await until(lambda: context.speech.samples == 10 * FRAME_SAMPLES)
+        await until(lambda: context.request.samples == 10 * FRAME_SAMPLES)
 
 
 async def test_the_server_s_own_playout_is_asked_and_cleared() -> None:
@@ -700,7 +700,7 @@ async def test_the_server_s_own_playout_is_asked_and_cleared() -> None:
     track = Track()
     async with running(track) as peer:
         peer.send("text.append", context_id="t1", text="word " * 10)
-        await until(lambda: peer.session._contexts["t1"].speech.samples > 5_000)
+        await until(lambda: peer.session._contexts["t1"].request.samples > 5_000)
         peer.send("context.cancel", context_id="t1")
         cancelled = await peer.until("context.cancelled")
         assert cancelled["played_ms"] == 130

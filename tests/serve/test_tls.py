@@ -64,11 +64,11 @@ async def test_the_page_http_and_the_stream_are_encrypted(certificate: Certifica
 
 
 async def test_who_does_not_trust_the_certificate_gets_nothing(certificate: Certificate) -> None:
-    async with running_node(tls=certificate.settings) as running, httpx.AsyncClient(trust_env=False) as stranger:
+    async with running_node(tls=certificate.settings) as running, httpx.AsyncClient(trust_env=False) as untrusting:
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-            await stranger.get(running.url)
+            await untrusting.get(running.url)
         with pytest.raises(httpx.RemoteProtocolError):
-            await stranger.get(running.url.replace("https", "http"))
+            await untrusting.get(running.url.replace("https", "http"))
         await until(lambda: not running.server.server_state.connections)
 
 
@@ -166,9 +166,9 @@ def test_files_that_cannot_be_used_say_what_to_do(certificate: Certificate, tmp_
     for tls, said in (
         (Tls(cert="/no/such.pem"), r"tls\.cert: /no/such\.pem cannot be read: No such file"),
         (Tls(cert=str(certificate.cert), key="/no/such.key"), r"tls\.key: /no/such\.key cannot be read"),
-        (Tls(cert=str(certificate.cert), key=str(other.key)), "is not that of the certificate"),
-        (Tls(cert=str(certificate.cert)), r"name it with tls\.key"),
-        (Tls(cert=__file__), "is no PEM certificate"),
+        (Tls(cert=str(certificate.cert), key=str(other.key)), "does not belong to the certificate"),
+        (Tls(cert=str(certificate.cert)), r"set tls\.key"),
+        (Tls(cert=__file__), "is not a PEM certificate"),
         (Tls(cert=str(locked.cert), key=str(locked.key)), "has a passphrase"),
     ):
         with pytest.raises(SettingsError, match=said):

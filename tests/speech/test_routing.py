@@ -16,7 +16,19 @@ from agent_tts.errors import (
     Unsupported,
     UnsupportedLanguage,
 )
-from agent_tts.events import EngineInfo, Model, SpeechOptions, Voice
+from agent_tts.events import (
+    AnyVoice,
+    DesignedVoice,
+    EmbeddedVoice,
+    EngineInfo,
+    Model,
+    NamedVoice,
+    ResolvedVoice,
+    SpeechOptions,
+    StoredPart,
+    StoredVoices,
+    Voice,
+)
 from agent_tts.speech.routing import RESERVED, Routing, check_free
 from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
 from agent_tts.voices.library import Consent, StoredVoice
@@ -76,7 +88,18 @@ def refused(kind: type[SpeechError], *models: Model, **options: Any) -> str:
 
 EVERY = (NAMED, DESIGNED, CLONED)
 
-ROUTES = {
+RESOLVED: dict[str, ResolvedVoice] = {
+    "default": NamedVoice("vivian"),
+    "named": NamedVoice("ryan"),
+    "alias": NamedVoice("vivian"),
+    "cloned": StoredVoices((StoredPart("bob", BOB.version),)),
+    "designed": DesignedVoice("a calm old man"),
+    "described": DesignedVoice(),
+    "mix": StoredVoices((StoredPart("bob", BOB.version, 0.75), StoredPart("alice", ALICE.version, 0.25))),
+    "embedding": EmbeddedVoice((0.5,) * 2_048),
+}
+
+ROUTES: dict[str, tuple[dict[str, Any], str | None, str | None]] = {
     "default": ({}, "vivian", None),
     "named": ({"voice": "ryan"}, "ryan", None),
     "alias": ({"voice": "alloy"}, "vivian", None),
@@ -97,6 +120,17 @@ ROUTES = {
 def test_a_voice_goes_to_a_model_that_speaks_it(options: dict[str, Any], voice: str | None, model: str | None) -> None:
     found = resolve(*EVERY, **options)
     assert (found.voice, found.model) == (voice, model)
+
+
+@pytest.mark.parametrize("name", RESOLVED)
+def test_the_engine_gets_a_voice_that_is_resolved(name: str) -> None:
+    found = resolve(*EVERY, **ROUTES[name][0])
+    assert found.resolved == RESOLVED[name]
+    assert found.speaker_embedding is None
+
+
+def test_a_model_without_voices_of_its_own_speaks_any() -> None:
+    assert resolve(CLONED).resolved == AnyVoice()
 
 
 @pytest.mark.parametrize(("options", "voice", "model"), ROUTES.values(), ids=ROUTES)
@@ -146,7 +180,7 @@ def test_an_embedding_without_a_model_for_it_is_an_error_that_names_the_model() 
 
 def test_an_engine_without_models_speaks_its_own_voices_alone() -> None:
     routing = Routing(ESPEAK, LIBRARY)
-    assert routing.resolve(SpeechOptions(voice="alloy")) == SpeechOptions(voice="vivian")
+    assert routing.resolve(SpeechOptions(voice="alloy")).resolved == NamedVoice("vivian")
     for options in (SpeechOptions(voice="bob"), SpeechOptions(speaker_embedding=(1.0,) * 2_048)):
         with pytest.raises(Unsupported, match=r"1\.7B-Base"):
             routing.resolve(options)

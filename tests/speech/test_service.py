@@ -24,11 +24,11 @@ from agent_tts.events import (
     RequestStarted,
     SpeechOptions,
 )
-from agent_tts.ipc.in_process import InProcessEngine
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
+from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.utterance import Utterance
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
+from tests.in_process import InProcessEngine
 from tests.support import until
 
 UNPACED = SpeechOptions(lead_ms=None)
@@ -237,7 +237,7 @@ def counts(service: SpeechService) -> list[int]:
     return [engine.speaking for engine in service.engines]
 
 
-async def finished(speech: Utterance) -> RequestFinished:
+async def finished(speech: EngineRequest) -> RequestFinished:
     """The end of a stream."""
     await until(lambda: speech.finished is not None)
     assert speech.finished is not None

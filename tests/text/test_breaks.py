@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_tts.text.breaks import MAX_BREAK_MS, Break, BreakReader, break_in
+from agent_tts.text.breaks import MAX_BREAK_MS, Break, BreakReader, BreakTokens
 from agent_tts.text.feed import Reading, Unit
 from tests.text.test_feed import say, split, texts
 
@@ -30,6 +30,13 @@ def read(pieces: list[str]) -> list[tuple[str, int] | Break]:
             offset += 1
     reader.flush()
     return out
+
+
+def by_tokens(text: str) -> tuple[str, int]:
+    """The text outside of tags without white space, and the milliseconds of all pauses."""
+    breaks = BreakTokens()
+    parts = [(token, breaks.read(token)) for token in text.split()]
+    return "".join(token[part.start : part.end] for token, part in parts), sum(part.pause_ms for _, part in parts)
 
 
 @settings(max_examples=300, deadline=None)
@@ -62,7 +69,7 @@ def test_what_is_not_a_tag_passes_untouched(text: str) -> None:
 )
 def test_tags(tag: str, ms: int) -> None:
     assert read([f"a{tag}b"]) == [("a", 0), Break(ms), ("b", len(tag) + 1)]
-    assert break_in(f"{tag}b") == (len(tag), ms)
+    assert by_tokens(f"a{tag}b") == ("ab", ms)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +91,12 @@ def test_tags(tag: str, ms: int) -> None:
 )
 def test_anything_else_is_text(text: str) -> None:
     assert read([text]) == list(zip(text, range(len(text)), strict=True))
-    assert break_in(text) is None
+    assert by_tokens(text)[1] == 0
+
+
+def test_text_goes_on_at_the_token_that_no_tag_can_have() -> None:
+    assert by_tokens("a <break time word b") == ("awordb", 0)
+    assert by_tokens('a <break <break time="1s"/>b') == ("ab", 1_000)
 
 
 def test_a_tag_after_something_like_it_is_still_one() -> None:

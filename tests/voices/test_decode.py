@@ -45,7 +45,7 @@ async def test_samples_at_24_khz_stay_as_they_are() -> None:
     assert np.array_equal(await decode(wav(tone()), max_s=MAX_S), tone())
 
 
-async def test_a_name_is_nothing_only_the_bytes_count() -> None:
+async def test_the_format_is_read_from_the_bytes_not_the_name() -> None:
     assert container_format(good("mp3")[:100]) == "mp3"
     assert container_format(b"\xff\xfb\x90\x00") == "mp3"
     for stranger in (b"", b"\xff", b"\xff\xf1\x50\x80", b"#EXTM3U", b"RIFF\0\0\0\0AVI ", b"wvpk"):
@@ -62,7 +62,7 @@ async def test_a_name_is_nothing_only_the_bytes_count() -> None:
         (wav(tone(0.9)), "1 to 5 seconds long; it is shorter"),
         (wav(tone(5.1)), "1 to 5 seconds long; it is longer"),
         (wav(tone(peak=5e-4)), "silent"),
-        (wav(tone() * np.float32(np.nan)), "not numbers"),
+        (wav(tone() * np.float32(np.nan)), "not finite numbers"),
         (wav(tone(), rate=4_000), "8000 to 192000 Hz"),
         (wav(tone(), channels=4, block=16), "mono or stereo"),
         (clips.encoded(Kind("wav", "adpcm_ms", "s16", 24_000), tone()), "mono or stereo audio track"),
@@ -121,7 +121,7 @@ def decoder() -> int | None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-async def test_a_decoder_that_is_killed_is_the_clip_s_fault() -> None:
+async def test_a_clip_whose_decoder_is_killed_is_refused() -> None:
     task = asyncio.create_task(decode(good("mp3"), max_s=MAX_S))
     await until(lambda: decoder() is not None)
     pid = decoder()

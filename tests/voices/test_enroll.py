@@ -27,7 +27,7 @@ from agent_tts.errors import (
     VoiceExists,
     VoiceLimit,
 )
-from agent_tts.voices import encode as encode_module
+from agent_tts.voices import enroll
 from agent_tts.voices.decode import decode
 from agent_tts.voices.enroll import MAX_WAITING, Enrolment
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
@@ -109,7 +109,7 @@ class CancelledAt:
                 resume = partial(waits.throw, error)
 
 
-async def test_a_clip_becomes_a_voice_wherever_it_is_not_cancelled(
+async def test_a_clip_becomes_a_voice_unless_it_is_cancelled(
     folder: Path, library: VoiceLibrary, enrolment: Enrolment, checkpoints: Checkpoints
 ) -> None:
     """Cancelled at its first wait, its second, and so on until it is done, it leaves no file and no process.
@@ -194,7 +194,7 @@ async def test_a_process_that_is_killed_leaves_nothing(
 async def test_an_encoder_that_hangs_is_killed(
     folder: Path, enrolment: Enrolment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encode_module, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(enroll, "ENCODE_TIMEOUT_S", 0.05)
     with pytest.raises(Internal, match=r"more than 0\.05 s"):
         await enrolment.enroll("bob", good("wav"), consent="yes")
     assert is_empty(folder)
@@ -277,7 +277,7 @@ Add = Callable[[Enrolment, str], object]
         ("prompt", lambda e, text: e.design("bob", text), (1, 2_000)),
     ],
 )
-def test_texts_have_their_lengths(
+def test_lengths_of_texts_are_limited(
     param: str, add: Add, allowed: tuple[int, int], library: VoiceLibrary, nowhere: Enrolment
 ) -> None:
     least, most = allowed

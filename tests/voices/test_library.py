@@ -67,7 +67,7 @@ def designed(name: str = "sage") -> StoredVoice:
 # ---------------------------------------------------------------- keeping
 
 
-def test_a_voice_is_kept_with_all_that_it_is_made_of(folder: Path, library: VoiceLibrary) -> None:
+def test_a_voice_is_stored_completely(folder: Path, library: VoiceLibrary) -> None:
     """Another library, in another process say, reads the same."""
     added = library.add(cloned(description="a friend"), sound())
     assert (added.vector_sizes, added.frames, added.description) == ((64, 1024), 25, "a friend")
@@ -85,7 +85,7 @@ def test_a_voice_is_kept_with_all_that_it_is_made_of(folder: Path, library: Voic
     assert all(np.array_equal(arrays[name], array) for name, array in sound().items())
 
 
-def test_a_designed_voice_is_words_alone(folder: Path, library: VoiceLibrary) -> None:
+def test_a_designed_voice_has_no_arrays(folder: Path, library: VoiceLibrary) -> None:
     added = library.add(designed(), {})
     assert (added.prompt, added.vector_sizes, added.frames) == ("a calm old man", (), 0)
     assert library.arrays("sage") == {}
@@ -104,7 +104,7 @@ def test_voices_are_in_order(library: VoiceLibrary) -> None:
 
 
 @POSIX
-def test_voices_are_their_owner_s_alone(folder: Path, library: VoiceLibrary) -> None:
+def test_only_the_owner_can_read_the_voices(folder: Path, library: VoiceLibrary) -> None:
     """Whatever the umask is: they are personal data."""
     before = os.umask(0)
     try:
@@ -129,7 +129,7 @@ def test_a_name_is_given_once(library: VoiceLibrary) -> None:
         library.add(designed(), {})
 
 
-def test_a_name_that_another_process_has_just_taken_stays_its_own(
+def test_a_name_that_another_process_has_just_used_is_refused(
     folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even when it was free as this one looked; mutation: without the second look `bob` would be lost."""
@@ -164,7 +164,7 @@ def test_a_name_never_leads_out_of_the_library(name: str, folder: Path, library:
     assert (outside / "voice.json").exists()
 
 
-def test_an_unknown_voice_is_told_its_neighbour(library: VoiceLibrary) -> None:
+def test_the_error_of_an_unknown_voice_names_the_nearest(library: VoiceLibrary) -> None:
     library.add(designed(), {})
     for use in (library.get, library.arrays, library.delete):
         with pytest.raises(UnknownVoice, match="did you mean 'sage'"):
@@ -195,15 +195,15 @@ CODES = sound()["codes"]
         (StoredVoice(name="sage", kind="designed"), {}),
     ],
 )
-def test_what_is_not_a_whole_voice_is_not_kept(
+def test_an_incomplete_voice_is_refused(
     voice: StoredVoice, arrays: Arrays, folder: Path, library: VoiceLibrary
 ) -> None:
-    with pytest.raises(ValueError, match=r"array|not all"), np.errstate(invalid="ignore"):
+    with pytest.raises(ValueError, match=r"array|incomplete"), np.errstate(invalid="ignore"):
         library.add(voice, arrays)
     assert not folder.exists()
 
 
-def test_a_disk_that_takes_nothing_is_a_fault_of_the_node(folder: Path, log: list[str]) -> None:
+def test_a_disk_that_refuses_writes_is_an_internal_error(folder: Path, log: list[str]) -> None:
     folder.parent.mkdir(parents=True)
     folder.write_text("a file where the library is to be")
     library = VoiceLibrary(folder, 3)
@@ -277,7 +277,7 @@ def test_changes_of_another_process_are_seen(settled: bool, folder: Path, librar
     assert library.voices() == ()
 
 
-def test_a_voice_that_is_added_anew_is_another_one(library: VoiceLibrary) -> None:
+def test_a_voice_that_is_added_again_has_another_version(library: VoiceLibrary) -> None:
     """So that nobody goes on with a prompt of the old one."""
     first = library.add(cloned(), sound())
     library.delete("bob")
@@ -397,14 +397,14 @@ def test_values_that_would_harm_an_engine_never_leave_the_library(
     assert log
 
 
-def test_what_is_called_otherwise_is_none_of_the_library_s_business(folder: Path, library: VoiceLibrary) -> None:
+def test_entries_without_a_valid_name_are_ignored(folder: Path, library: VoiceLibrary) -> None:
     library.add(designed(), {})
     (folder / "README.txt").write_text("mine")
     (folder / ".git").mkdir()
     assert [voice.name for voice in VoiceLibrary(folder, 3).voices()] == ["sage"]
 
 
-def test_what_a_crash_left_is_swept_when_it_is_old(folder: Path, library: VoiceLibrary) -> None:
+def test_old_temporary_folders_of_a_crash_are_removed(folder: Path, library: VoiceLibrary) -> None:
     """And not what another process is writing now."""
     library.add(designed(), {})
     program = "import os, sys\nfrom pathlib import Path\nfrom agent_tts.voices import library\n"

@@ -37,7 +37,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("name", [*BAD, "con", "nul", "com1", "lpt9"])
-def test_what_could_be_a_path_or_another_name_is_no_name(name: str) -> None:
+def test_paths_and_reserved_names_are_not_names(name: str) -> None:
     """Mutation: `match` for `fullmatch` lets "bob\\n" and "bob/../x" through."""
     assert not is_name(name)
     with pytest.raises(InvalidRequest, match="1 to 64 of a-z"):
@@ -66,7 +66,7 @@ def test_one_voice_is_no_mix(voice: str) -> None:
         *("a(1001)+b", "a(0.001)+b(1000)", "+".join("abcdefghi")),
     ],
 )
-def test_a_mix_that_is_none_is_refused(voice: str) -> None:
+def test_an_invalid_mix_is_refused(voice: str) -> None:
     with pytest.raises(InvalidRequest):
         parse_mix(voice)
 

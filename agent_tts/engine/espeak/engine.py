@@ -18,24 +18,24 @@ from agent_tts.engine.espeak.library import (
     RATE_MAX,
     RATE_MIN,
     RATE_NORMAL,
-    Espeak,
+    EspeakLibrary,
     Language,
     TooLong,
 )
 from agent_tts.engine.espeak.resample import Resampler
 from agent_tts.engine.espeak.voices import EspeakVoices
-from agent_tts.engine.slots import Mark, SlotFeed, Slots
+from agent_tts.engine.slots import Mark, SlotFeed, SlotTable
 from agent_tts.events import SAMPLE_RATE, EngineInfo, SpeechOptions, WordTime
 from agent_tts.text.feed import Break, Unit
 
-# Synthesis in one step, in seconds: a slot whose turn does not come is spoken in the next step.
+# Time for synthesis in one step, in seconds; slots that are left out are spoken in the next step.
 STEP_BUDGET_S = 0.005
 
-# Longest audio of a unit, in seconds: about 10 ms of work. The engine speaks a longer one in halves, however few its
-# characters are: "999 999 999" is a long story, and so is a script that the language spells out.
+# Longest audio of a unit, in seconds: about 10 ms of work. A longer one is spoken in halves; few characters can be long
+# in audio, as "999 999 999" or a script that the language spells out.
 MAX_UNIT_S = 10.0
 
-# What a pause follows, and what may stand between.
+# A pause follows these; closers may stand before it.
 CLAUSE_ENDS = tuple(".!?;:,…—–。！？，、；：।؟؛،")
 CLOSERS = " \"'”’»)]}」』）"
 
@@ -50,7 +50,7 @@ class EspeakEngine:
 
     def __init__(self, settings: Settings, slots: int) -> None:
         self._voices = EspeakVoices(settings.espeak.voice)
-        self._espeak = Espeak()
+        self._espeak = EspeakLibrary()
         self.info = EngineInfo(
             engine="espeak",
             model="espeak-ng",
@@ -62,24 +62,24 @@ class EspeakEngine:
             aligns_words=True,
         )
         self._first_words = settings.espeak.first_words
-        self._slots = Slots(slots, self._make)
-        self.sizes: tuple[int, ...] = ()
+        self._slots = SlotTable(slots, self._make)
+        self.batch_sizes: tuple[int, ...] = ()
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
-        """See `Engine.step`. A slot whose clause did not fit into the step's budget yields nothing this time.
+        """See `Engine.step`. A slot whose clause does not fit into the step's budget yields nothing.
 
-        The step takes about the budget and one clause more at the longest. Paced streams come first: what they may
-        speak is bounded by real time, so that they leave room for the others, who would not leave any for them.
+        A step takes at most about `STEP_BUDGET_S` and the time of one more clause. Paced requests come first: real time
+        bounds what they take, while an unpaced one would take all.
         """
         outputs = self._slots.apply(inputs)
         deadline = time.perf_counter() + STEP_BUDGET_S
-        for owner in sorted(self._slots.owners(run), key=_Owner.urgency):
-            outputs += self._slots.guard(owner, partial(owner.prepare, deadline))
-        for owner in self._slots.owners(run):
-            outputs += self._slots.guard(owner, owner.feed.hand_out)
+        for request in sorted(self._slots.requests(run), key=_EspeakRequest.urgency):
+            outputs += self._slots.guard(request, partial(request.prepare, deadline))
+        for request in self._slots.requests(run):
+            outputs += self._slots.guard(request, request.feed.hand_out)
         return outputs
 
-    def under_way_s(self) -> None:
+    def next_step_in_s(self) -> None:
         """Nothing is: a step is done when it returns."""
 
     def close(self) -> None:
@@ -87,10 +87,10 @@ class EspeakEngine:
         self._slots.clear()
         self._espeak.close()
 
-    def _make(self, opened: StartRequest) -> _Owner:
-        language, variant = self._voices.resolve(opened.options.voice, opened.options.language)
+    def _make(self, opened: StartRequest) -> _EspeakRequest:
+        language, variant = self._voices.resolve(opened.options.resolved, opened.options.language)
         delivery = Delivery.of(language, variant, opened.options)
-        return _Owner(
+        return _EspeakRequest(
             self._espeak,
             SlotFeed(opened, language.code, self._first_words),
             delivery,
@@ -100,7 +100,7 @@ class EspeakEngine:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How a stream is spoken, in espeak-ng's terms."""
+    """How a request is spoken, in espeak-ng's terms."""
 
     language: Language
     variant: str | None
@@ -114,7 +114,7 @@ class Delivery:
         wanted = RATE_NORMAL * options.speed
         rate = round(min(max(wanted, RATE_MIN), RATE_MAX))
         stretch = 1.0 if RATE_MIN <= wanted <= RATE_MAX else wanted / rate
-        # A wider range reaches further down as well, by a quarter of what it grows, which the base makes up for.
+        # A wider range also reaches lower, by a quarter of its growth, which a higher base makes up for.
         base = options.pitch + (options.pitch - 1) / 4
         pitch = round(PITCH_NORMAL * (1 + math.log2(base)))
         pitch_range = round(PITCH_NORMAL * options.pitch)
@@ -125,18 +125,18 @@ def _clamp(pitch: int) -> int:
     return min(max(pitch, 0), PITCH_MAX)
 
 
-class _Owner:
-    """Who has a slot: its text, its voice and its resampler."""
+class _EspeakRequest:
+    """A request in its slot: its text, its voice and its resampler."""
 
-    def __init__(self, espeak: Espeak, feed: SlotFeed, delivery: Delivery, *, unpaced: bool) -> None:
+    def __init__(self, espeak: EspeakLibrary, feed: SlotFeed, delivery: Delivery, *, unpaced: bool) -> None:
         self.feed = feed
         self._espeak = espeak
         self._delivery = delivery
         # Whether it speaks as fast as it can.
         self._unpaced = unpaced
-        # Samples of espeak-ng that a unit may have, so that neither they nor what they are stretched to are too many.
+        # Most samples of espeak-ng in a unit, before and after it is stretched.
         self._max_samples = round(MAX_UNIT_S * espeak.sample_rate * min(1.0, delivery.stretch))
-        # One resampler for the whole stream, so that clauses join without a seam; a flush ends it and starts another.
+        # One resampler for all clauses, so that they join without a seam; a flush or a pause starts another.
         self._resampler = self._new_resampler()
         # Where the resampler started, in output samples, and what it has been fed, in samples of espeak-ng.
         self._origin = 0
@@ -145,7 +145,7 @@ class _Owner:
         self._audible = False
 
     def urgency(self) -> tuple[bool, int, bool]:
-        """Sorts: paced streams first; then who has no frame left before who has, and among these new streams first."""
+        """A sort key: paced requests first, then those with the fewest frames ready, then new ones."""
         return self._unpaced, self.feed.ready, self.feed.frames > 0
 
     def prepare(self, deadline: float) -> list[StepOutput]:
@@ -168,7 +168,7 @@ class _Owner:
 
     def _speak(self, unit: Unit) -> list[StepOutput]:
         d = self._delivery
-        text = unit.text.rstrip(CLOSERS)  # after the punctuation they would be a clause and a pause of their own
+        text = unit.text.rstrip(CLOSERS)  # after punctuation they would be a clause and a pause of their own
         ends = text.endswith(CLAUSE_ENDS)
         if not ends:
             text += ","  # cut in mid-sentence: spoken as if it went on, and without a pause

@@ -1,9 +1,9 @@
-"""espeak-ng as a function from a voice and a text to samples and word positions, through ctypes.
+"""espeak-ng through ctypes: a voice and a text in, samples and word positions out.
 
-The library has one global state per process and must not be entered by two threads. It also remembers: its pitch
-flutter and its roughness count on from one synthesis to the next, so the same text would sound different each time.
-`Espeak` therefore composes each voice itself, with both turned off (two hertz of wobble), and sets every parameter
-before every synthesis: what comes out depends on the arguments alone.
+The library has one global state per process and is not thread-safe. Its pitch flutter and roughness continue from one
+synthesis to the next, so that the same text would sound different each time. `EspeakLibrary` therefore composes each
+voice without both (two hertz of wobble) and sets every parameter before every synthesis: the output depends on the
+arguments alone.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from numpy.typing import NDArray
 
 RATE_NORMAL, RATE_MIN, RATE_MAX = 175, 80, 450  # words a minute
 PITCH_NORMAL, PITCH_MAX = 50, 99
-VOLUME = 80  # of 100: below clipping, whose gain control would outlast the synthesis
+VOLUME = 80  # of 100; louder audio clips and starts a gain control that outlasts the synthesis
 
 _OUTPUT_SYNCHRONOUS = 2
-_DONT_EXIT = 0x8000  # an error is a return value, not the end of the process
+_DONT_EXIT = 0x8000  # return errors instead of ending the process
 _CHARS_UTF8, _ENDPAUSE = 1, 0x1000
 _PARAM_RATE, _PARAM_VOLUME, _PARAM_PITCH, _PARAM_RANGE = 1, 2, 3, 4
 _EVENT_LIST_END, _EVENT_WORD, _EVENT_CLAUSE_END = 0, 1, 5
 # NUL ends the text, U+0001 starts a command that outlasts the synthesis, and a lone surrogate has no UTF-8.
 _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_STEADY = "\nflutter 0\nroughness 9\n"  # roughness above 7 is none at all
+_STEADY = "\nflutter 0\nroughness 9\n"  # roughness above 7 means none
 
 
 class _EventId(ctypes.Union):
@@ -75,7 +75,7 @@ class Language:
 
 
 @dataclass(frozen=True, slots=True)
-class SpokenWord:
+class ClauseWord:
     """A word of the text, by characters and samples."""
 
     char: int
@@ -89,15 +89,15 @@ class Clause:
     """What espeak-ng made of a text."""
 
     samples: NDArray[np.int16]  # int16[n] at the library's sample rate
-    words: tuple[SpokenWord, ...]
+    words: tuple[ClauseWord, ...]
 
 
-class Espeak:
-    """The library with a voice file of its own. All instances are to be used by one thread."""
+class EspeakLibrary:
+    """The library with a voice file of its own. One thread uses all instances."""
 
     def __init__(self) -> None:
         self._lib, self.sample_rate = _library()
-        # The composed voice. It has no name, so that nothing stays behind; the library reads it by its descriptor.
+        # The composed voice, a nameless file that vanishes with the process; the library reads it by its descriptor.
         self._voice_file = _nameless_file()
 
     def close(self) -> None:
@@ -123,10 +123,10 @@ class Espeak:
             pitch: of the lowest tones, 0 .. PITCH_MAX; PITCH_NORMAL is the voice's own, PITCH_MAX an octave higher.
             pitch_range: from the lowest tones to the highest, 0 .. PITCH_MAX; linear, PITCH_NORMAL is the voice's own.
             pause: whether the pause after the last clause is part of the audio.
-            max_samples: when there would be more of them, the work stops there; None is no limit.
+            max_samples: longer audio is not computed to its end; None is no limit.
 
         Raises:
-            TooLong: there would be more than `max_samples`.
+            TooLong: the audio is longer than `max_samples`.
             EspeakError: the library refused the voice or the text.
         """
         self._select(language, variant)
@@ -161,7 +161,7 @@ class Espeak:
         return Clause(samples, tuple(_words(text, marks, samples)))
 
     def stretch(self, samples: NDArray[np.int16], speed: float) -> NDArray[np.int16]:
-        """int16[n] as int16[n / speed] of the same pitch, for what is beyond the rates of `synthesize`."""
+        """int16[n] as int16[n / speed] of the same pitch, for speeds beyond the rates of `synthesize`."""
         buffer = np.zeros(int(len(samples) * max(1.0, 1 / speed)) + self.sample_rate, np.int16)
         buffer[: len(samples)] = samples
         pointer = buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_short))
@@ -173,7 +173,7 @@ class Espeak:
 
     def _select(self, language: Language, variant: str | None) -> None:
         if not os.path.exists("/dev/fd"):
-            # Here a voice can only be had by name, with its flutter.
+            # Without /dev/fd a voice is selected by name, with its flutter.
             _check(self._lib.espeak_ng_SetVoiceByName(f"{language.code}{f'+{variant}' if variant else ''}".encode()))
             return
         self._voice_file.seek(0)
@@ -192,7 +192,7 @@ def _nameless_file() -> BinaryIO:
 
 @lru_cache(maxsize=1)
 def languages() -> tuple[Language, ...]:
-    """All languages whose dictionary is installed; where two have one code, the plain one is first."""
+    """All languages whose dictionary is installed; of two with the same code, the plain one is first."""
     data = _data()
     found = [_language(path) for path in (data / "lang").rglob("*") if path.is_file()]
     return tuple(sorted((language for language in found if language is not None), key=lambda each: each.path))
@@ -231,13 +231,13 @@ def _voice_text(language: Language, variant: str | None) -> bytes:
     return (text + _STEADY).encode()
 
 
-def _words(text: str, marks: list[tuple[int, int, int, int]], samples: NDArray[np.int16]) -> list[SpokenWord]:
-    """Words in their order, without the silence after them. One ends where the next starts or its clause ends.
+def _words(text: str, marks: list[tuple[int, int, int, int]], samples: NDArray[np.int16]) -> list[ClauseWord]:
+    """Words in order, without the silence after them. A word ends where the next starts or its clause ends.
 
-    The library tells of a number or of a word it spells several times, and of parts of it: these are one word here.
-    It leaves out the length of a word before a closing quote, and a word may seem to start after the next one.
+    The library reports numbers and spelled words several times and in parts, which are merged here; it omits the length
+    of a word before a closing quote, and may report a word's start after that of the next.
     """
-    words: list[SpokenWord] = []
+    words: list[ClauseWord] = []
     sounding = np.flatnonzero(samples)
     edges = [mark for mark in marks if mark[0] in (_EVENT_WORD, _EVENT_CLAUSE_END)]
     limits = [mark[3] for mark in edges[1:]] + [len(samples)]
@@ -251,7 +251,7 @@ def _words(text: str, marks: list[tuple[int, int, int, int]], samples: NDArray[n
         if words and (char < words[-1].char + words[-1].length or not token.strip()):
             words[-1] = replace(words[-1], end=end)
         else:
-            words.append(SpokenWord(char, max(1, len(token)), start, end))
+            words.append(ClauseWord(char, max(1, len(token)), start, end))
     return words
 
 
@@ -264,7 +264,7 @@ def _events(events: ctypes._Pointer[_Event]) -> Iterator[_Event]:
 
 @lru_cache(maxsize=1)
 def _library() -> tuple[ctypes.CDLL, int]:
-    """The library, initialised once for the life of the process, and its sample rate."""
+    """The library, initialised once per process, and its sample rate."""
     lib = ctypes.CDLL(espeakng_loader.get_library_path())
     sample_rate = lib.espeak_Initialize(_OUTPUT_SYNCHRONOUS, 0, os.fsencode(_data()), _DONT_EXIT)
     if sample_rate <= 0:

@@ -1,7 +1,4 @@
-"""A stateful polyphase resampler in numpy.
-
-PyAV's would do, but each of them is a filter graph with threads of its own: one for every slot is too many.
-"""
+"""A stateful polyphase resampler in numpy: PyAV's are filter graphs with threads each, too many for all slots."""
 
 from __future__ import annotations
 
@@ -12,34 +9,34 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-TAPS = 32  # input samples that an output sample is made of
+TAPS = 32  # input samples per output sample
 PASSBAND = 0.93  # of the lower of the two Nyquist frequencies
 KAISER_BETA = 9.0
-# Blocks in one product. Always as many, because BLAS rounds products of different shapes differently; and so few that
-# it does not wake threads of its own for them.
+# Blocks in one product: a constant, because BLAS rounds differently for other shapes; small, so that BLAS starts no
+# threads.
 ROWS = 8
 
 
 class Resampler:
-    """Makes `target` samples a second of `source`, without delay and without a seam between pieces."""
+    """Resamples from `source` to `target` Hz, without delay and without a seam between pieces."""
 
     def __init__(self, source: int, target: int) -> None:
-        # float32[step_in + TAPS, step_out]: a block of input times it is a block of output.
+        # float32[step_in + TAPS, step_out]: input block @ matrix = output block.
         self._matrix = _matrix(source, target)
         self._step = self._matrix.shape[0] - TAPS
-        # float32: input that is still needed. It starts with the silence before the first sample.
+        # float32: input that is still needed, at first the silence before the first sample.
         self._input = np.zeros(TAPS // 2 - 1, np.float32)
-        # Output samples owed for the input so far, times `step_in`: whole ones only are handed out.
+        # Output samples owed for the input so far, times `step_in`.
         self._owed = 0
 
     def push(self, samples: NDArray[np.int16]) -> bytes:
-        """int16[n] in, pcm_s16le out; less than a block, some milliseconds, is held back."""
+        """int16[n] in, pcm_s16le out; less than a block (some milliseconds) is held back."""
         self._owed += len(samples) * self._matrix.shape[1]
         self._input = np.concatenate((self._input, samples.astype(np.float32)))
         return self._blocks((len(self._input) - TAPS) // self._step)
 
     def finish(self) -> bytes:
-        """What was held back; all output together is then as long as all input. Nothing may be pushed after it."""
+        """What was held back: output and input are then equally long. Nothing may be pushed afterwards."""
         owed = math.ceil(self._owed / self._step)
         blocks = math.ceil(owed / self._matrix.shape[1])
         self._input = np.concatenate((self._input, np.zeros(blocks * self._step + TAPS, np.float32)))
@@ -60,7 +57,7 @@ class Resampler:
 
 @lru_cache(maxsize=4)
 def _matrix(source: int, target: int) -> NDArray[np.float32]:
-    """A windowed sinc for each of the `step_out` places that an output sample takes between input samples."""
+    """A windowed sinc for each of the `step_out` positions of an output sample between input samples."""
     common = math.gcd(source, target)
     step_in, step_out = source // common, target // common
     matrix = np.zeros((step_in + TAPS, step_out))

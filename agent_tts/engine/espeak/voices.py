@@ -1,11 +1,11 @@
-"""Names of espeak-ng's voices and languages: which are listed, which are accepted, and what each of them means."""
+"""Names of espeak-ng's voices and languages: those listed, those accepted, and what each means."""
 
 from __future__ import annotations
 
 from agent_tts.engine.espeak import library as espeak_lib
 from agent_tts.engine.espeak.library import Language
-from agent_tts.errors import SettingsError, UnknownVoice, UnsupportedLanguage
-from agent_tts.events import Voice
+from agent_tts.errors import SettingsError
+from agent_tts.events import NamedVoice, ResolvedVoice, Voice
 from agent_tts.voices import LANGUAGES
 
 FEMALE = ("f1", "f2", "f3", "f4", "f5", "steph")
@@ -13,7 +13,7 @@ MALE = ("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8")
 OTHER = ("whisper", "croak")
 VARIANTS = FEMALE + MALE + OTHER
 
-# A variant for each name that clients of other engines use.
+# Variants for voice names of other engines.
 LIKE = {
     "alloy": "m6",
     "ash": "m1",
@@ -39,9 +39,9 @@ LIKE = {
     "dylan": "m8",
 }
 
-# Codes that espeak-ng has under another name.
+# Codes that differ in espeak-ng.
 OTHER_CODES = {"zh": "cmn", "zh-cn": "cmn", "zh-tw": "cmn", "zh-hk": "yue", "no": "nb", "iw": "he"}
-# Regions that clients often ask for and that have no voice of their own: they get the language's.
+# Regions without a voice of their own, which get the language's.
 REGIONS = (
     *("ar-sa", "cs-cz", "da-dk", "de-at", "de-ch", "de-de", "el-gr", "en-au", "en-ca", "en-ie", "en-in", "en-nz"),
     *("en-za", "es-es", "fi-fi", "fr-ca", "he-il", "hi-in", "hu-hu", "id-id", "it-it", "ja-jp", "ko-kr", "nb-no"),
@@ -50,7 +50,7 @@ REGIONS = (
 
 
 class EspeakVoices:
-    """What may be asked for, relative to a default voice such as "en-us" or "de+f3".
+    """The voices and languages, given a default voice such as "en-us" or "de+f3".
 
     Raises:
         SettingsError: there is no such default voice.
@@ -66,40 +66,26 @@ class EspeakVoices:
         base, _, variant = default.partition("+")
         if base not in self._by_code or (variant and variant not in self._variants):
             raise SettingsError(f"espeak.voice: no voice {default!r}; voices are languages such as en-us, de or de+f3")
-        # Every accepted spelling of a language, lower case, with its code.
+        # Every accepted spelling of a language, in lower case: its code.
         self.languages = self._spellings(base)
-        # Other people's voice names; these have no language of their own.
+        # Voice names of other engines, in the default language.
         self.aliases = {name: f"{base}+{like}" for name, like in LIKE.items() if like in self._variants}
-        # The languages, and the default language in other voices. Any of these voices speaks any of the languages.
+        # The languages, and the default language in each variant. Every voice speaks every language.
         self.listed = (
             *(Voice(each.code, (each.code,), each.name) for each in self._by_code.values()),
             *(Voice(f"{base}+{name}", (base,), _describe(name)) for name in self._variants),
         )
 
-    def resolve(self, voice: str | None, language: str) -> tuple[Language, str | None]:
+    def resolve(self, voice: ResolvedVoice | None, language: str) -> tuple[Language, str | None]:
         """The language file and the variant to speak with.
 
         Args:
-            voice: None is the default; a code, perhaps with `+` and a variant; or an alias.
-            language: "auto" is the voice's own; else a code or an English name, of any region.
-
-        Raises:
-            UnknownVoice, UnsupportedLanguage: there is none.
+            voice: None is the default.
+            language: a code; "auto" is the voice's own.
         """
-        name = voice or self._default
-        base, _, variant = self.aliases.get(name, name).partition("+")
-        if base not in self._by_code or (variant and variant not in self._variants):
-            raise UnknownVoice("the espeak engine has no such voice: GET /v1/audio/voices lists them")
-        if language.lower() != "auto":
-            base = self._code(language.lower())
-        return self._by_code[base], variant or None
-
-    def _code(self, language: str) -> str:
-        while language not in self.languages:
-            language, dash, _ = language.rpartition("-")
-            if not dash:
-                raise UnsupportedLanguage("the espeak engine does not speak this language")
-        return self.languages[language]
+        name = voice.name if isinstance(voice, NamedVoice) else self._default
+        base, _, variant = name.partition("+")
+        return self._by_code[base if language == "auto" else language], variant or None
 
     def _spellings(self, default: str) -> dict[str, str]:
         ranked: dict[str, tuple[int, str]] = {}

@@ -1,7 +1,7 @@
-"""How rows come to speak: prompts are computed or taken from those that were, and text is added.
+"""Admission of rows: prompts are computed, or copied from equal ones that were computed before; text is added.
 
-What rows want is collected while the engine asks them, and reaches the device when they have been asked, ahead of a
-step. Prompts are computed in the step itself, so a row speaks from the next one on.
+Changes are collected while the engine schedules, and reach the device together, ahead of the step. Prompts are computed
+in the step itself, so a row decodes from the next step on.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.upload import Writes
 
-PREFIX_POSITIONS = 4_096  # of prompts, kept ready: 115 kB each at the released sizes
-# Positions that a row is given with its prompt, where rows share the cache, so that few run out of it later: 24 s.
+PREFIX_POSITIONS = 4_096  # of cached prompts: 115 kB each at the released sizes
+# Positions, 24 s, that a row reserves behind its prompt where rows share the cache, so that few run out of it later.
 SPEECH_POSITIONS = 300
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedVoice:
-    """Who speaks, as the model needs it."""
+    """A voice on the device."""
 
     voice: PromptVoice
     vector: Tensor | None = None  # [H], on the device
     identity: bytes = b""  # of the vector: the same for equal ones
-    codec: CodecState | None = None  # of one row: what follows the voice's reference; None is the start of a stream
+    codec: CodecState | None = None  # of one row, behind the voice's reference; None is the start of a stream
 
 
 @dataclass(slots=True, eq=False)
 class _Prefill:
-    """A prompt on its way into a row."""
+    """A row's prompt that is being computed, or has been."""
 
     row: int
     prompt: Prompt
@@ -57,12 +57,12 @@ class _Prefill:
 
     @property
     def is_shared(self) -> bool:
-        """Whether all of it is, so that the next one with the same beginning has nothing to compute."""
+        """Whether all entries are shared: an equal prompt has nothing to compute."""
         return self.prompt.shared == len(self.prompt.prefix)
 
     @property
     def key(self) -> object:
-        """What its shared entries depend on."""
+        """Equal for prompts with equal shared entries."""
         start = self.prompt.start if self.is_shared else None
         return self.prompt.prefix[: self.prompt.shared], start, self.speaker.identity
 
@@ -73,7 +73,7 @@ class _Prefill:
 
 
 class Admission:
-    """Prompts of rows, on their way into a state.
+    """Brings prompts and text of rows into a state.
 
     Args:
         max_model_len: positions that a row may use.
@@ -95,18 +95,18 @@ class Admission:
         self._max_model_len = max_model_len
         self._allocator = allocator
         self._queue: PromptQueue[_Prefill] = PromptQueue(budget)
-        # What the step computes that is being launched.
+        # What the step in preparation computes.
         self._chunks: list[PromptChunk[_Prefill]] = []
         self._changes = RowChanges(state.frame, allocator)
         # The last prompt of each row, until the row is released.
         self._prefills: dict[int, _Prefill] = {}
-        # What rows that are about to decode go on from in the codec; the others start a stream.
+        # Codec states of rows that begin to decode behind a reference; the others start a stream.
         self._codecs: dict[int, CodecState] = {}
-        # What prompts have begun with, the one used last at the end.
+        # Shared beginnings of prompts by key; the most recently used is the last.
         self.prefixes: OrderedDict[object, Prefix] = OrderedDict()
 
     def prefill(self, row: int, prompt: Prompt, sampling: SamplingParams, speaker: LoadedVoice) -> bool:
-        """Give a row to a prompt, whoever had it before; see `Qwen3Model.prefill`."""
+        """See `Qwen3Model.prefill`."""
         prefill = self._prefills.get(row)
         if prefill is not None and prefill.prompt is prompt:
             return prefill.decoding
@@ -124,7 +124,7 @@ class Admission:
         return prefill.decoding
 
     def _reuse(self, prefill: _Prefill, prefix: Prefix) -> None:
-        """What it shares with others need not be computed; which may be all."""
+        """Copy the shared entries of a prompt, which may be all."""
         self._changes.put_prefix(prefill.row, prefix)
         prefill.computed = prefill.shared
         if prefix.start is not None:
@@ -140,15 +140,15 @@ class Admission:
             self._codecs[row] = prefill.speaker.codec
 
     def add_text(self, row: int, tokens: Sequence[int], *, complete: bool) -> None:
-        """More of a row's text, which decodes."""
+        """More text of a row that decodes."""
         self._changes.add_text(row, tokens, complete=complete)
 
     def reserve(self, row: int, positions: int) -> bool:
-        """Whether a row may use so many positions of the cache; False when the others have taken what there is."""
+        """See `Qwen3Model.reserve`."""
         return self._allocator is None or self._allocator.ensure(row, positions)
 
     def release(self, row: int) -> None:
-        """Nobody uses the row until it is given another prompt."""
+        """Forget a row's prompt and text, and free its blocks."""
         if prefill := self._prefills.pop(row, None):
             self._queue.drop(prefill)
         self._changes.forget(row)
@@ -158,11 +158,11 @@ class Admission:
 
     @property
     def has_prompts(self) -> bool:
-        """Whether any have to be computed."""
+        """Whether any wait to be computed."""
         return bool(self._queue)
 
     def update(self) -> bool:
-        """Tell the device what rows want, ahead of a step and without waiting; whether it has prompts to compute."""
+        """Send the changes of rows to the device, without waiting; whether prompts wait to be computed."""
         writes = Writes()
         if self._allocator:
             self._allocator.collect(writes)
@@ -175,12 +175,12 @@ class Admission:
         return self.has_prompts
 
     def take(self) -> list[ChunkInputs]:
-        """What the step computes that is about to be launched; `computed` has to be called when it is."""
+        """The chunks of prompts of the next step; `computed` has to be called when it is launched."""
         self._chunks = self._queue.schedule()
         return [self._inputs(chunk) for chunk in self._chunks]
 
     def computed(self, ends: Sequence[Tensor]) -> None:
-        """The step is launched; of each part, what its last entry is embedded as."""
+        """The step is launched. `ends`: what the last entry of each chunk is embedded as, [H] each."""
         for (prefill, _, end), start in zip(self._chunks, ends, strict=True):
             if end == prefill.shared:
                 self._keep(prefill, start if prefill.is_shared else None)
@@ -197,7 +197,7 @@ class Admission:
         return ChunkInputs(prefill.row, positions, min(end, length) if begin else None, numbers, prefill.speaker.vector)
 
     def _keep(self, prefill: _Prefill, start: Tensor | None) -> None:
-        """Keeps what a prompt shares with others for the next one, and for those that wait; `start` if that is all."""
+        """Cache the shared entries of a prompt, also for the prompts that wait; with `start` if all are shared."""
         key = prefill.key
         if key in self.prefixes:
             return

@@ -1,10 +1,10 @@
 """The process that has a model's kernels compiled: `python -m agent_tts.engine.qwen3.compile_child PARENT STAMP STEPS`.
 
-STEPS is a `compiling.Steps` as JSON. It goes through the steps on the meta device, without weights and without the
-GPU, and has workers compile what they launch. On stdout: a line "done total" after each kernel. STAMP is written when
-all are there; of several processes with the same stamp one works, and the others wait for it.
+STEPS is a `compiling.Steps` as JSON. The process runs the steps on the meta device, without weights or GPU, and its
+workers compile the kernels that the steps launch. On stdout: a line "done total" after each kernel. STAMP is written
+when all are compiled; of several processes with the same stamp one works, and the others wait for it.
 
-It works beside an engine that may be speaking, so it is the one to give way; it never outlives that engine.
+It has a low priority, because the engine may be speaking, and ends with that engine.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from agent_tts.engine.qwen3.compiling import Steps
 from agent_tts.processes import die_with, take_stdout
 
 if TYPE_CHECKING:
-    from agent_tts.model.kernels.rehearsal import Launch
+    from agent_tts.model.kernels.ahead import Launch
 
 NICE = 10
 MOST_WORKERS = 32  # some 200 MB of memory each
 
 
 def rehearse(steps: Steps) -> list[Launch]:
-    """All that the steps launch, each kind once."""
+    """All kernels that the steps launch, each variant once."""
     import torch
 
     from agent_tts.model.acceleration import put_kernels
     from agent_tts.model.codec import Codec
     from agent_tts.model.config import ModelConfig
     from agent_tts.model.frame import PROMPT_ENTRIES, FrameModel, PromptEntries
+    from agent_tts.model.kernels.ahead import Rehearsal
     from agent_tts.model.kernels.launch import unmade
-    from agent_tts.model.kernels.rehearsal import Rehearsal
     from agent_tts.model.speech import SpeechModel
     from agent_tts.model.weights import build, hollow
 
@@ -58,23 +58,23 @@ def rehearse(steps: Steps) -> list[Launch]:
             if steps.mixed:
                 model.step(state, run[:size], who[:size], model.frame.embed(prompts))
         model.frame.prefill(state.frame, prompts, None)
-        # A clone's reference is decoded alone.
+        # References of clones are decoded in a batch of one.
         model.decode(state.codec, numbers(1, config.talker.num_code_groups), run[:1], who[:1])
     return rehearsal.launches
 
 
 def workers() -> int:
-    """How many processes may compile: a core is left to the engine, which reads its weights."""
+    """How many processes compile: one core is left to the engine, which reads its weights."""
     return max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) - 1))
 
 
 def tell(out: int, done: int, total: int) -> None:
-    """A line for the engine, which reads when it has the time."""
+    """Report progress to the engine."""
     os.write(out, b"%d %d\n" % (done, total))
 
 
 def main() -> int:
-    """The process. stdout is taken before any library is imported: it might print."""
+    """Run the process. stdout is taken before any library is imported that might print."""
     out = take_stdout()
     parent, stamp, steps = sys.argv[1:]
     die_with(int(parent))

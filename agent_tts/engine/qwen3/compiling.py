@@ -1,8 +1,8 @@
 """Kernels compiled before their first launch, on all cores, while the weights are read.
 
-Triton compiles a kernel when it is first launched, one after the other: minutes for the steps of all sizes. Here a
-process of its own has them compiled into triton's cache on the disk (see `compile_child`), so that each first launch
-finds its kernel there. A stamp in that cache says that all are there: then nothing is started.
+Triton compiles a kernel at its first launch, one after the other: minutes for the steps of all sizes. Here a child
+process (`compile_child`) compiles them into triton's cache on the disk, where the first launch finds them. A stamp in
+that cache says that all are compiled: then no process is started.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from agent_tts.processes import LineProcess
 
 Progress = Callable[[int, int], None]  # kernels compiled, of how many
 
-TIMEOUT_S = 150.0  # from its start; then the engine compiles for itself, while it may still start
-TOLD_S = 1.0  # at least, from one report of progress to the next
-FEWEST_CORES = 3  # with fewer it would only be in the way
+TIMEOUT_S = 150.0  # from its start; the engine compiles the rest itself, within its own start timeout
+TOLD_S = 1.0  # between two reports of progress, at least
+FEWEST_CORES = 3  # with fewer, compiling ahead would only slow the engine down
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of a model: all that decides which kernels they are made of, beside the versions of the software."""
+    """What decides, with the versions of the software, which kernels the steps of a model are made of."""
 
     folder: str  # of the checkpoint
     dtype: str  # torch's name of it
@@ -44,12 +44,10 @@ class Steps:
 
     @staticmethod
     def from_json(text: str) -> Steps:
-        """What `to_json` gave."""
         values = json.loads(text)
         return Steps(**values | {name: tuple(values[name]) for name in ("sizes", "capability")})
 
     def to_json(self) -> str:
-        """As text."""
         return json.dumps(asdict(self))
 
 
@@ -85,7 +83,7 @@ class Compilation:
 
 @contextlib.contextmanager
 def compiling(steps: Steps | None) -> Iterator[Compilation]:
-    """Has the kernels of steps, if they are made of any, compiled in the background; given up at the end."""
+    """Compile the kernels of steps, if any, in the background; killed at the end of the block."""
     compilation = Compilation(_start(steps) if steps else None)
     try:
         yield compilation
@@ -94,7 +92,7 @@ def compiling(steps: Steps | None) -> Iterator[Compilation]:
 
 
 def _start(steps: Steps) -> LineProcess | None:
-    """None if all are there, or where it cannot be: the child is for Linux."""
+    """None if all are compiled, on another system than Linux, and with too few cores."""
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < FEWEST_CORES:
         return None
     stamp = _cache() / f"agent-tts-{_key(steps)}"
@@ -108,13 +106,13 @@ def _start(steps: Steps) -> LineProcess | None:
 
 
 def _cache() -> Path:
-    """Triton's, by its rules."""
+    """Triton's cache folder, by triton's own rules."""
     named = os.environ.get("TRITON_CACHE_DIR")
     return Path(named) if named else Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton/cache"
 
 
 def _key(steps: Steps) -> str:
-    """Another one whenever another kernel may be wanted, or triton may give another result."""
+    """A digest of all that the compiled kernels depend on."""
     import torch
     import triton
 

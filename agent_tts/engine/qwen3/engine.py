@@ -1,7 +1,8 @@
-"""Qwen3Engine: Qwen3-TTS for many callers at once; a slot is a row of its model's batch.
+"""Qwen3Engine: Qwen3-TTS for many requests at once; a slot is a row of its model's batch.
 
-A step reads what text has come, gives rows to new prompts, and has each model compute one frame for the rows that can
-run. Rows begin, pause and leave while the others go on.
+A step is `apply -> schedule -> launch -> collect`: take the inputs, choose the rows and prompts of this step, give them
+to the device, and hand out what the step before (on a GPU) or this one has computed. Rows begin, pause and leave while
+the others go on.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from agent_tts.engine.qwen3.admission import LoadedVoice
 from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine.qwen3.loading import create_models, use
 from agent_tts.engine.qwen3.model import Qwen3Model
-from agent_tts.engine.qwen3.row import Row
+from agent_tts.engine.qwen3.row import Row, Waiting
 from agent_tts.engine.qwen3.runaway import RunawayDetector
 from agent_tts.engine.qwen3.segment_feed import Segment
 from agent_tts.engine.qwen3.step_timer import StepTimer
 from agent_tts.engine.qwen3.voices import Qwen3Voices
-from agent_tts.engine.slots import Slots
+from agent_tts.engine.slots import SlotTable
 from agent_tts.errors import SpeechError, Unsupported
 from agent_tts.events import EngineInfo, Model
 from agent_tts.voices.library import VoiceLibrary
 
-# Prompts that are begun in one step: each takes the host about a tenth of a millisecond, and everybody waits for it.
+# Prompts that are begun in one step: each takes the host about 0.1 ms, for which all rows wait.
 PREFILLS_PER_STEP = 16
 
-# While a step is under way, it is looked at so often at least: it may be done before it is expected to.
+# While a step is in flight, it is checked at least this often: it may be done before it is expected to.
 LOOK_S = 0.002
 
-# A step in which nobody can run, before a model is loaded or the cache has room, lasts so long.
+# Length of a step in which no row can run, because a model is being loaded or the cache has no room.
 WAIT_S = 0.005
 
 
@@ -51,7 +52,7 @@ class Qwen3Engine:
     def __init__(self, settings: Settings, slots: int) -> None:
         self._models = create_models(settings.qwen3, slots)
         library = VoiceLibrary.of(settings.voices)
-        library.voices()  # the first look at a large library takes longer than a step may
+        library.voices()  # reading a large library for the first time takes longer than a step may
         self._voices = Qwen3Voices(self._models, library, settings.qwen3.cached_voices)
         listed = self._voices.listed
         self.info = EngineInfo(
@@ -64,82 +65,124 @@ class Qwen3Engine:
             aliases=self._voices.aliases,
             models=tuple(Model(m.name, m.kind, str(m.folder), m.vector_size) for m in self._models),
         )
-        self._slots = Slots(slots, self._make)
-        # What the row of every slot has said, whichever model's row it is.
+        self._slots = SlotTable(slots, self._make)
+        # The last frames of the row of every slot, whichever model it belongs to.
         self._runaway = RunawayDetector(slots, self._models[0].config.talker.num_code_groups)
-        # Loads models on first use and makes clones ready, one after the other, while the others speak.
+        # Loads models on first use and prepares clones, one after the other, while the others speak.
         self._loader = ThreadPoolExecutor(1, "qwen3 loader", use, (self._models[0].device,))
-        # What it has to do: at most one thing for each model and for each clone, and nothing that no row waits for.
+        # Its jobs: at most one for each model and each clone, and only those that a row waits for.
         self._loading: dict[object, Future[LoadedVoice] | Future[None]] = {}
         # Prompts that may still be begun in this step.
         self._prefills_left = 0
-        # On a GPU the next step is prepared while one is under way.
+        # On a GPU the next step is prepared while one is in flight.
         self._overlaps = self._models[0].device.type == "cuda"
-        # The frames that are under way, one for each model that has any.
-        self._under_way: list[_Frames] = []
-        # Whether the last step was of prompts alone, and there are more: they need not wait for their rows' text.
-        self._goes_on = False
+        # The frames in flight, one for each model that has any.
+        self._in_flight: list[_Frames] = []
+        # Whether the last step was of prompts alone and there are more: they need not wait for their rows' text.
+        self._prompts_wait = False
         self._timer = StepTimer()
-        self.sizes = self._models[0].sizes
+        self.batch_sizes = self._models[0].sizes
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. A slot that waits for its model or its prefill yields nothing in this step."""
         began = time.perf_counter()
+        outputs = self._apply(inputs)
+        rows = self._slots.requests(run)
+        outputs += self._schedule(rows, inputs)
+        before = self._in_flight
+        launched = self._launch(rows, began)
+        outputs = self._collect(before) + outputs
+        if not self._overlaps:
+            step, self._in_flight = self._in_flight, []
+            outputs += self._collect(step)
+        for row in rows:
+            if row.outlet is not None and self._slots.has(row):
+                outputs += self._slots.guard(row, row.hand_out)
+        if rows and not (outputs or launched):
+            _wait([row.loading for row in rows if row.loading])
+        return outputs
+
+    def _apply(self, inputs: Sequence[StepInput]) -> list[StepOutput]:
+        """Open and release slots, and hand the rows their text."""
         outputs = self._slots.apply(inputs)
         for one in inputs:
             if isinstance(one, ReleaseSlot):
                 for model in self._models:
                     model.release(one.slot)
         self._forget_loading()
-        self._prefills_left = PREFILLS_PER_STEP
-        rows = self._slots.owners(run)
-        for row in rows:
-            if not row.goes_on():
-                outputs += self._slots.guard(row, partial(self._prepare, row))
-        for row in self._slots.owners([one.slot for one in inputs if isinstance(one, StartRequest)]):
-            outputs += self._slots.guard(row, partial(self._prefill, row))  # ahead of its text
-        computes = [model.update() for model in self._models]
-        before, self._under_way = self._under_way, []
-        for model, prompts in zip(self._models, computes, strict=True):
-            running = [row for row in rows if row.runs and row.model is model]
-            if running or prompts:
-                segments = [(row, row.begin()) for row in running]
-                if launched := model.launch([row.feed.slot for row in running]):
-                    self._under_way.append(_Frames(model, segments, launched))
-        self._goes_on = not self._under_way and any(model.has_prompts for model in self._models)
-        if self._under_way and self._overlaps:
-            kind = (*computes, *((frames.model.name, frames.launched.size) for frames in self._under_way))
-            self._timer.launched(kind, time.perf_counter(), time.perf_counter() - began)
-        outputs = self._hear(before) + outputs
-        if not self._overlaps:
-            step, self._under_way = self._under_way, []
-            outputs += self._hear(step)
-        for row in rows:
-            if row.outlet is not None and self._slots.owns(row):
-                outputs += self._slots.guard(row, row.hand_out)
-        if rows and not (outputs or self._under_way or any(computes)):
-            _wait([row.loading for row in rows if row.loading])
         return outputs
 
-    def under_way_s(self) -> float | None:
-        """See `Engine.under_way_s`."""
-        if not self._under_way:
-            return 0.0 if self._goes_on else None
-        if all(frames.launched.ready() for frames in self._under_way):
+    def _schedule(self, rows: Sequence[Row], inputs: Sequence[StepInput]) -> list[StepOutput]:
+        """Find out which rows take part in this step, and begin prompts, also of new rows ahead of their text."""
+        outputs: list[StepOutput] = []
+        self._prefills_left = PREFILLS_PER_STEP
+        for row in rows:
+            if not row.run():
+                outputs += self._slots.guard(row, partial(self._prepare, row))
+        for row in self._slots.requests([one.slot for one in inputs if isinstance(one, StartRequest)]):
+            outputs += self._slots.guard(row, partial(self._prefill, row))
+        return outputs
+
+    def _launch(self, rows: Sequence[Row], began: float) -> bool:
+        """Give each model's rows and prompts to its device; whether there are any. `began`: when the step did."""
+        updates = [model.update() for model in self._models]
+        self._in_flight = []
+        for model, has_prompts in zip(self._models, updates, strict=True):
+            running = [row for row in rows if row.runs and row.model is model]
+            if running or has_prompts:
+                segments = [(row, row.launch()) for row in running]
+                if launched := model.launch([row.feed.slot for row in running]):
+                    self._in_flight.append(_Frames(model, segments, launched))
+        self._prompts_wait = not self._in_flight and any(model.has_prompts for model in self._models)
+        if self._in_flight and self._overlaps:
+            kind = (*updates, *((frames.model.name, frames.launched.size) for frames in self._in_flight))
+            now = time.perf_counter()
+            self._timer.launched(kind, now, now - began)
+        return bool(self._in_flight) or any(updates)
+
+    def _collect(self, step: Sequence[_Frames]) -> list[StepOutput]:
+        """What the rows of a launched step have said; waits until it is done."""
+        outputs: list[StepOutput] = []
+        waited = not all(frames.launched.ready() for frames in step)
+        for frames in step:
+            result = frames.launched.result()
+            heard = [
+                (index, row)
+                for index, (row, segment) in enumerate(frames.rows)
+                if row.landed(segment) and self._slots.has(row)
+            ]
+            index = [index for index, _ in heard]
+            slots, tokens = [row.feed.slot for _, row in heard], [row.tokens for _, row in heard]
+            away = self._runaway.see(slots, result.codes[index], result.pcm[index], tokens)
+            ordinary = result.finite[index] & ~result.ended[index] & ~away
+            for (at, row), is_ordinary, run_away in zip(heard, ordinary.tolist(), away.tolist(), strict=True):
+                if is_ordinary and row.heard and row.outlet is None:
+                    outputs.append(FrameOutput(row.feed.slot, row.feed.epoch, result.pcm[at].tobytes()))
+                else:
+                    outputs += self._slots.guard(row, partial(row.collect, result, at, run_away=run_away))
+        if step and self._overlaps:
+            self._timer.done(time.perf_counter(), waited=waited)
+        return outputs
+
+    def next_step_in_s(self) -> float | None:
+        """See `Engine.next_step_in_s`."""
+        if not self._in_flight:
+            return 0.0 if self._prompts_wait else None
+        if all(frames.launched.ready() for frames in self._in_flight):
             return 0.0
         return min(LOOK_S, self._timer.wait_s(time.perf_counter()))
 
     def close(self) -> None:
         """Free everything. Idempotent."""
         self._slots.clear()
-        self._hear(self._under_way)
-        self._under_way = []
+        self._collect(self._in_flight)
+        self._in_flight = []
         self._loader.shutdown(wait=True, cancel_futures=True)
 
     def _make(self, opened: StartRequest) -> Row:
         if opened.options.pitch != 1:
             raise Unsupported("this engine has no pitch: leave it at 1, or ask for it in instructions")
-        return Row(opened, self._voices.cast(opened.options))
+        return Row(opened, self._voices.choose(opened.options))
 
     def _prepare(self, row: Row) -> list[StepOutput]:
         row.runs = False
@@ -148,89 +191,64 @@ class Qwen3Engine:
         return outputs + row.settle()
 
     def _prefill(self, row: Row) -> None:
-        """Begin the prompt of a row's next segment, if there is one and its turn has come, or ask for it again."""
-        begun = row.prefills
-        if row.decodes or not (begun or self._prefills_left) or not self._is_ready(row):
+        """Begin the prompt of a row's next segment, if there is one and this step has a place for it, or ask again."""
+        begins = isinstance(row.state, Waiting)
+        if not row.needs_prompt or (begins and not self._prefills_left) or not self._is_ready(row):
             return
         if row.prefill():
             self._runaway.reset(row.feed.slot)
-        if not begun and (row.decodes or row.prefills):
+        if begins and not isinstance(row.state, Waiting):
             self._prefills_left -= 1
 
     def _is_ready(self, row: Row) -> bool:
-        """Whether the model and the voice of a row are there; otherwise they come, in a thread of their own.
+        """Whether the model and the voice of a row are loaded; if not, the loader's thread loads them.
 
         Raises:
-            SpeechError: they cannot be had; the next request tries again.
+            SpeechError: they cannot be loaded; the next request tries again.
         """
-        loaded = row.model.loaded  # looked at once: the loader may end at any time
+        loaded = row.model.loaded  # read once: the loader may set it at any time
         if row.speaker is None and loaded:
-            row.speaker = self._voices.ready(row.cast)
+            row.speaker = self._voices.ready(row.wanted)
         if row.speaker is None and row.loading is None:
             row.loading = self._load(row, loaded)
         if row.speaker is None and row.loading and row.loading.done():
             result, row.loading = _result(row.model, row.loading), None
             if isinstance(result, LoadedVoice):
                 row.speaker = result
-                self._voices.keep(row.cast, result)
+                self._voices.keep(row.wanted, result)
         return row.speaker is not None
 
     def _load(self, row: Row, loaded: bool) -> Future[LoadedVoice] | Future[None]:
-        """Begin with what a row still needs: first its model, then its voice."""
+        """Load what a row still needs: first its model, then its voice."""
         loading: Future[LoadedVoice] | Future[None]
-        key: object = row.cast.key if loaded else row.model
+        key: object = row.wanted.key if loaded else row.model
         known = self._loading.get(key)
         if known is not None and not (known.done() and known.exception()):
             return known
-        loading = self._loader.submit(self._voices.load, row.cast) if loaded else self._loader.submit(row.model.load)
+        loading = self._loader.submit(self._voices.load, row.wanted) if loaded else self._loader.submit(row.model.load)
         self._loading[key] = loading
         return loading
 
     def _forget_loading(self) -> None:
-        """Drop what has been loaded, or has not begun, and whose rows have left or got it."""
+        """Drop jobs that are done or have not begun, and that no row waits for any more."""
         if self._loading:
-            awaited = {row.loading for row in self._slots.owners()}
+            awaited = {row.loading for row in self._slots.requests()}
             for key, loading in list(self._loading.items()):
                 if loading not in awaited and (loading.cancel() or loading.done()):
                     del self._loading[key]
 
-    def _hear(self, step: Sequence[_Frames]) -> list[StepOutput]:
-        """What the rows of a step have said; waits until it is done."""
-        outputs: list[StepOutput] = []
-        waited = not all(frames.launched.ready() for frames in step)
-        for frames in step:
-            spoken = frames.launched.result()
-            # Who is still speaking what it spoke when the step began.
-            heard = [
-                (index, row)
-                for index, (row, segment) in enumerate(frames.rows)
-                if row.is_of(segment) and self._slots.owns(row)
-            ]
-            slots, tokens = [row.feed.slot for _, row in heard], [row.tokens for _, row in heard]
-            index = [index for index, _ in heard]
-            away = self._runaway.see(slots, spoken.codes[index], spoken.pcm[index], tokens)
-            ordinary = spoken.finite[index] & ~spoken.ended[index] & ~away
-            for (at, row), is_ordinary, run_away in zip(heard, ordinary.tolist(), away.tolist(), strict=True):
-                if is_ordinary and row.heard and row.outlet is None:
-                    outputs.append(FrameOutput(row.feed.slot, row.feed.epoch, spoken.pcm[at].tobytes()))
-                else:
-                    outputs += self._slots.guard(row, partial(row.hear, spoken, at, run_away=run_away))
-        if step and self._overlaps:
-            self._timer.done(time.perf_counter(), waited=waited)
-        return outputs
-
 
 @dataclass(frozen=True, slots=True)
 class _Frames:
-    """One frame of rows of one model, under way."""
+    """One frame of rows of one model, in flight."""
 
     model: Qwen3Model
-    rows: list[tuple[Row, Segment]]  # in the order of the launch, with what each is speaking
+    rows: list[tuple[Row, Segment]]  # in the order of the launch, each with its segment
     launched: LaunchedStep
 
 
 def _wait(loading: Sequence[Future[Any]]) -> None:
-    """Nobody could run: do not ask again at once."""
+    """Pause the engine's loop when no row could run."""
     if loading:
         wait(loading, WAIT_S, FIRST_COMPLETED)
     else:

@@ -1,14 +1,13 @@
 """A frame of a batch of rows as one CUDA graph: the host launches step t, and reads step t - 1 while t runs.
 
-One graph for each size of batch, over any rows of one state: which ones is an input of the graph. A step takes the
-smallest that holds its rows, and fills it up with a row that is nobody's. Prompts of other rows ride along in the same
-step: the weights are read once for both, which is most of what a prompt would cost alone; so each size has a second
-graph, and there is one of prompts alone. The graphs share their memory. By the off-switch the same step runs kernel by
-kernel; on a CPU, where a large batch costs little more, it is always all rows, in their place. Modules compute prompts
-alone, one after the other.
+There is one graph for each size of batch; its rows are an input of the graph. A step takes the smallest size that holds
+its rows, and fills it up with the padding row. Each size has a second graph for a mixed batch, with prompts of other
+rows: the weights, whose reading is most of a prompt's cost, are read once for both. One more graph has prompts alone.
+The graphs share their memory. With graphs off, the same step runs kernel by kernel; on a CPU it always has all rows.
+Without fused kernels, prompts are computed alone, one after the other.
 
-Rounding depends on the size of a batch, and on whether prompts ride along: a request is bit-equal to itself among steps
-of one size that never ride along.
+Rounding depends on the size of the batch and on whether it is mixed: a request repeats bit by bit only in steps of one
+size that are not mixed.
 
 Changes of the state between steps (prefixes, admissions, text) are queued on the CUDA stream that is current here: the
 order of that stream is the only synchronisation.
@@ -31,7 +30,7 @@ from agent_tts.model.frame import PROMPT_ENTRIES
 from agent_tts.model.speech import SpeechFrame, SpeechModel, SpeechState
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-CPU_ENTRIES = 64  # of prompts, in a step: a second on a small CPU
+CPU_ENTRIES = 64  # of prompts in a step: 1 s on a small CPU
 _MASKS = ("spoke", "ended", "starved", "full", "finite")
 _CODES = 16
 _WIDTH = _CODES + FRAME_SAMPLES + len(_MASKS)  # of a row: codes, samples, masks
@@ -41,17 +40,17 @@ Progress = Callable[[int, int], None]  # graphs captured, of how many
 
 
 def rows_of_state(rows: int, device: torch.device) -> int:
-    """How many rows a state has to have for `rows` to speak: on a GPU one more, which is nobody's."""
+    """Rows of a state for `rows` requests: on a GPU with the padding row."""
     return rows + (device.type == "cuda")
 
 
 def most_rows(rows: int, device: torch.device) -> int:
-    """How many of `rows` a step may have: on a GPU, as many as fit the last bucket."""
+    """Rows of the largest step: on a GPU, as many as the last bucket holds."""
     return batch_sizes(rows)[-1] if device.type == "cuda" else rows
 
 
 def batch_sizes(rows: int, buckets: Sequence[int] = BUCKETS) -> list[int]:
-    """The sizes of a GPU's steps, where so many rows may speak."""
+    """Sizes of the batches of a GPU's steps for `rows` requests."""
     most = min(rows, BUCKETS[-1])
     return [*(size for size in buckets if size < most), most]
 
@@ -60,7 +59,7 @@ def batch_sizes(rows: int, buckets: Sequence[int] = BUCKETS) -> list[int]:
 class StepResult:
     """A `SpeechFrame` on the host, for the n rows of a step, in their order.
 
-    Its arrays are good until the second launch after it.
+    Its arrays are overwritten by the second launch after it.
     """
 
     codes: NDArray[np.int16]  # [n, 16]
@@ -74,18 +73,18 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class LaunchedStep:
-    """A step that has been launched."""
+    """A step in flight, or done."""
 
     size: int  # of its batch
     _packed: NDArray[np.int16]  # [n, _WIDTH], in memory that the device writes to
-    _written: torch.cuda.Event | None  # None: by now
+    _written: torch.cuda.Event | None  # None: the step is done
 
     def ready(self) -> bool:
         """Whether `result` would not wait."""
         return self._written is None or bool(self._written.query())  # type: ignore[no-untyped-call]
 
     def result(self) -> StepResult:
-        """What the step did; waits until it has."""
+        """What the step did. Waits until it is done."""
         if self._written is not None:
             self._written.synchronize()
         codes, pcm, masks = np.split(self._packed, [_CODES, _CODES + FRAME_SAMPLES], axis=1)
@@ -120,34 +119,34 @@ class FrameGraphs:
         self._sizes = batch_sizes(rows, BUCKETS if buckets is None else buckets) if self._on_device else [rows]
         most = self._sizes[-1]
         self._padding_row = rows
-        # On a GPU int64[most], the rows of the step; otherwise bool[rows], who runs.
+        # On a GPU int64[most], the rows of the step; otherwise bool[rows], a mask of those that run.
         self._who = torch.zeros(most, dtype=torch.int64 if self._on_device else torch.bool, device=device)
         self._all = torch.ones(most, dtype=torch.bool, device=device)
-        # What the host writes and reads, in turns, where it is not the device itself.
+        # Pinned memory of the host, used in turns. None on a CPU.
         self._turns = [_HostBuffers(self._who) for _ in range(_IN_FLIGHT if self._on_device else 0)]
-        # What it reads of prompts, where those of several rows are computed at once. None where each is alone.
+        # Inputs of prompts, where several rows are computed at once. None where each is computed alone.
         self._prompts: PromptInputs | None = None
         if model.frame.ops.talk_mixed is not None:
             self._prompts = PromptInputs(state.frame, PROMPT_ENTRIES, model.frame.config.talker.num_code_groups)
         self._mixed = mixed and self._prompts is not None
-        # By the rows of the frame, or 0 without one, and whether there are prompts.
+        # Key: the size of the batch, 0 without a frame, and whether there are prompts.
         self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, _DeviceOutput]] = {}
         if captured and self._on_device:
             self._capture(progress or (lambda done, total: None))
 
     @property
     def prefill_budget(self) -> PrefillBudget:
-        """Of the prompts that a step computes."""
+        """What a step may compute of prompts."""
         if self._prompts is not None:
             return PrefillBudget(PROMPT_ENTRIES, cut=True)
-        # Kernel by kernel, a prompt takes a GPU's host as long as some frames, however short it is.
+        # Kernel by kernel, launching even a short prompt takes the host as long as some frames.
         return PrefillBudget(PROMPT_ENTRIES, prompts=1) if self._on_device else PrefillBudget(CPU_ENTRIES)
 
     def step(self, rows: Sequence[int], parts: Sequence[ChunkInputs] = ()) -> tuple[LaunchedStep | None, list[Tensor]]:
         """A frame of these different rows, at most `most`, and parts of prompts of others, within `prefill_budget`.
 
-        Gives the frame, if there are rows, and of each part what its last entry is embedded as, [H]. Waits for the
-        frame before the last, if that is still under way: its memory is used again.
+        Gives the frame, if there are rows, and for each part the embedding of its last entry, [H]. Waits for the frame
+        before the last if it is in flight: its memory is reused.
         """
         if rows and (self._mixed or not parts):
             return self._frame(rows, parts)
@@ -191,7 +190,7 @@ class FrameGraphs:
         return LaunchedStep(len(packed), packed.numpy()[list(rows)], None)
 
     def _run(self, size: int, *, prompts: bool) -> _DeviceOutput:
-        """By a graph where there is one: then it is written where it was the last time."""
+        """Replay the graph of this size; without one, launch its kernels. A replay writes to the same memory."""
         if (size, prompts) not in self._graphs:
             return self._by_kernels(size, prompts=prompts)
         graph, written = self._graphs[size, prompts]
@@ -212,15 +211,15 @@ class FrameGraphs:
         return _DeviceOutput(packed, embedded.x if embedded else packed[:0])
 
     def _capture(self, progress: Progress) -> None:
-        """Captures all that there may be, the largest first: the others fit into its memory."""
-        self._who.fill_(self._padding_row)  # who has ended: it changes nothing, and compiles what has to be compiled
+        """Capture all graphs, the largest first: the others fit into its memory."""
+        self._who.fill_(self._padding_row)  # has ended, so running it changes nothing
         pool = torch.cuda.graph_pool_handle()
         sizes = self._sizes[::-1]
         wanted = [(size, True) for size in sizes if self._mixed] + [(size, False) for size in sizes]
         if self._prompts is not None:
             wanted.append((0, True))
         for done, (size, prompts) in enumerate(wanted, 1):
-            # On the stream of all steps: those of another model may be speaking, and kernels share what they count in.
+            # On the stream of all steps: rows of another model may run, and kernels share their counters.
             self._by_kernels(size, prompts=prompts)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
@@ -231,7 +230,7 @@ class FrameGraphs:
 
 @dataclass(frozen=True, slots=True)
 class _DeviceOutput:
-    """What a step wrote on the device. The next replay writes there again."""
+    """Outputs of a step on the device; the next replay overwrites them."""
 
     frame: Tensor  # int16[B, _WIDTH]
     embedded: Tensor  # [P, H]: entries of prompts; nothing where there are none
@@ -242,16 +241,16 @@ class _DeviceOutput:
 
 
 class _HostBuffers:
-    """Memory of the host for one step in flight on a GPU."""
+    """Pinned memory of the host for one step in flight."""
 
     def __init__(self, who: Tensor) -> None:
         self.who = torch.zeros(len(who), dtype=who.dtype, pin_memory=True)
         self.packed = torch.zeros(len(who), _WIDTH, dtype=torch.int16, pin_memory=True)
-        # When the device has written. Before its first record it does not wait.
+        # Recorded when `packed` is written. Before its first record it does not wait.
         self.written = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
 
 def _pack(frame: SpeechFrame) -> Tensor:
-    """One tensor, so that it is one copy: int16[B, _WIDTH]."""
+    """All outputs in one tensor, for one copy: int16[B, _WIDTH]."""
     masks = torch.stack([getattr(frame, name) for name in _MASKS], dim=1)
     return torch.cat((frame.codes.to(torch.int16), frame.pcm, masks.to(torch.int16)), dim=1)

@@ -1,4 +1,4 @@
-"""Checkpoints of the settings, checked and within the memory that there is, before any of it is taken."""
+"""Opens the checkpoints of the settings, and checks that they fit the memory before any of it is taken."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from agent_tts.model.entries import CheckpointError
 from agent_tts.model.layers import BLOCK_SIZE
 
 GIB = 1 << 30
-USUAL_SHARE = Qwen3().memory  # of what is free: graphs and libraries take some, too
+USUAL_SHARE = Qwen3().memory  # of the free memory; graphs and libraries take the rest
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
-    """The models of the settings, in their order; those that are to be there from the start are loaded.
+    """The models of the settings, in their order; those with `load: start` are loaded.
 
     Raises:
         SettingsError: none is named, a checkpoint cannot be used, or the device is not there or too small.
@@ -61,26 +61,26 @@ def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
 
 
 def limit_threads(device: torch.device) -> None:
-    """Leave a core to the front. Threads that wait for a busy core at every layer are slower than one alone."""
+    """Leave a core to the front: threads that wait for a busy core at every layer are slower than one thread."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1 if device.type == "cuda" else max(1, (os.cpu_count() or 1) - 1))
 
 
 def use(device: torch.device) -> None:
-    """Make it this thread's device, for kernels and graphs that do not say where they run; float32 is float32 there."""
+    """Make `device` the current device of this thread; convolutions in float32 do not use TF32."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
         torch.backends.cudnn.allow_tf32 = False
 
 
 def plan_memory(models: Sequence[Qwen3Model], device: torch.device, slots: int, share: float) -> None:
-    """Say what the models will take. Where not every slot can have all its positions, slots share blocks of them.
+    """Log the memory of the models. Where it does not suffice for max_model_len in every slot, slots share blocks.
 
     Raises:
         SettingsError: it is more than is free; the message says what to change.
     """
     free, total = free_bytes(device), total_bytes(device)
-    # Of what is free, which others may take later, and of all there is, which engines of one device share.
+    # A share of the free memory, bounded by a share of all memory, which the engines of one device split.
     budget = math.inf if free is None or total is None else min(max(share, USUAL_SHARE) * free, share * total)
     fixed = sum(model.weight_bytes + model.codec_bytes for model in models)
     caches = sum(model.cache_bytes for model in models)
@@ -102,14 +102,14 @@ def plan_memory(models: Sequence[Qwen3Model], device: torch.device, slots: int, 
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory of a device that can be taken; None where the system does not tell."""
+    """Free memory of a device; None where the system does not tell."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return _meminfo("MemAvailable:")
 
 
 def total_bytes(device: torch.device) -> int | None:
-    """Memory of a device, taken or not; None where the system does not tell."""
+    """All memory of a device; None where the system does not tell."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     return _meminfo("MemTotal:")
@@ -142,14 +142,14 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def _codec_dtype(name: str, device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """That of the codec: in bfloat16 its sound is 20 dB nearer to its own rounding noise than in float16."""
+    """The dtype of the codec. float16: its signal-to-noise ratio is 20 dB better than that of bfloat16."""
     if name == "auto":
         return torch.float16 if can_fuse(device, dtype) else torch.float32
     return DTYPES[name]
 
 
 def _name(folder: Path, taken: Iterable[Qwen3Model]) -> str:
-    """What clients call the model: its folder's name; the name on the hub for a folder of the hub's cache."""
+    """The model's name for clients: that of its folder, or of the repository in the hub's cache. Unique."""
     repository = next((part for part in folder.parts if part.startswith("models--")), None)
     name = repository.rpartition("--")[2] if repository else folder.resolve().name
     names = {model.name for model in taken}

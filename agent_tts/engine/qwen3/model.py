@@ -34,19 +34,19 @@ from agent_tts.model.weights import build, plan
 from agent_tts.text.tokens import Tokenizer
 
 KINDS: dict[ModelType, VoiceKind] = {"custom_voice": "named", "voice_design": "designed", "base": "cloned"}
-WARM_UP_ROWS = 16  # that are prefilled at once, before anybody else does
-SPEAKER_ENCODER = ("speaker_encoder.",)  # what begins so in model.safetensors is for enrolment only
+WARM_UP_ROWS = 16  # that are prefilled at once before the first request
+SPEAKER_ENCODER = ("speaker_encoder.",)  # prefix in model.safetensors of what only enrolment needs
 
 
 class Qwen3Model:
-    """Reads what a checkpoint says of itself at once; takes memory when it is loaded.
+    """Reads the configuration and tokenizer of a checkpoint at once; takes memory when it is loaded.
 
     Args:
         max_model_len: positions of the cache that a row may use: prompt and frames of one segment of text.
         graphs: on a GPU, a step is one captured graph.
-        one_size: every step is a batch of all rows, so that the rounding of one never depends on the others.
+        one_size: every step is a batch of all rows, so that the rounding of a row never depends on the others.
     Raises:
-        CheckpointError: it is no checkpoint of this kind, or incomplete.
+        CheckpointError: the folder is not such a checkpoint, or incomplete.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Qwen3Model:
             raise CheckpointError("vocab.json: more tokens than the model has embeddings for")
         self.rows = rows
         self.max_model_len = max_model_len
-        # Blocks of the cache that the rows share; None gives each row all its positions. Set before it is loaded.
+        # Blocks of the cache that the rows share; None gives each row all its positions. Set before `load`.
         self.blocks: int | None = None
         self.device = device
         self.dtype = dtype
@@ -139,7 +139,7 @@ class Qwen3Model:
         return 2 * talker.num_hidden_layers * talker.num_key_value_heads * talker.head_dim * self.dtype.itemsize
 
     def load(self) -> None:
-        """Take the memory, read the weights while kernels are compiled, and capture the steps."""
+        """Read the weights while kernels are compiled, take the memory of the state, and capture the steps."""
         times = [time.monotonic()]
         with compiling(self._steps()) as compilation:
             for part in self._plans:
@@ -172,7 +172,7 @@ class Qwen3Model:
         self._running = running
 
     def _steps(self) -> Steps | None:
-        """Those that are made of fused kernels, if they will be."""
+        """What to compile ahead; None without fused kernels."""
         if not can_fuse(self.device, self.dtype):
             return None
         return Steps(
@@ -193,7 +193,7 @@ class Qwen3Model:
         logger.info("{}: {} of {} captured", self.name, done, total)
 
     def speaker(self, voice: PromptVoice, vector: NDArray[np.float32] | None = None) -> LoadedVoice:
-        """A voice made ready; `vector` float32[H] where the voice has a place for one. Takes as long as some frames.
+        """Load a voice; `vector` float32[H] where its prompt has a place for one. Takes as long as some frames.
 
         Raises:
             ValueError: the vector has another size, or holds what is not finite in the model's dtype.
@@ -202,16 +202,16 @@ class Qwen3Model:
             raise ValueError(f"a speaker vector of {len(vector)} values, not {self.config.talker.hidden_size}")
         placed = None if vector is None else torch.from_numpy(vector).to(self.dtype)
         if placed is not None:
-            if not placed.isfinite().all():  # it would stay in the cache, and reach whoever has the row next
+            if not placed.isfinite().all():  # in the cache it would reach the next request of the row
                 raise ValueError("a speaker vector with values that are not finite, or too large")
             placed = placed.to(self.device)
         identity = b"" if vector is None else hashlib.sha256(vector.tobytes()).digest()
         return LoadedVoice(voice, placed, identity, self._after(voice.reference) if voice.reference else None)
 
     def _after(self, reference: Reference) -> CodecState:
-        """The codec's state behind a reference. Frame by frame: a long clip in one piece takes gigabytes.
+        """The codec's state behind a reference. Decoded frame by frame: a long clip at once takes gigabytes.
 
-        As a batch of rows that are named, for which the kernels are compiled.
+        The rows are given, because kernels are compiled for that.
         """
         state = self._codec.init_state(1, self.device, self._codec_dtype)
         run = torch.ones(1, dtype=torch.bool, device=self.device)
@@ -221,10 +221,10 @@ class Qwen3Model:
         return state
 
     def prefill(self, row: int, prompt: Prompt, sampling: SamplingParams, speaker: LoadedVoice) -> bool:
-        """Give a row to a prompt, whoever had it before; True when the row may run from the next update on.
+        """Prefill a row, whatever it held before; True when the row may decode after the next update.
 
-        False as long as there is too little of the cache left for it, or its prompt has to be computed, which steps do:
-        then it has to be called again, with the same prompt.
+        False while the cache has no room or the prompt is being computed, which steps do: call it again with the same
+        prompt.
 
         Raises:
             ValueError: the prompt is longer than the cache, or needs a speaker's vector.
@@ -232,17 +232,17 @@ class Qwen3Model:
         return self._loaded.admission.prefill(row, prompt, sampling, speaker)
 
     def reserve(self, row: int, positions: int) -> bool:
-        """Whether a row may use so many positions of the cache; False when the others have taken what there is."""
+        """Reserve the first `positions` of the cache for a row; False when the other rows have taken all blocks."""
         return self._loaded.admission.reserve(row, positions)
 
     def release(self, row: int) -> None:
-        """Nobody uses the row until it is given another prompt."""
+        """Free a row until its next prefill."""
         if self._running:
             self._running.admission.release(row)
 
     @torch.inference_mode()
     def wipe(self, row: int) -> None:
-        """Overwrite all that a row holds. A mask hides numbers from later owners, but a masked NaN is still NaN."""
+        """Overwrite all that a row holds: a mask hides old numbers from the next request, but a masked NaN is NaN."""
         state = self._loaded.state
         blocks = state.frame.cache.block_table[row]
         for cache in (state.frame.cache.keys, state.frame.cache.values):
@@ -256,7 +256,7 @@ class Qwen3Model:
         self._loaded.admission.add_text(row, [*tokens, *end], complete=complete)
 
     def update(self) -> bool:
-        """Do what new rows and texts that were added ask for, ahead of a step; whether it computes prompts."""
+        """Send the changes of rows to the device, ahead of a step; whether the step computes prompts."""
         return self._running is not None and self._running.admission.update()
 
     @property
@@ -278,7 +278,7 @@ def _name_of(dtype: torch.dtype) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """What a model has when it is loaded."""
+    """The parts of a loaded model."""
 
     model: SpeechModel
     state: SpeechState
@@ -292,9 +292,8 @@ class _Running:
         return launched
 
     def warm_up(self, most: int) -> None:
-        """Let up to `most` rows speak: what is loaded or allocated on first use would be heard by the first callers.
-
-        Fewer, where so many have no room in the cache.
+        """Run up to `most` rows, as many as the cache holds: what is loaded or allocated on first use would delay
+        the first requests.
         """
         prompt = Prompt((Position(0, None),) * 16, shared=16, start=None, text=(0,), complete=False)
         speaker, prefill = LoadedVoice(PromptVoice()), self.admission.prefill

@@ -1,4 +1,4 @@
-"""Parts of prompts, on their way to the device: all that a step computes, in tensors that a graph finds again."""
+"""Inputs of the prompts of a step, in tensors that stay where they are for the graphs."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ from agent_tts.model.upload import staged
 
 @dataclass(frozen=True, slots=True)
 class ChunkInputs:
-    """Entries of a row's prompt that follow one another."""
+    """Consecutive entries of a row's prompt."""
 
     row: int
     positions: NDArray[
         np.int64
     ]  # [n]: in the row; the padding position for the prompt's last entry, which is only embedded
-    # How many leading positions of the row they may read, and not one more, which might hold what is not a number; None
-    # where they begin with the first.
+    # How many leading positions of the row they may read; later ones may hold NaN. None: they begin at position 0.
     span: int | None
     numbers: NDArray[np.int64]  # [n, 1 + K], see `Prompt.numbers`
     vector: Tensor | None  # [H]: the speaker's, where the numbers have a place for it
 
 
 class PromptInputs:
-    """What a step reads of prompts: `count` entries of any rows, padded with entries that leave no trace."""
+    """`count` entries of prompts of any rows, filled up with entries at the padding position."""
 
     def __init__(self, state: FrameState, count: int, codebooks: int) -> None:
         self._padding_position = state.cache.padding_position
@@ -44,7 +43,7 @@ class PromptInputs:
 
     @torch.inference_mode()
     def fill(self, parts: Sequence[ChunkInputs]) -> list[int]:
-        """Puts parts there, by one copy and without waiting; the place of the last entry of each."""
+        """Copies parts there at once, without waiting; gives the index of the last entry of each."""
         host = np.zeros(len(self._packed), np.int64)
         entries = PromptEntries.of(torch.from_numpy(host), self.entries.vectors)
         rows, positions, numbers = (view.numpy() for view in (entries.rows, entries.positions, entries.numbers))

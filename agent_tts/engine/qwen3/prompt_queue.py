@@ -1,9 +1,8 @@
-"""Which prompts a step computes: the rule, in the order in which they came. It knows nothing of tensors.
+"""Chunked prefill: which entries of which prompts a step computes, first come, first served. No tensors.
 
-A step computes a bounded number of entries, so that those that speak wait no longer however many come. Each prompt is
-computed in parts: first what it shares with others of its voice, then the rest, cut where a part would be longer than
-a step takes. Where a cut changes how a prompt is rounded, there are no other cuts, so that none depends on who else
-waits; where it does not, prompts are also cut to fill the steps.
+A step computes a bounded number of entries, so that rows that decode are not delayed by the number of prompts. Each
+prompt is computed in chunks: first the entries that it shares with prompts of the same voice, then the rest, cut at the
+budget of a step. Prompts are also cut to fill a step where that does not change their rounding (`PrefillBudget.cut`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 
 class WaitingPrompt(Protocol):
-    """A prompt that waits. Its entries are its positions, and what follows the last of them."""
+    """A prompt that waits. Its entries are its positions and one more, see `Prompt.numbers`."""
 
     computed: int  # entries
 
@@ -36,10 +35,10 @@ class PromptChunk(NamedTuple, Generic[PromptT]):
 
 
 class PrefillBudget(NamedTuple):
-    """What a step computes."""
+    """The most that a step computes."""
 
     entries: int
-    prompts: int | None = None  # that they are of, at most; None is as many as there are
+    prompts: int | None = None  # None is any number
     cut: bool = False  # a prompt may be cut anywhere, to fill the step
 
 
@@ -58,18 +57,17 @@ class PromptQueue(Generic[PromptT]):
         return iter(self._waiting)
 
     def add(self, prompt: PromptT) -> None:
-        """A prompt comes."""
         self._waiting.append(prompt)
 
     def drop(self, prompt: PromptT) -> None:
-        """A prompt is not wanted any more, if it was."""
+        """Remove a prompt, if it waits."""
         if prompt in self._waiting:
             self._waiting.remove(prompt)
 
     def schedule(self) -> list[PromptChunk[PromptT]]:
-        """What this step computes: the next part of the first, and of those behind it as there is room.
+        """The chunks of this step: the next one of each prompt in turn, while there is room.
 
-        Whoever needs more goes on first, if one step is enough for it; otherwise it goes to the end.
+        A prompt with entries left comes first in the next step if that step can finish it, otherwise last.
         """
         left = self._budget.entries
         chunks: list[PromptChunk[PromptT]] = []
@@ -89,7 +87,7 @@ class PromptQueue(Generic[PromptT]):
         return chunks
 
     def _chunk(self, prompt: PromptT, left: int) -> PromptChunk[PromptT]:
-        """The next part of a prompt; nothing of it where there is no room."""
+        """The next chunk of a prompt; empty where there is no room."""
         begin = prompt.computed
         end = min(prompt.shared if begin < prompt.shared else prompt.length, begin + self._budget.entries)
         if end - begin > left:

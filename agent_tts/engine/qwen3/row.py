@@ -1,11 +1,16 @@
-"""One request of Qwen3Engine: its text in segments, and where its row is in the present one."""
+"""One request of Qwen3Engine: its text in segments, and a state machine of what its row does with the present one.
+
+    Waiting -> Prefill -> Decoding -> Waiting (next segment) ... -> Ending -> Finished
+
+`Row.run` says in each step whether the row takes part in it. A segment ends when the model says the end of speech; a
+request, behind its last segment or at a limit (the cache is full, the speech runs away).
+"""
 
 from __future__ import annotations
 
 import secrets
 from concurrent.futures import Future
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +30,7 @@ from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.runaway import SILENT_PEAK
 from agent_tts.engine.qwen3.segment_feed import Segment, SegmentFeed
 from agent_tts.engine.qwen3.stretch import TimeStretch
-from agent_tts.engine.qwen3.voices import Cast
+from agent_tts.engine.qwen3.voices import ModelVoice
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
 from agent_tts.events import FRAME_MS, SpeechOptions
 from agent_tts.model.prompt import Prompt, build_prompt, text_needed
@@ -35,104 +40,112 @@ from agent_tts.voices import LANGUAGES
 
 LANGUAGE_NAMES = {code: name for name, code in LANGUAGES.items()}
 
-# Tokens that a row has before it, as long as it does not read on: to read text takes as long as many frames, and texts
-# that come whole are read when they are needed.
+# A row reads more text when it has fewer tokens ahead: reading takes as long as many frames.
 TOKENS_AHEAD = 8
 
 # Frames of pauses that are made before they are played: the longest pause. The next prompt is computed meanwhile.
 RESTS_AHEAD = MAX_BREAK_MS // FRAME_MS
 
 
-class RowPrompt(NamedTuple):
-    """A prompt, and how many tokens of its segment's text are in it."""
+class Waiting:
+    """The present segment has no prompt: its text, the voice or a turn for the prefill is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """The prompt of the present segment is being computed, in one or several steps."""
 
     prompt: Prompt
-    tokens: int
+    tokens: int  # of the segment's text, in the prompt
+
+
+@dataclass(slots=True)
+class Decoding:
+    """The prompt of the present segment is in the cache: each step that the row takes part in gives a frame."""
+
+    used: int  # positions of the cache
+    given: int  # tokens on the text side of the row's steps
+    tokens: int  # of the segment's text, that the model knows
+    complete: bool  # those are all tokens of the segment
+    read: int = 0  # of the given tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Nothing more is computed; the outlet hands out the rest of its audio."""
+
+    length: bool  # because of a limit
+
+
+class Finished:
+    """`DoneOutput` has been given."""
 
 
 class Row:
-    """Every segment of the text is a prompt of its own. In each step that the row takes part in it reads one token.
+    """A request. Every segment of its text has a prompt of its own; a step of a row reads one token of the text.
 
     Raises:
-        InvalidRequest: the sampling cannot be done.
+        InvalidRequest: the sampling parameters are out of range.
         UnsupportedLanguage: the model does not speak it.
     """
 
-    def __init__(self, opened: StartRequest, cast: Cast) -> None:
-        self.feed = SegmentFeed(opened, cast.model.tokenizer.feed(), _code(opened.options))
+    def __init__(self, opened: StartRequest, wanted: ModelVoice) -> None:
+        self.state: Waiting | Prefill | Decoding | Ending | Finished = Waiting()
+        self.feed = SegmentFeed(opened, wanted.model.tokenizer.feed(), _code(opened.options))
         speed = opened.options.speed
-        # Its audio, where that is not the model's frames as they are. None where it is.
+        # Its audio with pauses or at another speed. None where the model's frames are handed out as they are.
         self.outlet = Outlet(opened.slot, opened.epoch) if opened.options.breaks or speed != 1 else None
         # Changes the speed of the model's frames. None at the model's own.
         self._stretch = TimeStretch(speed) if speed != 1 else None
-        # Whether the outlet ends because of a limit, and whether there is nothing to run for until more text comes.
-        self._cut = self._dry = False
-        self.cast = cast
+        self.wanted = wanted
         # The voice on its model. None until the model is loaded.
         self.speaker: LoadedVoice | None = None
         # What is being loaded for it: its model or its voice. None when nothing is.
         self.loading: Future[LoadedVoice] | Future[None] | None = None
-        self._language = _language(opened.options, cast.model)
-        self._sampling = _sampling(opened.options, cast.model)
-        # The prompt that is being computed, which may take several steps. None when none is.
-        self._prompt: RowPrompt | None = None
-        # Whether it can take part in this step.
+        self._language = _language(opened.options, wanted.model)
+        self._sampling = _sampling(opened.options, wanted.model)
+        # Whether it takes part in this step.
         self.runs = False
-        # Frames that are under way: of this segment, or of the end of the one before.
-        self._under_way = 0
+        # Whether it needs more text before it can run again; for the outlet, which tells when its audio is out.
+        self._starved = False
+        # Frames in flight: of the present segment, or behind the end of the one before.
+        self._in_flight = 0
         # Whether a frame has been handed out.
         self.heard = False
-        # Positions of the cache that are in use. 0 while the row does not decode its present segment.
-        self._used = 0
-        # Tokens on the text side of the row's steps, and how many of them it has read.
-        self._given = 0
-        self._read = 0
-        # Tokens of the present segment's text, as far as the model knows it.
-        self.tokens = 0
-        # Whether these are all tokens of the segment.
-        self._complete = False
 
     @property
     def model(self) -> Qwen3Model:
         """The model that speaks."""
-        return self.cast.model
+        return self.wanted.model
 
     @property
-    def decodes(self) -> bool:
-        """Whether the prompt of the present segment is in the cache."""
-        return self._used > 0
+    def needs_prompt(self) -> bool:
+        """Whether the present segment has no prompt in the cache yet."""
+        return isinstance(self.state, Waiting | Prefill)
 
     @property
-    def prefills(self) -> bool:
-        """Whether a part of its prompt has to be computed yet."""
-        return self._prompt is not None
+    def tokens(self) -> int:
+        """Tokens of the present segment's text that the model knows."""
+        return self.state.tokens if isinstance(self.state, Prefill | Decoding) else 0
 
-    def goes_on(self) -> bool:
-        """Whether it takes part in this step with what it has: most rows do in most steps."""
+    # ---------------------------------------------------------------- schedule: before a step
+
+    def run(self) -> bool:
+        """Take part in this step with what the row has; False when text has to be read first. Cheap: most rows run."""
+        state = self.state
         self.runs = (
-            not (self.outlet and self.outlet.ready)
-            and (self._complete or (self._given - self._read > TOKENS_AHEAD and self.feed.segments[0].speakable))
-            and 0 < self._used < self.model.max_model_len
-            and self.model.reserve(self.feed.slot, self._used + 1)
+            isinstance(state, Decoding)
+            and not (self.outlet and self.outlet.ready)
+            and (state.complete or (state.given - state.read > TOKENS_AHEAD and self.feed.segments[0].speakable))
+            and self._has_room(state)
         )
         return self.runs
 
-    def hand_out(self) -> list[StepOutput]:
-        """Once a step, of a row with an outlet: what of its audio comes next, or why there is none."""
-        assert self.outlet is not None
-        slot, epoch = self.feed.slot, self.feed.epoch
-        outputs = self.outlet.hand_out()
-        if self.outlet.finished:
-            outputs.append(DoneOutput(slot, epoch, length=self._cut))
-        elif self._dry and not outputs and not self._under_way:
-            outputs.append(StarvedOutput(slot, epoch))
-        return outputs
-
     def read(self) -> list[StepOutput]:
-        """Read the text, and pass segments in which there is nothing to speak, unless enough pauses wait."""
+        """Read a chunk of the text, and pass segments without anything to speak, unless enough pauses wait."""
         outputs: list[StepOutput] = []
-        self._dry = False
-        if self.outlet and self.outlet.ended:
+        self._starved = False
+        if isinstance(self.state, Ending):
             return outputs
         self.feed.read()
         while (
@@ -145,27 +158,29 @@ class Row:
         return outputs
 
     def prefill(self) -> bool:
-        """Ask for the prompt, if enough is known for it; whether it is all there.
+        """Lay out the prompt of the present segment if enough is known, and ask for it until it is in the cache.
 
-        The first prompt may come before its text.
+        The first prompt may be computed before its text is there.
 
+        Returns:
+            Whether the row decodes now.
         Raises:
-            Unsupported: there can be no such prompt.
+            Unsupported: the prompt leaves no room for speech.
         """
         assert self.speaker is not None
-        if self._prompt is None:
-            self._prompt = self._next(self.speaker)
-        if self._prompt is None or not self.model.prefill(
-            self.feed.slot, self._prompt.prompt, self._sampling, self.speaker
-        ):
+        if isinstance(self.state, Waiting):
+            self.state = self._layout(self.speaker) or self.state
+        state = self.state
+        if not isinstance(state, Prefill):
             return False
-        (prompt, tokens), self._prompt = self._prompt, None
+        prompt, tokens = state.prompt, state.tokens
+        if not self.model.prefill(self.feed.slot, prompt, self._sampling, self.speaker):
+            return False
         del self.feed.segments[0].tokens[:tokens]
-        self._used, self._read, self._given = len(prompt.prefix), 0, len(prompt.text)
-        self.tokens, self._complete = tokens, prompt.complete
+        self.state = Decoding(len(prompt.prefix), len(prompt.text), tokens, prompt.complete)
         return True
 
-    def _next(self, speaker: LoadedVoice) -> RowPrompt | None:
+    def _layout(self, speaker: LoadedVoice) -> Prefill | None:
         """The prompt of the present segment, if enough of it is known."""
         if not self.feed.segments or self.feed.segments[0].is_mute:
             return None
@@ -175,9 +190,9 @@ class Row:
         start = segment.tokens[:needed] if segment.speakable else []
         config, tokenizer = self.model.config, self.model.tokenizer
         instruct: tuple[int, ...] = ()
-        if self.cast.instructions:
+        if self.wanted.instructions:
             ids = (config.im_start_token_id, config.im_end_token_id)
-            instruct = tokenizer.instruction(self.cast.instructions, *ids)
+            instruct = tokenizer.instruction(self.wanted.instructions, *ids)
         prompt = build_prompt(
             config,
             speaker.voice,
@@ -189,84 +204,101 @@ class Row:
         )
         if len(prompt.prefix) + max(1, len(prompt.text)) > self.model.max_model_len:
             raise Unsupported("the voice's reference and the instructions leave no room for speech: shorten them")
-        return RowPrompt(prompt, len(start))
-
-    def settle(self) -> list[StepOutput]:
-        """Hand the row its text; whether it can run, or why it cannot."""
-        slot, epoch = self.feed.slot, self.feed.epoch
-        if self.outlet and (self.outlet.ready or self.outlet.ended):
-            return []
-        if not self.feed.segments:
-            return self._end()
-        segment = self.feed.segments[0]
-        if self.decodes and segment.speakable and not self._complete and (segment.tokens or segment.complete):
-            self._give(segment.tokens, complete=segment.complete)
-            segment.tokens.clear()
-        # What is left of a reference's transcript is on the text side, too, and waits for the text that follows it.
-        if self.decodes and segment.speakable and (self._complete or self._read < self._given):
-            if self._used < self.model.max_model_len and self.model.reserve(slot, self._used + 1):
-                self.runs = True
-            elif not self._under_way:
-                return self._end(cut=True)
-        elif self.feed.dry and not segment.complete and (self.decodes or not self._can_prefill(segment)):
-            self._dry = True
-            return [] if self.outlet else [StarvedOutput(slot, epoch)]
-        return []
+        return Prefill(prompt, len(start))
 
     def _can_prefill(self, segment: Segment) -> bool:
         """Whether enough of a segment is known for its prompt, as far as can be said before the voice is ready."""
         needed = text_needed(self.speaker.voice) if self.speaker else 0
         return segment.complete or (segment.speakable and len(segment.tokens) >= needed)
 
-    def _give(self, tokens: list[int], *, complete: bool) -> None:
-        # What the cache has no room for can never be read: the segment is cut where the cache is full.
-        tokens = tokens[: max(0, self.model.max_model_len - self._given - 1)]
-        self.model.add_text(self.feed.slot, tokens, complete=complete)
-        self._given += len(tokens) + complete
-        self.tokens += len(tokens)
-        self._complete = complete
+    def settle(self) -> list[StepOutput]:
+        """Give the model the text of a decoding row; run it, or say why it cannot run."""
+        if isinstance(self.state, Ending) or (self.outlet and self.outlet.ready):
+            return []
+        if not self.feed.segments:
+            return self._end()
+        segment = self.feed.segments[0]
+        if isinstance(state := self.state, Decoding) and segment.speakable:
+            if not state.complete and (segment.tokens or segment.complete):
+                self._give(state, segment)
+            # Also tokens left of a reference's transcript, which wait for the text that follows them.
+            if state.complete or state.read < state.given:
+                self.runs = self._has_room(state)
+                return self._end(length=True) if not (self.runs or self._in_flight) else []
+        if self.feed.dry and not segment.complete and not (self.needs_prompt and self._can_prefill(segment)):
+            self._starved = True
+            return [] if self.outlet else [StarvedOutput(self.feed.slot, self.feed.epoch)]
+        return []
 
-    def begin(self) -> Segment:
-        """The row takes part in a step, with the segment that is returned."""
-        self._used += 1
-        self._read += 1
-        self._under_way += 1
+    def _has_room(self, state: Decoding) -> bool:
+        """Whether the cache has a position for one more frame; reserves it."""
+        return state.used < self.model.max_model_len and self.model.reserve(self.feed.slot, state.used + 1)
+
+    def _give(self, state: Decoding, segment: Segment) -> None:
+        # Tokens beyond the cache would never be read: the speech is cut where the cache is full.
+        tokens = segment.tokens[: max(0, self.model.max_model_len - state.given - 1)]
+        self.model.add_text(self.feed.slot, tokens, complete=segment.complete)
+        state.given += len(tokens) + segment.complete
+        state.tokens += len(tokens)
+        state.complete = segment.complete
+        segment.tokens.clear()
+
+    # ---------------------------------------------------------------- launch and collect
+
+    def launch(self) -> Segment:
+        """Count a step of the row in; it speaks the segment that is returned."""
+        assert isinstance(self.state, Decoding)
+        self.state.used += 1
+        self.state.read += 1
+        self._in_flight += 1
         return self.feed.segments[0]
 
-    def is_of(self, segment: Segment) -> bool:
-        """A step is done that the row began with `segment`; whether it is still speaking it.
+    def landed(self, segment: Segment) -> bool:
+        """Count a step out that the row launched with `segment`; whether the row is still decoding it.
 
-        If not, its end was under way when the step began, and there is no frame.
+        If not, the end of the segment was in flight when that step was launched, and the step has no frame.
         """
-        self._under_way -= 1
-        return bool(self.feed.segments) and self.feed.segments[0] is segment
+        self._in_flight -= 1
+        return isinstance(self.state, Decoding) and self.feed.segments[0] is segment
 
-    def hear(self, spoken: StepResult, index: int, *, run_away: bool) -> list[StepOutput]:
-        """What the row did in a step: entry `index` of `spoken`."""
-        if self.outlet and self.outlet.ended:
-            return []
-        if not spoken.finite[index]:
+    def collect(self, result: StepResult, index: int, *, run_away: bool) -> list[StepOutput]:
+        """What entry `index` of a step's result means for the row, which is still decoding."""
+        if not result.finite[index]:
             self.model.wipe(self.feed.slot)
             raise NotFinite("the model computed a frame that is not finite")
-        if spoken.ended[index]:
+        if result.ended[index]:
             outputs = self._end_segment()
             return outputs if self.feed.segments else [*outputs, *self._end()]
         outputs = []
-        pcm = spoken.pcm[index]
-        # The first frame of a speaker is usually digital silence, which would be 80 ms of waiting.
+        pcm = result.pcm[index]
+        # The first frame of a speaker is usually digital silence, which would be 80 ms of latency.
         if self.heard or int(np.abs(pcm.astype(np.int32)).max()) >= SILENT_PEAK:
             self.heard = True
             outputs += self._frame(pcm.astype("<i2").tobytes())
-        return [*outputs, *self._end(cut=True)] if run_away else outputs
+        return [*outputs, *self._end(length=True)] if run_away else outputs
+
+    def hand_out(self) -> list[StepOutput]:
+        """Once a step, of a row with an outlet: what of its audio comes next, or why there is none."""
+        assert self.outlet is not None
+        outputs = self.outlet.hand_out()
+        if self.outlet.finished and isinstance(self.state, Ending):
+            outputs.append(self._done(self.state.length))
+        elif self._starved and not outputs and not self._in_flight:
+            outputs.append(StarvedOutput(self.feed.slot, self.feed.epoch))
+        return outputs
+
+    def _frame(self, pcm: bytes) -> list[StepOutput]:
+        if self.outlet is None:
+            return [FrameOutput(self.feed.slot, self.feed.epoch, pcm)]
+        self.outlet.write(pcm if self._stretch is None else self._stretch.push(pcm))
+        return []
 
     def _end_segment(self) -> list[StepOutput]:
-        """The present segment has been spoken."""
+        """The present segment has been spoken, or has nothing to speak."""
         segment = self.feed.segments.popleft()
-        if self._prompt is not None:
-            self._prompt = None
+        if isinstance(self.state, Prefill):
             self.model.release(self.feed.slot)
-        self._used = self._read = self._given = self.tokens = 0
-        self._complete = False
+        self.state = Waiting()
         if self.outlet is None:
             return [FlushedOutput(self.feed.slot, self.feed.epoch)] * segment.flushes
         if self._stretch is not None:
@@ -276,22 +308,19 @@ class Row:
             self.outlet.flush()
         return []
 
-    def _frame(self, pcm: bytes) -> list[StepOutput]:
-        """What a frame of the model gives."""
+    def _end(self, *, length: bool = False) -> list[StepOutput]:
+        """All segments have been spoken, or a limit (`length`) ends the request."""
         if self.outlet is None:
-            return [FrameOutput(self.feed.slot, self.feed.epoch, pcm)]
-        self.outlet.write(pcm if self._stretch is None else self._stretch.push(pcm))
-        return []
-
-    def _end(self, *, cut: bool = False) -> list[StepOutput]:
-        """All segments have been spoken, or no more of them will be."""
-        if self.outlet is None:
-            return [DoneOutput(self.feed.slot, self.feed.epoch, length=cut)]
+            return [self._done(length)]
         if self._stretch is not None:
             self.outlet.write(self._stretch.finish())
         self.outlet.end()
-        self._cut = cut
+        self.state = Ending(length)
         return []
+
+    def _done(self, length: bool) -> DoneOutput:
+        self.state = Finished()
+        return DoneOutput(self.feed.slot, self.feed.epoch, length=length)
 
 
 def _code(options: SpeechOptions) -> str:

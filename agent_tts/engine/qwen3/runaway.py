@@ -1,4 +1,4 @@
-"""Speech that runs away: a few requests in a thousand never say their end. Rules over what every row has said."""
+"""Detects speech without an end: a few requests in a thousand never draw the end of speech."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CAP_FRAMES_PER_TOKEN = 15
 SILENT_PEAK = 33  # of int16: -60 dB
 SILENT_FRAMES = 50  # 4 s: no pause in speech is as long
 LOOP_FRAMES = 50  # 4 s of frames that are equal, code for code, to those of one and the same time before
-LOOP_PERIODS = 16  # frames: the longest loop that is looked for
+LOOP_PERIODS = 16  # frames of the longest loop that is detected
 
 
 class RunawayDetector:
-    """Tells of every row when it has run away.
+    """Tells for every row when its speech has run away.
 
     Args:
         rows: how many there are.
@@ -35,14 +35,14 @@ class RunawayDetector:
         self._frames = np.zeros(rows, np.int64)
 
     def reset(self, row: int) -> None:
-        """The row begins anew."""
+        """The row begins a segment."""
         self._last[row] = -1
         self._repeats[row] = self._silent[row] = self._frames[row] = 0
 
     def see(
         self, rows: Sequence[int], codes: NDArray[np.integer], pcm: NDArray[np.int16], tokens: Sequence[int]
     ) -> NDArray[np.bool_]:
-        """Whether each of some rows has run away with its new frame.
+        """Add a frame to each of some rows; which of them have run away.
 
         Args:
             rows: n different rows.

@@ -1,4 +1,4 @@
-"""The text of one stream as tokens of a model, in segments that are spoken one after the other, each by a prompt."""
+"""The text of one request as tokens, in segments that are spoken one after the other, each with a prompt of its own."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from agent_tts.text.reader import Reader, Reading
 from agent_tts.text.segments import Segmenter
 from agent_tts.text.tokens import TokenFeed
 
-# A segment ends with the sentence in which it has so many characters: a minute of speech. Two minutes, at the end of a
-# sentence that long, are still within the model's training and a cache of 2 048 positions.
+# A segment ends with the sentence in which it reaches so many characters, a minute of speech. With a sentence that
+# doubles it, it is still within the model's training and a cache of 2 048 positions.
 SEGMENT_CHARS = 1_000
 
 
@@ -21,7 +21,7 @@ SEGMENT_CHARS = 1_000
 class Segment:
     """Text that is spoken by one prompt."""
 
-    tokens: list[int] = field(default_factory=list)  # known, and not taken by the model
+    tokens: list[int] = field(default_factory=list)  # known, and not given to the model
     speakable: bool = False  # there is more than white space in it
     complete: bool = False  # no more tokens will come
     flushes: int = 0  # flush points right after it
@@ -38,15 +38,14 @@ class SegmentFeed:
 
     Equal texts with equal flushes give equal segments.
 
-    A flush ends a segment: all of its text has to be heard, and a model speaks its last words only when it knows that
-    they are the last.
+    A flush ends a segment: a model speaks its last words only when it knows that they are the last.
     """
 
     def __init__(self, opened: StartRequest, tokens: TokenFeed, language: str = "en") -> None:
-        """`language` is the code of the one that is spoken, as far as it is known."""
+        """`language` is the code of the language that is spoken."""
         self.slot = opened.slot
         self.epoch = opened.epoch
-        # Text that is not read yet, in chunks. Bounded by what the front lets in.
+        # Text that is not read yet, in chunks. The front bounds it.
         self._unread: deque[AddText] = deque()
         # Characters read so far, and those of the chunk that are to be spoken.
         self._offset = 0
@@ -56,7 +55,7 @@ class SegmentFeed:
         self._tokens = tokens
         # Pieces that are not spoken yet, the one that grows included; never empty while `ended` is False.
         self.segments: deque[Segment] = deque([Segment()])
-        # Whether the last of `segments` is the last of the stream.
+        # Whether the last of `segments` is the last of the request.
         self.ended = False
 
     def take_text(self, text: AddText) -> None:

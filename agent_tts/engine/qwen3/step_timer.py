@@ -1,24 +1,24 @@
-"""When to begin the next step while one is under way: so late that newcomers are in it, so early that nothing idles."""
+"""When to begin the next step while one is in flight: late enough to include new requests, early enough that the device
+never idles."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
-# Between the moment that is waited for and the launch: to wake, to read commands, to plan. What a step's own
-# preparations take is measured.
+# To wake, read commands and schedule; the time from there to the launch is measured.
 WAKE_S = 0.000_5
-# Of an estimate that was too long, nobody has seen by how much; of one that was too short, at most: something else may
-# have held the step up, once.
+# An estimate that was too long shrinks by 10 %: the step ended before the host looked, so the true time is unknown. One
+# that was too short grows by at most 25 %: something else may have delayed the step once.
 SHRINK, GROW = 0.9, 1.25
 
 
 class StepTimer:
-    """How long steps of each kind take, as far as seen; and when the one under way will be done. Times in seconds."""
+    """Estimates how long steps of each kind take, and when the step in flight will be done. Times in seconds."""
 
     def __init__(self) -> None:
         # Kind of step -> how long it takes.
         self._took: dict[Hashable, float] = {}
-        # How long the host needs from the begin of a step to its launch.
+        # From the begin of a step to its launch, on the host.
         self._preparation_s = 0.0
         # Kind and begin of each step under way, oldest first.
         self._under_way: list[tuple[Hashable, float]] = []
@@ -26,13 +26,13 @@ class StepTimer:
         self._done_at = 0.0
 
     def launched(self, kind: Hashable, now: float, preparation_s: float) -> None:
-        """A step has been given to the device, behind those that are under way."""
+        """A step has been launched behind those in flight."""
         self._preparation_s += (preparation_s - self._preparation_s) / 8
         self._under_way.append((kind, now))
         self._done_at = max(now, self._done_at) + self._took.get(kind, 0.0)
 
     def done(self, now: float, *, waited: bool) -> None:
-        """The oldest step is done: just now, if somebody `waited` for it, otherwise before."""
+        """The oldest step is done: just now if the host `waited` for it, otherwise earlier."""
         kind, began = self._under_way.pop(0)
         known = self._took.get(kind)
         if waited:
@@ -45,5 +45,5 @@ class StepTimer:
             self._done_at = now + sum(self._took.get(kind, 0.0) for kind, _ in self._under_way)
 
     def wait_s(self, now: float) -> float:
-        """How long it is too early to begin the next step; 0 when it is not."""
+        """How long to wait before the next step begins."""
         return max(0.0, self._done_at - self._preparation_s - WAKE_S - now)

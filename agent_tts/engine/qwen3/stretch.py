@@ -1,4 +1,4 @@
-"""Speech at another speed and the same pitch, as it is made."""
+"""Speech at another speed and the same pitch, while it is streamed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from av.filter import Graph
 
 from agent_tts.events import SAMPLE_RATE
 
-# Of one filter; slower speech goes through several. Beyond the upper one it drops samples.
+# Speeds of one filter; others need several. Above the upper one it drops samples.
 SLOWEST, FASTEST = 0.5, 2.0
 
 
 class TimeStretch:
     """FFmpeg's `atempo` on one stream of pcm_s16le, 24 kHz, mono.
 
-    It holds back up to some 70 ms of what goes in, until more comes or `finish`.
+    It holds back up to 70 ms of its input until more comes or `finish`.
     """
 
     def __init__(self, speed: float) -> None:
@@ -27,7 +27,7 @@ class TimeStretch:
         self._in = self._out = 0
 
     def push(self, pcm: bytes) -> bytes:
-        """The next piece; what is ready of it, at `speed`."""
+        """Add audio; gives what is ready at `speed`."""
         frame = av.AudioFrame(format="s16", layout="mono", samples=len(pcm) // 2)
         frame.sample_rate = SAMPLE_RATE
         frame.planes[0].update(pcm)
@@ -36,7 +36,7 @@ class TimeStretch:
         return self._pull()
 
     def finish(self) -> bytes:
-        """What was held back: all output together is then `1 / speed` times as long as the input. It starts anew."""
+        """The rest: all output together is `1 / speed` times as long as the input. Then it starts again."""
         if not self._in:
             return b""
         self._graph.push(None)

@@ -1,4 +1,4 @@
-"""Who speaks a request: named speakers, cloned and designed voices of the library, vectors of the request's own."""
+"""The voices of requests: named speakers, cloned and designed voices of the library, speaker vectors in a request."""
 
 from __future__ import annotations
 
@@ -12,11 +12,20 @@ from numpy.typing import NDArray
 from agent_tts.engine.qwen3.admission import LoadedVoice
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.errors import InvalidRequest, UnknownVoice, Unsupported
-from agent_tts.events import SpeechOptions, Voice, VoiceKind
+from agent_tts.events import (
+    AnyVoice,
+    DesignedVoice,
+    EmbeddedVoice,
+    NamedVoice,
+    ResolvedVoice,
+    SpeechOptions,
+    StoredVoices,
+    Voice,
+    VoiceKind,
+)
 from agent_tts.model import prompt
-from agent_tts.voices import ANYONE, DESIGN, LANGUAGES
-from agent_tts.voices.library import StoredVoice, VoiceLibrary
-from agent_tts.voices.names import library_name, parse_mix
+from agent_tts.voices import ANYONE, DESIGN, LANGUAGES, own_voice
+from agent_tts.voices.library import VoiceLibrary
 
 # The released speakers: the language that each was recorded in, and how it sounds by the model's own documentation.
 SPEAKERS = {
@@ -31,7 +40,7 @@ SPEAKERS = {
     "sohee": ("ko", "a warm woman with rich emotion"),
 }
 
-# Voices that clients written for other services ask for.
+# Voices of other services -> ours, for clients that were written for those.
 ALIASES = {
     "alloy": "serena",
     "ash": "ryan",
@@ -49,20 +58,18 @@ ALIASES = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Cast:
-    """Who is to speak: settled when a request comes, before its model has to be loaded."""
+@dataclass(frozen=True, slots=True)
+class ModelVoice:
+    """A voice and the model that speaks it: known when a request comes, before its model has to be loaded."""
 
     model: Qwen3Model
-    speaker: str | None = None  # a named voice of the model
-    stored: tuple[tuple[StoredVoice, float], ...] = ()  # cloned voices of the library, with their weights
-    embedding: tuple[float, ...] = ()  # a speaker's vector that the request carries
+    voice: ResolvedVoice
     instructions: str = ""  # how to speak, and in a designed voice who
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What its `SpeakerPlace` depends on."""
-        return self.model.name, self.embedding, tuple((voice.version, weight) for voice, weight in self.stored)
+        """What its `LoadedVoice` depends on."""
+        return self.model.name, self.voice
 
 
 class Qwen3Voices:
@@ -84,6 +91,8 @@ class Qwen3Voices:
         self._codes = tuple(code for name, code in LANGUAGES.items() if name in self._spoken)
         # The voices that the models have of their own; the first is the default.
         self.listed = self._list()
+        # The voice of a request without one.
+        self._default = own_voice(self.listed[0].name)
         # Names that other services have for such voices -> the voices that stand in for them.
         own = [voice.name for voice in self.listed]
         self.aliases = {alias: name if name in own else own[0] for alias, name in ALIASES.items()}
@@ -101,84 +110,75 @@ class Qwen3Voices:
         return tuple(voices)
 
     def languages(self) -> dict[str, str]:
-        """Every spelling of a language that a model speaks -> its code; a dialect is its own code."""
+        """Every name of a language that a model speaks -> its code; a dialect is its own code."""
         return {name: LANGUAGES.get(name, name) for name in self._spoken} | {code: code for code in self._codes}
 
-    def cast(self, options: SpeechOptions) -> Cast:
-        """Who speaks a request.
+    def choose(self, options: SpeechOptions) -> ModelVoice:
+        """The voice and the model of a request.
 
         Raises:
-            UnknownVoice, Unsupported: nobody does.
+            Unsupported: no model here speaks it.
         """
-        instructions = options.instructions or ""
-        if options.speaker_embedding is not None:
-            model = self._model(options, "cloned")
-            return Cast(model, embedding=options.speaker_embedding)
-        name = options.voice or self.listed[0].name
-        name = self.aliases.get(name, name)
-        if name == DESIGN:
-            return Cast(self._model(options, "designed"), instructions=instructions)
-        if name == ANYONE:
-            return Cast(self._model(options, "cloned"))
+        voice = options.resolved or self._default
+        kind: VoiceKind = "cloned"
+        instructions = ""  # a cloning model takes none
+        if isinstance(voice, NamedVoice):
+            kind, instructions = "named", options.instructions or ""
+        elif isinstance(voice, DesignedVoice):
+            kind, instructions = "designed", " ".join(filter(None, (voice.prompt, options.instructions)))
         for model in self._models:
-            if name in model.config.talker.spk_id and options.model in (None, model.name):
-                return Cast(model, speaker=name, instructions=instructions)
-        if parts := parse_mix(name):
-            stored = tuple((self._library.get(library_name(part)), weight) for part, weight in parts)
-            return Cast(self._model(options, "cloned"), stored=stored)
-        voice = self._library.get(library_name(name))
-        model = self._model(options, voice.kind)
-        if voice.kind == "designed":
-            return Cast(model, instructions=" ".join(filter(None, (voice.prompt, instructions))))
-        return Cast(model, stored=((voice, 1.0),))
-
-    def _model(self, options: SpeechOptions, kind: VoiceKind) -> Qwen3Model:
-        for model in self._models:
-            if model.kind == kind and options.model in (None, model.name):
-                return model
+            speaks = model.kind == kind and options.model in (None, model.name)
+            if speaks and (not isinstance(voice, NamedVoice) or voice.name in model.config.talker.spk_id):
+                return ModelVoice(model, voice, instructions)
         raise Unsupported(f"no model that was asked for speaks {kind} voices")
 
-    def ready(self, cast: Cast) -> LoadedVoice | None:
+    def ready(self, wanted: ModelVoice) -> LoadedVoice | None:
         """The voice on its model, which is loaded; None for a clone that `load` has to make ready first."""
-        if not cast.stored and not cast.embedding:
-            return LoadedVoice(prompt.PromptVoice(cast.speaker))
-        speaker = self._ready.get(cast.key)
+        if isinstance(wanted.voice, NamedVoice):
+            return LoadedVoice(prompt.PromptVoice(wanted.voice.name))
+        if isinstance(wanted.voice, DesignedVoice | AnyVoice):
+            return LoadedVoice(prompt.PromptVoice(None))
+        speaker = self._ready.get(wanted.key)
         if speaker is not None:
-            self._ready.move_to_end(cast.key)
+            self._ready.move_to_end(wanted.key)
         return speaker
 
-    def keep(self, cast: Cast, speaker: LoadedVoice) -> None:
+    def keep(self, wanted: ModelVoice, speaker: LoadedVoice) -> None:
         """Keep a clone of the library that `load` has made ready, as long as others are not used more recently."""
-        if cast.embedding:
+        if isinstance(wanted.voice, EmbeddedVoice):
             return
-        self._ready[cast.key] = speaker
+        self._ready[wanted.key] = speaker
         while len(self._ready) > self._limit:
             self._ready.popitem(last=False)
 
-    def load(self, cast: Cast) -> LoadedVoice:
+    def load(self, wanted: ModelVoice) -> LoadedVoice:
         """Make a clone ready, in any thread; its reference takes as long as that many frames of speech.
 
         Raises:
             InvalidRequest: the vector is of another size than the model's, or too large for it.
             UnknownVoice, Unsupported: it has been deleted, or was made for another model.
         """
-        if cast.embedding:
+        model = wanted.model
+        if isinstance(wanted.voice, EmbeddedVoice):
             with np.errstate(over="ignore"):  # an infinity is refused below
-                return self._clone(cast.model, np.asarray(cast.embedding, np.float32))
-        arrays = [self._library.arrays(voice.name) for voice, _ in cast.stored]
-        if any(self._library.get(voice.name).version != voice.version for voice, _ in cast.stored):
+                return self._clone(model, np.asarray(wanted.voice.vector, np.float32))
+        assert isinstance(wanted.voice, StoredVoices)
+        parts = wanted.voice.parts
+        arrays = [self._library.arrays(part.stored) for part in parts]
+        voices = [self._library.get(part.stored) for part in parts]
+        if any(voice.version != part.version for voice, part in zip(voices, parts, strict=True)):
             raise UnknownVoice("this voice was deleted and its name given anew: try again")
-        size = f"vector_{cast.model.vector_size}"
+        size = f"vector_{model.vector_size}"
         if not all(size in array for array in arrays):
             raise Unsupported("this voice was made for a model of another size: add it anew")
-        vector = np.sum([array[size] * weight for array, (_, weight) in zip(arrays, cast.stored, strict=True)], axis=0)
-        (voice, _), codes = cast.stored[0], arrays[0].get("codes")
-        if len(cast.stored) > 1 or voice.transcript is None or codes is None:
-            return self._clone(cast.model, vector)
-        if codes.max() >= cast.model.config.codec.codebook_size:  # on a GPU it would end the whole engine
+        vector = np.sum([array[size] * part.weight for array, part in zip(arrays, parts, strict=True)], axis=0)
+        voice, codes = voices[0], arrays[0].get("codes")
+        if len(parts) > 1 or voice.transcript is None or codes is None:
+            return self._clone(model, vector)
+        if codes.max() >= model.config.codec.codebook_size:  # on a GPU it would end the whole engine
             raise Unsupported("this voice was made for a model with another codec: add it anew")
-        transcript = tuple(cast.model.tokenizer.encode(voice.transcript))
-        return self._clone(cast.model, vector, prompt.Reference(transcript, tuple(map(tuple, codes.tolist()))))
+        transcript = tuple(model.tokenizer.encode(voice.transcript))
+        return self._clone(model, vector, prompt.Reference(transcript, tuple(map(tuple, codes.tolist()))))
 
     def _clone(
         self, model: Qwen3Model, vector: NDArray[np.float32], reference: prompt.Reference | None = None

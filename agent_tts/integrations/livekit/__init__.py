@@ -4,7 +4,7 @@
 
     session = AgentSession(stt=..., llm=..., tts=TTS("http://127.0.0.1:8100", voice="vivian"))
 
-Every token of the LLM goes to the node as it comes, and the words come back with the audio that speaks them.
+Every token of the LLM is sent to the node at once, and the words come back with the audio that speaks them.
 """
 
 from importlib.util import find_spec

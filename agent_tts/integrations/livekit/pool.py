@@ -1,4 +1,4 @@
-"""Connections to a node that outlive the speech on them, so that a reply waits for none."""
+"""A pool of connections to a node, so that a reply does not wait for a handshake."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _PooledConnection:
-    """A connection and those who use it."""
-
     node: NodeConnection
-    users: int = 0  # each has one context
+    users: int = 0  # contexts on it
 
     @property
     def is_good(self) -> bool:
-        """Whether it takes new contexts at all."""
+        """Whether it may take new contexts."""
         return self.node.lost is None and not self.node.draining
 
     @property
@@ -35,36 +33,32 @@ class _PooledConnection:
 class Pool:
     """Connections to one node, each shared by as many contexts as the node allows.
 
-    One that was lost, or whose node is going away, gets no new contexts and is replaced by the next `connection`.
+    A connection that was lost, or whose node is draining, gets no new contexts; the next `connection` replaces it.
     """
 
     def __init__(self, url: str, api_key: str | None) -> None:
-        """Nothing is connected yet.
-
-        Raises:
-            SettingsError: the url names no node.
-        """
+        """Raises SettingsError for an invalid url. Connects to nothing yet."""
         stream_url(url)
         self._url = url
         self._api_key = api_key
-        # Open connections, and dead ones that nobody has closed yet.
+        # Open connections, and dead ones that are not closed yet.
         self._connections: list[_PooledConnection] = []
         # Held while a connection is made or dead ones are closed.
         self._changing = asyncio.Lock()
-        # Makes the first connection ahead of its use; None until `prewarm`. Cancelled and awaited by `close`.
+        # Makes the first connection early; None before `prewarm`. Cancelled and awaited by `close`.
         self._prewarming: asyncio.Task[None] | None = None
-        # What the node last said of itself; None before the first connection.
+        # The node's last greeting; None before the first connection.
         self.info: NodeInfo | None = None
 
     @asynccontextmanager
     async def connection(self, timeout_s: float) -> AsyncIterator[tuple[NodeConnection, bool]]:
-        """A connection for one context, for as long as the block runs, and whether it was there before.
+        """A connection for one context while the block runs, and whether it existed before.
 
         Cancelling it is safe.
 
         Raises:
             SpeechError: the node cannot be reached, or refuses the connection.
-            TimeoutError: it did not answer within `timeout_s`.
+            TimeoutError: the node did not answer within `timeout_s`.
         """
         async with asyncio.timeout(timeout_s):
             pooled, is_reused = await self._find()
@@ -75,7 +69,7 @@ class Pool:
             pooled.users -= 1
 
     def prewarm(self) -> None:
-        """Connect in the background, unless that is under way. A failure is logged: the first speech tries again."""
+        """Connect in the background, once at a time. A failure is logged; the first speech tries again."""
         if self._prewarming is None or self._prewarming.done():
             self._prewarming = asyncio.create_task(self._prewarm(), name="prewarming of a node connection")
 

@@ -1,35 +1,35 @@
-"""A reply on its way through a node: text in as the LLM writes it, audio and words out as LiveKit takes them."""
+"""LiveKit's streams on a node: text in as the LLM writes it, audio and timed words out."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from livekit.agents import APIConnectOptions, tts, utils
+from livekit.agents import APIConnectionError, APIConnectOptions, APIStatusError, APITimeoutError, tts, utils
 
-from agent_tts.client.connection import NodeConnection
+from agent_tts.client.connection import ConnectionLost, NodeConnection
 from agent_tts.client.utterance import Audio, Done, RemoteUtterance, Words
-from agent_tts.integrations.livekit.faults import api_errors
+from agent_tts.errors import SpeechError
 from agent_tts.integrations.livekit.pool import Pool
 from agent_tts.integrations.livekit.transcript import Transcript
 
 Session = Mapping[str, Any]  # fields of the protocol's session
 
 MIME_TYPE = "audio/pcm"
-# Share of the node's patience after which a pause of the LLM ends a context: the next token begins another, and the
-# node never calls the reply starved.
+# A pause of the LLM of this share of the node's `text_idle_s` ends a context; the next token begins another. So the
+# node never answers `starved`.
 PAUSE_SHARE = 2 / 3
-# What is heard of text that has nothing to speak, as a lone emoji: without audio, LiveKit calls it a failure.
+# Audio of text without words, such as an emoji: LiveKit reports a reply without audio as a failure.
 SILENCE_S = 0.02
 
 
 class SynthesizeStream(tts.SynthesizeStream):
-    """A reply that is written while it is spoken.
+    """A reply that is spoken while it is written.
 
-    It takes a connection and a slot at its first word, not while the LLM thinks. Closing it stops the speech at once.
+    It takes a connection and a slot at its first word. Closing it stops the speech at once.
     """
 
     def __init__(self, owner: tts.TTS[Any], conn_options: APIConnectOptions, pool: Pool, session: Session) -> None:
@@ -60,7 +60,7 @@ class SynthesizeStream(tts.SynthesizeStream):
             output_emitter.push(_silence(rate))
 
     async def _first_words(self) -> str:
-        """Text up to the first that is more than white space; "" when the input ends before. Cancelling loses it."""
+        """Text up to the first that is not white space; "" when the input ends before. Cancelling loses it."""
         text = ""
         async for item in self._input_ch:
             if isinstance(item, str):
@@ -70,7 +70,7 @@ class SynthesizeStream(tts.SynthesizeStream):
         return ""
 
     async def _write(self, text: str, speech: RemoteUtterance, transcript: Transcript, pause_s: float) -> bool:
-        """Send text as it comes, until a flush, the end of the input or a pause; whether it was a pause."""
+        """Send text until a flush, the end of the input or a pause; True for a pause."""
         try:
             while True:
                 transcript.write(text)
@@ -89,7 +89,7 @@ class SynthesizeStream(tts.SynthesizeStream):
 
 
 class ChunkedStream(tts.ChunkedStream):
-    """A text that is all there, spoken as fast as the node can. Closing it stops the speech at once."""
+    """A complete text, spoken unpaced. Closing it stops the speech at once."""
 
     def __init__(
         self, owner: tts.TTS[Any], text: str, conn_options: APIConnectOptions, pool: Pool, session: Session
@@ -114,10 +114,10 @@ class ChunkedStream(tts.ChunkedStream):
 
 @asynccontextmanager
 async def _context(stream: SynthesizeStream | ChunkedStream) -> AsyncIterator[tuple[NodeConnection, RemoteUtterance]]:
-    """A context for a reply, or a part of it; stopped on the way out, unless it has ended.
+    """A context for a reply or a part of it; stopped at the end of the block unless it has ended.
 
     Raises:
-        APIError: the node could not be reached, or it refused; also in place of such an error of the block.
+        APIError: the node cannot be reached, or it refused; errors of the block are translated, too.
     """
     asked = time.perf_counter()
     with api_errors():
@@ -127,14 +127,36 @@ async def _context(stream: SynthesizeStream | ChunkedStream) -> AsyncIterator[tu
                 yield node, speech
 
 
+@contextmanager
+def api_errors() -> Iterator[None]:
+    """Raise a node's errors as LiveKit's, which say whether to retry or fall back to another service.
+
+    `at_capacity`, `draining`, `engine_lost` and `context_limit` may be retried; a refused voice, language or key not.
+
+    Raises:
+        APIConnectionError: the node cannot be reached, or the connection was lost.
+        APITimeoutError: the node did not answer in time.
+        APIStatusError: the node refused; `body` has its `code` and `retry_after_ms`.
+    """
+    try:
+        yield
+    except ConnectionLost as error:
+        raise APIConnectionError(error.message) from error
+    except SpeechError as error:
+        body = {"code": error.code, "retry_after_ms": error.retry_after_ms}
+        raise APIStatusError(error.message, status_code=error.status, body=body) from error
+    except TimeoutError as error:
+        raise APITimeoutError("the node did not answer in time") from error
+
+
 async def _listen(
     speech: RemoteUtterance, emitter: tts.AudioEmitter, transcript: Transcript, rate: int, timeout_s: float
 ) -> int:
-    """Hand over a context's audio, each word with the audio that speaks it, to its end; milliseconds of audio.
+    """Push a context's audio, and each word with it, to its end; returns milliseconds of audio.
 
     Raises:
-        SpeechError: it was refused, or failed.
-        TimeoutError: the node did not say within `timeout_s` whether it has a slot.
+        SpeechError: the context was refused, or failed.
+        TimeoutError: the context got no slot and no refusal within `timeout_s`.
     """
     async with asyncio.timeout(timeout_s):
         await asyncio.shield(speech.started)
@@ -154,7 +176,7 @@ async def _listen(
 
 
 def _name(node: NodeConnection, speech: RemoteUtterance) -> str:
-    """What the node calls the context, for its log and LiveKit's traces."""
+    """The context's name in the node's log and LiveKit's traces."""
     return f"{node.info.session_id}/{speech.context_id}"
 
 

@@ -19,11 +19,11 @@ Rate = Literal[8_000, 16_000, 24_000, 48_000]
 
 
 class TTS(tts.TTS[Literal["metrics_collected"]]):
-    """Speech of a node for LiveKit's agents.
+    """A node's speech for LiveKit's agents.
 
-    Replies share connections to the node; `prewarm` makes the first. An interruption closes the stream of its reply,
-    which stops it at the node and nothing else. With `tts.FallbackAdapter`, `max_retry_per_tts=0` lets another
-    service take over as soon as the node is at capacity.
+    Replies share connections to the node; `prewarm` makes the first. An interruption closes its reply's stream, which
+    stops that context only. With `tts.FallbackAdapter`, `max_retry_per_tts=0` uses another service as soon as the
+    node is at capacity.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class TTS(tts.TTS[Literal["metrics_collected"]]):
         Args:
             url: `http(s)://`, `ws(s)://`, or `host:port`.
             api_key: sent as `Authorization: Bearer`.
-            sample_rate: of the audio, in Hz.
+            sample_rate: Hz.
             session: how to speak: `model`, `voice`, `language`, `instructions`, `speed`, `pitch`, `seed`, `lead_ms`,
-                `timestamps`, `sampling={...}` and the others of protocol.md; what is not given is the node's choice.
+                `timestamps`, `sampling={...}` and the other fields of protocol.md; the default is the node's choice.
 
         Raises:
-            SettingsError: one of them is unknown or not allowed, or the url names no node.
+            SettingsError: a field is unknown or not allowed, or the url is invalid.
         """
         session = _checked({"output": {"sample_rate": sample_rate}}, session)
         super().__init__(
@@ -48,14 +48,14 @@ class TTS(tts.TTS[Literal["metrics_collected"]]):
             num_channels=1,
         )
         self._pool = Pool(url, api_key)
-        # What replies start with. Replaced, never changed: those that are under way keep theirs.
+        # Session of new replies. Replaced, never changed: running replies keep theirs.
         self._session = session
-        # Replies that are under way; closed by `aclose`.
+        # Running replies; closed by `aclose`.
         self._streams: WeakSet[tts.SynthesizeStream | tts.ChunkedStream] = WeakSet()
 
     @property
     def model(self) -> str:
-        """The model that was asked for, or what the node speaks with; "unknown" before it was reached."""
+        """The requested model, or the node's; "unknown" before the first connection."""
         info = self._pool.info
         return self._session.get("model") or (info and (info.model or info.engine)) or "unknown"
 
@@ -64,7 +64,7 @@ class TTS(tts.TTS[Literal["metrics_collected"]]):
         return "agent-tts"
 
     def update_options(self, **session: Any) -> None:
-        """Change how later replies are spoken; None gives a choice back to the node.
+        """Change the session of later replies; None restores the node's choice.
 
         Raises:
             SettingsError: an option is unknown or not allowed; nothing has changed.
@@ -95,13 +95,13 @@ class TTS(tts.TTS[Literal["metrics_collected"]]):
 
 
 def _checked(session: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`session` with `changes` laid over it; None takes a field away.
+    """`session` updated by `changes`; None removes a field.
 
     Raises:
         SettingsError: a field is unknown or not allowed.
     """
     if "output" in changes:
-        raise SettingsError("LiveKit takes pcm_s16le: of the output, choose the sample_rate when the TTS is made")
+        raise SettingsError("LiveKit takes pcm_s16le: pass sample_rate to TTS(...) instead of output")
     new = {name: value for name, value in {**session, **changes}.items() if value is not None}
     for name, other in (("voice", "speaker_embedding"), ("speaker_embedding", "voice")):
         if changes.get(name) is not None and other not in changes:

@@ -5,8 +5,8 @@
     tts = AgentTTSService(url="http://127.0.0.1:8100", settings=AgentTTSService.Settings(voice="vivian"))
     pipeline = Pipeline([transport.input(), stt, user, llm, tts, transport.output(), assistant])
 
-Every token of the LLM goes to the node as it comes. The words come back with the audio that speaks them, so the LLM's
-context holds what was heard and nothing else.
+Every token of the LLM is sent to the node at once. The words come back with the audio that speaks them, so the LLM's
+context holds exactly what was heard.
 """
 
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""The way from the service to a node: what it needs of one, and the one over a WebSocket."""
+"""What the service needs of a node, and the implementation over a WebSocket."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from agent_tts.client.connection import ConnectionLost, NodeConnection, open_connection, stream_url
 from agent_tts.client.utterance import ContextEvent
 
-CONNECT_S = 3.0  # for a connection, or for settings, to be answered: a turn waits for it
+CONNECT_S = 3.0  # for the node to answer a connection or settings; a turn waits for it
 
 Session = Mapping[str, Any]  # fields of protocol.md's `session`
 
@@ -28,56 +28,54 @@ class NodeUtterance(Protocol):
         ...
 
     def stop(self) -> None:
-        """Stop now, without waiting: no audio follows. Idempotent."""
+        """Stop now, without waiting; no audio follows. Idempotent."""
         ...
 
     def events(self) -> AsyncIterator[ContextEvent]:
-        """All events; the last is `Done`. To be iterated over once.
+        """All events; the last is `Done`. May be iterated once.
 
         Raises:
-            SpeechError: it was refused, or failed.
+            SpeechError: the context was refused, or failed.
         """
         ...
 
 
 class NodeClient(Protocol):
-    """A node."""
-
     async def connect(self) -> bool:
-        """Make sure that contexts can be begun, within 3 s; whether this took a new connection. Safe to cancel.
+        """Make sure within `CONNECT_S` that contexts can begin; True if this made a new connection. Safe to cancel.
 
         Raises:
-            SpeechError: they cannot be now.
+            SpeechError: the node cannot be reached, or refuses.
         """
         ...
 
     async def check(self, session: Session) -> None:
-        """Raise the `SpeechError` that refuses these settings, if there is one. Safe to cancel."""
+        """Raise a `SpeechError` if the node refuses these settings. Safe to cancel."""
         ...
 
     def begin(self, session: Session) -> NodeUtterance:
-        """Start a context: it takes a slot, or a place in the queue, before its first word.
+        """Start a context; it takes a slot, or a place in the queue, before its first word.
 
         Raises:
-            SpeechError: it is refused at once; otherwise its events tell.
+            SpeechError: refused at once; a later refusal is raised by its events.
         """
         ...
 
     async def close(self) -> bool:
-        """End the connection, and all speech on it; whether there was one. Idempotent; it may be connected again."""
+        """Stop all speech and disconnect; True if there was a connection. Idempotent; `connect` may follow."""
         ...
 
 
 class WebSocketNodeClient:
-    """A node at an address. A connection that was lost, or whose node is going away, is replaced by `connect`."""
+    """A node at a url. `connect` replaces a connection that was lost or whose node is draining."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
-        stream_url(url)  # raises for what names no node
+        stream_url(url)  # raises SettingsError for an invalid url
         self._url = url
         self._api_key = api_key
-        # The connection that contexts are begun on. None before the first.
+        # The connection for new contexts. None before the first.
         self._node: NodeConnection | None = None
-        # The one before it, whose node lets its contexts finish while it goes away; otherwise None.
+        # The connection before it, whose draining node lets its contexts finish; otherwise None.
         self._draining: NodeConnection | None = None
         # Held while a connection is made.
         self._connecting = asyncio.Lock()

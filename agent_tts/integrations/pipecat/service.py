@@ -24,8 +24,7 @@ from pipecat.utils.errors import ErrorCategory
 
 from agent_tts.client.connection import DEFAULT_URL
 from agent_tts.client.utterance import Audio, Done, Words
-from agent_tts.errors import SpeechError, Starved
-from agent_tts.integrations.pipecat import faults
+from agent_tts.errors import RETRY_MS, SpeechError, Starved
 from agent_tts.integrations.pipecat.in_process import InProcessNodeClient
 from agent_tts.integrations.pipecat.node_client import NodeClient, NodeUtterance, WebSocketNodeClient
 from agent_tts.integrations.pipecat.settings import AgentTTSSettings, defaults
@@ -33,32 +32,45 @@ from agent_tts.integrations.pipecat.words import REQUEST_ID, SPOKEN, SpokenWord,
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
 
-# Silence after which Pipecat gives a turn up. A node ends each context itself, with `starved` at the latest, so that a
-# pause of the LLM (a tool call amid its answer) costs no words; this is for a node that breaks its word.
+# Silence after which Pipecat ends a turn. A node ends each context earlier, with `starved` at the latest, so a pause of
+# the LLM (a tool call within its answer) loses no words; this bound is for a faulty node.
 SILENCE_S = 30.0
-MAX_RETRY_S = 5.0  # between two attempts to reach a node that is gone
+MAX_RETRY_S = 5.0  # between two attempts to reach a lost node
+
+# The node cannot speak now, whatever the text: another service should take over until it can.
+_PASSING = frozenset({"at_capacity", "engine_lost", "draining", "connection_lost"})
+
+# Codes whose HTTP status gives another category. A refused text says nothing about the next one.
+_CATEGORIES = {
+    "at_capacity": ErrorCategory.RATE_LIMIT,
+    "connection_lost": ErrorCategory.CONNECTIVITY,
+    "context_limit": ErrorCategory.RATE_LIMIT,
+    "text_too_long": ErrorCategory.APPLICATION,
+    "unknown_context": ErrorCategory.UNKNOWN,
+    "context_exists": ErrorCategory.UNKNOWN,
+}
 
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """What is spoken in one of Pipecat's audio contexts."""
+    """One of Pipecat's audio contexts."""
 
     context_id: str
     words: SpokenWords = field(default_factory=SpokenWords)
-    spoken: list[SpokenWord] = field(default_factory=list)  # goes with the next frame, as its metadata
-    utterance: NodeUtterance | None = None  # None until it is begun, and when it was starved of text
+    spoken: list[SpokenWord] = field(default_factory=list)  # metadata of the next frame
+    utterance: NodeUtterance | None = None  # None before it begins and when it starved
     hearing: asyncio.Task[None] | None = None  # reads `utterance`
     ended: bool = False  # no more text comes
-    lost: bool = False  # it failed: the rest of its text is not spoken
+    lost: bool = False  # failed: the rest of its text is not spoken
 
 
 class AgentTTSService(TTSService):
-    """Speaks what an LLM writes, token by token, and tells which words were spoken.
+    """Speaks an LLM's text token by token, and reports which words were spoken.
 
     When the node cannot speak (`at_capacity`, `engine_lost`, `draining`, `connection_lost`), the turn is lost with an
-    `ErrorFrame` and `is_usable` is false until it can again, so that a `ServiceSwitcher` with
-    `ServiceSwitcherStrategyFailover` goes on with another service. Without one, the next turn tries again. Settings
-    that the node refuses leave it unusable until they are changed.
+    `ErrorFrame` and `is_usable` is false until the node can speak again, so that a `ServiceSwitcher` with
+    `ServiceSwitcherStrategyFailover` uses another service. Without one, the next turn tries again. Settings that the
+    node refuses leave the service unusable until they change.
     """
 
     Settings = AgentTTSSettings
@@ -75,20 +87,19 @@ class AgentTTSService(TTSService):
         text_aggregation_mode: TextAggregationMode = TextAggregationMode.TOKEN,
         **options: Any,
     ) -> None:
-        """Nothing is connected before the pipeline starts.
+        """The service connects when the pipeline starts.
 
         Args:
             url: of a node, as for `agent_tts.connect`.
             api_key: sent as `Authorization: Bearer`.
-            speech: of a node in this process, in place of one at `url`; its owner starts and closes it.
-            metrics: of that node; None keeps what is spoken here out of them.
-            settings: what the voice is to be; see `AgentTTSSettings`.
+            speech: a node in this process, used instead of `url`; its owner starts and closes it.
+            metrics: of that node; None does not count this service in them.
+            settings: voice and style; see `AgentTTSSettings`.
             text_aggregation_mode: SENTENCE waits for whole sentences.
-            options: of Pipecat's `TTSService`. A `sample_rate` is 8, 16, 22.05, 24, 32, 44.1 or 48 kHz, as the
-                pipeline's has to be.
+            options: of Pipecat's `TTSService`; `sample_rate` is 8, 16, 22.05, 24, 32, 44.1 or 48 kHz.
 
         Raises:
-            SettingsError: the url names no node.
+            SettingsError: the url is invalid.
         """
         start = defaults()
         if settings is not None:
@@ -100,16 +111,16 @@ class AgentTTSService(TTSService):
             push_start_frame=True,
             append_trailing_space=True,
             stop_frame_timeout_s=SILENCE_S,
-            # A text without a word to speak, an emoji, is silence, and the node tells of its faults itself.
+            # A text without words (an emoji) gives no audio, which is no error; the node reports its own errors.
             max_consecutive_zero_audio_contexts=0,
             **options,
         )
         self._client: NodeClient = (
             WebSocketNodeClient(url, api_key) if speech is None else InProcessNodeClient(speech, metrics or Metrics())
         )
-        # Turns that are written or heard, by the id of their audio context.
+        # Turns that are being written or spoken, by `context_id`.
         self._turns: dict[str, _Turn] = {}
-        # Brings the service back when the node can speak again. None while nothing is known to keep it from that.
+        # Makes the service usable again when the node can speak. None while it is usable.
         self._recovery: asyncio.Task[None] | None = None
 
     def can_generate_metrics(self) -> bool:
@@ -118,22 +129,22 @@ class AgentTTSService(TTSService):
 
     @property
     def supports_processing_metrics(self) -> bool:
-        """No: `run_tts` hands text on, and the audio comes on its own."""
+        """No: `run_tts` only sends text; the audio comes independently."""
         return False
 
     def language_to_service_language(self, language: Language) -> str:
-        """A node takes the same codes, and finds the language of a region by itself."""
+        """A node takes the same codes, with or without a region."""
         return "zh" if language.value.startswith("cmn") else language.value
 
     # ------------------------------------------------------------ life
 
     async def start(self, frame: StartFrame) -> None:
-        """Connect, and let the node check the settings; what is wrong is an `ErrorFrame`."""
+        """Connect, and let the node check the settings; a refusal is an `ErrorFrame`."""
         await super().start(frame)
         await self._check()
 
     async def stop(self, frame: EndFrame) -> None:
-        """Let what was written be spoken, then leave."""
+        """Speak the text so far to its end, then disconnect."""
         for context_id in list(self._turns):
             last = await self._aggregated_frame_sequencer.finalize(context_id)
             await self._push_sequencer_frames(last, context_id)
@@ -142,12 +153,11 @@ class AgentTTSService(TTSService):
         await self._leave()
 
     async def cancel(self, frame: CancelFrame) -> None:
-        """Stop everything at once."""
         await super().cancel(frame)
         await self._leave()
 
     async def cleanup(self) -> None:
-        """Stop everything at once, if that was not done."""
+        """Stop everything at once. Idempotent."""
         await super().cleanup()
         await self._leave()
 
@@ -183,16 +193,16 @@ class AgentTTSService(TTSService):
     # ------------------------------------------------------------ text
 
     def create_context_id(self) -> str:
-        """One id for all text of a turn, even of one whose beginning went to another service."""
+        """One id for all text of a turn, also when its beginning went to another service."""
         self._turn_context_id = context_id = super().create_context_id()
         return context_id
 
     async def on_turn_context_created(self, context_id: str) -> None:
-        """Begin before the first word: the voice is made ready meanwhile."""
+        """Begin before the first word, so that the node prepares the voice."""
         await self._begin(context_id)
 
     async def run_tts(self, text: str, context_id: str) -> AsyncGenerator[Frame | None, None]:
-        """Hand text on; its audio comes by itself."""
+        """Send text; its audio comes independently."""
         turn = self._turns.get(context_id)
         if turn is None or (turn.utterance is None and not turn.lost):
             turn = await self._begin(context_id)
@@ -202,7 +212,7 @@ class AgentTTSService(TTSService):
         yield None
 
     async def flush_audio(self, context_id: str | None = None) -> None:
-        """No more text of this turn comes."""
+        """This turn gets no more text."""
         context_id = context_id or self.get_active_audio_context_id()
         if context_id is None:
             return
@@ -210,36 +220,36 @@ class AgentTTSService(TTSService):
         if turn is not None and turn.utterance is not None:
             turn.ended = True
             turn.utterance.end()
-        else:  # nothing of it is to come any more
+        else:  # no audio of it will come
             await self._finish(context_id)
 
     async def on_turn_context_completed(self) -> None:
-        """The LLM has written all; a turn without a word is given up."""
+        """The LLM has finished; a turn without text is dropped."""
         context_id = self._turn_context_id
         await super().on_turn_context_completed()
         if context_id is not None and not self.audio_context_available(context_id):
             await self._drop(context_id)
 
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
-        """Also stops the turns that were interrupted, even before their first word."""
+        """Also stop interrupted turns that have no audio context yet."""
         if isinstance(frame, LLMFullResponseStartFrame):
-            await self.on_turn_context_completed()  # of a turn whose end went to another service
+            await self.on_turn_context_completed()  # the last turn's end may have gone to another service
         await super().process_frame(frame, direction)
         if isinstance(frame, InterruptionFrame):
             for context_id in set(self._turns).difference(self.get_audio_contexts()):
                 await self._drop(context_id)
 
     async def on_audio_context_completed(self, context_id: str) -> None:
-        """All of this turn has been handed on."""
+        """All of this turn was pushed."""
         await self._drop(context_id)
         await super().on_audio_context_completed(context_id)
 
     # ------------------------------------------------------------ turns
 
     async def _begin(self, context_id: str) -> _Turn:
-        """Start a context on the node, for a new turn or for the rest of one."""
+        """Start a context on the node for a new turn, or for the rest of one."""
         turn = self._turns.setdefault(context_id, _Turn(context_id))
-        if not self.is_usable and self._recovery is None:  # nothing but other settings can help
+        if not self.is_usable and self._recovery is None:  # the node refuses the settings
             turn.lost = True
             return turn
         try:
@@ -256,17 +266,17 @@ class AgentTTSService(TTSService):
         return turn
 
     async def _drop(self, context_id: str) -> None:
-        """Stop a turn, if there is one; nothing of it is handed on after this."""
+        """Stop a turn, if there is one; nothing of it is pushed after this."""
         turn = self._turns.pop(context_id, None)
         if turn is None:
             return
-        if turn.utterance is None or turn.hearing is None:  # it has ended, and at most tells why
+        if turn.utterance is None or turn.hearing is None:  # it has ended
             return
         turn.utterance.stop()
         await self.cancel_task(turn.hearing)
 
     async def _hear(self, turn: _Turn, utterance: NodeUtterance) -> None:
-        """Hand on what the node speaks."""
+        """Push the audio and words of an utterance."""
         sample_rate, samples = self.sample_rate, 0
         try:
             async for event in utterance.events():
@@ -310,12 +320,12 @@ class AgentTTSService(TTSService):
             await self.add_word_timestamps([(word.text, word.at_s)], turn.context_id, word.joined)
 
     async def _finish_if_ended(self, turn: _Turn) -> None:
-        """End the audio context of a turn that nothing speaks any more; its last text does so otherwise."""
+        """End the audio context of a turn without an utterance, if it gets no more text."""
         if turn.ended:
             await self._finish(turn.context_id)
 
     async def _finish(self, context_id: str) -> None:
-        """End an audio context after what it holds."""
+        """End an audio context after the frames that it holds."""
         if self.audio_context_available(context_id):
             frame = TTSStoppedFrame(context_id=context_id)
             if (turn := self._turns.get(context_id)) is not None:
@@ -324,7 +334,7 @@ class AgentTTSService(TTSService):
             await self.remove_audio_context(context_id)
 
     async def _apply_force_complete(self, context_id: str) -> None:
-        """Pipecat takes the rest of a turn's text for spoken; of one that was lost it was not."""
+        """Pipecat counts the rest of a turn's text as spoken; for a lost turn it was not."""
         turn = self._turns.get(context_id)
         if turn is not None and turn.lost:
             others = set(self.get_audio_contexts()) | set(self._turns)
@@ -335,27 +345,27 @@ class AgentTTSService(TTSService):
     # ------------------------------------------------------------ errors
 
     def _classify_error(self, exception: Exception) -> ErrorCategory | None:
-        return faults.category(exception)
+        return _CATEGORIES.get(exception.code) if isinstance(exception, SpeechError) else None
 
     async def _report(self, error: SpeechError) -> None:
-        """Tell the pipeline, and stand back if the node cannot speak now."""
-        passing = error.code in faults.PASSING
+        """Push an `ErrorFrame`; the service is unusable for now if the node cannot speak."""
+        passing = error.code in _PASSING
         if passing and self._recovery is None:
-            self._recovery = self.create_task(self._recover(faults.retry_s(error)), name="recovery")
+            self._recovery = self.create_task(self._recover(_retry_s(error)), name="recovery")
         message = f"agent_tts {error.code}: {error.message}"
         if error.code == "connection_lost":
             await self._call_event_handler("on_connection_error", message)
         await self.push_error(message, exception=error, force_treat_as_permanent=passing)
 
     async def _recover(self, wait_s: float) -> None:
-        """Come back when the node can be spoken on again."""
+        """Become usable when the node can speak again."""
         while True:
             await asyncio.sleep(wait_s)
             try:
                 await self._connect()
                 break
             except SpeechError:
-                wait_s = min(max(2 * wait_s, faults.RETRY_S), MAX_RETRY_S)
+                wait_s = min(max(2 * wait_s, RETRY_MS / 1_000), MAX_RETRY_S)
         self._recovery = None
         await self.set_usable(True)
 
@@ -363,3 +373,10 @@ class AgentTTSService(TTSService):
         task, self._recovery = self._recovery, None
         if task is not None:
             await self.cancel_task(task)
+
+
+def _retry_s(error: SpeechError) -> float:
+    """When to try the node again, seconds. A lost connection at once: another node may have its address."""
+    if error.code == "connection_lost":
+        return 0.0
+    return (error.retry_after_ms or RETRY_MS) / 1_000

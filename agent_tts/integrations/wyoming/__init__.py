@@ -1,1 +1,1 @@
-"""Home Assistant's Wyoming protocol, in front of a node: `agent-tts wyoming`."""
+"""An adapter of Home Assistant's Wyoming protocol to a node: `agent-tts wyoming`."""

@@ -1,4 +1,4 @@
-"""One client of the adapter: its events in, the node's speech out."""
+"""One client of the adapter: Wyoming's events in, the node's speech out."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from agent_tts.integrations.wyoming import info, wire
 from agent_tts.integrations.wyoming.wire import WyomingEvent
 from agent_tts.serve.routes.openai import VoiceList
 
-IDLE_S = 300.0  # without an event, and without speech
-WRITE_S = 10.0  # for a client to take what it was sent
-ASK_S = 5.0  # for the node's list of voices
+IDLE_S = 300.0  # without an event, while nothing is spoken
+WRITE_S = 10.0  # for a client to read what was sent
+VOICES_S = 5.0  # for the node's list of voices
 BUFFER_BYTES = 16 << 20  # the longest context of a node
 
 Send = Callable[[WyomingEvent], Awaitable[None]]
@@ -35,18 +35,18 @@ class Target:
 
 
 class SpokenText:
-    """A text that is spoken while it comes. Made by `open`; closed by its maker, whatever happens."""
+    """A text that is spoken while it comes. Made by `open`; its maker must `close` it."""
 
     def __init__(self, stack: AsyncExitStack, speech: RemoteUtterance, sender: asyncio.Task[None]) -> None:
         # The connection to the node.
         self._stack = stack
         self._speech = speech
-        # Sends the sound. Awaited by `finish`, cancelled and awaited by `close`.
+        # Sends the audio. Awaited by `finish`, cancelled and awaited by `close`.
         self._sender = sender
 
     @classmethod
     async def open(cls, target: Target, send: Send, data: dict[str, Any]) -> SpokenText:
-        """Begin to speak as an event asks for, on a connection of its own.
+        """Begin to speak, with the voice of an event's data, on a connection of its own.
 
         Raises:
             SpeechError: the node cannot be reached, or refuses.
@@ -61,26 +61,26 @@ class SpokenText:
             return cls(stack.pop_all(), speech, sender)
 
     def write(self, data: dict[str, Any]) -> None:
-        """More of it.
+        """More text.
 
         Raises:
-            BadMessage: there is none in the event.
+            BadMessage: the event has none.
         """
         if not isinstance(text := data.get("text"), str):
             raise BadMessage("text: is a string")
         self._speech.write(text)
 
     async def finish(self) -> None:
-        """That was all; returns when all sound has been sent.
+        """End the text; returns when all audio was sent.
 
         Raises:
-            SpeechError: it could not be spoken.
+            SpeechError: the text could not be spoken.
         """
         self._speech.end()
         await self._sender
 
     async def close(self) -> None:
-        """Stop what is still spoken, and leave the node."""
+        """Stop the speech and disconnect from the node."""
         self._sender.cancel()
         await asyncio.gather(self._sender, return_exceptions=True)
         await self._stack.aclose()
@@ -94,20 +94,20 @@ async def _send_sound(speech: RemoteUtterance, send: Send) -> None:
 
 
 class Conversation:
-    """A connection: one text at a time."""
+    """A connection; it speaks one text at a time."""
 
     def __init__(self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._target = target
         self._reader = reader
         self._writer = writer
-        # The one that is coming in chunks. None in between.
+        # The text that comes in chunks now; otherwise None.
         self._text: SpokenText | None = None
 
     async def run(self) -> None:
-        """Serve until the client leaves, or something goes wrong, which it is told. Cancelling it stops all speech.
+        """Serve until the client leaves or an error, which is sent to it. Cancelling it stops all speech.
 
         Raises:
-            TimeoutError, OSError: the client does not read, or write, or has gone.
+            TimeoutError, OSError: the client does not read or write, or is gone.
         """
         try:
             while (event := await self._next()) is not None:
@@ -127,7 +127,7 @@ class Conversation:
                 await self._send(WyomingEvent("info", info.describe(await self._voices())))
             case "ping":
                 await self._send(WyomingEvent("pong", event.data))
-            case "synthesize" if self._text is None:  # beside a text in chunks it is the same text once more
+            case "synthesize" if self._text is None:  # during chunks it repeats their text
                 self._text = await SpokenText.open(self._target, self._send, event.data)
                 self._text.write(event.data)
                 await self._finish_text()
@@ -158,8 +158,8 @@ class Conversation:
     async def _voices(self) -> VoiceList:
         headers = {} if self._target.key is None else {"Authorization": f"Bearer {self._target.key}"}
         try:
-            async with httpx.AsyncClient(headers=headers, timeout=ASK_S) as client:
+            async with httpx.AsyncClient(headers=headers, timeout=VOICES_S) as client:
                 answer = await client.get(http_url(self._target.url) + "/v1/audio/voices")
                 return VoiceList.model_validate_json(answer.raise_for_status().content)
         except (httpx.HTTPError, ValidationError) as error:
-            raise ConnectionLost("the node does not tell its voices") from error
+            raise ConnectionLost("the node does not list its voices") from error

@@ -1,4 +1,4 @@
-"""What Home Assistant is told of a node, and what it asks of its voices. Values only."""
+"""A node's description for Home Assistant, and the session of an event. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from agent_tts import __version__
 from agent_tts.events import SAMPLE_RATE
 from agent_tts.serve.routes.openai import VoiceList
 
-FORMAT = {"rate": SAMPLE_RATE, "width": 2, "channels": 1}  # of all sound: pcm_s16le
+FORMAT = {"rate": SAMPLE_RATE, "width": 2, "channels": 1}  # of all audio: pcm_s16le
 
 _ATTRIBUTION = {"name": "agent_tts", "url": "https://pypi.org/project/agent-tts/"}
 
 
 def describe(voices: VoiceList) -> dict[str, Any]:
-    """The data of `info`: one program, with every voice of the node, the default one first."""
+    """Data of the `info` event: one program with every voice of the node, the default first."""
     ordered = sorted(voices.voices, key=lambda voice: voice.name != voices.default)
     return {
         "tts": [
@@ -30,14 +30,14 @@ def describe(voices: VoiceList) -> dict[str, Any]:
 
 
 def session(data: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a context for what an event asks for: a voice by its name, or a language."""
+    """Session fields of a context for an event's data: a voice by its name, or a language."""
     voice = data.get("voice")
     asked = voice if isinstance(voice, dict) else {}
     return {
         "voice": asked.get("name"),
         "language": None if asked.get("name") else asked.get("language"),
         "timestamps": "none",
-        "lead_ms": None,  # it plays what it has, or keeps it
+        "lead_ms": None,  # Home Assistant buffers
     }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 from urllib.parse import urlsplit
 
 from loguru import logger
@@ -14,18 +16,39 @@ from agent_tts.integrations.wyoming.wire import MAX_LINE
 MAX_CLIENTS = 64
 
 
+def serve(uri: str, target: Target) -> None:
+    """Serve Home Assistant from a node until a signal ends it. The node may start later.
+
+    Raises:
+        SettingsError: the address cannot be used.
+        KeyboardInterrupt: on SIGINT, after all clients are closed.
+    """
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(_serve_until_signal(uri, target))
+
+
+async def _serve_until_signal(uri: str, target: Target) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    with contextlib.suppress(NotImplementedError):  # Windows
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    async with WyomingServer(target) as server:
+        print(f"{await server.listen(uri)} speaks with {target.url}", flush=True)
+        await asyncio.Event().wait()
+
+
 class WyomingServer:
-    """Serves Wyoming's clients from a node, as an async context manager."""
+    """Serves Wyoming's clients from a node. An async context manager."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        # One of each client. Cancelled and awaited by `__aexit__`.
+        # One for each client. Cancelled and awaited by `__aexit__`.
         self._tasks: set[asyncio.Task[None]] = set()
         # None before it listens.
         self._server: asyncio.Server | None = None
 
     async def listen(self, uri: str) -> str:
-        """Begin to take clients; the address, with the port that was chosen for port 0.
+        """Take clients; returns the address, with the chosen port for port 0.
 
         Raises:
             SettingsError: the address cannot be used.
@@ -42,7 +65,7 @@ class WyomingServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Leave every client at once."""
+        """Disconnect every client at once."""
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
@@ -63,7 +86,7 @@ class WyomingServer:
             writer.close()
         except (OSError, TimeoutError):
             logger.debug("wyoming: a client has gone")
-        except Exception as error:  # noqa: BLE001 - the edge of a task: its client is left, the others are not
+        except Exception as error:  # noqa: BLE001 - the edge of a task: only its client is disconnected
             logger.error("wyoming: {}", type(error).__name__)
         finally:
             if not writer.is_closing():
@@ -74,12 +97,12 @@ def parse(uri: str) -> tuple[str, int]:
     """Host and port of `tcp://host:port`.
 
     Raises:
-        SettingsError: it is none.
+        SettingsError: another form.
     """
     try:
         parts = urlsplit(uri)
         scheme, host, port = parts.scheme, parts.hostname, parts.port
-    except ValueError:  # brackets that are no address, or a port that is none
+    except ValueError:  # an invalid address or port
         scheme, host, port = "", None, None
     if scheme != "tcp" or not host or port is None:
         raise SettingsError("--uri is tcp://host:port, like tcp://0.0.0.0:10200")

@@ -1,4 +1,4 @@
-"""Wyoming's events on a stream: a line of JSON, then its data and its payload. Every size has a limit."""
+"""Wyoming's events: a line of JSON, then data and payload of the lengths that it gives. Every size is limited."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from agent_tts.errors import BadMessage
 
-MAX_LINE = 65_536  # bytes; the limit of the stream's reader has to be as much
+MAX_LINE = 65_536  # bytes; also the limit of the stream's reader
 MAX_DATA = 65_536
-MAX_PAYLOAD = 65_536  # nobody sends sound to be spoken
-REST_S = 5.0  # for what follows a line
+MAX_PAYLOAD = 65_536
+REST_S = 5.0  # for the data and payload after a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class WyomingEvent:
 
 
 async def read(reader: asyncio.StreamReader) -> WyomingEvent | None:
-    """The next event; None at the end of the stream. Cancelling it may lose a part of one.
+    """The next event; None at the end of the stream. Cancelling it may lose a part of an event.
 
     Raises:
-        BadMessage: what comes is no event, or too long.
-        TimeoutError: it begins, and does not go on.
+        BadMessage: not an event, or too long.
+        TimeoutError: an event is incomplete after `REST_S`.
     """
     try:
         line = await reader.readline()

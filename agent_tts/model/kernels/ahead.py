@@ -1,6 +1,8 @@
-"""Kernels compiled by many processes at once into triton's cache on the disk, where whoever launches them finds them.
+"""Compiles kernels in many processes at once into triton's cache on the disk, where their first launch finds them.
 
-Nothing here touches a GPU: no driver is asked, and a kernel can be compiled for one that is elsewhere.
+Nothing here needs a GPU. Which kernels a step needs is found out by running it on the meta device: triton compiles a
+variant for each combination of types, alignment of pointers, integers that are 1 or divisible by 16, constants and
+options, and all of that is in the arguments.
 """
 
 from __future__ import annotations
@@ -8,17 +10,19 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from multiprocessing.sharedctypes import Synchronized
 from traceback import print_exc
 from typing import Any
 
+import torch
 import triton
+from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia import driver as nvidia
 
 from agent_tts.model.kernels.launch import Capability
-from agent_tts.model.kernels.rehearsal import Launch
 from agent_tts.processes import die_with
 
 Progress = Callable[[int, int], None]  # kernels done, of how many
@@ -26,8 +30,70 @@ Progress = Callable[[int, int], None]  # kernels done, of how many
 _DONE, _FAILED = b".", b"!"
 
 
+ALIGNED = 16  # bytes for pointers; a divisor for integers
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Stands for a tensor in the arguments of a kernel that is only compiled."""
+
+    dtype: torch.dtype
+    aligned: bool
+
+    @staticmethod
+    def of(tensor: Tensor) -> Pointer:
+        """Of a tensor without memory. Allocations are aligned, so its offset within one decides."""
+        return Pointer(tensor.dtype, int(tensor.storage_offset()) * tensor.element_size() % ALIGNED == 0)
+
+    def data_ptr(self) -> int:
+        """For triton: an address with the right alignment."""
+        return 0 if self.aligned else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A variant of a kernel."""
+
+    kernel: Any  # of triton.jit
+    args: tuple[Any, ...]  # with a `Pointer` for each tensor
+    options: dict[str, Any]
+
+    def compile(self) -> Any:
+        """Compiles it for triton's current target, from or into the cache on the disk."""
+        return self.kernel.warmup(*self.args, grid=(1,), **self.options)
+
+
+class Rehearsal:
+    """Collects the launches of steps on the meta device."""
+
+    def __init__(self, capability: Capability) -> None:
+        self.capability = capability
+        # One for each variant, in the order of their first launch.
+        self._launches: dict[Hashable, Launch] = {}
+
+    @property
+    def launches(self) -> list[Launch]:
+        """The variants to compile."""
+        return list(self._launches.values())
+
+    def launched(self, kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Adds a launch, unless its variant is known."""
+        given = tuple(Pointer.of(value) if isinstance(value, Tensor) else value for value in args)
+        kinds = tuple(_kind(*pair) for pair in zip(kernel.params, given, strict=False))
+        self._launches.setdefault((kernel, kinds, tuple(options.items())), Launch(kernel, given, options))
+
+
+def _kind(param: Any, value: object) -> Hashable:
+    """What triton specializes a kernel on in an argument."""
+    if param.is_constexpr or isinstance(value, bool | Pointer):
+        return value
+    if isinstance(value, int) and not param.do_not_specialize:
+        return value == 1, value % ALIGNED == 0, value.bit_length() > 31
+    return type(value).__name__
+
+
 class CompileTarget:
-    """A driver that knows for which GPU triton is to compile, and nothing else."""
+    """A driver of triton that only tells the GPU to compile for."""
 
     def __init__(self, capability: Capability) -> None:
         major, minor = capability
@@ -44,12 +110,12 @@ class CompileTarget:
 
 
 def compile_all(launches: Sequence[Launch], capability: Capability, workers: int, progress: Progress) -> int:
-    """Has the kernels compiled for a GPU; how many could not be. On Linux; the caller has no threads.
+    """Compiles kernels for a GPU; gives how many could not be. On Linux; the caller must have no threads.
 
-    A kernel that cannot be compiled, or a worker that dies, leaves the others alone. The workers end with the caller.
+    A kernel that cannot be compiled, or a worker that dies, does not stop the others. The workers end with the caller.
     """
     triton.runtime.driver.set_active(CompileTarget(capability))
-    forking = multiprocessing.get_context("fork")  # what has been imported and taken down is there at once
+    forking = multiprocessing.get_context("fork")  # workers inherit imports and launches
     following = forking.Value("i", 0)
     heard, told = os.pipe()
     processes = [
@@ -70,7 +136,7 @@ def compile_all(launches: Sequence[Launch], capability: Capability, workers: int
 
 
 def _work(parent: int, launches: Sequence[Launch], following: Synchronized[int], told: int) -> None:
-    """A worker: takes the next launch that nobody has taken, as long as there is one."""
+    """A worker: takes one launch after the other from the shared counter."""
     die_with(parent)
     while True:
         with following.get_lock():
@@ -80,7 +146,7 @@ def _work(parent: int, launches: Sequence[Launch], following: Synchronized[int],
             return
         try:
             _launcher(launches[index].compile())
-        except Exception:  # noqa: BLE001 - of a compiler, and whatever it is, it is said and the next one has its turn
+        except Exception:  # noqa: BLE001 - any error of the compiler is printed
             print(f"cannot compile {launches[index].kernel.__name__}:", file=sys.stderr)
             print_exc()
             os.write(told, _FAILED)
@@ -89,6 +155,6 @@ def _work(parent: int, launches: Sequence[Launch], following: Synchronized[int],
 
 
 def _launcher(kernel: Any) -> None:
-    """Up to triton 3.6, launching a kernel takes a C module for its signature, which is compiled and kept as well."""
+    """Up to triton 3.6, a launch needs a C module for the kernel's signature, which is compiled and cached too."""
     if hasattr(nvidia, "make_launcher"):
         nvidia.CudaLauncher(kernel.src, kernel.metadata)

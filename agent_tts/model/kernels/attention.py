@@ -1,7 +1,7 @@
-"""Attention of one new position a row: norm of q and k, rope, the write of the cache, and the reading of it, in one.
+"""Attention of one new position a row: norm of q and k, rope, writing and reading the cache in one kernel.
 
-A row's cache is read to its true length, which the device knows and the host need not. Long rows are read by several
-programs at once; the last of them to finish puts the parts together, always in the same order.
+The cache of a row is read to its length, which only the device knows. Several programs read a long row; the last to
+finish combines their parts, always in the same order.
 
 Position p of row r is place p % size of block block_table[r, p // size]. A contiguous cache has one block a row.
 """
@@ -9,6 +9,7 @@ Position p of row r is place p % size of block block_table[r, p // size]. A cont
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -18,7 +19,7 @@ from torch import Tensor
 from agent_tts.model.kernels.launch import launch, overlap, power_of_2, wait
 
 _TILE = 64  # positions that a program reads at a time
-_TOGETHER = 1_024  # positions of a program that reads what is written just before it
+_TOGETHER = 1_024  # positions of a program that reads what the kernel before it writes
 
 
 @triton.jit
@@ -40,7 +41,7 @@ def _turned(x, heads, weight, cos, sin, eps, HALF: tl.constexpr, DIM: tl.constex
 
 @triton.jit
 def _places(blocks, positions, end, block_stride, stride, SIZE: tl.constexpr):
-    """Where positions are in the cache, in elements; anywhere from `end` on."""
+    """Offsets of positions in the cache, in elements; any value from `end` on."""
     block = tl.load(blocks + positions // SIZE, mask=positions < end, other=0)
     return block * block_stride + (positions % SIZE) * stride
 
@@ -49,7 +50,7 @@ def _places(blocks, positions, end, block_stride, stride, SIZE: tl.constexpr):
 def _keep(
     x, to, keys, values, k_norm, cos, sin, eps, pair, HEADS: tl.constexpr, PAIRS: tl.constexpr, DIM: tl.constexpr
 ):
-    """Writes the key and the value of a new position [1, 1]; gives them: both halves of the key, and the value."""
+    """Writes key and value of a new position [1, 1]; gives both halves of the key, and the value."""
     HALF: tl.constexpr = DIM // 2
     d, half = tl.arange(0, DIM), tl.arange(0, HALF)
     key = HEADS + pair + tl.arange(0, 1)
@@ -66,7 +67,7 @@ def _write(
     qkv,  # [B, (HEADS + 2 PAIRS) DIM]: queries, keys, values
     k_norm,  # [DIM]
     rope,  # [S, 2, HALF]: cosine and sine
-    positions,  # int64[B]; the padding position for what is to leave no trace
+    positions,  # int64[B]; the padding position is not written
     keys,  # [blocks, SIZE, PAIRS, DIM]
     values,
     block_table,  # int64[B, BLOCKS]
@@ -127,9 +128,9 @@ def _attend(
     HALF: tl.constexpr = DIM // 2
     GROUP: tl.constexpr = HEADS // PAIRS
     position = tl.load(positions + row)
-    length = tl.where(position < padding_position, position, 0)  # of what was written by the frames before
+    length = tl.where(position < padding_position, position, 0)  # positions before this one
     begin = split * SPLIT
-    last = split == length // SPLIT  # whose new position it is; its part of what was before may be nothing
+    last = split == length // SPLIT  # it has the new position, and perhaps none before it
     if (position >= padding_position) | ((begin >= length) & ~last):
         wait(OVERLAP)
         return
@@ -138,7 +139,7 @@ def _attend(
     cos, sin = tl.load(rope + position * DIM + half), tl.load(rope + position * DIM + HALF + half)
     cache = pair * DIM
     end = tl.minimum(begin + SPLIT, length)
-    if SPLIT == TILE:  # read while the kernel before still runs
+    if SPLIT == TILE:  # read while the previous kernel still runs
         at = cache + _places(block_table + row * BLOCKS, begin + tile, end, block_stride, PAIRS * DIM, SIZE)
         ok = (begin + tile < end)[:, None]
         k_low = tl.load(keys + at[:, None] + half[None, :], mask=ok, other=0)
@@ -147,7 +148,7 @@ def _attend(
     wait(OVERLAP)
 
     x = qkv + row * (HEADS + 2 * PAIRS) * DIM
-    # The tensor cores take 16 queries; the group's are the first of them, and the rest repeat it.
+    # The tensor cores take 16 queries: the group, repeated.
     group = tl.arange(0, 16)
     heads = pair * GROUP + group % GROUP
     q_low, q_high = _turned(x, heads, q_norm, cos, sin, eps, HALF, DIM)
@@ -191,7 +192,7 @@ def _attend(
         tl.store(parts + slot[:, None] * DIM + d[None, :], acc, mask=mine[:, None])
         tl.store(tops + slot * 2, top, mask=mine)
         tl.store(tops + slot * 2 + 1, total, mask=mine)
-        tl.debug_barrier()  # the whole program has written before its leader counts
+        tl.debug_barrier()  # all threads have written before the counter is raised
         used = length // SPLIT + 1
         if tl.atomic_add(counters + place, 1, sem="acq_rel") == used - 1:
             tl.store(counters + place, 0)
@@ -200,7 +201,7 @@ def _attend(
             acc = tl.zeros((16, DIM), tl.float32)
             for other in range(used):
                 its = (place * SPLITS + other) * GROUP + group % GROUP
-                # Past the first-level cache, which does not see what other processors write.
+                # Bypasses the first-level cache, which misses writes of other processors.
                 its_top = tl.load(tops + its * 2, cache_modifier=".cg")
                 its_total = tl.load(tops + its * 2 + 1, cache_modifier=".cg")
                 part = tl.load(parts + its[:, None] * DIM + d[None, :], cache_modifier=".cg")
@@ -231,7 +232,7 @@ def _attend_in_frame(
     TOKENS: tl.constexpr,  # 1, or 2 at the start of a frame
     OVERLAP: tl.constexpr,
 ):
-    """All of a frame is a tile: one program for a row and its pair of key and value heads."""
+    """A frame is one tile: one program for a row and a pair of key and value heads."""
     row, pair = tl.program_id(0), tl.program_id(1)
     HALF: tl.constexpr = DIM // 2
     GROUP: tl.constexpr = HEADS // PAIRS
@@ -283,7 +284,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Where programs that share a row leave their parts. Nothing in it outlives a call."""
+    """Scratch memory of a call for the parts of programs that share a row."""
 
     parts: Tensor  # float32[B, pairs, splits, group, dim]
     tops: Tensor  # float32[B, pairs, splits, group, 2]
@@ -304,13 +305,13 @@ class Scratch:
 
     @staticmethod
     def together(rows: int, positions: int, heads: Heads, device: torch.device) -> Scratch:
-        """For `attend_together`: no program reads a single tile, which it would do before the others have written."""
+        """For `attend_together`: a program of one tile would read it before other programs have written it."""
         return Scratch.empty(rows, positions, heads, device, split=_TOGETHER)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the positions of a step are in one layer of a cache."""
+    """Positions of a step in one layer of a cache."""
 
     positions: Tensor  # int64[B]
     keys: Tensor  # [blocks, size, pairs, dim]; a block is contiguous
@@ -321,7 +322,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class FramePlace:
-    """Where the positions of a call are in one layer of the frame's cache."""
+    """Positions of a call in one layer of the cache of a frame."""
 
     tokens: int  # of each row, one or two
     position: int  # of the last of them
@@ -334,45 +335,42 @@ def _shape(rows: int) -> tuple[int, int, int]:
     return (_TILE, 4, 3) if rows <= 8 else (_TILE, 2, 2)
 
 
+def _arguments(k_norm: Tensor, heads: Heads, place: Place, qkv: Tensor) -> dict[str, Any]:
+    """Those that `_attend` and `_write` share."""
+    return {
+        "qkv": qkv, "k_norm": k_norm, "rope": heads.rope, "positions": place.positions, "keys": place.keys,
+        "values": place.values, "block_table": place.block_table, "eps": heads.eps,
+        "padding_position": place.padding_position, "block_stride": place.keys.stride(0),
+        "HEADS": heads.queries, "PAIRS": heads.pairs, "DIM": heads.dim,
+        "SIZE": place.keys.shape[1], "BLOCKS": place.block_table.shape[1], **overlap(qkv.device),
+    }  # fmt: skip
+
+
 def attend(
     q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: Scratch, qkv: Tensor, out: Tensor
 ) -> None:
     """One position a row: [B, (queries + 2 pairs) dim] -> `out` [B, queries dim]; writes the cache at the positions.
 
-    A row whose position is the padding position leaves no trace, and its result is whatever was there.
+    A row at the padding position writes nothing, and its result is undefined.
     """
-    size = place.keys.shape[1]
     splits = scratch.parts.shape[2]
     tile, warps, stages = _shape(len(qkv))
     launch(
-        _attend,
-        (len(qkv), heads.pairs, splits),
-        *(qkv, q_norm, k_norm, heads.rope, place.positions, place.keys, place.values, place.block_table, out),
-        *(scratch.parts, scratch.tops, scratch.counters),
-        *(heads.eps, place.padding_position, place.keys.stride(0), heads.dim**-0.5),
-        *(heads.queries, heads.pairs, heads.dim, size, place.block_table.shape[1], scratch.split, splits, tile),
-        num_warps=warps,
-        num_stages=stages,
-        **overlap(qkv.device),
-    )
+        _attend, (len(qkv), heads.pairs, splits),
+        q_norm=q_norm, out=out, parts=scratch.parts, tops=scratch.tops, counters=scratch.counters,
+        scale=heads.dim**-0.5, SPLIT=scratch.split, SPLITS=splits, TILE=tile,
+        num_warps=warps, num_stages=stages, **_arguments(k_norm, heads, place, qkv),
+    )  # fmt: skip
 
 
 def attend_together(
     q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: Scratch, qkv: Tensor, out: Tensor
 ) -> None:
-    """As `attend`, where several positions of one cache row may be among those that are new.
+    """As `attend`, where several new positions may belong to one row.
 
     `scratch` is one of `Scratch.together`.
     """
-    launch(
-        _write,
-        (len(qkv), heads.pairs),
-        *(qkv, k_norm, heads.rope, place.positions, place.keys, place.values, place.block_table),
-        *(heads.eps, place.padding_position, place.keys.stride(0)),
-        *(heads.queries, heads.pairs, heads.dim, place.keys.shape[1], place.block_table.shape[1]),
-        num_warps=1,
-        **overlap(qkv.device),
-    )
+    launch(_write, (len(qkv), heads.pairs), num_warps=1, **_arguments(k_norm, heads, place, qkv))
     attend(q_norm, k_norm, heads, place, scratch, qkv, out)  # it writes the same once more
 
 
@@ -380,11 +378,10 @@ def attend_in_frame(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: FramePl
     """The last T tokens of a frame: [B * T, (queries + 2 pairs) dim] -> [B * T, queries dim]; writes the cache."""
     out = qkv.new_empty(len(qkv), heads.queries * heads.dim)
     launch(
-        _attend_in_frame,
-        (len(qkv) // place.tokens, heads.pairs),
-        *(qkv, q_norm, k_norm, heads.rope, place.keys, place.values, out, heads.eps, heads.dim**-0.5, place.position),
-        *(heads.queries, heads.pairs, heads.dim, place.keys.shape[1], place.tokens),
-        num_warps=1,
-        **overlap(qkv.device),
-    )
+        _attend_in_frame, (len(qkv) // place.tokens, heads.pairs),
+        qkv=qkv, q_norm=q_norm, k_norm=k_norm, rope=heads.rope, keys=place.keys, values=place.values, out=out,
+        eps=heads.eps, scale=heads.dim**-0.5, position=place.position,
+        HEADS=heads.queries, PAIRS=heads.pairs, DIM=heads.dim, SIZE=place.keys.shape[1], TOKENS=place.tokens,
+        num_warps=1, **overlap(qkv.device),
+    )  # fmt: skip
     return out

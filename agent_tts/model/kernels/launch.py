@@ -1,7 +1,7 @@
-"""How kernels follow one another: each starts while the one before it still runs, and waits before it reads its work.
+"""Launches of kernels, each of which starts while the one before it still runs.
 
-Programmatic dependent launch (Hopper and newer) hides the start of a kernel, and the reading of its weights, behind the
-kernel before it. The rule that keeps it right: before `wait` a kernel reads nothing but weights.
+Programmatic dependent launch (Hopper and newer) hides the start of a kernel and the reading of its weights behind the
+previous kernel. Before `wait`, a kernel may read only weights, and what earlier frames wrote.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ Capability = tuple[int, int]  # of a GPU: major, minor
 
 
 class LaunchListener(Protocol):
-    """Hears of launches in the place of a GPU."""
+    """Is told of launches, which are then not made."""
 
-    capability: Capability  # of that GPU
+    capability: Capability  # of the GPU that they are for
 
-    def launched(self, kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None: ...
+    def launched(self, kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """`args`: one for each parameter of the kernel, in their order."""
 
 
-# Who hears of launches; None makes them.
 _listener: LaunchListener | None = None
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
-    """The one way to a kernel."""
+def launch(kernel: Any, grid: tuple[int, ...], /, **arguments: Any) -> None:
+    """Launches a kernel of triton: its arguments by name, together with triton's options."""
     if _listener is None:
-        kernel[grid](*args, **options)
+        kernel[grid](**arguments)
     else:
-        _listener.launched(kernel, args, options)
+        args = tuple(arguments.pop(param.name) for param in kernel.params)
+        _listener.launched(kernel, args, arguments)
 
 
 @contextmanager
 def unmade(listener: LaunchListener) -> Iterator[None]:
-    """Within it no launch is made; the listener hears of each, in any thread."""
+    """Within this block launches, in any thread, are told to the listener and not made."""
     global _listener
     before, _listener = _listener, listener
     try:
@@ -52,14 +53,14 @@ def unmade(listener: LaunchListener) -> Iterator[None]:
 
 @triton.jit
 def wait(OVERLAP: tl.constexpr):
-    """Until all that came before has been written; from here on the next kernel may start."""
+    """Waits until the previous kernels have written; lets the next kernel start."""
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
 
 
 def overlap(device: torch.device) -> dict[str, Any]:
-    """The launch options of kernels on a device."""
+    """The launch options that overlap kernels on a device."""
     major, _ = _listener.capability if _listener else _capability(device)
     return {"OVERLAP": True, "launch_pdl": True} if major >= 9 else {"OVERLAP": False}
 
@@ -70,5 +71,5 @@ def _capability(device: torch.device) -> Capability:
 
 
 def power_of_2(size: int) -> int:
-    """The smallest power of 2 that is not less."""
+    """The smallest power of 2 that is at least `size`."""
     return 1 << (size - 1).bit_length()

@@ -1,8 +1,8 @@
-"""A linear layer with what stands before and after it: norm, bias, gate, residual.
+"""A linear layer of talker and predictor with what precedes and follows it: norm, bias, gate, residual.
 
-Steps are short of bandwidth, not of arithmetic: a few rows times a matrix that is read once. So one kernel reads its
-part of the matrix while the layer before still runs, and does the rest on the way. Every rounding of the separate torch
-operations is kept; only the order of the sums inside a dot product is the kernel's own.
+Steps are bound by bandwidth: a few rows times a matrix that is read once. So a kernel reads its part of the matrix
+while the previous layer still runs. Every rounding of the separate torch operations is kept; only the order of the sums
+in a dot product differs. The codec's layers round only their result, so `kernels.codec.linear` is another kernel.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from agent_tts.model.kernels.launch import launch, overlap, power_of_2, wait
+from agent_tts.model.kernels.tiles import Tile, linear_tile
 
-NORM_ROWS = 1  # up to so many, every program norms the rows itself
-VECTOR_ROWS = 2  # up to so many, rows are multiplied one by one
-TILE_ROWS = 64  # up to so many, by the tensor cores, here; above, by cuBLAS
-
+NORM_ROWS = 1  # of at most so many rows every program computes the norm itself
 _MOST_TILES = 4_096
 
 
@@ -34,7 +32,7 @@ def _normed(x, weight, squares, eps, SIZE: tl.constexpr):
 
 @triton.jit
 def _finish(out, acc, up, bias, residual, at, n, ok, GATED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr):
-    """What comes after the products, rounding as the separate operations do."""
+    """Bias, gate and residual, rounded as by the separate operations."""
     kind = out.dtype.element_ty
     if BIAS:
         acc += tl.load(bias + n, mask=ok).to(tl.float32)
@@ -67,7 +65,7 @@ def _rows_times_matrix(
     RESIDUAL: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """A program gives BLOCK_N outputs of every row; a warp reads whole rows of the matrix."""
+    """A program computes BLOCK_N outputs of every row; a warp reads whole rows of the matrix."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     ok_n = n < N
@@ -191,39 +189,19 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`layers.RMSNorm` of [M, K]."""
     out = torch.empty_like(x)
     size = x.shape[1]
-    launch(_norm_rows, (len(x),), x, weight, out, eps, size, power_of_2(size), **overlap(x.device))
+    launch(
+        _norm_rows, (len(x),),
+        x=x, weight=weight, out=out, eps=eps, SIZE=size, BLOCK=power_of_2(size), **overlap(x.device),
+    )  # fmt: skip
     return out
 
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """What the rows go through before they are multiplied."""
+    """RMSNorm of the rows before the product."""
 
     weight: Tensor  # [K]
     eps: float
-
-
-@dataclass(frozen=True, slots=True)
-class LinearTile:
-    """How the work is cut; one that is a multiple of the inputs, unless rows is 0."""
-
-    rows: int  # 0: one by one
-    outputs: int
-    inputs: int
-    warps: int = 4
-    stages: int = 4
-    splits: int = 1  # of the inputs
-
-
-def tile_for(rows: int, outputs: int, inputs: int, gated: bool) -> LinearTile | None:
-    """The fastest of those measured on an H200; None is cuBLAS."""
-    wide = gated or outputs >= 4096
-    if rows == 1 or (rows <= VECTOR_ROWS and not wide):
-        return LinearTile(0, 4 if gated or outputs < 4096 else 8, min(power_of_2(inputs), 2048))
-    if rows > TILE_ROWS or inputs % 1024 or (rows > 32 and outputs == 2048 and not gated):
-        return None
-    height = max(16, min(64, power_of_2(rows)))
-    return LinearTile(height, 32, 128) if wide else LinearTile(height, 32, 256, stages=3, splits=4)
 
 
 def linear(
@@ -234,7 +212,7 @@ def linear(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     gated: bool = False,
-    tile: LinearTile | None = None,
+    tile: Tile | None = None,
 ) -> Tensor:
     """norm, product, bias, silu(first half) * second half if `gated`, + residual: [M, K] -> [M, N].
 
@@ -247,44 +225,42 @@ def linear(
     outputs = len(weight) // 2 if gated else len(weight)
     if norm is not None and count > NORM_ROWS:
         x, norm = rms_norm(x, norm.weight, norm.eps), None
-    tile = tile or tile_for(count, outputs, inputs, gated)
+    tile = tile or linear_tile(count, outputs, inputs, gated)
     if tile is None:
         return _by_cublas(x, weight, bias, residual, gated)
     out = x.new_empty(count, outputs)
-    flags = {"GATED": gated, "BIAS": bias is not None, "RESIDUAL": residual is not None}
-    options = flags | {"num_warps": tile.warps, "num_stages": tile.stages} | overlap(x.device)
-    across = triton.cdiv(outputs, tile.outputs)
+    across, down = triton.cdiv(outputs, tile.outputs), triton.cdiv(count, max(1, tile.rows))
+    shared = {
+        "x": x, "weight": weight, "bias": bias, "residual": residual, "out": out,
+        "M": count, "N": outputs, "K": inputs, "BLOCK_N": tile.outputs,
+        "GATED": gated, "BIAS": bias is not None, "RESIDUAL": residual is not None,
+        "num_warps": tile.warps, "num_stages": tile.stages, **overlap(x.device),
+    }  # fmt: skip
     if tile.rows == 0:
-        options["NORM"] = norm is not None
         launch(
-            _rows_times_matrix,
-            (across,),
-            *(x, weight, norm and norm.weight, bias, residual, out, norm.eps if norm else 0.0),
-            *(count, outputs, inputs, tile.outputs, power_of_2(inputs) if norm else tile.inputs),
-            **options,
-        )
+            _rows_times_matrix, (across,),
+            norm=norm and norm.weight, eps=norm.eps if norm else 0.0, NORM=norm is not None,
+            BLOCK_K=power_of_2(inputs) if norm else tile.inputs, **shared,
+        )  # fmt: skip
     else:
-        down = triton.cdiv(count, tile.rows)
         area = across * down * tile.rows * tile.outputs * (2 if gated else 1)
         launch(
-            _tiles_times_matrix,
-            (across, down, tile.splits),
-            *(x, weight, bias, residual, out),
-            x.new_empty(area * tile.splits if tile.splits > 1 else 0, dtype=torch.float32),
-            _counters(x.device),
-            *(count, outputs, inputs, tile.rows, tile.outputs, tile.inputs, tile.splits),
-            **options,
-        )
+            _tiles_times_matrix, (across, down, tile.splits),
+            parts=x.new_empty(area * tile.splits if tile.splits > 1 else 0, dtype=torch.float32),
+            counters=_counters(x.device), BLOCK_M=tile.rows, BLOCK_K=tile.inputs, SPLITS=tile.splits, **shared,
+        )  # fmt: skip
     return out
 
 
 def _by_cublas(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, gated: bool) -> Tensor:
-    """For many rows. The residual is added before the one rounding: nearer to the truth than with two, and in place."""
+    """For many rows. The residual is added in place and before the only rounding, which is more exact."""
     if gated:
         both = F.linear(x, weight, bias)
         size = len(weight) // 2
         out = x.new_empty(len(x), size)
-        launch(_gate_rows, (triton.cdiv(size, 1024), len(x)), both, out, size, 1024, **overlap(x.device))
+        launch(
+            _gate_rows, (triton.cdiv(size, 1024), len(x)), x=both, out=out, SIZE=size, BLOCK=1024, **overlap(x.device)
+        )
         return out
     if residual is None:
         return F.linear(x, weight, bias)
@@ -293,25 +269,5 @@ def _by_cublas(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor 
 
 @cache
 def _counters(device: torch.device) -> Tensor:
-    """Zeros that splits count in, and leave as zeros: kernels follow one another, so one set is enough."""
+    """Zeros, in which splits count and which they reset. Kernels use them one after the other."""
     return torch.zeros(_MOST_TILES, device=device, dtype=torch.int32)
-
-
-def linear_reference(
-    x: Tensor,
-    weight: Tensor,
-    *,
-    norm: Norm | None = None,
-    bias: Tensor | None = None,
-    residual: Tensor | None = None,
-    gated: bool = False,
-) -> Tensor:
-    """`linear` in torch's operations, as the modules of `layers` do it."""
-    if norm is not None:
-        wide = x.float()
-        x = norm.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + norm.eps)).to(x.dtype)
-    out = F.linear(x, weight, bias)
-    if gated:
-        gate, up = out.chunk(2, dim=-1)
-        out = F.silu(gate) * up
-    return out if residual is None else residual + out

@@ -1,8 +1,7 @@
 """A draw for every row in one kernel: temperature, top-k, top-p, Gumbel noise, the likeliest.
 
-The same rules as `sampling.draw`, and the same noise. Where torch sorts, this searches the threshold itself, bit by
-bit over the order-keeping integers of the logits: the k-th largest logit for top-k, and for top-p the smallest logit
-that leaves enough of the probability.
+The rules and the noise of `sampling.draw`. Instead of sorting, it searches the threshold bit by bit over integers in
+the order of the logits: the k-th largest logit for top-k, and for top-p the smallest that leaves enough probability.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def _draw(
         if top_p < 1:
             power = tl.exp(x - tl.max(x, 0))
             outside = (1 - top_p) * tl.sum(power, 0)
-            below = tl.zeros((), tl.int64)  # the largest integer that has too little at and below it to be kept
+            below = tl.zeros((), tl.int64)  # the largest integer with too little probability at and below it
             for step in range(BITS):
                 unit = tl.full((), 1, tl.int64) << (BITS - 1 - step)
                 below += tl.where(tl.sum(tl.where(key < below + unit, power, 0), 0) <= outside, unit, 0)
@@ -92,10 +91,8 @@ def draw(logits: Tensor, how: Warp, seed: Tensor, frame: Tensor, codebook: int) 
     out = seed.new_empty(len(logits))
     size = logits.shape[1]
     launch(
-        _draw,
-        (len(logits),),
-        *(logits, how.temperature, how.top_k, how.top_p, seed, frame, out, codebook, size, power_of_2(size)),
-        num_warps=8,
-        **overlap(logits.device),
-    )
+        _draw, (len(logits),),
+        logits=logits, temperatures=how.temperature, top_ks=how.top_k, top_ps=how.top_p, seeds=seed, frames=frame,
+        out=out, codebook=codebook, SIZE=size, BLOCK=power_of_2(size), num_warps=8, **overlap(logits.device),
+    )  # fmt: skip
     return out

@@ -1,4 +1,4 @@
-"""Cartesia's WebSocket, `/tts/websocket`: contexts that are written, flushed and cancelled, with times of words."""
+"""Cartesia's WebSocket, `/tts/websocket`: contexts with text, flushes, cancels and times of words."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from secrets import token_hex
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from agent_tts.config.settings import Limits
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, from_code
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
-from agent_tts.protocol.validation import first_complaint, message_error
-from agent_tts.serve.dialects.cartesia_events import ContextEvents, failure
-from agent_tts.serve.dialects.cartesia_request import RawFormat, Request
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk, Word
+from agent_tts.protocol.validation import check_message
+from agent_tts.serve.dialects.cartesia_messages import CartesiaRequest, ContextEvents, RawFormat, failure
 from agent_tts.serve.dialects.sentences import spaced
-from agent_tts.speech.words.timeline import Word
 
-# Ids of contexts that failed, remembered so that a client's text in flight does not open them anew.
+# Failed contexts that are remembered, so that a client's text in flight does not open them again.
 MAX_REMEMBERED = 64
 
 
-class Generation(Request):
+class GenerationMessage(CartesiaRequest):
     """A message of a client."""
 
     context_id: protocol.NewId | None = None
@@ -36,7 +35,7 @@ class Generation(Request):
 
 @dataclass(slots=True)
 class _Context:
-    """A context that the session has not ended yet."""
+    """A context that has not ended."""
 
     events: ContextEvents
     is_ended: bool  # by the client
@@ -47,8 +46,8 @@ class _Context:
 class CartesiaAdapter:
     """See `ProtocolAdapter`.
 
-    An error ends its context: later text for it is dropped, up to what would have ended it. After a pause that was too
-    long for an open context, all has been spoken: later text goes on in a new one.
+    An error ends its context; its later text is dropped, up to the message that would have ended it. After `starved`
+    all text has been spoken, and later text goes on in a new context.
     """
 
     closing: tuple[int, str] | None = None
@@ -57,9 +56,9 @@ class CartesiaAdapter:
         self._limits = limits
         # Contexts by id.
         self._contexts: dict[str, _Context] = {}
-        # Ids of contexts that failed before the client ended them, oldest first.
+        # Contexts that failed before the client ended them, oldest first.
         self._failed: OrderedDict[str, None] = OrderedDict()
-        # The session's id, which clients may quote.
+        # The session's id, for error messages.
         self._request_id = ""
 
     def begin(self) -> Iterator[Message]:
@@ -72,11 +71,9 @@ class CartesiaAdapter:
         """See `ProtocolAdapter.decode`."""
         fields = protocol.load(data)
         try:
-            message = Generation.model_validate(fields)
-        except ValidationError as error:
-            yield from self._refuse(
-                protocol.context_of(fields), message_error(first_complaint(error)), is_last=not fields.get("continue")
-            )
+            message = check_message(GenerationMessage, fields)
+        except SpeechError as error:
+            yield from self._refuse(protocol.context_of(fields), error, is_last=not fields.get("continue"))
             return
         if message.cancel:
             yield from self._cancel(message.context_id)
@@ -88,11 +85,11 @@ class CartesiaAdapter:
             raise BadMessage("context_id: is needed to cancel")
         self._failed.pop(context_id, None)
         context = self._contexts.get(context_id)
-        if context is not None and not context.is_cancelled:  # otherwise it has ended meanwhile
+        if context is not None and not context.is_cancelled:  # otherwise it has ended already
             context.is_cancelled = True
             yield {"type": "context.cancel", "context_id": context_id}
 
-    def _generate(self, message: Generation) -> Iterator[Message]:
+    def _generate(self, message: GenerationMessage) -> Iterator[Message]:
         context_id, is_last = message.context_id or _new_id(), not message.continue_
         context = self._contexts.get(context_id)
         if context_id in self._failed:
@@ -123,7 +120,7 @@ class CartesiaAdapter:
             yield {"type": "context.end", "context_id": context_id}
 
     def _complaint(self, context: _Context | None, text: str) -> SpeechError | None:
-        """What is wrong with more text; what the session would find too late, when the context is open."""
+        """What is wrong with more text; the session would only find it after the context was opened."""
         if context is not None and context.is_ended and text.strip():
             return BadMessage("its context was ended by a message without continue: use another context_id")
         limits = self._limits
@@ -134,9 +131,9 @@ class CartesiaAdapter:
         return None
 
     def _refuse(self, context_id: str | None, error: SpeechError, *, is_last: bool) -> Iterator[Message]:
-        """Raise an error about a message of a context, which ends with it; `is_last`: so it would have anyway.
+        """End a context because of a message and raise the error; `is_last`: the message would have ended it anyway.
 
-        What is complete is spoken to its end: the error is about no context then.
+        A context that the client has ended is spoken to its end; the error names no context then.
         """
         context = None if context_id is None else self._contexts.get(context_id)
         if context is not None and context.is_ended:
@@ -147,7 +144,7 @@ class CartesiaAdapter:
         elif context_id is not None:
             if context is None and not is_last:
                 self._fail(context_id)
-            yield {"type": "ping", "context_id": context_id}  # so that the error is told with it
+            yield {"type": "ping", "context_id": context_id}  # so that the error names it
         raise error
 
     # ------------------------------------------------------------ to the client
@@ -159,7 +156,7 @@ class CartesiaAdapter:
             return () if context is None else context.events.audio(item.payload, item.first_sample)
         if item["type"] == "session.created":
             self._request_id = item["session_id"]
-        elif item["type"] == "error" and item["code"] != "unknown_context":  # it ended while the client's message came
+        elif item["type"] == "error" and item["code"] != "unknown_context":  # it ended while a message was on its way
             return self._error(item)
         context_id = item.get("context_id")
         context = self._contexts.get(context_id) if context_id is not None else None
@@ -170,7 +167,7 @@ class CartesiaAdapter:
                 context.events.words.learn((Word(**word) for word in item["words"]), final=item["kind"] == "aligned")
             case "context.flushed":
                 return [context.events.flushed()]
-            case "context.done" if item["reason"] != "error":  # which was told; the id may be of a new one by now
+            case "context.done" if item["reason"] != "error":  # already told; a new context may have its id
                 return self._done(item["context_id"], context, item["reason"])
         return ()
 
@@ -194,5 +191,5 @@ class CartesiaAdapter:
 
 
 def _new_id() -> str:
-    """An id for a context that has none: no client has chosen the same, nor will."""
+    """An id for a context without one, different from all that clients choose."""
     return f"context-{token_hex(8)}"

@@ -4,37 +4,42 @@ from __future__ import annotations
 
 from functools import partial
 from secrets import token_hex
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from pydantic import Field, ValidationError
-from starlette.requests import Request as HttpRequest
+from pydantic import Field
+from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_tts.errors import BadMessage, SpeechError, TextTooLong
-from agent_tts.events import SAMPLE_RATE, SpeechOptions, WordTime
+from agent_tts.errors import SpeechError
+from agent_tts.events import SpeechOptions
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.validation import first_complaint, message_error
-from agent_tts.serve.dialects.audio_body import AudioBody
-from agent_tts.serve.dialects.cartesia_events import ContextEvents, error_fields, failure
-from agent_tts.serve.dialects.cartesia_request import Fields, Rate, RawFormat, Request, Samples
-from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_body
-from agent_tts.serve.routes.speech_response import SpeechResponse
+from agent_tts.protocol.context import Words
+from agent_tts.serve.dialects.cartesia_messages import (
+    CartesiaFields,
+    CartesiaRequest,
+    ContextEvents,
+    Rate,
+    RawFormat,
+    SampleFormat,
+    error_fields,
+    failure,
+)
+from agent_tts.serve.dialects.vendor_http import AudioBody, read_request
+from agent_tts.serve.routes.http import Authorized, errors_as, node_of
+from agent_tts.serve.routes.speech_response import Body, SpeechResponse
 from agent_tts.speech.audio.encoding import Encoder, make_encoder
-from agent_tts.speech.words.timeline import Word, WordTimeline, timeline_of
-
-R = TypeVar("R", bound=Request)
 
 # ---------------------------------------------------------------- requests
 
 
-class WavFormat(Samples):
+class WavFormat(SampleFormat):
     """A WAV file."""
 
     container: Literal["wav"]
 
 
-class Mp3Format(Fields):
+class Mp3Format(CartesiaFields):
     """An MP3 file."""
 
     container: Literal["mp3"]
@@ -43,17 +48,17 @@ class Mp3Format(Fields):
 
     @property
     def ours(self) -> str:
-        """The encoding by our name."""
+        """The encoding by this node's name."""
         return "mp3"
 
 
-class BytesRequest(Request):
+class CartesiaBytesRequest(CartesiaRequest):
     """The body of `POST /tts/bytes`."""
 
     output_format: Annotated[RawFormat | WavFormat | Mp3Format, Field(discriminator="container")]
 
 
-class EventsRequest(Request):
+class CartesiaEventsRequest(CartesiaRequest):
     """The body of `POST /tts/sse`."""
 
     output_format: RawFormat
@@ -66,59 +71,34 @@ MEDIA_TYPES = {"raw": "audio/pcm", "wav": "audio/wav", "mp3": "audio/mpeg"}
 # ---------------------------------------------------------------- events
 
 
-class EventsBody:
-    """Audio and words as server-sent events. See `Body`.
+class CartesiaEventsBody(Body):
+    """Audio and words as server-sent events. See `Body`."""
 
-    Args:
-        timeline: of its words.
-    """
-
-    def __init__(self, request: EventsRequest, timeline: WordTimeline) -> None:
+    def __init__(self, request: CartesiaEventsRequest) -> None:
         audio_format = request.output_format
         self._context_id = request.context_id
         self._encoder: Encoder = make_encoder(audio_format.ours, audio_format.sample_rate)
         self._events = ContextEvents(request.context_id, audio_format)
-        # None where no words are asked for.
-        self._timeline = timeline if request.add_timestamps else None
-        # Audio that was heard, in ms.
-        self._audio_ms = 0.0
-        # Index of the next sample at the output rate, and milliseconds given out.
+        # Index of the next sample at the output rate.
         self._first_sample = 0
-        self._rate = audio_format.sample_rate
-        if self._timeline is not None:
-            self._learn(self._timeline.append(request.transcript) + self._timeline.complete())
 
-    def words(self, words: tuple[WordTime, ...]) -> bytes:
-        """See `Body`: they are told with their audio."""
-        if self._timeline is not None:
-            self._learn(self._timeline.align(words), final=True)
+    def words(self, words: Words) -> bytes:
+        """See `Body`: they are sent with their audio."""
+        self._events.words.learn(words.words, final=words.kind == "aligned")
         return b""
 
     def audio(self, pcm: bytes) -> bytes:
         """See `Body`."""
-        self._audio_ms += len(pcm) * 500 / SAMPLE_RATE
-        if self._timeline is not None:
-            self._timeline.hear(pcm)
-            self._learn(self._timeline.settle(self._audio_ms), final=True)
         return b"".join(self._chunk(payload, samples) for payload, samples in self._encoder.encode(pcm))
 
     def end(self) -> bytes:
         """See `Body`."""
         last = b"".join(self._chunk(payload, samples) for payload, samples in self._encoder.flush())
-        if self._timeline is not None:
-            self._learn(self._timeline.finish(round(self._first_sample * 1_000 / self._rate)))
-            self._learn(self._timeline.settle(), final=True)
         return last + b"".join(map(_server_sent, self._events.end()))
 
     def error(self, error: SpeechError) -> bytes | None:
         """See `Body`."""
         return b"".join(map(_server_sent, failure(self._context_id, error, token_hex(8))))
-
-    def close(self) -> None:
-        """See `Body`: encoders free themselves."""
-
-    def _learn(self, words: list[Word], *, final: bool = False) -> None:
-        self._events.words.learn(words, final=final)
 
     def _chunk(self, payload: bytes, samples: int) -> bytes:
         events = self._events.audio(payload, self._first_sample)
@@ -136,15 +116,15 @@ def _server_sent(event: str) -> bytes:
 def router() -> APIRouter:
     """Both routes. Their node is `app.state.node`."""
     routes = APIRouter(dependencies=[errors_as(_error_body)])
-    # Their document is Cartesia's.
+    # Documented by Cartesia.
     routes.add_api_route("/tts/bytes", speak_bytes, methods=["POST"], include_in_schema=False)
     routes.add_api_route("/tts/sse", speak_events, methods=["POST"], include_in_schema=False)
     return routes
 
 
-async def speak_bytes(request: HttpRequest, client: Authorized) -> Response:
+async def speak_bytes(request: Request, client: Authorized) -> Response:
     """Speak a text: the audio is sent while it is made."""
-    wanted = await _parse(BytesRequest, request)
+    wanted = await read_request(request, CartesiaBytesRequest, "transcript")
     options = _options(wanted, request)
     audio = wanted.output_format
     media_type = MEDIA_TYPES[audio.container]
@@ -153,31 +133,23 @@ async def speak_bytes(request: HttpRequest, client: Authorized) -> Response:
     return SpeechResponse(node_of(request), client, wanted.transcript, options, media_type, make_body)
 
 
-async def speak_events(request: HttpRequest, client: Authorized) -> Response:
+async def speak_events(request: Request, client: Authorized) -> Response:
     """Speak a text: audio and words are sent as events, while they are made."""
-    wanted = await _parse(EventsRequest, request)
+    wanted = await read_request(request, CartesiaEventsRequest, "transcript")
     options = _options(wanted, request)
-    info = node_of(request).service.info
-    timeline = timeline_of(info, options.speed, options.language, breaks=options.breaks)
-    make_body = partial(EventsBody, wanted, timeline)
-    return SpeechResponse(node_of(request), client, wanted.transcript, options, "text/event-stream", make_body)
+    return SpeechResponse(
+        node_of(request),
+        client,
+        wanted.transcript,
+        options,
+        "text/event-stream",
+        partial(CartesiaEventsBody, wanted),
+        "told" if wanted.add_timestamps else "none",
+    )
 
 
-async def _parse(cls: type[R], request: HttpRequest) -> R:
-    settings = node_of(request).settings
-    try:
-        wanted = cls.model_validate_json(await read_body(request, settings))
-    except ValidationError as error:
-        raise message_error(first_complaint(error)) from None
-    if not wanted.transcript.strip():
-        raise BadMessage("transcript: there is nothing to speak")
-    if len(wanted.transcript) > settings.limits.text_context_chars:
-        raise TextTooLong(f"transcript has more than {settings.limits.text_context_chars} characters")
-    return wanted
-
-
-def _options(wanted: Request, request: HttpRequest) -> SpeechOptions:
-    """What of it concerns the engine; unpaced."""
+def _options(wanted: CartesiaRequest, request: Request) -> SpeechOptions:
+    """The options of speech, unpaced."""
     config = protocol.SessionConfig(lead_ms=None).merged(wanted.overrides(), protocol.MIN_LEAD_MS)
     return node_of(request).service.resolve(config.options())
 

@@ -1,30 +1,34 @@
-"""What Deepgram's two streaming protocols and its HTTP API have in common: the query, and what a voice is. Pure."""
+"""What Deepgram's two WebSocket protocols and its HTTP API share: the query, voices, errors. Pure."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from agent_tts.errors import UnsupportedFormat
-from agent_tts.protocol.validation import first_complaint, message_error
+from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk
+from agent_tts.protocol.validation import check_message
+from agent_tts.serve.dialects.utterance_queue import UtteranceQueue
 from agent_tts.speech.routing import ANY_NAME
 
-# What Pipecat's and LiveKit's classes ask for when their user names no voice.
+# What Pipecat's and LiveKit's classes send when their user names no voice.
 STOCK_MODELS = frozenset({"aura-2-helena-en", "aura-2-andromeda-en", "flux-heather-en", "flux-alexis-en"})
 
-# Encodings of raw audio, by Deepgram's names, with the rate of each where none is asked for.
+# Encodings of raw audio by Deepgram's names: this node's name, and the default rate in Hz.
 ENCODINGS = {"linear16": ("pcm_s16le", 24_000), "mulaw": ("mulaw", 8_000), "alaw": ("alaw", 8_000)}
 
-# Close codes after errors; a fault of the client where there is none.
+# Close codes after errors; others are POLICY_VIOLATION.
 CLOSE_CODES = {"at_capacity": 1013, "draining": 1012, "engine_lost": 1011, "internal": 1011, "slow_consumer": 1011}
 POLICY_VIOLATION = 1008
 
 
-class Query(BaseModel):
-    """The query of a connection or request. What it does not name is ignored: tags, opting out, expressivity."""
+class DeepgramQuery(BaseModel):
+    """The query of a connection or request. Unknown parameters are ignored."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -34,31 +38,16 @@ class Query(BaseModel):
     speed: float | None = Field(None, allow_inf_nan=False)
 
 
-class Speak(BaseModel):
-    """A message with text to be spoken."""
+class SpeakMessage(BaseModel):
+    """A `Speak` message."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
     text: str
 
 
-Checked = TypeVar("Checked", bound=BaseModel)
-
-
-def check(kind: type[Checked], fields: Mapping[str, Any]) -> Checked:
-    """A query or a message as values.
-
-    Raises:
-        BadMessage: which field is not as it has to be, without its content.
-    """
-    try:
-        return kind.model_validate(dict(fields))
-    except ValidationError as error:
-        raise message_error(first_complaint(error)) from None
-
-
-def session_of(query: Query, aliases: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of a session that streams as the query asks.
+def session_of(query: DeepgramQuery, aliases: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of `session.update` for a query.
 
     Raises:
         UnsupportedFormat: says which encodings a stream has.
@@ -66,7 +55,7 @@ def session_of(query: Query, aliases: Mapping[str, str]) -> dict[str, Any]:
     encoding, sample_rate = raw_format(query)
     session: dict[str, Any] = {
         "voice": voice_of(query.model, aliases),
-        "timestamps": "none",  # these protocols have no word for them
+        "timestamps": "none",  # no message of these protocols has them
         "output": {"encoding": encoding, "sample_rate": sample_rate},
     }
     if query.speed is not None:
@@ -74,8 +63,8 @@ def session_of(query: Query, aliases: Mapping[str, str]) -> dict[str, Any]:
     return session
 
 
-def raw_format(query: Query) -> tuple[str, int]:
-    """Encoding, by our name, and sample rate of raw audio.
+def raw_format(query: DeepgramQuery) -> tuple[str, int]:
+    """Encoding, by this node's name, and sample rate (Hz) of raw audio.
 
     Raises:
         UnsupportedFormat: says which encodings there are.
@@ -90,7 +79,7 @@ def voice_of(model: str | None, aliases: Mapping[str, str]) -> str | None:
     """The voice that a model means; None is the engine's default.
 
     Args:
-        aliases: the node's names of voices: they go before what the stock clients ask for on their own account.
+        aliases: of the node's settings: an alias for one of `STOCK_MODELS` is used.
     """
     if model in STOCK_MODELS and model not in aliases and ANY_NAME not in aliases:
         return None
@@ -98,7 +87,7 @@ def voice_of(model: str | None, aliases: Mapping[str, str]) -> str | None:
 
 
 def described(code: str, message: str) -> str:
-    """What is said of an error: of an unknown voice also what the node's operator can do."""
+    """The text of an error; for an unknown voice also what the node's operator can do."""
     return (
         f"{message}; voice_aliases, a setting of the node, gives voices other names"
         if code == "unknown_voice"
@@ -107,5 +96,60 @@ def described(code: str, message: str) -> str:
 
 
 def model_uuid(model: str) -> str:
-    """A model's id: the same for the same name."""
+    """A model's id, derived from its name."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, model))
+
+
+def ping(text: str) -> Message:
+    """A message that the session answers with the same text, which keeps an answer in its place among the others."""
+    return protocol.build("ping", t=text)
+
+
+class DeepgramAdapter:
+    """What Aura and Flux share of a `QueueingAdapter`."""
+
+    def __init__(self, query: Mapping[str, str], aliases: Mapping[str, str]) -> None:
+        self.closing: tuple[int, str] | None = None
+        self._query = query
+        self._aliases = aliases
+        self._queue = UtteranceQueue()
+
+    def begin(self) -> Iterator[Message]:
+        """See `ProtocolAdapter.begin`."""
+        yield protocol.build(
+            "session.update", session=session_of(check_message(DeepgramQuery, self._query), self._aliases)
+        )
+
+    def follow(self) -> Iterable[Message]:
+        """See `QueueingAdapter.follow`."""
+        return self._queue.follow()
+
+    def encode(self, item: Message | AudioChunk) -> list[str | bytes]:
+        """See `ProtocolAdapter.encode`."""
+        if isinstance(item, AudioChunk):
+            return [item.payload] if item.payload and self._queue.of(item.context_id) is not None else []
+        return [protocol.dump(message) for message in self._answers(item)]
+
+    def _answers(self, item: Message) -> list[Message]:
+        """What the client is told of a message of the session."""
+        raise NotImplementedError
+
+    def _described_model(self) -> dict[str, str]:
+        name = self._query.get("model") or "default"
+        return {
+            "request_id": str(uuid.uuid4()),
+            "model_name": name,
+            "model_version": "1",
+            "model_uuid": model_uuid(name),
+        }
+
+    def _closes(self, code: str, reason: str) -> bool:
+        """Whether an error ends the connection; `closing` is set then.
+
+        After `starved` the utterance goes on with its next text; after `unknown_context` the context has ended while a
+        message for it was on its way.
+        """
+        if code in ("starved", "unknown_context"):
+            return False
+        self.closing = CLOSE_CODES.get(code, POLICY_VIOLATION), reason
+        return True

@@ -1,27 +1,19 @@
-"""Deepgram's Flux: turns on one connection, of which one at a time is spoken (`/v2/speak`)."""
+"""Deepgram's Flux: utterances, which it calls turnS, on one connection, spoken one at a time (`/v2/speak`)."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent_tts.errors import UnknownType
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
-from agent_tts.serve.dialects.deepgram import (
-    CLOSE_CODES,
-    POLICY_VIOLATION,
-    Query,
-    Speak,
-    check,
-    described,
-    model_uuid,
-    session_of,
-)
-from agent_tts.serve.dialects.turns import Turn, Turns
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.validation import check_message
+from agent_tts.serve.dialects.deepgram import DeepgramAdapter, SpeakMessage, described, ping
+from agent_tts.serve.dialects.utterance_queue import QueuedUtterance
 
 TYPES = ("Speak", "Flush", "Interrupt", "Configure", "Close")
 
@@ -42,12 +34,12 @@ WARNINGS = {
     "INVALID_INTERRUPT_OFFSET": "playback_offset lies before that of an earlier Interrupt",
 }
 
-# What the session echoes to the adapter, so that answers that need no work keep their place among the others.
+# Texts of pings, see `deepgram.ping`; the first two are followed by a code and a number.
 WARNING, SPEED_REFUSED, PROCEED = "warning ", "speed ", "proceed"
 
 
-class Configure(BaseModel):
-    """New settings, for the turns that begin after it."""
+class ConfigureMessage(BaseModel):
+    """New settings, for the utterances that begin after it."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -55,7 +47,7 @@ class Configure(BaseModel):
 
 
 class PlaybackOffset(BaseModel):
-    """What the client has played of the session's audio."""
+    """How much of the session's audio the client has played."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -63,7 +55,7 @@ class PlaybackOffset(BaseModel):
     value: protocol.Milliseconds
 
 
-class Interrupt(BaseModel):
+class InterruptMessage(BaseModel):
     """Barge-in."""
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -71,103 +63,88 @@ class Interrupt(BaseModel):
     playback_offset: PlaybackOffset | None = None
 
 
-class FluxAdapter:
-    """See `adapter.QueueingAdapter`.
+class FluxAdapter(DeepgramAdapter):
+    """See `QueueingAdapter`.
 
-    Positions are milliseconds of the session's audio: what was spoken of all turns before, and of an interrupted one
-    what was heard.
+    Positions are milliseconds of the session's audio: all that was spoken of earlier utterances, but of an interrupted
+    one only what was heard.
     """
 
     def __init__(self, query: Mapping[str, str], aliases: Mapping[str, str]) -> None:
-        self.closing: tuple[int, str] | None = None
-        self._query = query
-        self._aliases = aliases
-        self._turns = Turns()
+        super().__init__(query, aliases)
         # Whether the session has taken the query.
         self._connected = False
-        # The turn that is being cancelled, where its audio began, what was played by the client's word, and the text of
-        # the turns behind it; None when there is none.
-        self._interrupted: tuple[Turn, float | None, str] | None = None
-        # Of the turn that is spoken; new for each.
+        # The utterance that is being cancelled, the client's playback offset in ms, and the text of the utterances
+        # after it; None when there is none.
+        self._interrupted: tuple[QueuedUtterance, float | None, str] | None = None
+        # Of the first utterance.
         self._speech_id = _speech_id()
         self._is_started = False  # SpeechStarted was sent for it
-        # Where the audio of the turn that is spoken begins.
-        self._position_ms = 0
-        # Where the last Interrupt was.
+        self._position_ms = 0  # where its audio begins
+        # The position of the last Interrupt.
         self._interrupt_ms = 0.0
-        self._chars = 0  # text of all turns that are over
-        self._is_leaving = False  # the client wants to be told the rest and closed
+        self._chars = 0  # text of all utterances that are over
+        self._is_leaving = False  # the client has sent Close: the rest is spoken first
 
     # ------------------------------------------------------------ from the client
 
-    def begin(self) -> Iterator[Message]:
-        """See `Adapter.begin`."""
-        yield protocol.build("session.update", session=session_of(check(Query, self._query), self._aliases))
-
     def decode(self, data: str | bytes) -> Iterator[Message]:
-        """See `Adapter.decode`."""
+        """See `ProtocolAdapter.decode`."""
         message = protocol.load(data)
         if self._is_leaving:
             return
         match message.get("type"):
             case "Speak":
-                yield from self._turns.write(check(Speak, message).text)
+                yield from self._queue.write(check_message(SpeakMessage, message).text)
             case "Flush":
-                if self._turns.writing is None:
-                    yield _echo(WARNING + "NO_ACTIVE_SPEECH")
+                if self._queue.writing is None:
+                    yield ping(WARNING + "NO_ACTIVE_SPEECH")
                 else:
-                    yield from self._turns.flush()
-                    yield _echo(PROCEED)
+                    yield from self._queue.flush()
+                    yield ping(PROCEED)
             case "Interrupt":
-                yield from self._interrupt(check(Interrupt, message).playback_offset)
+                yield from self._interrupt(check_message(InterruptMessage, message).playback_offset)
             case "Configure":
-                yield _configured(check(Configure, message).speed)
+                yield _configured(check_message(ConfigureMessage, message).speed)
             case "Close":
                 self._is_leaving = True
-                if self._turns.writing is not None:
-                    yield from self._turns.flush()
-                yield _echo(PROCEED)
+                if self._queue.writing is not None:
+                    yield from self._queue.flush()
+                yield ping(PROCEED)
             case "KeepAlive":
                 pass
             case _:
                 raise UnknownType(f"type is one of {', '.join(TYPES)}")
 
-    def follow(self) -> Iterable[Message]:
-        """See `QueueingAdapter.follow`."""
-        return self._turns.follow()
-
     def _interrupt(self, offset: PlaybackOffset | None) -> Iterator[Message]:
-        turn = self._turns.speaking
+        utterance = self._queue.speaking
         if self._interrupted is not None:
-            yield _echo(WARNING + "INTERRUPT_IN_PROGRESS")
+            yield ping(WARNING + "INTERRUPT_IN_PROGRESS")
             return
         if offset is not None and offset.value < self._interrupt_ms:
-            yield _echo(WARNING + "INVALID_INTERRUPT_OFFSET")
+            yield ping(WARNING + "INVALID_INTERRUPT_OFFSET")
             return
-        behind = self._turns.drop()[1:]
-        if turn is None or turn.context_id is None:
-            if turn is not None:
-                self._over(turn)
-            yield _echo(WARNING + "NO_ACTIVE_SPEECH")
+        behind = self._queue.drop()[1:]
+        if utterance is None or utterance.context_id is None:
+            if utterance is not None:
+                self._over(utterance)
+            yield ping(WARNING + "NO_ACTIVE_SPEECH")
             return
         offset_ms = None if offset is None else offset.value
-        self._interrupted = turn, offset_ms, "".join(text for other in behind for text in other.waiting)
-        cancel = protocol.build("context.cancel", context_id=turn.context_id)
+        self._interrupted = utterance, offset_ms, "".join(text for other in behind for text in other.waiting)
+        cancel = protocol.build("context.cancel", context_id=utterance.context_id)
         if offset_ms is not None:
-            cancel["played_ms"] = max(0.0, offset_ms - self._position_ms - turn.audio_ms)
+            cancel["played_ms"] = max(0.0, offset_ms - self._position_ms - utterance.audio_ms)
         yield cancel
 
     # ------------------------------------------------------------ to the client
 
-    def encode(self, item: Message | AudioChunk) -> list[str | bytes]:
-        """See `Adapter.encode`."""
-        if isinstance(item, AudioChunk):
-            return [item.payload] if item.payload and self._turns.of(item.context_id) is not None else []
+    def _answers(self, item: Message) -> list[Message]:
         told: list[Message] = []
         match item["type"]:
             case "session.updated":
                 told.append(self._updated(item))
-            case "context.started" if self._turns.of(item["context_id"]) is not None and not self._is_started:
+            case "context.started" if self._queue.of(item["context_id"]) is not None and not self._is_started:
                 self._is_started = True
                 told.append(protocol.build("SpeechStarted", speech_id=self._speech_id))
             case "context.cancelled":
@@ -178,28 +155,22 @@ class FluxAdapter:
                 told += _echoed(item["t"])
             case "error":
                 told += self._failed(item)
-        told += self._proceed()
-        return [protocol.dump(message) for message in told]
+        return told + self._proceed()
 
     def _updated(self, item: Message) -> Message:
         if self._connected:
             return protocol.build("ConfigureSuccess", applied={"speed": item["session"]["speed"]})
         self._connected = True
-        model = self._query.get("model") or "default"
-        return protocol.build(
-            "Connected",
-            request_id=str(uuid.uuid4()),
-            model_name=model,
-            model_version="1",
-            model_uuids=[model_uuid(model)],
-        )
+        model = self._described_model()
+        uuids = [model.pop("model_uuid")]
+        return protocol.build("Connected", **model, model_uuids=uuids)
 
     def _cancelled(self, item: Message) -> list[Message]:
         if self._interrupted is None:
             return []
-        (turn, offset_ms, behind), self._interrupted = self._interrupted, None
-        turn.audio_ms += item["generated_ms"]
-        metadata = self._over(turn)
+        (utterance, offset_ms, behind), self._interrupted = self._interrupted, None
+        utterance.audio_ms += item["generated_ms"]
+        metadata = self._over(utterance)
         text = {}
         if offset_ms is not None:
             self._position_ms = min(round(offset_ms), self._position_ms)
@@ -209,50 +180,47 @@ class FluxAdapter:
 
     def _ended(self, item: Message) -> list[Message]:
         context_id, audio_ms = item["context_id"], item["audio_ms"]
-        self._turns.ended(context_id, audio_ms)
+        self._queue.ended(context_id, audio_ms)
         if self._interrupted is None or self._interrupted[0].context_id != context_id:
             return []
         # It had ended before the Interrupt came.
-        turn, self._interrupted = self._interrupted[0], None
-        turn.audio_ms += audio_ms
-        return [*self._finished(turn), _warning("NO_ACTIVE_SPEECH")]
+        utterance, self._interrupted = self._interrupted[0], None
+        utterance.audio_ms += audio_ms
+        return [*self._finished(utterance), _warning("NO_ACTIVE_SPEECH")]
 
     def _failed(self, item: Message) -> list[Message]:
-        code = item["code"]
-        # The turn goes on with its next text; a context may end while a message for it is on its way.
-        if code in ("starved", "unknown_context"):
+        code = ERROR_CODES.get(item["code"], item["code"].upper())
+        if not self._closes(item["code"], code):
             return []
-        told = ERROR_CODES.get(code, code.upper())
-        self.closing = CLOSE_CODES.get(code, POLICY_VIOLATION), told
-        return [protocol.build("Error", code=told, description=described(code, item["message"]))]
+        return [protocol.build("Error", code=code, description=described(item["code"], item["message"]))]
 
     def _proceed(self) -> list[Message]:
-        """What is over is told; and, to a client that wants to leave, that all is."""
+        """The answers to utterances that are over, and the last one to a client that has sent Close."""
         told: list[Message] = []
-        while (turn := self._turns.finish()) is not None:
-            told += self._finished(turn)
-        if self._is_leaving and self._turns.speaking is None and self.closing is None:
+        while (utterance := self._queue.finish()) is not None:
+            told += self._finished(utterance)
+        if self._is_leaving and self._queue.speaking is None and self.closing is None:
             self.closing = 1000, "closed by the client"
             totals = {"total_input_character_count": self._chars, "total_billable_character_count": self._chars}
             told.append(protocol.build("SessionMetadata", total_audio_duration_ms=self._position_ms, **totals))
         return told
 
-    def _finished(self, turn: Turn) -> list[Message]:
-        """What is told of a turn that was spoken to its end."""
+    def _finished(self, utterance: QueuedUtterance) -> list[Message]:
+        """The answers to an utterance that was spoken to its end."""
         flushed = protocol.build("Flushed", speech_id=self._speech_id)
-        metadata = protocol.build("SpeechMetadata", **self._over(turn))
-        return [flushed, metadata] if turn.audio_ms else [_warning("NO_SYNTHESIZABLE_TEXT"), flushed, metadata]
+        metadata = protocol.build("SpeechMetadata", **self._over(utterance))
+        return [flushed, metadata] if utterance.audio_ms else [_warning("NO_SYNTHESIZABLE_TEXT"), flushed, metadata]
 
-    def _over(self, turn: Turn) -> dict[str, Any]:
-        """Count a turn, however it ended; its figures."""
-        self._chars += turn.chars
-        self._position_ms += turn.audio_ms
+    def _over(self, utterance: QueuedUtterance) -> dict[str, Any]:
+        """Count an utterance, for whatever reason it ended, and return its figures."""
+        self._chars += utterance.chars
+        self._position_ms += utterance.audio_ms
         speech_id, self._speech_id, self._is_started = self._speech_id, _speech_id(), False
         return {
             "speech_id": speech_id,
-            "audio_duration_ms": turn.audio_ms,
-            "input_character_count": turn.chars,
-            "billable_character_count": turn.chars,
+            "audio_duration_ms": utterance.audio_ms,
+            "input_character_count": utterance.chars,
+            "billable_character_count": utterance.chars,
             "controls_applied": {"pronunciations_applied": 0, "breaks_applied": 0, "pronunciation_warnings": 0},
         }
 
@@ -262,12 +230,8 @@ def _configured(speed: float | None) -> Message:
     try:
         protocol.SessionConfig.model_validate(fields)
     except ValidationError:
-        return _echo(f"{SPEED_REFUSED}{speed}")
+        return ping(f"{SPEED_REFUSED}{speed}")
     return protocol.build("session.update", session=fields)
-
-
-def _echo(text: str) -> Message:
-    return protocol.build("ping", t=text)
 
 
 def _echoed(text: str) -> list[Message]:

@@ -8,18 +8,18 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_tts.errors import SpeechError, TextTooLong, Unsupported, UnsupportedFormat
+from agent_tts.errors import SpeechError, Unsupported, UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.formats import check_format
-from agent_tts.protocol.validation import body_error
-from agent_tts.serve.dialects.audio_body import AudioBody
-from agent_tts.serve.dialects.deepgram import ENCODINGS, Query, check, described, model_uuid, raw_format, voice_of
+from agent_tts.protocol.validation import check_message
+from agent_tts.serve.dialects.deepgram import ENCODINGS, DeepgramQuery, described, model_uuid, raw_format, voice_of
+from agent_tts.serve.dialects.vendor_http import ERROR_ANSWER, AudioBody, audio_answer, json_body, read_request
 from agent_tts.serve.routes.file_body import FileBody
-from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_body
+from agent_tts.serve.routes.http import Authorized, errors_as, node_of
 from agent_tts.serve.routes.speech_response import Body, SpeechResponse
 
 # Content types of raw audio, by Deepgram's names of its encodings.
@@ -28,20 +28,20 @@ RAW_TYPES = {"linear16": "audio/l16", "mulaw": "audio/mulaw", "alaw": "audio/ala
 # Encodings that are files, with their content types.
 FILE_TYPES = {"mp3": "audio/mpeg", "opus": "audio/ogg", "flac": "audio/flac", "aac": "audio/aac"}
 
-# Hz, where none is asked for; of Ogg, the only one.
+# Hz: the default of MP3, the only rate of Ogg.
 MP3_RATE = 22_050
 OGG_RATE = 48_000
 
 
-class FileQuery(Query):
-    """The query of a request. Ogg, FLAC and AAC have a rate of their own, which they tell."""
+class FileQuery(DeepgramQuery):
+    """The query of a request. The sample rate is ignored for Ogg, FLAC and AAC, which state their own."""
 
     container: str | None = None
     bit_rate: int | None = Field(None, ge=1_000, le=1_000_000)
     callback: str | None = None
 
 
-class SpeakBody(BaseModel):
+class DeepgramRequest(BaseModel):
     """The body of a request."""
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -52,13 +52,8 @@ class SpeakBody(BaseModel):
 def router() -> APIRouter:
     """Both routes. Their node is `app.state.node`."""
     routes = APIRouter(dependencies=[errors_as(error_body)])
-    body = {"required": True, "content": {"application/json": {"schema": SpeakBody.model_json_schema()}}}
-    binary = {"schema": {"type": "string", "format": "binary"}}
-    audio = {
-        "description": "The audio, sent while it is made.",
-        "content": dict.fromkeys(("audio/wav", *RAW_TYPES.values(), *FILE_TYPES.values()), binary),
-    }
-    errors = {"description": "What was wrong and what is allowed.", "content": {"application/json": {}}}
+    body = json_body(DeepgramRequest.model_json_schema())
+    audio = audio_answer(("audio/wav", *RAW_TYPES.values(), *FILE_TYPES.values()))
     parameters = [
         {"in": "query", "name": name, "schema": schema, "required": False}
         for name, schema in FileQuery.model_json_schema()["properties"].items()
@@ -69,7 +64,7 @@ def router() -> APIRouter:
             create_audio,
             methods=["POST"],
             response_class=Response,
-            responses={200: audio, "4XX": errors, "5XX": errors},
+            responses={200: audio, "4XX": ERROR_ANSWER, "5XX": ERROR_ANSWER},
             operation_id=f"create_audio{path.replace('/', '_')}",
             openapi_extra={"requestBody": body, "parameters": parameters},
         )
@@ -79,11 +74,11 @@ def router() -> APIRouter:
 async def create_audio(request: Request, client: Authorized) -> Response:
     """Speak a text: the audio is sent while it is made."""
     node = node_of(request)
-    query = check(FileQuery, request.query_params)
+    query = check_message(FileQuery, request.query_params)
     if query.callback is not None:
         raise Unsupported("callback: the audio is the answer to the request, and is sent nowhere else")
     media_type, make_body = audio_of(query)
-    text = _parse(await read_body(request, node.settings), node.settings.limits.text_context_chars)
+    text = (await read_request(request, DeepgramRequest)).text
     fields: dict[str, Any] = {"voice": voice_of(query.model, node.settings.voice_aliases), "lead_ms": None}
     if query.speed is not None:
         fields["speed"] = query.speed
@@ -99,7 +94,7 @@ async def create_audio(request: Request, client: Authorized) -> Response:
 
 
 def audio_of(query: FileQuery) -> tuple[str, Callable[[], Body]]:
-    """What a query asks for: the content type, and what makes the body.
+    """The content type that a query asks for, and what makes the body.
 
     Raises:
         UnsupportedFormat: there is no such encoding, or not in this container; says which there are.
@@ -134,18 +129,3 @@ def error_body(error: SpeechError) -> dict[str, Any]:
         "err_msg": described(error.code, error.message),
         "request_id": str(uuid.uuid4()),
     }
-
-
-def _parse(body: bytes, max_chars: int) -> str:
-    """The text in a body.
-
-    Raises:
-        InvalidRequest, TextTooLong: what was wrong, without a word of the text.
-    """
-    try:
-        text = SpeakBody.model_validate_json(body).text
-    except ValidationError as error:
-        raise body_error(error, SpeakBody, spoken="text") from None
-    if len(text) > max_chars:
-        raise TextTooLong(f"text has more than {max_chars} characters")
-    return text

@@ -1,9 +1,8 @@
-"""ElevenLabs' WebSockets, `stream-input` and `multi-stream-input`: texts, flushes, and times of characters."""
+"""ElevenLabs' WebSockets, `stream-input` and `multi-stream-input`: text, flushes, and times of characters."""
 
 from __future__ import annotations
 
 import base64
-import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,21 +12,18 @@ from agent_tts.config.settings import Limits
 from agent_tts.errors import SpeechError, TextTooLong, from_code
 from agent_tts.events import FRAME_MS
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
-from agent_tts.serve.dialects.elevenlabs_alignment import Characters
-from agent_tts.serve.dialects.elevenlabs_request import StreamMessage, parse_message, parse_query
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk, Word
+from agent_tts.protocol.validation import check_message
+from agent_tts.serve.dialects.elevenlabs_messages import CharacterTimes, ElevenLabsMessage, ElevenLabsQuery
 from agent_tts.serve.dialects.sentences import spaced
+from agent_tts.serve.dialects.utterance_queue import WaitingBudget
 from agent_tts.speech.words.due_words import DueWords
-from agent_tts.speech.words.timeline import Word
 
-# Names of contexts that were begun without a text, or refused: the oldest are forgotten.
+# Contexts without text, or refused, that are remembered.
 MAX_IDLE_CONTEXTS = 64
 
-# What waits for an utterance of the same name to be spoken, in characters; each message counts for so many more.
-MAX_WAITING = 250_000
-MESSAGE = 100
-
-# Why a connection is closed, where its error has no code of its own.
+# Close codes after errors; others are POLICY_VIOLATION.
 POLICY_VIOLATION = 1008
 CLOSE_CODES = {"at_capacity": 1013, "draining": 1012}
 MAX_REASON_BYTES = 123  # of a close frame
@@ -35,54 +31,50 @@ MAX_REASON_BYTES = 123  # of a close frame
 
 @dataclass(slots=True, eq=False)
 class _Context:
-    """An utterance."""
+    """A context of the client, which is one utterance."""
 
-    id: str  # in the session, where every utterance has its own: clients may use a name again at once
+    id: str  # in the session; unique, while clients may use a name again at once
     name: str | None  # the client's
     speed: float | None = None
-    # It is opened with its first word: none takes a slot as long as its LLM thinks.
+    # It is opened with its first word, so that it takes no slot while its LLM computes.
     state: Literal["new", "refused", "open", "ended", "cancelled"] = "new"
     chars: int = 0  # text so far
     is_flushed: bool = False  # since its last text
     ends_in_word: bool = False  # its text so far
     words: DueWords[Word] = field(default_factory=DueWords)
-    characters: Characters = field(default_factory=Characters)
+    characters: CharacterTimes = field(default_factory=CharacterTimes)
 
 
-@dataclass(slots=True)
 class _Waiting:
-    """What a client wrote to a name behind its end: clients could not tell the sound of both apart."""
+    """Messages to a context that was closed and is still being spoken: clients cannot tell the audio of two contexts of
+    one name apart.
+    """
 
-    messages: deque[StreamMessage] = field(default_factory=deque)
-    cost: int = 0  # by the measure of `MAX_WAITING`
-    is_flushed: bool = False  # since its last text
-    is_closed: bool = False  # likewise
+    def __init__(self) -> None:
+        self.messages: deque[ElevenLabsMessage] = deque()
+        self._budget = WaitingBudget("too much waits for a context to be spoken: wait for its isFinal")
+        self.is_flushed = False  # since its last text
+        self.is_closed = False  # since its last text
 
-    def put(self, message: StreamMessage) -> None:
+    def put(self, message: ElevenLabsMessage) -> None:
         """Raises `TextTooLong` when too much waits."""
-        cost = self.cost + _cost(message)
-        if cost > MAX_WAITING:
-            raise TextTooLong("too much waits for a context to be spoken: wait for its isFinal")
-        self.cost = cost
+        self._budget.add(len(message.text or ""))
         self.messages.append(message)
 
-    def take(self) -> StreamMessage:
+    def take(self) -> ElevenLabsMessage:
         message = self.messages.popleft()
-        self.cost -= _cost(message)
+        self._budget.remove(len(message.text or ""))
         return message
 
 
 class MultiStreamAdapter:
     """`multi-stream-input`: many contexts on one connection. See `QueueingAdapter`.
 
-    Text for a name that was closed, and is spoken to its end, waits for that end.
-    A context that fails gets an error and its end; a message or a query that cannot be understood ends the connection,
-    as does more text than can wait.
+    Text for a context that was closed waits until that context has been spoken. A context that fails gets an error and
+    its end. A message or query that is not allowed, or too much waiting text, ends the connection.
 
     Args:
-        voice: by the path.
-        query: of the connection.
-        limits: of the node.
+        voice: from the path.
     """
 
     def __init__(self, voice: str, query: Mapping[str, str], limits: Limits) -> None:
@@ -90,33 +82,33 @@ class MultiStreamAdapter:
         self._voice = voice
         self._query = query
         self._limits = limits
-        # Samples in a second of audio.
+        # Hz.
         self._rate = 0
         # Every text is a sentence or a phrase of its own.
         self._is_whole = False
-        # LiveKit's class, which alone asks for `sync_alignment`: it takes times as counted from the context's first
-        # sample, where all others count from the end of the message before; and in its sentences a flush says nothing.
+        # `sync_alignment`, which only LiveKit's class sets: it counts times from the context's first sample, others
+        # from the end of the message before; and a flush with one of its sentences does not complete the text.
         self._is_synced = False
-        # What the client may still write to, or has asked to end, by its name.
+        # The latest context of each name.
         self._named: dict[str | None, _Context] = {}
-        # What the session has open, by the session's id.
+        # Contexts that the session has not ended, by their id in the session.
         self._open: dict[str, _Context] = {}
-        # What waits for an utterance to be spoken, by its name.
+        # What waits for a context to be spoken, by its name.
         self._waiting: dict[str | None, _Waiting] = {}
-        # Utterances so far.
+        # Contexts so far.
         self._count = 0
         # The client has sent something.
         self._is_heard = False
-        # Why the connection cannot be served. It is told when the client has sent something: LiveKit's class waits for
-        # ever on a connection that is closed before.
+        # Why the connection cannot be served. Told after the client's first message: LiveKit's class waits forever on a
+        # connection that is closed before.
         self._failure: SpeechError | None = None
         # The client has asked for the end of the connection.
         self._is_leaving = False
 
     def begin(self) -> Iterator[Message]:
-        """See `ProtocolAdapter.begin`; it raises nothing."""
+        """See `ProtocolAdapter.begin`; raises nothing."""
         try:
-            query = parse_query(self._query)
+            query = check_message(ElevenLabsQuery, self._query)
             session = query.session(self._voice)
         except SpeechError as error:
             self._failure = error
@@ -138,62 +130,62 @@ class MultiStreamAdapter:
         elif self._has_to_wait(message):
             yield from self._wait(message)
         else:
-            yield from self._obey(message)
+            yield from self._dispatch(message)
 
     def follow(self) -> Iterator[Message]:
         """See `QueueingAdapter.follow`."""
         for name, waiting in list(self._waiting.items()):
             while waiting.messages and not self._is_behind(waiting.messages[0]):
-                yield from self._obey(waiting.take())
+                yield from self._dispatch(waiting.take())
             if not waiting.messages:
                 del self._waiting[name]
         self._close_if_left()
 
-    def _parse(self, data: str | bytes) -> StreamMessage:
+    def _parse(self, data: str | bytes) -> ElevenLabsMessage:
         self._is_heard = True
         if self._failure is not None:
             raise self._failure
-        return parse_message(protocol.load(data))
+        return check_message(ElevenLabsMessage, protocol.load(data))
 
-    def _obey(self, message: StreamMessage) -> Iterator[Message]:
+    def _dispatch(self, message: ElevenLabsMessage) -> Iterator[Message]:
         if message.close_context:
             yield from self._close(message.context_id)
         else:
             yield from self._write(message)
 
-    def _has_to_wait(self, message: StreamMessage) -> bool:
+    def _has_to_wait(self, message: ElevenLabsMessage) -> bool:
         return message.context_id in self._waiting or self._is_behind(message)
 
-    def _is_behind(self, message: StreamMessage) -> bool:
-        """Whether it is the text of a new utterance, and the last of its name is still spoken."""
+    def _is_behind(self, message: ElevenLabsMessage) -> bool:
+        """Whether it is text for a new context while the last of its name is still being spoken."""
         context = self._named.get(message.context_id)
         return bool(context and context.state == "ended" and message.text and not message.close_context)
 
-    def _wait(self, message: StreamMessage) -> Iterator[Message]:
+    def _wait(self, message: ElevenLabsMessage) -> Iterator[Message]:
         waiting = self._waiting.setdefault(message.context_id, _Waiting())
         if message.close_context:
-            if waiting.is_closed or not waiting.is_flushed:  # the listener has interrupted
+            if waiting.is_closed or not waiting.is_flushed:  # an interruption
                 del self._waiting[message.context_id]
                 yield from self._close(message.context_id)
             else:
                 waiting.put(message)
                 waiting.is_closed = True
-        elif message.text or message.flush:  # otherwise it keeps alive
+        elif message.text or message.flush:  # otherwise it is a keep-alive
             text = message.text or ""
             waiting.put(message)
             waiting.is_flushed = self._is_last(text) if message.flush else waiting.is_flushed and text.isspace()
             waiting.is_closed = waiting.is_closed and not text
 
     def _is_last(self, text: str) -> bool:
-        """Whether a flush with this text says that its context has all of it."""
+        """Whether a flush with this text completes the context's text."""
         return not (text and self._is_synced and self._is_whole)
 
-    def _write(self, message: StreamMessage) -> Iterator[Message]:
+    def _write(self, message: ElevenLabsMessage) -> Iterator[Message]:
         context = self._named.get(message.context_id)
         text = spaced(message.text or "", is_whole=self._is_whole)
         if context is None or (context.state == "cancelled" and text):
             if not text:
-                return  # kept alive, or flushed, without having begun
+                return  # a keep-alive or a flush before any text
             context = self._begin(message.context_id)
         if context.state == "new" and message.speed is not None:
             context.speed = message.speed
@@ -208,7 +200,7 @@ class MultiStreamAdapter:
         if text:
             yield from self._append(context, text)
         elif not message.flush and not context.ends_in_word:
-            yield from self._append(context, " ")  # kept alive: white space counts as text, and is not heard
+            yield from self._append(context, " ")  # keep-alive: white space counts as text and is silent
         if message.flush:
             context.is_flushed = self._is_last(text)
             yield {"type": "context.flush", "context_id": context.id}
@@ -225,19 +217,19 @@ class MultiStreamAdapter:
 
     def _admit(self, context: _Context) -> Iterator[Message]:
         self._open[context.id] = context
-        context.state = "refused"  # unless the session comes back here
+        context.state = "refused"  # stays so if the session raises
         speed = {} if context.speed is None else {"speed": context.speed}
         yield {"type": "context.open", "context_id": context.id} | speed
         context.state = "open"
 
     def _refuse(self, context: _Context, why: str) -> Iterator[Message]:
-        """Raise an error about a text, which ends its context; the session would leave it open, waiting for more."""
+        """End a context because of a text and raise the error; the session would leave it open."""
         if context.state == "open":
             yield from self._cancel(context)
         elif context.state == "new":
             self._open[context.id] = context
             context.state = "refused"
-            yield {"type": "ping", "context_id": context.id}  # so that the error is told with it
+            yield {"type": "ping", "context_id": context.id}  # so that the error names it
         else:
             return
         raise TextTooLong(f"{why} characters")
@@ -249,7 +241,7 @@ class MultiStreamAdapter:
         yield {"type": "text.append", "context_id": context.id, "text": text}
 
     def _close(self, name: str | None) -> Iterator[Message]:
-        """The first time after a flush, everything is spoken; otherwise the listener has interrupted."""
+        """The first close after a flush lets everything be spoken; any other is an interruption."""
         context = self._named.get(name)
         if context is None:
             return
@@ -263,7 +255,7 @@ class MultiStreamAdapter:
                 yield from self._end(context)
 
     def _end(self, context: _Context) -> Iterator[Message]:
-        if context.state == "new":  # without a text: its end comes back as the answer
+        if context.state == "new":  # without text: the pong ends it
             self._open[context.id] = context
             yield {"type": "ping", "t": context.id}
         elif context.state == "open":
@@ -281,7 +273,7 @@ class MultiStreamAdapter:
                 yield from self._end(context) if context.is_flushed else self._cancel(context)
         for name, waiting in self._waiting.items():
             if not waiting.is_closed:
-                waiting.put(StreamMessage(context_id=name, close_context=True))
+                waiting.put(ElevenLabsMessage(context_id=name, close_context=True))
         if not self._open and not self._waiting:
             yield {"type": "session.close"}
 
@@ -319,7 +311,7 @@ class MultiStreamAdapter:
         yield from self._final(context)
 
     def _final(self, context: _Context) -> Iterator[str]:
-        """The last that is told of a context; behind the very last, a connection that is to be closed is."""
+        """The last message of a context; after the very last one, a connection that is leaving is closed."""
         yield self._message(context, None, is_final=True)
         self._close_if_left()
 
@@ -336,7 +328,7 @@ class MultiStreamAdapter:
     def _error(self, context: _Context | None, message: Message) -> Iterator[str]:
         code, text = message["code"], message["message"]
         if context is None and message["context_id"] is not None:
-            return  # it has ended while the client's message came
+            return  # it ended while a message was on its way
         if context is None and not self._is_heard:
             self._failure = from_code(code, text)
             return
@@ -344,10 +336,10 @@ class MultiStreamAdapter:
         told = {"message": text, "error": code, "code": close_code}
         if context is None:
             self.closing = (close_code, _reason(text))
-            yield _dump(told)
+            yield protocol.dump(told)
         elif code != "unknown_context":
             if code == "starved":
-                context.state = "cancelled"  # by nobody: later text of its name goes on in a new one
+                context.state = "cancelled"  # later text of its name goes on in a new one
             yield self._dump(context, told)
             if context.state == "refused":
                 del self._open[context.id]
@@ -372,7 +364,7 @@ class MultiStreamAdapter:
 
     def _dump(self, context: _Context, fields: dict[str, Any]) -> str:
         """A message about a context."""
-        return _dump(fields | {"contextId": context.name})
+        return protocol.dump(fields | {"contextId": context.name})
 
 
 class StreamAdapter(MultiStreamAdapter):
@@ -395,22 +387,14 @@ class StreamAdapter(MultiStreamAdapter):
 
     def _error(self, context: _Context | None, message: Message) -> Iterator[str]:
         if message["code"] == "unknown_context":
-            return  # it has ended while the client's message came
+            return  # it ended while a message was on its way
         if context is not None:
             self._forget(context)
         yield from super()._error(None, message | {"context_id": None})
 
     def _dump(self, context: _Context, fields: dict[str, Any]) -> str:
-        return _dump(fields)
-
-
-def _cost(message: StreamMessage) -> int:
-    return len(message.text or "") + MESSAGE
+        return protocol.dump(fields)
 
 
 def _reason(text: str) -> str:
     return text.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
-
-
-def _dump(message: dict[str, Any]) -> str:
-    return json.dumps(message, separators=(",", ":"), allow_nan=False)

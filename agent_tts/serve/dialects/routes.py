@@ -1,4 +1,4 @@
-"""Where each dialect is spoken."""
+"""The paths of the dialects."""
 
 from __future__ import annotations
 

@@ -1,32 +1,28 @@
 """vLLM-Omni's WebSocket, `/v1/audio/speech/stream`: utterances one after another, in bytes or with times of words.
 
-Speech begins with the first words, whatever `split_granularity` asks for: an utterance is one sentence of its language.
+`split_granularity` is ignored: speech begins with the first words, and an utterance is one sentence to the client.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
-from agent_tts.errors import BadMessage, TextTooLong, UnknownType, Unsupported
+from agent_tts.errors import BadMessage, UnknownType, Unsupported
 from agent_tts.events import SAMPLE_RATE
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
-from agent_tts.protocol.validation import first_complaint, message_error
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk, Word
+from agent_tts.protocol.validation import check_message
+from agent_tts.serve.dialects.utterance_queue import WaitingBudget
 from agent_tts.speech.audio.files import wav_header
 from agent_tts.speech.words.due_words import DueWords
-from agent_tts.speech.words.timeline import Word
 from agent_tts.voices import DESIGN
-
-# Messages that wait for an utterance to be spoken, in characters; each counts for so many more.
-MAX_HELD = 250_000
-MESSAGE = 100
 
 # The session's encoding and rate for each format.
 FORMATS = {
@@ -37,8 +33,8 @@ FORMATS = {
 }
 
 
-class Config(BaseModel):
-    """`session.config`. Unknown fields are ignored: many only mean something to vLLM's own stages."""
+class VllmConfig(BaseModel):
+    """`session.config`. Unknown fields are ignored: many only concern vLLM's own stages."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -64,7 +60,7 @@ class Config(BaseModel):
         return self
 
     def session(self) -> Message:
-        """The fields of `session.update`: all that it may have set before."""
+        """The fields of `session.update`, all of them, so that earlier ones do not remain."""
         encoding, sample_rate = FORMATS[self.response_format]
         fields: Message = {
             "model": self.model,
@@ -77,7 +73,7 @@ class Config(BaseModel):
             "timestamps": "word" if self.word_timestamps else "none",
             "output": {"encoding": encoding, "sample_rate": sample_rate, "framing": "binary"},
         }
-        # A file is wanted as soon as it can be had, sound at the pace of its listener.
+        # A file is made as fast as possible, streamed audio at the pace of its listener.
         return fields if self.stream_audio else {**fields, "lead_ms": None}
 
 
@@ -86,14 +82,14 @@ class _Utterance:
     """The text between two `input.done`."""
 
     index: int
-    config: Config
+    config: VllmConfig
     text: str = ""  # so far
     is_done: bool = False  # by the client
-    is_over: bool = False  # it has been spoken, or has failed
-    is_starved: bool = False  # so it has failed: of all text that came
-    bytes: int = 0  # of audio that was told
+    is_over: bool = False  # spoken or failed
+    is_starved: bool = False  # failed for lack of text, after all text so far was spoken
+    bytes: int = 0  # of audio sent
     chunks: int = 0
-    ms: float = 0.0  # the same in time
+    ms: float = 0.0  # of audio sent
     words: DueWords[Word] = field(default_factory=DueWords)
 
     @property
@@ -107,17 +103,17 @@ class VllmOmniAdapter:
     def __init__(self) -> None:
         self.closing: tuple[int, str] | None = None
         # None before the first.
-        self._config: Config | None = None
-        # The one that is written or spoken. None in between.
+        self._config: VllmConfig | None = None
+        # The one that is written or spoken; None in between.
         self._utterance: _Utterance | None = None
         # Index of the next.
         self._index = 0
-        # Messages that wait, and their cost by the measure of `MAX_HELD`.
-        self._held: deque[tuple[Message, int]] = deque()
-        self._cost = 0
-        # A context that failed and may still be open.
+        # Messages that wait for the utterance to be spoken, each with its length in characters.
+        self._waiting: deque[tuple[Message, int]] = deque()
+        self._budget = WaitingBudget("too much waits for an utterance to be spoken: wait for its session.done")
+        # A context that failed and may be open.
         self._failed: str | None = None
-        # What the client is to be told when the session answers a ping, behind all that it was told before.
+        # Answers to the client, each sent at the pong of its ping, to keep its place among the others.
         self._notes: deque[str] = deque()
 
     def begin(self) -> Iterator[Message]:
@@ -132,40 +128,34 @@ class VllmOmniAdapter:
         if message.get("type") == "input.cancel":
             yield from self._cancel()
         elif self._utterance is not None and self._utterance.is_done:
-            self._hold(message, len(data))
+            self._budget.add(len(data))
+            self._waiting.append((message, len(data)))
         else:
-            yield from self._obey(message)
+            yield from self._dispatch(message)
 
     def follow(self) -> Iterator[Message]:
         """See `QueueingAdapter.follow`."""
         if self._failed is not None:
             context_id, self._failed = self._failed, None
             yield protocol.build("context.cancel", context_id=context_id)
-        while self._held and not (self._utterance is not None and self._utterance.is_done):
-            message, cost = self._held.popleft()
-            self._cost -= cost
-            yield from self._obey(message)
-
-    def _hold(self, message: Message, chars: int) -> None:
-        cost = chars + MESSAGE
-        if self._cost + cost > MAX_HELD:
-            raise TextTooLong("too much waits for an utterance to be spoken: wait for its session.done")
-        self._cost += cost
-        self._held.append((message, cost))
+        while self._waiting and not (self._utterance is not None and self._utterance.is_done):
+            message, chars = self._waiting.popleft()
+            self._budget.remove(chars)
+            yield from self._dispatch(message)
 
     def _cancel(self) -> Iterator[Message]:
-        self._held.clear()
-        self._cost = 0
+        self._waiting.clear()
+        self._budget.clear()
         utterance, self._utterance = self._utterance, None
         index = self._index if utterance is None else utterance.index
-        # Told first: the session takes no more from here when it refuses to cancel what has ended meanwhile.
+        # Before the cancel: if the context has ended meanwhile, the session refuses it and takes no further message.
         yield self._note("audio.cancelled", index, sentence_index=0, reason="client_cancel")
         if utterance is not None:
             self._index += 1
             if not utterance.is_over:
                 yield protocol.build("context.cancel", context_id=utterance.context_id)
 
-    def _obey(self, message: Message) -> Iterator[Message]:
+    def _dispatch(self, message: Message) -> Iterator[Message]:
         match message.get("type"):
             case "session.config":
                 yield from self._configure(message)
@@ -184,10 +174,7 @@ class VllmOmniAdapter:
     def _configure(self, message: Message) -> Iterator[Message]:
         if self._utterance is not None:
             raise BadMessage("session.config cannot change an utterance that has begun: send input.done first")
-        try:
-            config = Config.model_validate(message)
-        except ValidationError as error:
-            raise message_error(first_complaint(error)) from None
+        config = check_message(VllmConfig, message)
         if config.ref_audio is not None:
             raise Unsupported("ref_audio: add the voice once, by POST /v1/audio/voices, and name it as voice")
         yield protocol.build("session.update", session=config.session())
@@ -201,12 +188,12 @@ class VllmOmniAdapter:
         if self._utterance is None:
             assert self._config is not None
             self._utterance = _Utterance(self._index, self._config)
-        if self._utterance.is_starved:  # after all that came has been spoken: it goes on
+        if self._utterance.is_starved:  # it goes on
             self._utterance = _Utterance(self._utterance.index, self._utterance.config)
             yield protocol.build("context.open", context_id=self._utterance.context_id)
         if not self._utterance.is_over:
             yield protocol.build("text.append", context_id=self._utterance.context_id, text=text)
-            self._utterance.text += text  # the session has taken it: so its limits hold here too
+            self._utterance.text += text  # after the session has taken it, so that its limits hold here too
 
     def _end(self) -> Iterator[Message]:
         utterance = self._utterance
@@ -239,7 +226,7 @@ class VllmOmniAdapter:
                 return self._error(item)
             case "words" if utterance is not None and utterance.context_id == item["context_id"]:
                 utterance.words.learn((Word(**word) for word in item["words"]), final=item["kind"] == "aligned")
-            # An error was told; the id may be of one that goes on by now.
+            # An error was already told; the id may be in use again.
             case "context.done" if (
                 item["reason"] != "error" and utterance and utterance.context_id == item["context_id"]
             ):
@@ -265,7 +252,7 @@ class VllmOmniAdapter:
         utterance = self._utterance
         is_its = utterance is not None and utterance.context_id == message["context_id"]
         partial = {"partial_audio": True, "action": "discard"} if is_its and utterance and utterance.bytes else {}
-        yield _dump({"type": "error", "message": message["message"], "code": message["code"], **partial})
+        yield protocol.dump({"type": "error", "message": message["message"], "code": message["code"], **partial})
         if is_its and utterance is not None:
             if message["code"] == "starved":
                 utterance.is_starved = not utterance.is_done
@@ -275,7 +262,7 @@ class VllmOmniAdapter:
 
 
 def _audio(utterance: _Utterance, chunk: AudioChunk) -> Iterator[str | bytes]:
-    """The next piece of sound, and what goes before the first."""
+    """The next audio, after `audio.start` if it is the first."""
     payload = chunk.payload
     if not payload:
         return
@@ -303,7 +290,7 @@ def _start(utterance: _Utterance) -> str:
 
 
 def _sound(utterance: _Utterance, pcm: bytes, words: list[Word]) -> str:
-    """Sound with the words that begin in it; the last of an utterance has none of its own."""
+    """A chunk of audio with the words that begin in it; the last chunk of an utterance has only words."""
     start_ms = utterance.ms
     utterance.ms += len(pcm) * 500 / SAMPLE_RATE
     utterance.bytes += len(pcm)
@@ -325,8 +312,4 @@ def _sound(utterance: _Utterance, pcm: bytes, words: list[Word]) -> str:
 
 
 def _told(type_: str, index: int, **fields: Any) -> str:
-    return _dump({"type": type_, "utterance_index": index, **fields})
-
-
-def _dump(message: Message) -> str:
-    return json.dumps(message, separators=(",", ":"), allow_nan=False)
+    return protocol.dump({"type": type_, "utterance_index": index, **fields})

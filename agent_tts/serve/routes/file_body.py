@@ -5,20 +5,16 @@ from __future__ import annotations
 import base64
 
 from agent_tts.errors import SpeechError
-from agent_tts.events import WordTime
 from agent_tts.serve.routes import openai
+from agent_tts.serve.routes.speech_response import Body
 from agent_tts.speech.audio.files import FileEncoder
 
 
-class FileBody:
+class FileBody(Body):
     """The file itself."""
 
     def __init__(self, format: str) -> None:
         self._file = FileEncoder(format)
-
-    def words(self, words: tuple[WordTime, ...]) -> bytes:
-        """See `Body`: a file has no place for them."""
-        return b""
 
     def audio(self, pcm: bytes) -> bytes:
         """See `Body`."""
@@ -27,10 +23,6 @@ class FileBody:
     def end(self) -> bytes:
         """See `Body`."""
         return self._file.close()
-
-    def error(self, error: SpeechError) -> bytes | None:
-        """See `Body`: a part of a file says nothing of itself."""
-        return None
 
     def close(self) -> None:
         """See `Body`."""

@@ -1,6 +1,6 @@
-"""The HTTP routes: speech in OpenAI's shape, models, tokens, health and metrics; `voices` has those of voices.
+"""HTTP routes: speech in OpenAI's format, models, tokens, health and metrics. The routes of voices are in `voices`.
 
-`/health` and `/ready` answer everybody; all others, `/metrics` too, want a key when keys are configured.
+`/health` and `/ready` need no key. All others, `/metrics` too, need one when keys are configured.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from agent_tts.serve.routes.file_body import EventBody, FileBody
 from agent_tts.serve.routes.speech_response import SpeechResponse
 from agent_tts.speech.audio.files import CONTENT_TYPES
 from agent_tts.speech.engine_handle import EngineState
-from agent_tts.speech.routing import Routing
 
 
 class Token(BaseModel):
@@ -46,60 +45,59 @@ class Token(BaseModel):
 
 
 class Status(BaseModel):
-    """Whether something is as it should be."""
+    """State of the node, in one word."""
 
     status: str
 
 
 class Health(Status):
-    """Whether the node is as it should be."""
+    """State of the node and of each engine."""
 
-    engines: list[EngineState]  # in the order of their numbers, as the metrics have them
+    engines: list[EngineState]  # by number, as in the metrics
 
 
 # ---------------------------------------------------------------- routes
 
-
-SLOWEST_UPLOAD = 131_072  # bytes/s of a file: 1 Mbit/s, as a telephone sends at its slowest
+SLOWEST_UPLOAD = 131_072  # bytes/s of a file: 1 Mbit/s, a slow mobile uplink
 
 Authorized = Annotated[Client, Depends(authorized)]
 
-_BYTES = {"schema": {"type": "string", "format": "binary"}}
-_TEXT = {"schema": {"type": "string"}}
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": openai.ErrorBody}, "5XX": {"model": openai.ErrorBody}}
-_SPEECH: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The audio file, or `speech.audio.delta` events with its bytes, sent while it is made.",
-        "content": dict.fromkeys(CONTENT_TYPES.values(), _BYTES) | {"text/event-stream": {}},
-    }
-}
-_NOT_NOW: dict[int | str, dict[str, Any]] = {503: {"model": Status}}
-_METRICS: dict[int | str, dict[str, Any]] = {200: {"content": {CONTENT_TYPE_LATEST: _TEXT}}}
 
 
 def router() -> APIRouter:
     """All routes of this module. Their node is `app.state.node`."""
+    file = {"schema": {"type": "string", "format": "binary"}}
+    speech = {
+        "description": "The audio file, or `speech.audio.delta` events with its bytes, sent while it is made.",
+        "content": dict.fromkeys(CONTENT_TYPES.values(), file) | {"text/event-stream": {}},
+    }
     routes = APIRouter()
-    body = {"required": True, "content": {"application/json": {"schema": openai.SpeechRequest.json_schema()}}}
     routes.add_api_route(
         "/v1/audio/speech",
         create_speech,
         methods=["POST"],
         response_class=Response,
-        responses=_SPEECH | ERRORS,
-        openapi_extra={"requestBody": body},
+        responses={200: speech, **ERRORS},
+        openapi_extra=json_body(openai.SpeechRequest.json_schema()),
     )
     routes.add_api_route("/v1/models", list_models, responses=ERRORS)
     routes.add_api_route("/v1/models/{model:path}", retrieve_model, responses=ERRORS)
     routes.add_api_route("/v1/tokens", create_token, methods=["POST"], responses=ERRORS)
     routes.add_api_route("/health", health, response_model=Health, responses={503: {"model": Health}})
-    routes.add_api_route("/ready", ready, response_model=Status, responses=_NOT_NOW)
-    routes.add_api_route("/metrics", metrics, response_class=Response, responses=_METRICS | ERRORS)
+    routes.add_api_route("/ready", ready, response_model=Status, responses={503: {"model": Status}})
+    text = {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}
+    routes.add_api_route("/metrics", metrics, response_class=Response, responses={200: text, **ERRORS})
     return routes
 
 
+def json_body(schema: dict[str, Any]) -> dict[str, Any]:
+    """`openapi_extra` of a route that reads its JSON body itself."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
 async def create_speech(request: Request, client: Authorized) -> Response:
-    """Speak a text: the audio file is sent while it is made."""
+    """Speak a text. The audio file is sent while it is made."""
     node = node_of(request)
     wanted = openai.parse(await read_body(request, node.settings), node.settings.limits.text_context_chars)
     options = node.service.resolve(wanted.options(normalize=node.settings.normalize))
@@ -117,32 +115,31 @@ async def create_speech(request: Request, client: Authorized) -> Response:
 
 async def list_models(request: Request, client: Authorized) -> openai.ModelList:
     """The models that a request may name."""
-    return openai.ModelList(data=[openai.ModelCard(id=name) for name in _routing(request).model_names()])
+    names = node_of(request).service.routing.model_names()
+    return openai.ModelList(data=[openai.ModelCard(id=name) for name in names])
 
 
 async def retrieve_model(model: str, request: Request, client: Authorized) -> openai.ModelCard:
     """One model."""
-    _routing(request).check_model(model)
+    node_of(request).service.routing.check_model(model)
     return openai.ModelCard(id=model)
 
 
 async def create_token(request: Request, client: Authorized) -> Token:
-    """A one-time token, for a browser that opens the WebSocket."""
+    """A one-time token for a browser that opens the WebSocket."""
     token, expires_in = node_of(request).guard.issue_token(client)
     return Token(token=token, expires_in=expires_in)
 
 
 async def health(request: Request) -> Response:
-    """Whether the event loop and an engine are alive, and how each engine is."""
+    """Whether the event loop and an engine are alive, and the state of each engine."""
     service = node_of(request).service
-    states = [engine.state for engine in service.engines]
-    return JSONResponse(
-        {"status": "ok" if service.alive else "engine_lost", "engines": states}, 200 if service.alive else 503
-    )
+    status, code = ("ok", 200) if service.alive else ("engine_lost", 503)
+    return JSONResponse({"status": status, "engines": [engine.state for engine in service.engines]}, code)
 
 
 async def ready(request: Request) -> Response:
-    """Whether speech may be sent here: an engine has really spoken since it started, and the node is not leaving."""
+    """Whether to send requests here: an engine has spoken since it started, and the node is not draining."""
     service = node_of(request).service
     status = "draining" if service.draining else "ok" if service.ready else "starting"
     return JSONResponse({"status": status}, 200 if status == "ok" else 503)
@@ -154,25 +151,21 @@ async def metrics(request: Request, client: Authorized) -> Response:
 
 
 def node_of(request: Request) -> Node:
-    """The node that a request came to."""
+    """The node that serves a request."""
     node: Node = request.app.state.node
     return node
-
-
-def _routing(request: Request) -> Routing:
-    return node_of(request).service.routing
 
 
 async def read_body(request: Request, settings: Settings, file_bytes: int = 0) -> bytes:
     """The body of a request, within `limits.message_bytes` and `timeouts.handshake_s`. Cancelling it is safe.
 
     Args:
-        file_bytes: of a file that may be in it, which has a longer time in proportion.
+        file_bytes: additional bytes for a file in the body; the time limit grows in proportion.
 
     Raises:
         TextTooLong: it is longer; the rest is not read.
         RequestTimeout: it takes longer.
-        BadMessage: the client left in the middle of it.
+        BadMessage: the client left before its end.
     """
     limit = settings.limits.message_bytes + file_bytes
     timeout_s = settings.timeouts.handshake_s + file_bytes / SLOWEST_UPLOAD
@@ -198,34 +191,34 @@ async def read_body(request: Request, settings: Settings, file_bytes: int = 0) -
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Answer every error of the application in OpenAI's shape, or as `request.state.error_body` has it."""
+    """Answer every error in OpenAI's format, or in that of `request.state.error_body`."""
     app.add_exception_handler(SpeechError, _on_speech_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_fault)
 
 
-# What starlette itself answers with.
+# Error codes for errors that starlette raises.
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 
-# The body of a response for an error.
+# Makes the JSON body of an error response.
 ErrorBody = Callable[[SpeechError], dict[str, Any]]
 
 
 def errors_as(body: ErrorBody) -> Any:
-    """A dependency of routes, to stand before all others: their errors are told as another vendor tells them."""
+    """A dependency of routes, before all others: sends their errors in another vendor's format."""
 
-    async def told(request: Request) -> None:
+    async def set_body(request: Request) -> None:
         request.state.error_body = body
 
-    return Depends(told)
+    return Depends(set_body)
 
 
 def _openai_error(error: SpeechError) -> dict[str, Any]:
     return openai.ErrorBody.of_error(error).model_dump()
 
 
-# With these the client may still be sending its body, which nobody will read.
+# After these errors the client may still be sending its body, which is not read: the connection is closed.
 _CLOSING = {RequestTimeout.status, TextTooLong.status}
 
 
@@ -258,5 +251,5 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_fault(request: Request, error: Exception) -> Response:
-    # The server logs the fault itself; its words stay in the node.
-    return await _on_speech_error(request, Internal("a fault of this node; it has been logged"))
+    # uvicorn logs the fault itself.
+    return await _on_speech_error(request, Internal("internal error; the node has logged it"))

@@ -1,4 +1,4 @@
-"""Bodies of `multipart/form-data`. Sans-I/O, and nothing of them is ever written to a file."""
+"""Bodies of `multipart/form-data`. Sans-I/O; they stay in memory."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from agent_tts.errors import BadMessage
 
 CONTENT_TYPE = "multipart/form-data"
 MAX_PARTS = 16
-MAX_TEXT_BYTES = 16_384  # of a part that is no file
+MAX_TEXT_BYTES = 16_384  # of a part that is not a file
 
-logging.getLogger("python_multipart").disabled = True  # a client's mistake is answered, and no news to the node
+logging.getLogger("python_multipart").disabled = True  # it logs errors of clients, which are answered
 logging.getLogger("python_multipart.multipart").disabled = True
 
 
 def parse(content_type: str, body: bytes) -> dict[str, str | bytes]:
-    """The parts of a body by name: bytes where a part has a file name, else text.
+    """The parts of a body by name: bytes where a part has a file name, otherwise text.
 
     Raises:
-        BadMessage: it is broken, has too many parts, a name twice, or a text that is too long or not UTF-8.
+        BadMessage: it is malformed, has too many parts or a name twice, or a text is too long or not UTF-8.
     """
     form = _Form()
     _, options = parse_options_header(content_type)
@@ -35,7 +35,7 @@ def parse(content_type: str, body: bytes) -> dict[str, str | bytes]:
 
 
 def _broken() -> BadMessage:
-    return BadMessage(f"the body is not whole {CONTENT_TYPE}: parts with a name between boundaries")
+    return BadMessage(f"the body must be complete {CONTENT_TYPE}: named parts between boundaries")
 
 
 class _Form:
@@ -44,16 +44,16 @@ class _Form:
     def __init__(self) -> None:
         # Complete parts.
         self.fields: dict[str, str | bytes] = {}
-        # The part that is being read: its headers, and its data.
+        # The part that is being read: its headers, the current header, and its data.
         self._headers: dict[str, str] = {}
         self._name = b""
         self._value = b""
         self._data = bytearray()
-        # Whether the last boundary has come.
+        # Whether the final boundary has come.
         self.ended = False
 
     def callbacks(self) -> dict[str, object]:
-        """What a `MultipartParser` calls."""
+        """The callbacks of a `MultipartParser`."""
         names = ("part_begin", "header_field", "header_value", "header_end", "part_data", "part_end", "end")
         return {f"on_{name}": getattr(self, f"_on_{name}") for name in names}
 
@@ -82,7 +82,7 @@ class _Form:
             raise _broken()
         name = options[b"name"].decode("latin-1")
         if name in self.fields:
-            raise BadMessage("a form has each of its parts once")
+            raise BadMessage("a form must not have two parts of one name")
         self.fields[name] = bytes(self._data) if b"filename" in options else self._text()
 
     def _on_end(self) -> None:
@@ -94,4 +94,4 @@ class _Form:
         try:
             return self._data.decode()
         except UnicodeDecodeError:
-            raise BadMessage("a part without a file name is UTF-8 text") from None
+            raise BadMessage("a part without a file name must be UTF-8 text") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from agent_tts.errors import (
     InvalidRequest,
@@ -16,46 +16,39 @@ from agent_tts.errors import (
     UnsupportedLanguage,
 )
 from agent_tts.events import Sampling, SpeechOptions
-from agent_tts.protocol.v1 import SamplingFields, SpeakerEmbedding, VoiceName
-from agent_tts.protocol.validation import body_error
+from agent_tts.protocol.options import Strict, VoiceName, limits, option_model, sampling_of, speech_options
+from agent_tts.protocol.validation import check_body
 from agent_tts.speech.audio.files import FileFormat
 from agent_tts.speech.routing import Routing
 
 # ---------------------------------------------------------------- requests
 
 
-class VoiceRef(BaseModel):
+class VoiceRef(Strict):
     """A voice as an object."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     id: VoiceName
 
 
-class SpeechRequest(SamplingFields):
+class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):  # type: ignore[misc]
     """The body of `POST /v1/audio/speech`. An unknown field is an error: a misspelt setting must not be ignored."""
 
     input: str = Field(min_length=1, pattern=r"\S", description="text to speak")
-    model: str = Field("tts-1", max_length=256, description="one of GET /v1/models, or with a language: tts-1-de")
+    model: str = Field("tts-1", **limits("model"), description="one of GET /v1/models, or with a language: tts-1-de")
     voice: VoiceName | VoiceRef | None = Field(
         None, description="a voice of GET /v1/audio/voices; default: the engine's"
     )
-    speaker_embedding: SpeakerEmbedding | None = None
-    instructions: str | None = Field(None, max_length=2_000, description="style, for engines that take one")
     response_format: FileFormat = "mp3"
-    speed: float = Field(1.0, ge=0.25, le=4)
     stream_format: Literal["audio", "sse"] = "audio"
-    language: str | None = Field(None, max_length=64, description="goes before the model's; default: the voice's")
-    seed: int | None = Field(None, ge=0, lt=2**63)
-    pitch: float = Field(1.0, ge=0.5, le=2)
-    clean: bool = Field(True, description="make LLM output speakable")
+    language: str | None = Field(
+        None, **limits("language"), description="goes before the model's; default: the voice's"
+    )
     normalize: bool | None = Field(None, description="say numbers, money and dates in words; default: the node's")
-    breaks: bool = Field(False, description='obey <break time="500ms"/> in the input')
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """Its JSON schema, without references, so that it can stand anywhere in another document."""
-        schema = cls.model_json_schema()
+        schema: dict[str, Any] = cls.model_json_schema()
         definitions = schema.pop("$defs")
         voice = schema["properties"]["voice"]
         voice["anyOf"] = [definitions[VoiceRef.__name__] if "$ref" in kind else kind for kind in voice["anyOf"]]
@@ -67,20 +60,13 @@ class SpeechRequest(SamplingFields):
         Args:
             normalize: the default.
         """
-        return SpeechOptions(
+        return speech_options(
+            self,
             voice=self.voice.id if isinstance(self.voice, VoiceRef) else self.voice,
             language=self.language or "auto",
-            instructions=self.instructions,
-            seed=self.seed,
-            speed=self.speed,
-            pitch=self.pitch,
-            clean=self.clean,
-            sampling=Sampling(**self.model_dump(include=set(SamplingFields.model_fields))),
-            lead_ms=None,
-            model=self.model,
-            speaker_embedding=None if self.speaker_embedding is None else tuple(self.speaker_embedding),
             normalize=normalize if self.normalize is None else self.normalize,
-            breaks=self.breaks,
+            sampling=sampling_of(self),
+            lead_ms=None,
         )
 
 
@@ -90,12 +76,7 @@ def parse(body: bytes, max_chars: int) -> SpeechRequest:
     Raises:
         InvalidRequest, UnsupportedFormat, TextTooLong: what was wrong and what is allowed, without a word of the text.
     """
-    try:
-        request = SpeechRequest.model_validate_json(body)
-    except ValidationError as error:
-        raise body_error(error, SpeechRequest, spoken="input") from None
-    if len(request.input) > max_chars:
-        raise TextTooLong(f"input has more than {max_chars} characters")
+    request: SpeechRequest = check_body(SpeechRequest, body, "input", max_chars)
     return request
 
 

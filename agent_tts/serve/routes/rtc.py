@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent_tts.errors import BadMessage, Draining, Internal
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes.http import ERRORS, Authorized, read_body
+from agent_tts.serve.routes.http import ERRORS, Authorized, json_body, node_of, read_body
 from agent_tts.serve.transports import ice, sdp
 from agent_tts.serve.transports.rtc_peer import RtcPeer
 
 __all__ = ["RtcPeer", "close_all", "router"]
 
-PLAY_OUT_S = 5.0  # of speech that is made but not played when the node has drained; the engine's window is 4 s
+PLAY_OUT_S = 5.0  # for audio that is made but not played when the node has drained; the engine's window is 4 s
 
 
 class OfferBody(BaseModel):
@@ -31,15 +31,14 @@ class OfferBody(BaseModel):
 def router() -> APIRouter:
     """`POST /v1/rtc/offer`, `DELETE /v1/rtc/{session_id}` and `GET /v1/rtc/ice`."""
     routes = APIRouter(prefix="/v1/rtc", tags=["webrtc"], responses=ERRORS)
-    body = {"required": True, "content": {"application/json": {"schema": OfferBody.model_json_schema()}}}
-    routes.add_api_route("/offer", _offer, methods=["POST"], openapi_extra={"requestBody": body})
+    routes.add_api_route("/offer", _offer, methods=["POST"], openapi_extra=json_body(OfferBody.model_json_schema()))
     routes.add_api_route("/ice", _ice, methods=["GET"])
     routes.add_api_route("/{session_id}", _delete, methods=["DELETE"], status_code=204, response_class=Response)
     return routes
 
 
 async def close_all(node: Node) -> None:
-    """Close every peer. Those of a node that has drained may first play out what was already spoken for them."""
+    """Close every peer; after a drain each may first play out its audio, for `PLAY_OUT_S` at most."""
     peers = list(node.peers.values())
     if node.service.draining:
         with contextlib.suppress(TimeoutError):
@@ -49,21 +48,21 @@ async def close_all(node: Node) -> None:
 
 
 async def _offer(request: Request) -> dict[str, str]:
-    """Open a peer: an answer with the node's candidates, and the session's id."""
-    node: Node = request.app.state.node
+    """Open a peer; returns the answer with the node's candidates, and the session's id."""
+    node = node_of(request)
     client = node.guard.authorize(request.headers, request.query_params, token_ok=True)
     offer = sdp.read_offer(_parse(await read_body(request, node.settings)).sdp)
     if not node.settings.limits.rtc_peers:
         raise HTTPException(404, "WebRTC is turned off on this node (limits.rtc_peers)")
     if node.service.draining:
-        raise Draining("the node is going away: use another one")
+        raise Draining
     peer = RtcPeer(node, client)
     try:
         async with asyncio.timeout(node.settings.timeouts.handshake_s):
             answer = await peer.answer(offer)
     except TimeoutError:
         await peer.close()
-        raise Internal("the offer could not be answered in time") from None
+        raise Internal("the answer to the offer took too long") from None
     except BaseException:
         await peer.close()
         raise
@@ -78,15 +77,13 @@ def _parse(body: bytes) -> OfferBody:
 
 
 async def _ice(request: Request, client: Authorized) -> dict[str, list[dict[str, object]]]:
-    """The STUN and TURN servers to give to `RTCPeerConnection`, as `iceServers`."""
-    node: Node = request.app.state.node
-    return {"iceServers": ice.told(node.settings)}
+    """The STUN and TURN servers for `RTCPeerConnection`."""
+    return {"iceServers": ice.for_browser(node_of(request).settings)}
 
 
 async def _delete(session_id: str, request: Request, client: Authorized) -> Response:
-    """Close a peer of the same client, and wait until it is."""
-    node: Node = request.app.state.node
-    peer = node.peers.get(session_id)
+    """Close a peer of the same client, and wait until it is closed."""
+    peer = node_of(request).peers.get(session_id)
     if peer is None or peer.client != client:
         raise HTTPException(404, "no such WebRTC session")
     await peer.close()

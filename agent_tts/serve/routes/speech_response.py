@@ -5,53 +5,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Protocol
 
 from loguru import logger
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from agent_tts.errors import SlowConsumer, SpeechError, from_code
-from agent_tts.events import (
-    SAMPLE_RATE,
-    RequestAudio,
-    RequestFinished,
-    RequestStarted,
-    RequestWords,
-    SpeechOptions,
-    WordTime,
-)
+from agent_tts.errors import SlowConsumer, SpeechError
+from agent_tts.events import SpeechOptions
+from agent_tts.protocol.context import AudioChunk, Done, Words
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
-from agent_tts.serve.telemetry.metrics import ContextMeter
-from agent_tts.serve.transports.writer import Writer
-from agent_tts.speech.utterance import Utterance
+from agent_tts.serve.transports.writer import Writer, disconnected
+from agent_tts.speech.utterance import LocalUtterance, Utterance, WordsMode
 
-CARRIER = "http"
+TRANSPORT = "http"  # in metrics
 
 
-class Body(Protocol):
-    """The body of one response, made as the speech comes: a file, or the events of some vendor. Pure."""
+class Body:
+    """The body of one response, made as the speech comes: a file, or the events of a vendor. Pure.
 
-    def words(self, words: tuple[WordTime, ...]) -> bytes:
-        """The engine tells when words are spoken, before their audio."""
-        ...
+    Subclasses implement `audio` and `end`.
+    """
+
+    def words(self, words: Words) -> bytes:
+        """Times of words, before the audio that they are spoken in; only if they were asked for."""
+        return b""
 
     def audio(self, pcm: bytes) -> bytes:
-        """The next piece: pcm_s16le, 24 kHz."""
-        ...
+        """The next audio: pcm_s16le, 24 kHz."""
+        raise NotImplementedError
 
     def end(self) -> bytes:
         """All has been spoken."""
-        ...
+        raise NotImplementedError
 
     def error(self, error: SpeechError) -> bytes | None:
-        """It failed in the middle; None cuts the connection: with a clean end a part would pass for the whole."""
-        ...
+        """It failed after its start. None cuts the connection: a clean end would make a part look complete."""
+        return None
 
     def close(self) -> None:
-        """Free what it holds, wherever it is. Idempotent."""
-        ...
+        """Free what it holds. Idempotent."""
 
 
 class SpeechResponse(Response):
@@ -69,6 +62,7 @@ class SpeechResponse(Response):
         options: SpeechOptions,
         media_type: str,
         make_body: Callable[[], Body],
+        words: WordsMode = "none",
     ) -> None:
         super().__init__(media_type=media_type)
         del self.headers["content-length"]  # known only at the end
@@ -79,6 +73,9 @@ class SpeechResponse(Response):
         self._options = options
         # Called when the engine has its text: an encoder takes a while to be made.
         self._make_body = make_body
+        self._words: WordsMode = words
+        # Whether the status line was sent.
+        self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak. Cancelling it stops the speech; the slot is free when it has ended.
@@ -91,76 +88,63 @@ class SpeechResponse(Response):
         with contextlib.ExitStack() as admitted:
             try:
                 admitted.enter_context(self._node.guard.admit(self._client))
-                speech = self._node.service.open(self._options)
+                request = self._node.service.open(self._options)
             except SpeechError as error:
                 refused.labels(error.code).inc()
                 raise
-            meter = self._node.metrics.context(CARRIER)
+            meter = self._node.metrics.context(TRANSPORT)
+            info = self._node.service.info
+            utterance = LocalUtterance(Utterance(request, info, self._options, words=self._words, meter=meter))
             try:
-                await self._speak(speech, meter, writer, receive)
+                await self._speak(utterance, writer, receive)
             except SlowConsumer as error:
                 refused.labels(error.code).inc()
                 logger.warning("http: slow_consumer, connection cut")
                 writer.cut()
-            finally:
-                meter.finished(speech.finished or RequestFinished(speech.request_id, "cancelled"))
 
-    async def _speak(self, speech: Utterance, meter: ContextMeter, writer: Writer, receive: Receive) -> None:
-        watch = asyncio.create_task(
-            _stop_when_gone(receive, speech, meter), name=f"client of stream {speech.request_id}"
-        )
+    async def _speak(self, utterance: LocalUtterance, writer: Writer, receive: Receive) -> None:
+        watch = asyncio.create_task(_stop_when_gone(receive, utterance), name=f"client of {utterance.context_id}")
         try:
-            meter.text()
-            speech.write(self._text)
-            speech.end()
+            utterance.write(self._text)
+            utterance.end()
             with contextlib.closing(self._make_body()) as body:
-                await self._send(speech, meter, writer, body)
+                await self._send(utterance, writer, body)
         finally:
             watch.cancel()
-            await asyncio.gather(watch, speech.cancel(), return_exceptions=True)
+            await asyncio.gather(watch, utterance.cancel(), return_exceptions=True)
 
-    async def _send(self, speech: Utterance, meter: ContextMeter, writer: Writer, body: Body) -> None:
+    async def _send(self, utterance: LocalUtterance, writer: Writer, body: Body) -> None:
         """Send everything, from the status line on."""
-        started = False
         held = b""  # of the body, until the next audio
-        while (event := await speech.next()) is not None:
-            if isinstance(event, RequestStarted):
-                meter.started(event.queue_ms)
-            if isinstance(event, RequestWords):
-                held += body.words(event.words)
-            if not isinstance(event, RequestAudio | RequestFinished):
-                continue
-            failure = _failure(event)
-            if not started and failure is not None:
-                raise failure
-            if isinstance(event, RequestFinished) and event.reason == "cancelled":
-                return  # the client has left
-            if not started:
-                started = True
-                headers = self.raw_headers
-                await writer.write({"type": "http.response.start", "status": self.status_code, "headers": headers})
-            if isinstance(event, RequestAudio):
-                meter.audio(len(event.pcm) * 500 / SAMPLE_RATE)
-                data, held = held + body.audio(event.pcm), b""
-                if data:
-                    await writer.write({"type": "http.response.body", "body": data, "more_body": True})
-                # Frames that wait already would be encoded in one go, which others would hear.
-                await asyncio.sleep(0)
-                continue
-            last = body.end() if failure is None else body.error(failure)
-            if last is not None:  # otherwise the response is left without its end: the server closes the connection
-                await writer.write({"type": "http.response.body", "body": held + last})
+        while (event := await utterance.next()) is not None:
+            match event:
+                case Words():
+                    held += body.words(event)
+                case AudioChunk(payload=pcm) if pcm:
+                    await self._start(writer)
+                    data, held = held + body.audio(pcm), b""
+                    if data:
+                        await writer.write({"type": "http.response.body", "body": data, "more_body": True})
+                    # Frames that wait already would be encoded in one go, which others would hear.
+                    await asyncio.sleep(0)
+                case Done(reason="cancelled"):
+                    return  # the client has left
+                case Done():
+                    error = utterance.error
+                    if error is not None and not self._started:
+                        raise error
+                    await self._start(writer)
+                    last = body.end() if error is None else body.error(error)
+                    if last is not None:  # otherwise the server closes the connection before the response's end
+                        await writer.write({"type": "http.response.body", "body": held + last})
+                    return
+
+    async def _start(self, writer: Writer) -> None:
+        if not self._started:
+            self._started = True
+            await writer.write({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
 
 
-def _failure(event: RequestAudio | RequestFinished) -> SpeechError | None:
-    if isinstance(event, RequestFinished) and event.code is not None:
-        return from_code(event.code, event.message, event.retry_after_ms)
-    return None
-
-
-async def _stop_when_gone(receive: Receive, speech: Utterance, meter: ContextMeter) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    if speech.finished is None:
-        meter.cancelled()
-        speech.stop()
+async def _stop_when_gone(receive: Receive, utterance: LocalUtterance) -> None:
+    await disconnected(receive)
+    utterance.stop()

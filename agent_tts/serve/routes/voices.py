@@ -1,4 +1,4 @@
-"""`/v1/audio/voices`: list the voices, add and delete ones of one's own; requests and answers in OpenAI's shape."""
+"""`/v1/audio/voices`: list all voices, add and delete stored ones. Requests and answers have OpenAI's format."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownVoice, Unsupported, at_capacity
-from agent_tts.protocol.v1 import SpeakerEmbedding
+from agent_tts.protocol.options import SpeakerEmbedding
 from agent_tts.protocol.validation import body_error
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import multipart, openai
 from agent_tts.serve.routes.http import ERRORS, Authorized, node_of, read_body
+from agent_tts.serve.transports.writer import disconnected
 from agent_tts.voices.enroll import (
     MAX_CONSENT_CHARS,
     MAX_DESCRIPTION_CHARS,
@@ -30,7 +31,7 @@ from agent_tts.voices.enroll import (
 )
 from agent_tts.voices.library import StoredVoice
 
-MAX_UPLOADS = 4  # bodies that may hold a clip, received at once: each is kept in memory
+MAX_UPLOADS = 4  # bodies with a new voice, received at once; each is kept in memory
 
 T = TypeVar("T")
 
@@ -44,11 +45,11 @@ def _is_file(value: object) -> object:
 
 
 class _NewVoice(BaseModel):
-    """What all kinds of new voices have."""
+    """Fields of every new voice."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$", description="what a request names as its voice")
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$", description="the name for requests")
     description: str = Field("", max_length=MAX_DESCRIPTION_CHARS, description="for the list of voices")
 
 
@@ -58,27 +59,27 @@ Consent = Annotated[
 
 
 class NewClone(_NewVoice):
-    """A voice like the speaker's in a clip."""
+    """A voice cloned from a clip."""
 
     type: Literal["audio_sample"] = "audio_sample"
     audio_sample: Annotated[
-        bytes, BeforeValidator(_is_file), Field(description="an audio file of one speaker; 3 to 30 s are best")
+        bytes, BeforeValidator(_is_file), Field(description="an audio file of one speaker; 3 to 30 s work best")
     ]
     consent: Consent
     ref_text: str | None = Field(
-        None, max_length=MAX_TRANSCRIPT_CHARS, description="what is said in the clip, for a closer likeness"
+        None, max_length=MAX_TRANSCRIPT_CHARS, description="the words of the clip, for a closer likeness"
     )
 
 
 class NewDesign(_NewVoice):
-    """A voice as a text describes it."""
+    """A voice designed from a description."""
 
     type: Literal["prompt"]
-    prompt: str = Field(pattern=r"\S", max_length=MAX_PROMPT_CHARS, description="what the voice is to sound like")
+    prompt: str = Field(pattern=r"\S", max_length=MAX_PROMPT_CHARS, description="how the voice should sound")
 
 
 class NewEmbedding(_NewVoice):
-    """A voice from a speaker's vector that was made elsewhere."""
+    """A voice from a speaker embedding that was made elsewhere."""
 
     type: Literal["embedding"]
     speaker_embedding: SpeakerEmbedding
@@ -92,13 +93,13 @@ def parse(content_type: str, body: bytes) -> NewClone | NewDesign | NewEmbedding
     """The request in a body, which is a form or JSON.
 
     Raises:
-        BadMessage: what was wrong and what is allowed, without a word of what was sent.
+        BadMessage: the body is invalid; the message does not quote it.
     """
     fields = _fields(content_type, body)
     kind = fields.get("type", "audio_sample")
     model = _TYPES.get(kind) if isinstance(kind, str) else None
     if model is None:
-        raise InvalidRequest(f"type: is one of {', '.join(_TYPES)}", "type")
+        raise InvalidRequest(f"type: must be one of {', '.join(_TYPES)}", "type")
     try:
         return model.model_validate(fields)  # type: ignore[return-value]
     except ValidationError as error:
@@ -117,7 +118,7 @@ def _fields(content_type: str, body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise BadMessage(f"the body is {multipart.CONTENT_TYPE}, or one JSON object in UTF-8")
+        raise BadMessage(f"the body must be {multipart.CONTENT_TYPE}, or one JSON object in UTF-8")
     return fields
 
 
@@ -125,7 +126,7 @@ def _fields(content_type: str, body: bytes) -> dict[str, Any]:
 
 
 class VoiceAdded(BaseModel):
-    """A voice that was added."""
+    """An added voice."""
 
     id: str
     object: Literal["audio.voice"] = "audio.voice"
@@ -135,11 +136,11 @@ class VoiceAdded(BaseModel):
     prompt: str | None = None
     description: str
     ref_text: str | None = None
-    frames: int  # 80 ms each, of the clip, which are kept as its codes; 0 when only the speaker's vector is
+    frames: int  # of the clip that are stored as codes, 80 ms each; 0 when only the speaker embedding is
 
     @classmethod
     def of(cls, voice: StoredVoice, type_: Literal["audio_sample", "prompt", "embedding"]) -> Self:
-        """The answer for a voice that is in the library now."""
+        """The answer for a voice in the library."""
         return cls(
             id=voice.name,
             created_at=int(voice.created_at.timestamp()),
@@ -153,7 +154,7 @@ class VoiceAdded(BaseModel):
 
 
 class VoiceDeleted(BaseModel):
-    """A voice that was deleted."""
+    """A deleted voice."""
 
     id: str
     object: Literal["audio.voice.deleted"] = "audio.voice.deleted"
@@ -183,25 +184,25 @@ def _one_of(*models: type[_NewVoice]) -> dict[str, Any]:
 
 
 async def list_voices(request: Request, client: Authorized) -> openai.VoiceList:
-    """The voices that a request may name."""
+    """All voices that a request may name."""
     service = node_of(request).service
     clones = service.library is not None and service.routing.speaks("cloned")
     return openai.voice_list(service.routing, clones=clones)
 
 
 async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
-    """Add a voice of one's own: like a clip's (multipart), as a text describes it, or from a speaker's vector (JSON).
+    """Add a voice: cloned from a clip (multipart), designed from a description, or from a speaker embedding (JSON).
 
-    A client that leaves before the answer takes its voice with it.
+    If the client leaves before the answer, the voice is not added.
     """
     node = node_of(request)
     content_type = request.headers.get("content-type", "")
     if node.service.draining:
-        raise Draining("the node is going away: use another one")
+        raise Draining
     enrolment = _enrolment(node)
     with node.guard.admit(client):
         with _upload(node):
-            # Only a form holds a clip; JSON is taken apart at a cost for each of its values.
+            # Only a form may be as long as a clip: parsing JSON costs time and memory for each value.
             clip_bytes = node.settings.voices.clip_bytes if _is_form(content_type) else 0
             body = await read_body(request, node.settings, clip_bytes)
         new = parse(content_type, body)
@@ -211,13 +212,13 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
 
 
 async def delete_voice(name: str, request: Request, client: Authorized) -> VoiceDeleted:
-    """Delete a voice of one's own."""
+    """Delete an added voice."""
     service = node_of(request).service
     if service.routing.is_own(name):
-        raise InvalidRequest("name: this is a voice of the engine: only voices that were added can be deleted", "name")
+        raise InvalidRequest("name: this is a voice of the engine; only added voices can be deleted", "name")
     try:
         if service.library is None:
-            raise UnknownVoice("this node keeps no voices")
+            raise UnknownVoice("this node stores no voices")
         service.library.delete(name)
     except UnknownVoice as error:
         raise HTTPException(404, error.message) from None
@@ -228,16 +229,15 @@ async def delete_voice(name: str, request: Request, client: Authorized) -> Voice
 
 
 def _enrolment(node: Node) -> Enrolment:
-    """What makes the voices of a node, for all models that it has.
+    """The enrolment of a node, made at its first voice.
 
     Raises:
-        Unsupported: the node keeps no voices.
+        Unsupported: the node stores no voices.
     """
     info, library = node.service.routing.info, node.service.library
     if not info.models or library is None:
         raise Unsupported(
-            f"the {info.engine} engine takes no voices of one's own, the qwen3 engine does; "
-            "GET /v1/audio/voices lists the voices"
+            f"voices cannot be added to the {info.engine} engine, only to qwen3; GET /v1/audio/voices lists the voices"
         )
     if node.enrolment is None:
         checkpoints = [(Path(model.source), model.vector_size) for model in info.models if model.vector_size]
@@ -273,13 +273,13 @@ def _upload(node: Node) -> Iterator[None]:
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client leaves. Cancelling it cancels the work.
+    """The result of `work`, which is cancelled when the client leaves or this is cancelled.
 
     Raises:
         BadMessage: the client has left.
     """
     task = asyncio.create_task(work, name="new voice")
-    gone = asyncio.create_task(_gone(receive), name="client of a new voice")
+    gone = asyncio.create_task(disconnected(receive), name="client of a new voice")
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -289,8 +289,3 @@ async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         task.cancel()
         gone.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

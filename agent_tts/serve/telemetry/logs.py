@@ -1,7 +1,7 @@
-"""The log of a node: lines on stderr, for people or for machines, that hold neither text nor audio.
+"""The log of a node: lines of text or JSON on stderr, without spoken text or audio.
 
-What a library or a fault of ours says may quote what is being spoken, so of an exception only its type and the places
-that it came by are shown, and its message where it speaks of the machine alone.
+A message of a library or an exception may quote spoken text. So an exception is logged by its type and traceback, and
+by its message only where that is about the machine.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from agent_tts.errors import SettingsError, SpeechError
 if TYPE_CHECKING:
     from loguru import Message, Record
 
-# Errors whose messages are about this machine, or are made without a client's words.
-_OF_THE_MACHINE = (OSError, ImportError, MemoryError, SettingsError, SpeechError)
+# Errors whose messages never quote a client.
+_ABOUT_MACHINE = (OSError, ImportError, MemoryError, SettingsError, SpeechError)
 
 
 def log_to_stderr(level: str, form: Literal["text", "json"] = "text") -> None:
-    """Send all logs, of libraries too, to stderr in one format."""
+    """Send all logs, those of libraries too, to stderr in one format."""
     logger.remove()
     write = _write_text if form == "text" else _write_json
-    # Pipecat's lines below errors hold what was said.
+    # Pipecat logs spoken text below the level of errors.
     logger.add(write, level=level.upper(), format="{message}", filter={"pipecat": "ERROR"}, diagnose=False)
     logging.basicConfig(handlers=[_ToLoguru()], level=logging.WARNING, force=True)
 
 
 def report_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """An event loop's exception handler. The loop's own would show the arguments of what failed."""
+    """Exception handler of an event loop. The default one logs the arguments of what failed."""
     error = context.get("exception")
     if error is None:
         logger.error("event loop: {}", context["message"])
@@ -63,17 +63,17 @@ def _write_json(message: Message) -> None:
 
 
 def _fault(record: Record) -> list[str]:
-    """Where an exception came by, and what it was; nothing where there is none."""
+    """The traceback of a record's exception, then its type and message; nothing without an exception."""
     caught = record["exception"]
     if caught is None or caught.type is None:
         return []
-    told = f"{caught.type.__name__}: {caught.value}" if isinstance(caught.value, _OF_THE_MACHINE) else None
-    return ["".join(traceback.format_tb(caught.traceback)).rstrip(), told or caught.type.__name__]
+    shown = f"{caught.type.__name__}: {caught.value}" if isinstance(caught.value, _ABOUT_MACHINE) else None
+    return ["".join(traceback.format_tb(caught.traceback)).rstrip(), shown or caught.type.__name__]
 
 
 class _ToLoguru(logging.Handler):
     """Hands the standard library's records to loguru."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        told = logger.bind(source=record.name).opt(exception=record.exc_info)
-        told.log(record.levelname, "{}: {}", record.name, record.getMessage())
+        bound = logger.bind(source=record.name).opt(exception=record.exc_info)
+        bound.log(record.levelname, "{}: {}", record.name, record.getMessage())

@@ -1,15 +1,16 @@
-"""What a node tells about itself: Prometheus metrics, and the meter that each context is measured by."""
+"""The node's Prometheus metrics, and the meter that measures each context."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from agent_tts.events import EngineInfo, EnginePong, RequestFinished
+from agent_tts.protocol.context import Done
 
 if TYPE_CHECKING:
     from agent_tts.serve.telemetry.spans import ContextSpan, Spans
@@ -19,89 +20,66 @@ _RTF = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)
 
 
 class Metrics:
-    """The node's metrics, in a registry of their own. Nothing in them tells who spoke or what."""
+    """The node's metrics, in a registry of their own. Nothing in them identifies a client or quotes a text."""
 
     def __init__(self, spans: Spans | None = None) -> None:
         # Makes spans of contexts; None where telemetry is off.
         self._spans = spans
-        self.registry = registry = CollectorRegistry()
-        # By transport: websocket, rtc, http, pipecat.
-        self.ttfa = Histogram(
-            "agent_tts_ttfa_seconds", "First text to first audio.", ["carrier"], buckets=_SECONDS, registry=registry
+        self.registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry, buckets=_SECONDS)
+        # The label "carrier" is the transport: websocket, rtc, http or pipecat.
+        self.ttfa = histogram("agent_tts_ttfa_seconds", "First text to first audio.", ["carrier"])
+        self.rtf = histogram("agent_tts_rtf", "Engine seconds for a second of audio.", buckets=_RTF)
+        self.audio = counter("agent_tts_audio_seconds", "Audio handed to clients.", ["carrier"])
+        self.underrun = counter(
+            "agent_tts_underrun_seconds", "Silence between frames for a listener who plays from the first frame on."
         )
-        self.rtf = Histogram("agent_tts_rtf", "Engine seconds for a second of audio.", buckets=_RTF, registry=registry)
-        self.audio = Counter("agent_tts_audio_seconds", "Audio handed to clients.", ["carrier"], registry=registry)
-        self.underrun = Counter(
-            "agent_tts_underrun_seconds",
-            "Silence heard between frames by a listener who plays from the first frame on.",
-            registry=registry,
-        )
-        self.cancel = Histogram("agent_tts_cancel_seconds", "Cancel to slot free.", buckets=_SECONDS, registry=registry)
-        self.active = Gauge("agent_tts_contexts_active", "Contexts open now.", ["carrier"], registry=registry)
-        self.finished = Counter("agent_tts_contexts", "Contexts ended.", ["carrier", "reason"], registry=registry)
-        self.refused = Counter("agent_tts_refused", "Requests and contexts refused.", ["code"], registry=registry)
-        self.sessions = Gauge("agent_tts_sessions", "Sessions and requests admitted now.", registry=registry)
-        self.rtc_lateness = Histogram(
-            "agent_tts_rtc_lateness_seconds", "Packets behind their 20 ms grid.", buckets=_SECONDS, registry=registry
-        )
-        # Of all engines together, and then of each by its number; those of an engine that is down are 0.
-        self.slots = Gauge("agent_tts_slots", "Contexts that may speak at once.", registry=registry)
-        self.slots_used = Gauge("agent_tts_slots_used", "Slots speaking, as of the last heartbeat.", registry=registry)
-        self.queued = Gauge("agent_tts_contexts_queued", "Contexts waiting for a slot.", registry=registry)
-        self.engine_up = Gauge("agent_tts_engine_up", "Whether it answers.", ["engine"], registry=registry)
-        self.engine_slots = Gauge("agent_tts_engine_slots", "Slots of an engine.", ["engine"], registry=registry)
-        self.engine_slots_used = Gauge(
-            "agent_tts_engine_slots_used", "Slots of an engine that speak.", ["engine"], registry=registry
-        )
-        self.engine_queued = Gauge(
-            "agent_tts_engine_contexts_queued",
-            "Contexts waiting for a slot of an engine.",
-            ["engine"],
-            registry=registry,
-        )
-        self.engine_step = Histogram(
-            "agent_tts_engine_step_seconds",
-            "Longest engine step of each second.",
-            ["engine"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self.engine_starts = Counter(
-            "agent_tts_engine_starts", "Engine processes started.", ["engine"], registry=registry
-        )
-        self.loop_lag = Histogram(
-            "agent_tts_loop_lag_seconds", "Event loop behind its clock, probed.", buckets=_SECONDS, registry=registry
-        )
-        self.tasks = Gauge("agent_tts_tasks", "Tasks of the event loop, probed.", registry=registry)
+        self.cancel = histogram("agent_tts_cancel_seconds", "Cancel to slot free.")
+        self.active = gauge("agent_tts_contexts_active", "Contexts open now.", ["carrier"])
+        self.finished = counter("agent_tts_contexts", "Contexts ended.", ["carrier", "reason"])
+        self.refused = counter("agent_tts_refused", "Requests and contexts refused.", ["code"])
+        self.sessions = gauge("agent_tts_sessions", "Sessions and requests admitted now.")
+        self.rtc_lateness = histogram("agent_tts_rtc_lateness_seconds", "Packets behind their 20 ms grid.")
+        self.loop_lag = histogram("agent_tts_loop_lag_seconds", "Event loop behind its clock, probed.")
+        self.tasks = gauge("agent_tts_tasks", "Tasks of the event loop, probed.")
+        # By the engine's number.
+        self.engine_up = gauge("agent_tts_engine_up", "Whether it answers.", ["engine"])
+        self.engine_starts = counter("agent_tts_engine_starts", "Engine processes started.", ["engine"])
+        self.engine_step = histogram("agent_tts_engine_step_seconds", "Longest engine step of each second.", ["engine"])
+        # A gauge of all engines and one by engine, for each field of `_Engine`; an engine that is down counts 0.
+        self._gauges = [
+            (gauge(f"agent_tts_{name}", text), gauge(f"agent_tts_engine_{name}", f"{text} By engine.", ["engine"]))
+            for name, text in (
+                ("slots", "Contexts that may speak at once."),
+                ("slots_used", "Slots speaking, as of the last heartbeat."),
+                ("contexts_queued", "Contexts waiting for a slot."),
+            )
+        ]
         # What the gauges of each engine show.
         self._engines: dict[int, _Engine] = {}
 
     def started(self, engine: int, info: EngineInfo) -> None:
-        """An engine has come up."""
+        """An engine has started."""
         self.engine_starts.labels(engine).inc()
-        self._tell(engine, _Engine(info.slots))
+        self._show(engine, _Engine(info.slots))
 
     def pulse(self, engine: int, pong: EnginePong) -> None:
-        """Take an engine's heartbeat."""
+        """An engine has answered a heartbeat."""
         self.engine_step.labels(engine).observe(pong.step_ms / 1_000)
-        self._tell(engine, _Engine(self._engines[engine].slots, pong.speaking, pong.queued))
+        self._show(engine, _Engine(self._engines[engine].slots, pong.speaking, pong.queued))
 
     def lost(self, engine: int) -> None:
         """An engine is down."""
-        self._tell(engine, None)
+        self._show(engine, None)
 
-    def _tell(self, engine: int, now: _Engine | None) -> None:
-        """Show how an engine is now, None being down."""
-        before = self._engines.get(engine, _DOWN)
-        self._engines[engine] = after = now or _DOWN
+    def _show(self, engine: int, now: _Engine | None) -> None:
+        before, after = self._engines.get(engine, _Engine()), now or _Engine()
+        self._engines[engine] = after
         self.engine_up.labels(engine).set(now is not None)
-        for of_one, of_all, was, is_ in (
-            (self.engine_slots, self.slots, before.slots, after.slots),
-            (self.engine_slots_used, self.slots_used, before.speaking, after.speaking),
-            (self.engine_queued, self.queued, before.queued, after.queued),
-        ):
-            of_one.labels(engine).set(is_)
-            of_all.inc(is_ - was)
+        for (of_all, of_each), old, new in zip(self._gauges, before, after, strict=True):
+            of_each.labels(engine).set(new)
+            of_all.inc(new - old)
 
     def context(
         self,
@@ -109,35 +87,22 @@ class Metrics:
         clock: Callable[[], float] = time.monotonic,
         about: Mapping[str, str | int] | None = None,
     ) -> ContextMeter:
-        """Begin to measure a context that was opened now.
+        """The meter of a context that is opened now.
 
         Args:
-            about: ids of ours by which its span can be found in the log.
+            about: ids of ours, attributes of its span.
         """
         self.active.labels(transport).inc()
         span = None if self._spans is None else self._spans.context(transport, about or {})
         return ContextMeter(self, transport, clock, span)
 
 
-@dataclass(frozen=True, slots=True)
-class _Engine:
-    """What an engine was last known to have."""
+class _Engine(NamedTuple):
+    """What an engine last reported."""
 
-    slots: int
+    slots: int = 0
     speaking: int = 0
     queued: int = 0
-
-
-_DOWN = _Engine(0)
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Figures of one context."""
-
-    audio_ms: int  # audio handed out
-    ttfa_ms: float | None  # first text to first audio; None without audio
-    rtf: float | None  # engine time over audio time; None without audio
 
 
 class ContextMeter:
@@ -149,16 +114,16 @@ class ContextMeter:
         self._metrics = metrics
         self._transport = transport
         self._clock = clock
-        # Told of the same things; None where telemetry is off.
+        # Its span; None where telemetry is off.
         self._span = span
-        # When the first text came, and the time from it to the first audio.
+        # When the first text came, and the seconds from then to the first audio; None before.
         self._text_at: float | None = None
         self._ttfa_s: float | None = None
         # When the first audio was handed out; None before.
         self.started_at: float | None = None
-        # When a listener who plays from the first frame on has heard all.
+        # When a listener who plays from the first frame on will have heard all.
         self._heard_until = 0.0
-        # Audio handed out.
+        # Audio handed to the transport.
         self.audio_ms = 0.0
         # When the cancel came, or None.
         self._cancelled_at: float | None = None
@@ -176,7 +141,7 @@ class ContextMeter:
             self._span.queued(queue_ms)
 
     def audio(self, ms: float) -> None:
-        """A piece of audio is handed to the transport."""
+        """Audio is handed to the transport."""
         now = self._clock()
         if self.started_at is None:
             self.started_at = self._heard_until = now
@@ -191,31 +156,31 @@ class ContextMeter:
         self.audio_ms += ms
 
     def taken_back(self, ms: float) -> None:
-        """The last audio that was handed to the transport has not left."""
+        """The transport has dropped the last audio that it got."""
         self._heard_until -= ms / 1_000
         self.audio_ms -= ms
 
     def cancelled(self) -> None:
-        """The client asked to stop."""
+        """The client has cancelled it."""
         if self._cancelled_at is None:
             self._cancelled_at = self._clock()
             if self._span is not None:
                 self._span.mark("cancelled")
 
     def played_ms(self) -> float:
-        """What that listener has heard by now."""
+        """What a listener who plays from the first frame on has heard by now."""
         if self.started_at is None:
             return 0.0
         return max(0.0, self.audio_ms - max(0.0, self._heard_until - self._clock()) * 1_000)
 
-    def finished(self, event: RequestFinished) -> Summary:
+    def finished(self, event: RequestFinished) -> Done:
         """The context has ended."""
-        summary = self._count(event)
+        done = self._count(event)
         if self._span is not None:
-            self._span.end(event, summary.audio_ms, summary.ttfa_ms, summary.rtf)
-        return summary
+            self._span.end(event, done.audio_ms, done.ttfa_ms, done.rtf)
+        return done
 
-    def _count(self, event: RequestFinished) -> Summary:
+    def _count(self, event: RequestFinished) -> Done:
         metrics = self._metrics
         metrics.active.labels(self._transport).dec()
         metrics.finished.labels(self._transport, event.reason).inc()
@@ -225,7 +190,7 @@ class ContextMeter:
         if self._cancelled_at is not None:
             metrics.cancel.observe(self._clock() - self._cancelled_at)
         if self._ttfa_s is None or not self.audio_ms:
-            return Summary(round(self.audio_ms), None, None)
+            return Done(event.reason, round(self.audio_ms), None, None)
         rtf = event.busy_ms / self.audio_ms
         metrics.rtf.observe(rtf)
-        return Summary(round(self.audio_ms), round(self._ttfa_s * 1_000, 1), round(rtf, 4))
+        return Done(event.reason, round(self.audio_ms), round(self._ttfa_s * 1_000, 1), round(rtf, 4))

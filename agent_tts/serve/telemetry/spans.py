@@ -1,7 +1,7 @@
-"""Spans of a node, as OpenTelemetry has them: a request or connection, and in it each context.
+"""OpenTelemetry spans of a node: one for each request or connection, and within it one for each context.
 
-Imported only where telemetry is on. What a span holds is listed here and nowhere else: times, counts, codes, our own
-ids. Neither text nor audio, nor what a client has named: its context ids, its voices, paths that are no route.
+Imported only where telemetry is on. Only this module sets what a span holds: times, counts, codes, our own ids. Never
+text, audio, or what a client chose: context ids, voices, paths that match no route.
 """
 
 from __future__ import annotations
@@ -26,54 +26,53 @@ class Spans:
     """Makes the spans of one node.
 
     Args:
-        processor: where they go; it is closed with this.
+        processor: gets the spans; closed by `close`.
     """
 
     def __init__(self, processor: SpanProcessor) -> None:
         named = Resource({SERVICE_NAME: "agent-tts", SERVICE_VERSION: version("agent-tts")})
-        # Not OpenTelemetry's global one: a library that finds that would record whole URLs.
+        # Not OpenTelemetry's global provider: libraries would record whole URLs with it.
         self._provider = _Provider(resource=named.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer: Tracer = self._provider.get_tracer("agent_tts")
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
-        """An application whose requests and connections have spans."""
+        """`app` with spans for its requests and connections."""
         return _Traced(app, self._tracer)
 
     def context(self, transport: str, about: Mapping[str, str | int]) -> ContextSpan:
-        """The span of a context that is opened now, in that of the request or connection."""
+        """The span of a context that is opened now, a child of its request's or connection's span."""
         attributes = {"agent_tts.carrier": transport} | {f"agent_tts.{name}": value for name, value in about.items()}
         return ContextSpan(self._tracer.start_span("context", attributes=attributes))
 
     async def close(self) -> None:
-        """Send what is left, for `CLOSE_S` at most, and stop. Cancelling it leaves the rest to the process's end."""
+        """Send the last spans, for `CLOSE_S` at most, and stop. Cancelling it only ends the wait."""
         await asyncio.to_thread(self._provider.shutdown)
 
 
 class _Provider(TracerProvider):
-    """OpenTelemetry's own starts threads in every forked process: where uvloop spawns the engine, it would hang."""
+    """Starts no thread in a forked process, where it would hang: the child runs another program at once."""
 
-    def _handle_fork(self) -> None:
-        """The child runs another program at once."""
+    def _handle_fork(self) -> None: ...
 
 
 class ContextSpan:
-    """One context: when it got its slot, its first text, its first audio, and how it ended."""
+    """Span of one context: times of its slot, first text and first audio, and how it ended."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
 
     def mark(self, what: str) -> None:
-        """Something has happened now: text, started, first_audio or cancelled."""
+        """Record an event now: text, started, first_audio or cancelled."""
         self._span.add_event(what)
 
     def queued(self, ms: int) -> None:
-        """It has waited so long for its slot."""
+        """It has its slot, after a wait of `ms`."""
         self._span.set_attribute("agent_tts.queue_ms", ms)
         self.mark("started")
 
     def end(self, event: RequestFinished, audio_ms: int, ttfa_ms: float | None, rtf: float | None) -> None:
-        """It is over."""
+        """It has ended."""
         self._span.set_attributes({"agent_tts.reason": event.reason, "agent_tts.audio_ms": audio_ms})
         for name, value in (("code", event.code), ("ttfa_ms", ttfa_ms), ("rtf", rtf)):
             if value is not None:
@@ -84,7 +83,7 @@ class ContextSpan:
 
 
 class _Traced:
-    """ASGI middleware. The span that a client's `traceparent` names is the parent."""
+    """ASGI middleware. The parent span is the one in a client's `traceparent`."""
 
     def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
         self._app = app
@@ -104,13 +103,13 @@ class _Traced:
             set_status_on_exception=False,
         ) as span:
 
-            async def watched(message: Message) -> None:
+            async def send_and_record(message: Message) -> None:
                 if message["type"] in ("http.response.start", "websocket.close"):
-                    _tell_answer(span, message)
+                    _record_answer(span, message)
                 await send(message)
 
             try:
-                await self._app(scope, receive, watched)
+                await self._app(scope, receive, send_and_record)
             except BaseException as error:
                 span.set_status(StatusCode.ERROR)
                 span.set_attribute("error.type", type(error).__name__)
@@ -122,7 +121,7 @@ class _Traced:
                     span.update_name(f"{scope.get('method', 'WEBSOCKET')} {route}")
 
 
-def _tell_answer(span: Span, message: Message) -> None:
+def _record_answer(span: Span, message: Message) -> None:
     if message["type"] == "websocket.close":
         span.set_attribute("agent_tts.close_code", message.get("code", 1000))
         return
@@ -132,11 +131,11 @@ def _tell_answer(span: Span, message: Message) -> None:
 
 
 def _route(scope: Scope) -> str | None:
-    """The path of the route that took a request, with names for its parameters; None where no route did."""
+    """The path of the matched route, with the names of its parameters; None where no route matched."""
     named: str | None = getattr(scope.get("route"), "path", None)
     if named is not None or "endpoint" not in scope:
         return named
-    path: str = scope["path"]  # starlette's routes for WebSockets do not say which they are
+    path: str = scope["path"]  # starlette does not tell which WebSocket route matched
     for name, value in scope["path_params"].items():
         path = path.replace(f"/{value}", f"/{{{name}}}", 1)
     return path

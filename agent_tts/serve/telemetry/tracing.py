@@ -1,4 +1,4 @@
-"""Whether a node tells a collector of OpenTelemetry about its work. Off, none of that is imported."""
+"""Whether a node sends spans to an OpenTelemetry collector. OpenTelemetry is imported only where it does."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from agent_tts.errors import SettingsError
 if TYPE_CHECKING:
     from agent_tts.serve.telemetry.spans import Spans
 
-# OpenTelemetry's own variables that say where spans go. Headers, timeouts, sampling and the service's name are read by
-# its SDK from theirs.
+# OpenTelemetry's variables for the collector's address. Its SDK reads the others: headers, timeouts, sampling, name.
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _INSTALL = "pip install 'agent-tts[otel]'"
 
 
 def spans_of(telemetry: Telemetry, environ: Mapping[str, str] = os.environ) -> Spans | None:
-    """What makes the node's spans, or None where telemetry is off.
+    """The maker of the node's spans; None where telemetry is off.
 
     Raises:
         SettingsError: `telemetry.endpoint` is set, and OpenTelemetry is not installed.
     """
-    told = next((name for name in _ENDPOINTS if environ.get(name)), None)
-    if (telemetry.endpoint is None and told is None) or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+    variable = next((name for name in _ENDPOINTS if environ.get(name)), None)
+    if (telemetry.endpoint is None and variable is None) or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -37,7 +36,7 @@ def spans_of(telemetry: Telemetry, environ: Mapping[str, str] = os.environ) -> S
     except ImportError:
         if telemetry.endpoint is not None:
             raise SettingsError(f"telemetry.endpoint needs OpenTelemetry: {_INSTALL}") from None
-        logger.warning("{} is set, but OpenTelemetry is not installed: {}", told, _INSTALL)
+        logger.warning("{} is set, but OpenTelemetry is not installed: {}", variable, _INSTALL)
         return None
     endpoint = None if telemetry.endpoint is None else f"{telemetry.endpoint.rstrip('/')}/v1/traces"
     timeout_s = None if environ.get("OTEL_EXPORTER_OTLP_TIMEOUT") else CLOSE_S

@@ -1,4 +1,4 @@
-"""How WebRTC peers of the node find a way to each other."""
+"""ICE servers and the gathering of ICE candidates."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from aiortc import RTCIceServer, RTCRtpSender
 
 from agent_tts.config.settings import Settings
 
-GATHER_S = 1  # for answers of STUN and TURN servers; aioice's own 5 s are longer than anybody waits for an answer
+GATHER_S = 1  # for answers of STUN and TURN servers; aioice waits 5 s, too long for the answer to an offer
 
 
 def servers(settings: Settings) -> list[RTCIceServer]:
-    """The STUN and TURN servers. Never None: aiortc would ask a public one then."""
+    """The STUN and TURN servers for aiortc. Never None, for which aiortc uses a public server."""
     return [
         RTCIceServer(
             urls=list(server.urls),
@@ -24,9 +24,9 @@ def servers(settings: Settings) -> list[RTCIceServer]:
     ]
 
 
-def told(settings: Settings) -> list[dict[str, object]]:
-    """The same as a browser takes them, in `iceServers` of `RTCPeerConnection`."""
-    found = [
+def for_browser(settings: Settings) -> list[dict[str, object]]:
+    """The STUN and TURN servers for a browser: `iceServers` of `RTCPeerConnection`."""
+    known = [
         {
             "urls": list(server.urls),
             "username": server.username,
@@ -34,11 +34,11 @@ def told(settings: Settings) -> list[dict[str, object]]:
         }
         for server in settings.ice_servers
     ]
-    return [{name: value for name, value in server.items() if value} for server in found]
+    return [{name: value for name, value in server.items() if value} for server in known]
 
 
 def bound_gathering(sender: RTCRtpSender) -> None:
-    """Let the transport gather its candidates in bounded time, and on a machine without a network too."""
+    """Bound the time in which the transport gathers candidates; on a machine without a network it uses loopback."""
     connection = sender.transport.transport.iceGatherer._connection
     gather = functools.partial(connection.get_component_candidates, timeout=GATHER_S)
 

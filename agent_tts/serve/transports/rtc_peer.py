@@ -18,7 +18,8 @@ from loguru import logger
 
 from agent_tts.errors import SlowConsumer, SpeechError, at_capacity
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
@@ -27,28 +28,27 @@ from agent_tts.serve.transports.rtc_track import SpeechTrack
 from agent_tts.serve.transports.sdp import DEFAULT_MAX_MESSAGE, Offer
 
 CLOSE_S = 1.0  # for aiortc to take a connection down
-LINGER_S = 1.0  # for the last messages of a session that closes
+LINGER_S = 1.0  # for the last messages of a closing session
 
 MAX_BUFFERED = 262_144  # bytes of messages that wait for a client
-MAX_BYTES_PER_S = 4 * 1_024 * 1_024  # from a client; SCTP would put any flood together in memory first
-MAX_STRAY_CHANNELS = 8  # data channels that are not ours
+MAX_BYTES_PER_S = 4 * 1_024 * 1_024  # from a client; SCTP assembles messages of any size in memory first
+MAX_STRAY_CHANNELS = 8  # data channels that are not the protocol's
 
-# How long a client may be silent, in seconds: one that has pinged once, as the page does each second; and any other,
+# How long a client may be silent, in seconds: one that has sent a `ping`, as the page does each second; and any other,
 # whose receiver reports count too (libwebrtc sends them every 2.5 to 7.5 s).
 PING_SILENCE_S = 4.0
 RTCP_SILENCE_S = 10.0
-CHECK_S = 0.5  # between two looks
+CHECK_S = 0.5  # between two checks of its activity
 
 
 class RtcPeer:
-    """One client over WebRTC: its connection, its track, its session, and the only task that ends them.
+    """One client over WebRTC: its connection, its track, its session, and the only task that closes them.
 
     Args:
-        node: what it speaks for.
-        client: who asked; counted until the peer is closed.
+        client: who sent the offer; counted until the peer is closed.
 
     Raises:
-        AtCapacity: the node, or this client, has as many peers or sessions as it may have.
+        AtCapacity: the node, or this client, has as many peers or sessions as the limits allow.
     """
 
     def __init__(self, node: Node, client: Client) -> None:
@@ -65,45 +65,44 @@ class RtcPeer:
         )
         self._connection.on("datachannel", self._on_channel)
         self._connection.on("connectionstatechange", self._on_state)
-        # Sends the track; its RTCP tells of life.
+        # Sends the track, and receives its RTCP.
         self._sender: RTCRtpSender = self._connection.addTransceiver(self._track, direction="sendonly").sender
-        # Released when the peer is closed.
+        # Counts the client until the peer is closed.
         self._permit = contextlib.ExitStack()
         self._permit.enter_context(node.guard.admit(client))
         self._session = Session(node, "rtc", playout=self._track)
         self._adapter = protocol.NativeAdapter()
         self._session.waker = self._wake.set
-        # Unguessable; names the peer in DELETE and in session.created.
+        # Random, so that only its client can name the peer in DELETE.
         self.id = self._session.id
-        # Bytes that the client takes in one message.
+        # Bytes that the client accepts in one message.
         self._max_message = DEFAULT_MAX_MESSAGE
         # The protocol's data channel; None until the client has opened it.
         self._channel: RTCDataChannel | None = None
-        # Other data channels that the client has opened.
+        # Number of other data channels that the client has opened.
         self._stray_channels = 0
-        # Until when the client must have opened the data channel.
+        # When the client must have opened the data channel.
         self._channel_due = time.monotonic() + 3 * node.settings.timeouts.handshake_s
         # When the client was last known to be alive: by a message or, unless it pings, by a receiver report.
         self._alive_at = time.monotonic()
         # Whether it has ever sent a `ping`.
         self._pings = False
-        # The last receiver report, as its wall clock time. Only ever compared for being another one.
+        # Time of the last receiver report, only compared for equality: it is wall clock time.
         self._report: object = None
-        # Bytes received until the last look, and when that was.
+        # Bytes received until the last check of the rate, and when that was.
         self._received = (0, time.monotonic())
-        # Since when more than MAX_BUFFERED waits for the client, or None.
+        # Since when `MAX_BUFFERED` bytes or more wait for the client, or None.
         self._stuck_since: float | None = None
-        # Why the peer is to be closed; set once.
-        self._why: str | None = None
-        self._gone = asyncio.Event()
+        # Completed with the reason when the peer is to close.
+        self._closing: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         node.peers[self.id] = self
-        # Watches, and tears everything down in the end. Awaited by `close`.
+        # Watches the client, and closes everything in the end.
         self._task = asyncio.create_task(self._live(), name=f"peer {self.id}")
 
     async def answer(self, offer: Offer) -> str:
-        """Negotiate; the SDP of the answer, with all of the node's candidates in it.
+        """Negotiate; returns the SDP of the answer, with all of the node's candidates.
 
-        Cancelling it is safe; the peer is to be closed then, as after an error.
+        After an error or a cancellation the caller must close the peer.
         """
         self._max_message = offer.max_message
         await self._connection.setRemoteDescription(RTCSessionDescription(sdp=offer.sdp, type="offer"))
@@ -112,13 +111,12 @@ class RtcPeer:
         return str(self._connection.localDescription.sdp)
 
     def hang_up(self, why: str) -> None:
-        """Let the peer close. Idempotent; the first reason counts."""
-        if self._why is None:
-            self._why = why
-            self._gone.set()
+        """Start closing the peer. Idempotent; the first reason counts."""
+        if not self._closing.done():
+            self._closing.set_result(why)
 
     async def close(self) -> None:
-        """Close, and wait until nothing of the peer is left. Idempotent. Cancelling the wait is safe."""
+        """Close the peer, and wait until all its tasks have ended. Idempotent. Cancelling the wait is safe."""
         self.hang_up("closed")
         await asyncio.shield(self._task)
 
@@ -126,18 +124,16 @@ class RtcPeer:
         """Wait until the peer has closed for a reason of its own. Cancelling it is safe."""
         await asyncio.shield(self._task)
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ watching and closing
 
     async def _live(self) -> None:
         pump = asyncio.create_task(self._pump(), name=f"pump of peer {self.id}")
-        pump.add_done_callback(lambda _: self.hang_up("a fault of the node"))
+        pump.add_done_callback(lambda _: self.hang_up("the pump failed"))
         try:
             while (why := self._close_reason(time.monotonic())) is None:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(CHECK_S):
-                        await self._gone.wait()
+                await asyncio.wait([self._closing], timeout=CHECK_S)
                 await self._check_activity()
-            logger.info("rtc peer {}: {}", self.id, why)
+            logger.info("rtc peer {} closes: {}", self.id, why)
         finally:
             pump.cancel()
             (fault,) = await asyncio.gather(pump, return_exceptions=True)
@@ -154,7 +150,7 @@ class RtcPeer:
             self._permit.close()
 
     async def _check_activity(self) -> None:
-        """Take note of the client's receiver reports and of what it has sent."""
+        """Read receiver reports and the rate of received bytes; expire an idle session."""
         stats = (await self._sender.getStats()).values()
         now = time.monotonic()
         report = next((item.timestamp for item in stats if item.type == "remote-inbound-rtp"), None)
@@ -171,16 +167,16 @@ class RtcPeer:
         self._session.expire()
 
     def _close_reason(self, now: float) -> str | None:
-        """Why the peer is to be closed now; None while it may live."""
-        if self._why is not None:
-            return self._why
+        """Why the peer is to be closed now, or None."""
+        if self._closing.done():
+            return self._closing.result()
         if self._channel is None:
             return "no data channel was opened" if now > self._channel_due else None
         if now - self._alive_at > (PING_SILENCE_S if self._pings else RTCP_SILENCE_S):
             return "the client is gone"
         if self._stuck_since is not None and now - self._stuck_since > self._node.settings.timeouts.write_s:
             self._node.metrics.refused.labels("slow_consumer").inc()
-            return "the client takes no messages"
+            return "the client reads no messages"
         return None
 
     def _on_state(self) -> None:
@@ -218,7 +214,7 @@ class RtcPeer:
             self.hang_up(error.message)
 
     async def _pump(self) -> None:
-        """Move what the session has to say: messages to the data channel, audio to the track."""
+        """Move messages of the session to the data channel, and its audio to the track."""
         while True:
             self._wake.clear()
             if self._channel is not None:
@@ -243,7 +239,7 @@ class RtcPeer:
             self._stuck_since = time.monotonic()
 
     async def _linger(self, channel: RTCDataChannel) -> None:
-        """Let the engine's last events come in and the last messages go out; aiortc does not tell when they have."""
+        """Wait for the engine's last events, and send the last messages. aiortc does not tell when they are sent."""
         channel.bufferedAmountLowThreshold = 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
@@ -263,10 +259,10 @@ def _is_ping(data: str | bytes) -> bool:
 
 
 def _fit(message: Message, limit: int) -> str | None:
-    """The message as a client can take it that takes `limit` bytes, or None when it is to be left out.
+    """The message in at most `limit` bytes, or None when it cannot be sent.
 
-    Only text makes messages long, and at most these two kinds: a `context.cancelled` loses its texts, and `words` with
-    a word of ten thousand characters are not told.
+    Only two kinds can be too long: a `context.cancelled` loses its texts; `words` with a word of ten thousand
+    characters are dropped.
     """
     text = protocol.dump(message)
     if len(text) <= limit:  # JSON of the protocol is ASCII

@@ -1,4 +1,4 @@
-"""The audio of one WebRTC peer: an Opus packet every 20 ms, speech or silence, on the monotonic clock."""
+"""The audio of one WebRTC peer: one Opus packet every 20 ms, speech or silence, by the monotonic clock."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from agent_tts.speech.audio.opus import OpusEncoder
 
 PACKET_MS = 20
 PACKET_S = PACKET_MS / 1_000
-PACKET_TICKS = 960  # of the 48 kHz clock that RTP gives Opus (RFC 7587)
+PACKET_TICKS = 960  # of the 48 kHz RTP clock of Opus (RFC 7587)
 TIME_BASE = Fraction(1, 48_000)
 
-# Audio that waits here. It covers the jitter of the way from the engine; whatever is more stays in the engine's
-# credit, where it costs nothing to cancel.
+# Audio that waits here. It covers jitter on the way from the engine; further audio stays in the engine's credit window,
+# where it costs nothing to cancel.
 LEAD_MS = 240
 
-# A packet that is later than this gives up its place in time: the listener hears a pause instead of living with the
-# delay from then on. One that is less late catches up, at no more than twice the pace.
+# After a packet later than this the grid moves on: the listener hears a pause instead of a lasting delay. Packets less
+# late catch up, at no more than twice the rate.
 RESYNC_S = 0.2
 
-# Opus silence: one CELT frame that says nothing but "silence". The switch to CELT and back makes a decoder forget the
-# speech before, so that it decodes the next context, which begins with a fresh encoder, as if nothing had been before.
+# Opus silence: one CELT frame with only the silence flag. The switch to CELT and back resets the decoder, which the
+# next context needs: it begins with a fresh encoder.
 SILENCE = bytes([0xF8, 0xFF, 0xFE])
 
 PACKET_BYTES = 2 * SAMPLE_RATE * PACKET_MS // 1_000  # of pcm
 SILENT_PCM = bytes(PACKET_BYTES)
 
-# What the encoder looks ahead, 6.5 ms: so much silence brings the last of the speech out of it.
+# Silence of the encoder's look-ahead, 6.5 ms: it moves the end of the speech out of the encoder.
 LOOKAHEAD_PCM = bytes(2 * SAMPLE_RATE * 65 // 10_000)
 
 
 class Pacer:
-    """The grid that packets leave on. Pure: `now` is an argument, in seconds of a monotonic clock."""
+    """The time grid of packets. Pure: `now` is an argument, in seconds of a monotonic clock."""
 
     def __init__(self, now: float) -> None:
         # When the next packet is due.
         self._due = now
-        # Before this the next packet must not leave, however late it is: a burst would only fill the jitter buffer.
+        # The next packet must not leave before this, however late it is: a burst would only fill the jitter buffer.
         self._not_before = now
         # RTP timestamp of the next packet.
         self._pts = 0
@@ -57,7 +57,7 @@ class Pacer:
         return max(0.0, max(self._due, self._not_before) - now)
 
     def leave(self, now: float) -> tuple[int, float]:
-        """A packet leaves now: its RTP timestamp, and the seconds that it is late."""
+        """A packet leaves now; returns its RTP timestamp and how many seconds it is late."""
         late_s = max(0.0, now - self._due)
         if late_s > RESYNC_S:
             skipped = int(late_s / PACKET_S)
@@ -72,11 +72,11 @@ class Pacer:
 
 @dataclass(slots=True, eq=False)
 class _ContextAudio:
-    """The audio of one context. It is encoded when it is played: so the work of all peers is spread over time."""
+    """The audio of one context. It is encoded when it is played, which spreads the work of all peers over time."""
 
     encoder: OpusEncoder = field(default_factory=OpusEncoder)
-    pieces: deque[bytes] = field(default_factory=deque)  # pcm of a packet each, to be played
-    rest: bytes = b""  # pcm that does not fill a packet yet
+    pieces: deque[bytes] = field(default_factory=deque)  # pcm of one packet each, not played yet
+    rest: bytes = b""  # pcm of an incomplete packet
     samples: int = 0  # written, at 24 kHz
     played: int = 0  # packets handed to RTP
     ended: bool = False  # no more will be written
@@ -102,14 +102,13 @@ class _ContextAudio:
 
 
 class SpeechTrack(MediaStreamTrack):
-    """Plays contexts one after another, in the order of their first audio, and silence when there is none.
+    """Plays contexts one after another, in the order of their first audio; silence between them. A `Playout`.
 
-    RTP never stops: a listener whose packets stop fills the hole with 120 to 175 ms of invented sound. It is the
-    `Playout` of its peer's session.
+    RTP never stops: without packets a listener's decoder makes up 120 to 175 ms of sound.
 
     Args:
-        on_room: called when a context's audio has run down to where more is wanted, and when all of it is played.
-        on_late: told of each packet how many seconds it left late.
+        on_room: called when a context wants more audio, and when all of its audio is played.
+        on_late: called for each packet with the seconds by which it left late.
         clock: seconds, monotonic.
         sleep: as `asyncio.sleep`.
     """
@@ -128,9 +127,9 @@ class SpeechTrack(MediaStreamTrack):
         self._on_late = on_late
         self._clock = clock
         self._sleep = sleep
-        # Made by the first `recv`: the grid begins when the connection is up.
+        # Made by the first `recv`, when the connection is up.
         self._pacer: Pacer | None = None
-        # Contexts with audio, by number; the first plays, the others wait.
+        # Contexts with audio, by number; the first is playing.
         self._contexts: dict[int, _ContextAudio] = {}
 
     # ------------------------------------------------------------ the session's side
@@ -142,27 +141,27 @@ class SpeechTrack(MediaStreamTrack):
         audio.append(pcm)
 
     def end(self, context_no: int) -> None:
-        """All audio of the context has been written; what waits is still played. Idempotent."""
+        """All audio of the context has been written. The rest of it is still played. Idempotent."""
         audio = self._contexts.get(context_no)
         if audio is not None and not audio.ended:
             audio.end()
 
     def clear(self, context_no: int) -> None:
-        """Drop what was not played yet, at once; the next packet is silence, or another context's. Idempotent."""
+        """Drop all audio that was not played. Idempotent."""
         self._contexts.pop(context_no, None)
 
     def played_ms(self, context_no: int) -> int | None:
-        """Audio of the context that has left for the listener; None when there is none, or all of it is over."""
+        """Milliseconds of the context that were sent; None before the first, and after the end."""
         audio = self._contexts.get(context_no)
         return audio.played_ms if audio is not None and audio.played else None
 
     def wants(self, context_no: int) -> bool:
-        """Whether more audio of the context is to be written now; `on_room` tells when it is again."""
+        """Whether more audio of the context may be written now; `on_room` is called when it may be again."""
         audio = self._contexts.get(context_no)
         return audio is None or audio.queued_ms < LEAD_MS
 
     def is_playing(self, context_no: int) -> bool:
-        """Whether audio of the context waits; `on_room` tells when it does not any more."""
+        """Whether audio of the context waits; `on_room` is called when none does."""
         audio = self._contexts.get(context_no)
         return audio is not None and audio.queued_ms > 0
 
@@ -192,8 +191,8 @@ class SpeechTrack(MediaStreamTrack):
             if audio.pieces:
                 return self._play(audio)
             if not audio.ended:
-                # The engine is late, or waits for text. Silence from the context's own encoder keeps the listener's
-                # decoder in step with it, so that speech goes on without a blemish.
+                # The engine is late, or waits for text. Silence from the same encoder keeps the listener's decoder in
+                # step with it.
                 return audio.encoder.encode(SILENT_PCM)[0]
             del self._contexts[context_no]
         return SILENCE

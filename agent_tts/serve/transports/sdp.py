@@ -1,7 +1,6 @@
-"""WebRTC offers from strangers: read with suspicion, and written anew with what the node needs and nothing else.
+"""Untrusted WebRTC offers: each value that the node needs is checked, and put into an offer of a known shape.
 
-aiortc negotiates whatever it is given, and what it cannot digest surfaces later in tasks of its own. So no line of an
-offer reaches it: each value is checked here and put into an offer of a known shape.
+No line of a client's offer reaches aiortc, which negotiates anything it is given and fails later in its own tasks.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from agent_tts.errors import BadMessage
 MAX_LINES = 512  # a browser's offer of audio and a data channel has about 80
 MAX_CANDIDATES = 64
 MAX_FINGERPRINTS = 8
-DEFAULT_MAX_MESSAGE = 65_536  # bytes, when an offer does not say (RFC 8841)
+DEFAULT_MAX_MESSAGE = 65_536  # bytes, for an offer without a=max-message-size (RFC 8841)
 
 _TOKEN = re.compile(r"[!-~]{1,64}")
 _MEDIA = re.compile(r"([a-z]{1,32}) ([0-9]{1,5}) ([A-Z/]{1,32}) ([!-~ ]{1,1024})")
@@ -35,8 +34,8 @@ _DIRECTIONS = ("sendrecv", "recvonly", "sendonly", "inactive")
 class Offer:
     """An offer that the node can answer."""
 
-    sdp: str  # of the node's own making, for aiortc
-    max_message: int  # bytes that the client takes in one data channel message
+    sdp: str  # made here, for aiortc
+    max_message: int  # bytes that the client accepts in one data channel message
 
 
 @dataclass(slots=True)
@@ -44,34 +43,34 @@ class _Section:
     """The lines of the session, or of one m-line."""
 
     media: re.Match[str] | None = None  # the m-line; None for the session
-    attributes: dict[str, list[str]] = field(default_factory=dict)  # name -> values, in their order
+    attributes: dict[str, list[str]] = field(default_factory=dict)  # name -> values in order
 
     def first(self, name: str) -> str | None:
         return self.attributes[name][0] if name in self.attributes else None
 
 
 def read_offer(text: str, *, microphone: bool = False) -> Offer:
-    """Take an offer to pieces and put a clean one together.
+    """Check an offer and build a clean one from its values.
 
-    The client's host names (mDNS) are left out: they would be asked for by multicast, and a client behind one is found
-    by its own connectivity checks. So is the end of candidates: those checks may still bring some.
+    Candidates with host names (mDNS) are dropped: resolving them takes multicast, and the client's own connectivity
+    checks reveal its address. a=end-of-candidates is dropped too, because these checks may add candidates.
 
     Args:
-        microphone: whether the client's sound is taken, if it sends some.
+        microphone: whether the client's audio is received, if it sends some.
 
     Raises:
-        BadMessage: it is no such offer; the message says what is missing.
+        BadMessage: the node cannot answer the offer; the message says what is missing.
     """
     session, sections = _sections(text)
     audio, channel = _pair(sections)
     mids = [_need(_TOKEN, section.first("mid"), "a mid in each section") for section in sections]
     if len(set(mids)) < len(mids):
-        raise BadMessage("sdp: mids differ from each other")
+        raise BadMessage("sdp: two sections must not have the same mid")
     bundle = next(
         (value.split()[1:] for value in session.attributes.get("group", []) if value.startswith("BUNDLE ")), []
     )
     if set(bundle) != set(mids):
-        raise BadMessage("sdp: audio and data channel are bundled (a=group:BUNDLE)")
+        raise BadMessage("sdp: audio and data channel must be bundled (a=group:BUNDLE)")
     transport = _transport(session, sections[mids.index(bundle[0])])
     bodies = {id(audio): _audio(audio, microphone), id(channel): _channel(channel)}
     lines = ["v=0", "o=- 0 0 IN IP4 0.0.0.0", "s=-", "t=0 0", f"a=group:BUNDLE {' '.join(bundle)}"]
@@ -86,7 +85,7 @@ def _sections(text: str) -> tuple[_Section, list[_Section]]:
     if len(lines) > MAX_LINES:
         raise BadMessage(f"sdp: an offer has at most {MAX_LINES} lines")
     if not lines or lines[0] != "v=0":
-        raise BadMessage("sdp: an offer begins with v=0")
+        raise BadMessage("sdp: an offer must begin with v=0")
     session = current = _Section()
     sections: list[_Section] = []
     for line in lines:
@@ -94,7 +93,7 @@ def _sections(text: str) -> tuple[_Section, list[_Section]]:
         if kind == "m":
             media = _MEDIA.fullmatch(rest)
             if media is None:
-                raise BadMessage("sdp: an m-line has a media, a port, a protocol and formats")
+                raise BadMessage("sdp: an m-line needs a media, a port, a protocol and formats")
             current = _Section(media)
             sections.append(current)
         elif kind == "a":
@@ -107,34 +106,33 @@ def _pair(sections: list[_Section]) -> tuple[_Section, _Section]:
     """The audio and the data channel section."""
     by_kind = {section.media[1]: section for section in sections if section.media and section.media[2] != "0"}
     if len(sections) != 2 or by_kind.keys() != {"audio", "application"}:
-        raise BadMessage("sdp: an offer has one audio section and one data channel (application) section, no other")
+        raise BadMessage("sdp: an offer must have one audio and one data channel (application) section, no other")
     return by_kind["audio"], by_kind["application"]
 
 
 def _audio(section: _Section, microphone: bool) -> list[str]:
     assert section.media is not None
     if section.media[3] != "UDP/TLS/RTP/SAVPF":
-        raise BadMessage("sdp: audio is UDP/TLS/RTP/SAVPF")
+        raise BadMessage("sdp: audio must be UDP/TLS/RTP/SAVPF")
     if "rtcp-mux" not in section.attributes:
         raise BadMessage("sdp: audio needs rtcp-mux")
     direction = next((name for name in _DIRECTIONS if name in section.attributes), "sendrecv")
     if direction not in ("sendrecv", "recvonly"):
-        raise BadMessage("sdp: the client receives audio (a=recvonly, or a=sendrecv)")
+        raise BadMessage("sdp: the client must receive audio (a=recvonly or a=sendrecv)")
     formats = section.media[4].split()
     for value in section.attributes.get("rtpmap", []):
         opus = _OPUS.fullmatch(value)
         if opus is not None and opus[1] in formats:
             head = f"m=audio 9 UDP/TLS/RTP/SAVPF {opus[1]}"
-            # Whatever the client would send is refused where the node only speaks.
-            taken = direction if microphone else "recvonly"
-            return [head, f"a=rtpmap:{opus[1]} opus/48000/2", f"a={taken}", "a=rtcp-mux"]
+            accepted = direction if microphone else "recvonly"
+            return [head, f"a=rtpmap:{opus[1]} opus/48000/2", f"a={accepted}", "a=rtcp-mux"]
     raise BadMessage("sdp: audio needs opus/48000/2 at a dynamic payload type")
 
 
 def _channel(section: _Section) -> list[str]:
     assert section.media is not None
     if (section.media[3], section.media[4]) != ("UDP/DTLS/SCTP", "webrtc-datachannel"):
-        raise BadMessage("sdp: the data channel is UDP/DTLS/SCTP webrtc-datachannel")
+        raise BadMessage("sdp: the data channel must be UDP/DTLS/SCTP webrtc-datachannel")
     port = section.first("sctp-port") or ""
     if not (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65_536):
         raise BadMessage("sdp: the data channel needs an sctp-port")
@@ -146,11 +144,11 @@ def _max_message(section: _Section) -> int:
     size = section.first("max-message-size") or ""
     if not (size.isascii() and size.isdecimal() and len(size) <= 18):
         return DEFAULT_MAX_MESSAGE
-    return int(size) or 2**31  # 0 is "any"
+    return int(size) or 2**31  # 0: no limit
 
 
 def _transport(session: _Section, section: _Section) -> list[str]:
-    """ICE and DTLS of the section that leads the bundle: both sections share it."""
+    """ICE and DTLS lines of the first section of the bundle, which both sections share."""
 
     def value(name: str) -> str | None:
         return section.first(name) or session.first(name)
@@ -159,11 +157,11 @@ def _transport(session: _Section, section: _Section) -> list[str]:
     password = _need(_PASSWORD, value("ice-pwd"), "an ice-pwd of 22 to 256 characters")
     setup = value("setup")
     if setup not in _SETUPS:
-        raise BadMessage(f"sdp: setup is one of {', '.join(_SETUPS)}")
+        raise BadMessage(f"sdp: setup must be one of {', '.join(_SETUPS)}")
     fingerprints = session.attributes.get("fingerprint", []) + section.attributes.get("fingerprint", [])
     known = [found for given in fingerprints[:MAX_FINGERPRINTS] if (found := _FINGERPRINT.fullmatch(given.strip()))]
     if not known:
-        raise BadMessage("sdp: a fingerprint by sha-256, sha-384 or sha-512 is needed")
+        raise BadMessage("sdp: a fingerprint of sha-256, sha-384 or sha-512 is needed")
     lines = [f"a=ice-ufrag:{ufrag}", f"a=ice-pwd:{password}", f"a=setup:{setup}"]
     lines += [f"a=fingerprint:{found[1].lower()} {found[2].upper()}" for found in known]
     return lines + _candidates(section)

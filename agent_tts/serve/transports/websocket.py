@@ -1,4 +1,4 @@
-"""One session on one WebSocket, with a single reader and a single writer, in any language that has a adapter."""
+"""One session on one WebSocket, with one reader and one writer, in any dialect that has an adapter."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from starlette.websockets import WebSocket, WebSocketState
 from agent_tts.errors import Draining, SlowConsumer, SpeechError
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import ProtocolAdapter, QueueingAdapter
-from agent_tts.serve.limits import TokenBucket
+from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
 from agent_tts.serve.session import Session
 from agent_tts.serve.transports.writer import CONNECTION, WRITE_BYTES, EndpointWebSocket, Writer
 
-# Close codes of errors that refuse a connection as a whole.
+# Close codes of errors that refuse a connection.
 CLOSE_CODES = {"unauthorized": 1008, "at_capacity": 1013, "draining": 1012}
 
-# Messages of one connection; faster ones wait, in the end in the client. An agent sends a hundred tokens a second; what
-# the buffers hold, about 2000 messages, has to pass within `ping_s` or the pong behind it comes too late.
+# Messages of one connection; faster ones wait in its buffers, then in the client. An agent sends about 100 a second.
+# The buffers hold about 2000 messages, which must pass within `ping_s`, or the pong behind them comes too late.
 MESSAGES_PER_S = 1_000
 MESSAGES_BURST = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The language of a route."""
+    """The protocol of a route."""
 
     name: str  # in metrics
-    make_adapter: Callable[[WebSocket], ProtocolAdapter]  # for a new connection, by its path and query; never fails
+    make_adapter: Callable[[WebSocket], ProtocolAdapter]  # for a new connection, from its path and query; never raises
     subprotocol: str | None = None
-    key_query: str | None = None  # a query parameter that may carry the API key, where clients give it so
-    denies: bool = False  # refused before it is a WebSocket, by an HTTP status; otherwise by a message and a close code
-    denial_header: str | None = None  # of such a refusal, in which clients look for its reason
+    key_query: str | None = None  # a query parameter that may hold the API key
+    denies: bool = False  # refuses by an HTTP status before the upgrade; otherwise by a message and a close code
+    denial_header: str | None = None  # response header with the reason of such a refusal
 
 
 NATIVE = Dialect("websocket", lambda _: protocol.NativeAdapter(), protocol.SUBPROTOCOL)
@@ -63,7 +63,7 @@ class StreamEndpoint:
                 websocket.headers, websocket.query_params, token_ok=True, key_query=dialect.key_query
             )
             if self._node.service.draining:
-                raise Draining("the node is going away: use another one")
+                raise Draining
             with self._node.guard.admit(client):
                 if dialect.denies:
                     await self._accept(websocket)
@@ -81,23 +81,22 @@ class StreamEndpoint:
             await websocket.accept(subprotocol=ours if ours in offered else None)
 
     async def _deny(self, websocket: WebSocket, error: SpeechError) -> None:
-        with contextlib.suppress(Exception):  # the client may be gone: it was to be refused anyway
+        response = JSONResponse(openai.ErrorBody.of_error(error).model_dump(), error.status)
+        if self._dialect.denial_header is not None:
+            response.headers[self._dialect.denial_header] = error.message.encode("ascii", "replace").decode()
+        with contextlib.suppress(Exception):  # the client may be gone
             async with asyncio.timeout(self._node.settings.timeouts.write_s):
-                await websocket.receive()  # that it wants to connect
-                body = openai.ErrorBody.of_error(error).model_dump()
-                header = self._dialect.denial_header
-                headers: dict[str, str] = (
-                    {} if header is None else {header: error.message.encode("ascii", "replace").decode()}
-                )
-                await websocket.send_denial_response(JSONResponse(body, error.status, headers))
+                await websocket.receive()  # websocket.connect
+                await websocket.send_denial_response(response)
 
     async def _refuse(self, websocket: WebSocket, adapter: ProtocolAdapter, error: SpeechError) -> None:
         write_s = self._node.settings.timeouts.write_s
         asyncio.get_running_loop().call_later(write_s, websocket.scope["extensions"][CONNECTION].transport.abort)
-        with contextlib.suppress(Exception):  # the client may be gone: it was to be refused anyway
+        with contextlib.suppress(Exception):  # the client may be gone
             async with asyncio.timeout(write_s):
                 for message in adapter.encode(protocol.build_error(error, fatal=True)):
-                    await websocket.send({"type": "websocket.send", _kind(message): message})
+                    kind = "bytes" if isinstance(message, bytes) else "text"
+                    await websocket.send({"type": "websocket.send", kind: message})
                 await websocket.close(CLOSE_CODES.get(error.code, 1011), error.message)
 
 
@@ -109,18 +108,18 @@ class Connection:
     ) -> None:
         self._node = node
         self._adapter = adapter
-        # The same where it holds messages back, otherwise None.
+        # The same if it holds messages back, otherwise None.
         self._queue = adapter if isinstance(adapter, QueueingAdapter) else None
         self._websocket = websocket
         self._writer = Writer(websocket.scope, send, node.settings.timeouts.write_s)
         self._connection: EndpointWebSocket = websocket.scope["extensions"][CONNECTION]
         self._session = Session(node, dialect.name)
-        if dialect is not NATIVE:  # whose clients are told to answer pings at any time
+        if dialect is not NATIVE:  # native clients must always answer pings
             self._connection.demand_pongs(lambda: self._session.is_speaking)
-        # Looks whether the session has been idle for too long. None before `run` and after it.
+        # The next check for an idle session. None before `run`.
         self._idle_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        # Completed when the session may have something to say; made anew before the writer listens to it again.
+        # Completed when the session may have something to send; the writer replaces it before it polls the session.
         self._awake: asyncio.Future[None] = self._loop.create_future()
         self._session.waker = self._wake
 
@@ -147,18 +146,18 @@ class Connection:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
                 return
-            await asyncio.sleep(allowed.take(clock()))  # if only to let others have their turn
+            await asyncio.sleep(allowed.take(clock()))  # at least one turn of the event loop for other connections
             text = message.get("text")
             self._session.receive(self._adapter.decode(message["bytes"] if text is None else text))
 
     async def _write(self) -> None:
-        """Ends after a close frame, or by cutting a connection that takes nothing: then the reader sees its end."""
+        """Send until the session closes, or until the client takes nothing: then the connection is cut."""
         try:
             while True:
                 if self._awake.done():
                     self._awake = self._loop.create_future()
                 await self._writer.room()
-                if not self._say():
+                if not self._send_all():
                     continue
                 closing = self._adapter.closing or self._session.closing
                 if closing is not None:
@@ -168,7 +167,7 @@ class Connection:
                 await self._awake
         except SlowConsumer:
             self._cut()
-        except Exception as error:  # noqa: BLE001 - the edge of a task: a writer that failed takes its connection along
+        except Exception as error:  # noqa: BLE001 - the edge of a task: without its writer the connection must end
             if not self._writer.is_closing:
                 logger.error("session {}: writer failed: {}", self._session.id, type(error).__name__)
             self._writer.cut()
@@ -177,8 +176,8 @@ class Connection:
         if not self._awake.done():
             self._awake.set_result(None)
 
-    def _say(self) -> bool:
-        """Write what the session has to say now, in one write and up to its size; whether that was all."""
+    def _send_all(self) -> bool:
+        """Send what the session has, at most `WRITE_BYTES` and a message in one write; returns whether that was all."""
         messages: list[str | bytes] = []
         size = 0
         while size < WRITE_BYTES:
@@ -194,14 +193,10 @@ class Connection:
         return size < WRITE_BYTES
 
     def _check_idle(self) -> None:
-        """Let the session expire if it is time, and look again when it may be."""
+        """Close the session if it has been idle for too long, and check again when it may have been."""
         self._idle_timer = self._loop.call_later(self._session.expire(), self._check_idle)
 
     def _cut(self) -> None:
         self._node.metrics.refused.labels("slow_consumer").inc()
         logger.warning("session {}: slow_consumer, connection cut", self._session.id)
         self._writer.cut()
-
-
-def _kind(message: str | bytes) -> str:
-    return "bytes" if isinstance(message, bytes) else "text"

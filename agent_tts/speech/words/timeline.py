@@ -11,13 +11,13 @@ import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
-from agent_tts.events import EngineInfo, WordTime
+from agent_tts.events import WordTime
+from agent_tts.protocol.context import Word
 from agent_tts.speech.words.fitting import Fit
 from agent_tts.speech.words.lengths import length
-from agent_tts.text.breaks import MAX_TAG, TAG_START, break_in
+from agent_tts.text.breaks import BreakTokens, TokenParts
 
 _TOKEN = re.compile(r"\S+")
 
@@ -27,17 +27,6 @@ READ_AHEAD_MS, READ_AHEAD_BREAKS_MS = 15_000.0, 60_000.0
 
 # Pieces of audio that may wait to be listened to: to listen to one costs nearly as much as to all of them.
 MAX_UNHEARD = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """A whitespace token of the text with its time in the audio."""
-
-    word: str
-    start_ms: int
-    end_ms: int
-    char_start: int
-    char_end: int
 
 
 # A token whose times are estimated: itself, where it is in the text, its first and last mark. A plain tuple of these
@@ -71,9 +60,8 @@ class WordTimeline:
         self._tells = tells
         # Of the estimates.
         self._language = language
-        # Whether tags for pauses are obeyed, and what was read of one.
-        self._breaks = breaks
-        self._tagged = ""
+        # Finds the tags for pauses; None where they are text.
+        self._breaks = BreakTokens() if breaks else None
         self._ahead_ms = READ_AHEAD_BREAKS_MS if breaks else READ_AHEAD_MS
         # The text as it was appended.
         self._parts: list[str] = []
@@ -276,36 +264,20 @@ class WordTimeline:
 
     def _mark(self, text: str, start: int) -> None:
         """The marks of a complete token."""
-        silent, rest_ms = self._tag(text)
-        if silent:
-            self._add(start, silent, 0.0, rest_ms)
-        said = text[silent:].removesuffix(TAG_START if self._tagged else "")
-        start += silent
-        pieces, pause_ms = length(said, self._language)
+        said = TokenParts(0, len(text)) if self._breaks is None else self._breaks.read(text)
+        if said.start:
+            self._add(start, said.start, 0.0, said.pause_ms)
+            start += said.start
+        pieces, pause_ms = length(text[said.start : said.end], self._language)
         for index, (chars, ms) in enumerate(pieces):
             self._add(start, chars, ms, pause_ms if index == len(pieces) - 1 else 0.0)
             start += chars
-        if len(said) < len(text) - silent:
-            self._add(start, len(TAG_START), 0.0, 0.0)
+        if said.end < len(text):
+            self._add(start, len(text) - said.end, 0.0, 0.0)
 
     def _add(self, start: int, chars: int, ms: float, pause_ms: float) -> None:
         self._places.append((start, start + chars))
         self._fit.add(ms, pause_ms)
-
-    def _tag(self, text: str) -> tuple[int, float]:
-        """How much of the start of a token belongs to a tag for a pause, and the ms of it if it ends there."""
-        if not self._breaks:
-            return 0, 0.0
-        silent, rest_ms = 0, 0.0
-        if self._tagged:
-            self._tagged += f" {text}"
-            if found := break_in(self._tagged):
-                silent, rest_ms = len(text) - (len(self._tagged) - found.end), float(found.ms)
-                self._tagged = ""
-            elif len(self._tagged) <= MAX_TAG:
-                return len(text), 0.0
-        self._tagged = TAG_START if text[silent:].endswith(TAG_START) else ""
-        return silent, rest_ms
 
     def _estimated(self, token: _Token) -> Word:
         text, start, first, last = token
@@ -338,21 +310,6 @@ class WordTimeline:
 def _certain(token: str) -> int:
     """After how many of its characters a time is known for the whole token: a number may be spoken in several parts."""
     return max((at for at, char in enumerate(token) if char.isdecimal()), default=0)
-
-
-def timeline_of(
-    info: EngineInfo | None,
-    speed: float,
-    language: str,
-    *,
-    breaks: bool = False,
-    pace: float = 1.0,
-    tells: bool = True,
-) -> WordTimeline:
-    """The timeline of a stream that this engine speaks; `language` as the client names it."""
-    code = info.languages.get(language.lower(), "en") if info is not None else "en"
-    aligned = info is not None and info.aligns_words
-    return WordTimeline(aligned=aligned, speed=speed, language=code, breaks=breaks, pace=pace, tells=tells)
 
 
 _ZERO = WordTime(0, 0, 0, 0)

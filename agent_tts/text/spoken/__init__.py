@@ -1,7 +1,7 @@
-"""How what is written in figures and signs is said, one file for each language.
+"""How numbers and signs are said, one file for each language.
 
-A language that has no file says its plain numbers, as far as num2words has them. To add one, write a module with a
-`table(code)` after the model of `de.py`, and name it in `TABLES`.
+A language without a file says its plain numbers if num2words has it. To add a language, write a module with a `table()`
+like `de.py` and add it to `TABLES`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TABLES: dict[str, Callable[[], Table]] = {"de": de.table, "en": en.table}
 
 @lru_cache(maxsize=64)
 def table_of(language: str) -> Table | None:
-    """The table of a language, by its code; None where not even its numbers are known."""
+    """The table of a language code; None if num2words lacks the language."""
     code = language.lower().partition("-")[0]
     if code in TABLES:
         return TABLES[code]()

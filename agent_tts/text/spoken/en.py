@@ -32,7 +32,7 @@ _FRACTIONS = {
     "24/7": "twenty four seven",
 }
 
-# Said letter by letter though they have a vowel. Those without one always are.
+# Spelled although they have a vowel; abbreviations without a vowel always are.
 # fmt: off
 _SPELLED = frozenset((
     "AC", "AI", "API", "APIs", "ATM", "CEO", "CEOs", "CIA", "CPU", "CPUs", "DIY", "DNA", "EU", "FAQ", "FAQs", "FBI",

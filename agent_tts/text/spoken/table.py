@@ -1,4 +1,4 @@
-"""What every language has: numbers, and what stands beside them."""
+"""What all languages share: numbers, and the signs and words beside them."""
 
 from __future__ import annotations
 
@@ -10,31 +10,27 @@ from functools import cached_property
 from agent_tts.text.numbers import cardinal
 
 Say = Callable[["re.Match[str]", str], str | None]
-"""What a match is said as, after the word before it; None is that it does not mean this."""
+"""The words for a match; the second argument is the word before it. None: the rule does not apply."""
 
-MAX_DIGITS = 15  # of a number that is said as one; a longer one is said digit by digit
+MAX_DIGITS = 15  # a longer number is said digit by digit
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is written like this is said like that.
-
-    `pattern` is matched against one word or several, with single spaces between them and without the punctuation
-    around them.
-    """
+    """Says what matches `pattern`: one or more words with single spaces, without the punctuation around them."""
 
     pattern: re.Pattern[str]
     say: Say
 
 
 def rule(pattern: str, say: Say) -> Rule:
-    """A rule whose pattern is written with white space for the reader; `\\ ` is a space."""
+    """A rule with a verbose pattern: `\\ ` is a space."""
     return Rule(re.compile(pattern, re.VERBOSE), say)
 
 
 @dataclass(frozen=True)
 class Table:
-    """One language. What is not given is not said in another way."""
+    """One language. What it leaves out is not replaced."""
 
     code: str
     point: str = "."  # before the decimals
@@ -42,14 +38,14 @@ class Table:
     point_word: str = "point"
     minus: str = "minus"
     percent: str | None = None
-    # Sign or code of a currency: one of it and several, one of its hundredths and several; "" where there are none.
+    # Sign or code of a currency: its singular and plural, those of its hundredths, or "".
     currencies: Mapping[str, tuple[str, str, str, str]] = field(default_factory=dict)
-    hundredths_join: str = " "  # between both
+    hundredths_join: str = " "  # between the two
     scales: tuple[str, ...] = ()  # "million": words after an amount, before its currency is said
-    units: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # one, several
-    words: Mapping[str, str] = field(default_factory=dict)  # said for a word as it is written, with its point
-    rules: tuple[Rule, ...] = ()  # go before those that all languages have
-    months: tuple[str, ...] = ()  # words that a day may stand beside
+    units: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # singular, plural
+    words: Mapping[str, str] = field(default_factory=dict)  # replaces a word, written with its point
+    rules: tuple[Rule, ...] = ()  # tried before those of all languages
+    months: tuple[str, ...] = ()  # words that a day may follow or precede
     openers: frozenset[str] = frozenset()  # words that a number may follow: "No."
 
     # ------------------------------------------------------------ numbers
@@ -61,7 +57,7 @@ class Table:
         return rf"(?:\d{{1,3}}(?:[{groups}]\d{{3}})+|\d+)(?:{point}\d+)?"
 
     def say_number(self, written: str) -> str:
-        """A number in words. One with a zero at its start, or with many digits, is said digit by digit."""
+        """A number in words; digit by digit if it starts with a zero or is longer than `MAX_DIGITS`."""
         whole, _, decimals = written.lstrip("-−").partition(self.point)
         whole = "".join(char for char in whole if char.isdecimal())
         said = self.digits(whole) if len(whole) > MAX_DIGITS or (len(whole) > 1 and whole[0] == "0") else ""
@@ -75,14 +71,14 @@ class Table:
         return " ".join(cardinal(int(char), self.code) for char in written if char.isdecimal())
 
     def is_one(self, written: str) -> bool:
-        """Whether the singular follows it."""
+        """Whether its unit is singular."""
         return written.lstrip("-−") == "1"
 
     # ------------------------------------------------------------ all rules
 
     @cached_property
     def all_rules(self) -> tuple[Rule, ...]:
-        """In the order in which they are tried."""
+        """All rules, in the order in which they are tried."""
         found = [*self.rules]
         signs = "|".join(map(re.escape, sorted(self.currencies, key=len, reverse=True)))
         if signs:
@@ -112,13 +108,11 @@ class Table:
         if not small or len(decimals) not in (0, 2):
             return f"{minus}{self.say_number(number)} {one if self.is_one(number) else many}"
         cents = int(decimals or 0)
-        parts = (
-            [f"{self.say_number(whole)} {one if self.is_one(whole) else many}"] if int(re.sub(r"\D", "", whole)) else []
-        )
-        if cents or not parts:
+        parts = []
+        if not cents or int(re.sub(r"\D", "", whole)):
+            parts.append(f"{self.say_number(whole)} {one if self.is_one(whole) else many}")
+        if cents:
             parts.append(f"{cardinal(cents, self.code)} {small if cents == 1 else smalls}")
-        if not cents:
-            parts = [f"{self.say_number(whole)} {one if self.is_one(whole) else many}"]
         return minus + self.hundredths_join.join(parts)
 
     def _unit(self, match: re.Match[str], _: str) -> str:
@@ -129,12 +123,12 @@ class Table:
 
     @cached_property
     def _open(self) -> re.Pattern[str]:
-        """A word after which a number, or what stands beside one, may follow."""
+        """A word whose meaning may depend on the next one."""
         signs = "|".join(map(re.escape, self.currencies)) or "(?!)"
         return re.compile(rf"[-−+(#~]*(?:{signs})?[-−]?\(?\d[\d.,:()/–-]*(?<![.,:])|{signs}")
 
     def goes_on(self, words: list[str]) -> bool:
-        """Whether what is said of these words may depend on the next one."""
+        """Whether the reading of these words may depend on the next one."""
         last = words[-1]
         if last in self.openers or last.rstrip(",").rstrip(".") in self.months:
             return True

@@ -9,7 +9,7 @@ from agent_tts.engine.espeak.library import (
     PITCH_NORMAL,
     RATE_NORMAL,
     Clause,
-    Espeak,
+    EspeakLibrary,
     Language,
     TooLong,
     has_variant,
@@ -21,14 +21,14 @@ BY_CODE = {language.code: language for language in reversed(languages())}
 
 
 @pytest.fixture
-def espeak() -> Iterator[Espeak]:
-    espeak = Espeak()
+def espeak() -> Iterator[EspeakLibrary]:
+    espeak = EspeakLibrary()
     yield espeak
     espeak.close()
 
 
 def say(
-    espeak: Espeak,
+    espeak: EspeakLibrary,
     text: str,
     code: str = "en-us",
     variant: str | None = None,
@@ -52,7 +52,9 @@ def words(text: str, clause: Clause) -> list[str]:
     ("variant", "text", "pitch"),
     [*((variant, "Six wizards, said he, hushed!", 50) for variant in (None, *VARIANTS)), (None, "Away!", 99)],
 )
-def test_audio_depends_on_the_arguments_alone(espeak: Espeak, variant: str | None, text: str, pitch: int) -> None:
+def test_audio_depends_on_the_arguments_alone(
+    espeak: EspeakLibrary, variant: str | None, text: str, pitch: int
+) -> None:
     """espeak-ng's flutter, roughness, noise and speed would carry over from one synthesis to the next."""
     first = say(espeak, text, variant=variant, pitch=pitch).samples
     for code, other, rate in ("jbo", None, 300), ("cmn", "whisper", 80), ("de", "f1", 450), ("ru", "croak", 175):
@@ -66,13 +68,13 @@ CONTROLLED = [f"{chr(code)}90S {chr(code)}0A hi" for code in (*range(0x20), *ran
 
 
 @pytest.mark.parametrize("text", [*CONTROLLED, COMMANDS, "\ud800a"])
-def test_nothing_in_a_text_changes_later_audio(espeak: Espeak, text: str) -> None:
+def test_nothing_in_a_text_changes_later_audio(espeak: EspeakLibrary, text: str) -> None:
     first = say(espeak, "one two").samples
     assert np.abs(say(espeak, text).samples).max() > 1_000
     assert np.array_equal(say(espeak, "one two").samples, first)
 
 
-def test_every_language_speaks_and_leaves_nothing_behind(espeak: Espeak) -> None:
+def test_every_language_speaks_and_leaves_nothing_behind(espeak: EspeakLibrary) -> None:
     first = say(espeak, "one two").samples
     for language in languages():
         clause = espeak.synthesize("1 a", language, None, rate=RATE_NORMAL, pitch=50, pitch_range=50, pause=False)
@@ -91,7 +93,7 @@ def test_every_language_speaks_and_leaves_nothing_behind(espeak: Espeak) -> None
         ("en-us", "e\u0301te\u0301 is", ["e\u0301te\u0301", "is"]),
     ],
 )
-def test_words_have_their_characters(espeak: Espeak, code: str, text: str, expected: list[str]) -> None:
+def test_words_have_their_characters(espeak: EspeakLibrary, code: str, text: str, expected: list[str]) -> None:
     assert words(text, say(espeak, text, code)) == expected
 
 
@@ -106,7 +108,7 @@ def test_words_have_their_characters(espeak: Espeak, code: str, text: str, expec
     ],
 )
 @pytest.mark.parametrize("code", ["en-us", "ja", "de"])
-def test_words_are_in_order_and_inside_text_and_audio(espeak: Espeak, code: str, text: str) -> None:
+def test_words_are_in_order_and_inside_text_and_audio(espeak: EspeakLibrary, code: str, text: str) -> None:
     clause = say(espeak, text, code, pause=True)
     assert clause.words
     ends = [0, *(word.end for word in clause.words)]
@@ -116,13 +118,13 @@ def test_words_are_in_order_and_inside_text_and_audio(espeak: Espeak, code: str,
         assert char <= word.char < word.char + word.length <= len(text)
 
 
-def test_the_pause_is_left_out_on_demand_and_no_part_of_the_last_word(espeak: Espeak) -> None:
+def test_the_pause_is_left_out_on_demand_and_no_part_of_the_last_word(espeak: EspeakLibrary) -> None:
     short, long = say(espeak, "The end."), say(espeak, "The end.", pause=True)
     assert 0.2 * espeak.sample_rate < len(long.samples) - len(short.samples) < 0.5 * espeak.sample_rate
     assert long.words[-1].end <= len(short.samples)
 
 
-def test_work_stops_where_the_audio_gets_too_long_and_leaves_nothing_behind(espeak: Espeak) -> None:
+def test_work_stops_where_the_audio_gets_too_long_and_leaves_nothing_behind(espeak: EspeakLibrary) -> None:
     first = say(espeak, "one two").samples
     assert np.array_equal(say(espeak, "one two", max_samples=len(first)).samples, first)
     for most in 0, 1_000, len(first) - 1:
@@ -133,7 +135,7 @@ def test_work_stops_where_the_audio_gets_too_long_and_leaves_nothing_behind(espe
 
 
 @pytest.mark.parametrize("text", ["[[h@l'oU]]", "<speak><break time='9s'/>a</speak>", "\x01+50S a", "&lt;"])
-def test_text_is_never_a_command(espeak: Espeak, text: str) -> None:
+def test_text_is_never_a_command(espeak: EspeakLibrary, text: str) -> None:
     """Markup is read out: it takes longer than the letters alone, and there are no nine seconds of silence."""
     clause = say(espeak, text)
     gaps = np.diff(np.flatnonzero(np.abs(clause.samples) > 100))
@@ -141,7 +143,7 @@ def test_text_is_never_a_command(espeak: Espeak, text: str) -> None:
     assert len(clause.words) >= 1
 
 
-def test_stretching_changes_the_length_and_not_the_pitch(espeak: Espeak) -> None:
+def test_stretching_changes_the_length_and_not_the_pitch(espeak: EspeakLibrary) -> None:
     tone = (np.sin(2 * np.pi * 150 * np.arange(espeak.sample_rate) / espeak.sample_rate) * 9_000).astype(np.int16)
     for speed in 0.55, 1.55:
         stretched = espeak.stretch(tone, speed)

@@ -21,7 +21,7 @@ if sys.platform != "linux":
 from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.engine.qwen3 import compiling
 from agent_tts.engine.qwen3.compiling import Steps
-from agent_tts.model.kernels.rehearsal import Pointer
+from agent_tts.model.kernels.ahead import Pointer
 
 # The codec as small as its kernels can be: sixteen channels.
 SIZE = replace(SIZES["tiny"], codec_widths={"latent_dim": 48, "codebook_dim": 32, "decoder_dim": 256})

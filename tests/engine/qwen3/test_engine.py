@@ -1,4 +1,4 @@
-"""Qwen3Engine says what upstream says, whatever else it says at the same time."""
+"""Qwen3Engine says what upstream says, whatever other requests it speaks at the same time."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine.qwen3.prefill import ChunkInputs
 from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.errors import SettingsError, UnknownVoice
-from agent_tts.events import Sampling, SpeechOptions
+from agent_tts.events import DesignedVoice, EmbeddedVoice, NamedVoice, Sampling, SpeechOptions
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
-from tests.engine.driver import FLUSH, Script, assert_well_formed, speak, speak_all
+from tests.engine.driver import FLUSH, Script, Spoken, assert_well_formed, resolved, routed, speak, speak_all
 from tests.model import clips, oracle
 from tests.model.conftest import Checkpoint as Checkpoints
 from tests.model.conftest import checkpoint, ending, one_thread
@@ -58,7 +58,7 @@ def engine(*folders: Path, slots: int = 4, voices: Path | None = None, **setting
     qwen3 = Qwen3(models=models, device="cpu", **{"max_model_len": 256, **settings})
     made = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(voices or "/nonexistent"))), slots)
     try:
-        yield made
+        yield routed(made)
     finally:
         made.close()
 
@@ -67,6 +67,12 @@ def engine(*folders: Path, slots: int = 4, voices: Path | None = None, **setting
 def ryan(ending: Checkpoints) -> Iterator[Qwen3Engine]:
     with engine(ending("custom_voice")) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def alone(ryan: Qwen3Engine) -> Spoken:
+    """What `RYAN` says of `TEXT` when nothing else is spoken."""
+    return speak(ryan, TEXT, options=RYAN)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +158,7 @@ class TestSaysWhatUpstreamSays:
         library = VoiceLibrary(tmp_path / "voices", 10)
         library.add(voice, arrays)
         with engine(checkpoint("base"), slots=1, voices=tmp_path / "voices") as base:
-            options = SpeechOptions("clone:bob", "de", seed=0, clean=False, sampling=GREEDY)
+            options = resolved(base, SpeechOptions("clone:bob", "de", seed=0, clean=False, sampling=GREEDY))
             first = ours(base, options)
             assert_same(first, expected)
             assert np.array_equal(ours(base, options), first)  # from the ready prompt
@@ -161,13 +167,13 @@ class TestSaysWhatUpstreamSays:
             )
             assert np.array_equal(ours(base, given), first) == (transcript is None)
             library.delete("bob")
-            assert isinstance(base.step([StartRequest(0, 1, options)], [0])[-1], FailedOutput)
+            with pytest.raises(UnknownVoice):
+                resolved(base, SpeechOptions("clone:bob"))
 
-    def test_however_the_text_is_split(self, ryan: Qwen3Engine) -> None:
-        whole = speak(ryan, TEXT, options=RYAN)
-        assert_well_formed(whole)
+    def test_however_the_text_is_split(self, ryan: Qwen3Engine, alone: Spoken) -> None:
+        assert_well_formed(alone)
         for pieces in (list(TEXT), [TEXT[:7], TEXT[7:8], TEXT[8:]], [*TEXT, ""]):
-            assert np.array_equal(speak(ryan, *pieces, options=RYAN).pcm, whole.pcm)
+            assert np.array_equal(speak(ryan, *pieces, options=RYAN).pcm, alone.pcm)
 
 
 def test_a_text_shorter_than_its_voices_reference_may_end_late(checkpoint: Checkpoints, tmp_path: Path) -> None:
@@ -249,7 +255,7 @@ def test_prompts_are_computed_ahead_of_their_text_when_nobody_speaks(checkpoint:
         loop.submit(events.OpenRequest(1, STYLED))
         turns = 0
         while loop.wait_s() == 0:
-            loop.turn()
+            loop.step()
             turns += 1
             assert turns < 10
         assert turns >= 3
@@ -270,7 +276,9 @@ def to_the_end(made: Qwen3Engine, options: SpeechOptions) -> StepOutput:
 
 
 @pytest.mark.parametrize("value", [1e300, 3.402e38], ids=["float32", "bfloat16"])
-def test_a_vector_that_the_model_cannot_hold_reaches_nobody(base: tuple[Qwen3Engine, Path], value: float) -> None:
+def test_a_vector_that_the_model_cannot_hold_changes_no_other_request(
+    base: tuple[Qwen3Engine, Path], value: float
+) -> None:
     """An infinity would become NaN in the row's cache, and garbage in the speech of all later owners."""
     made, _ = base
     size = made.info.models[0].vector_size or 0
@@ -319,11 +327,11 @@ def test_a_language_that_another_model_speaks_is_refused(base: tuple[Qwen3Engine
 
 
 def test_clones_of_requests_that_have_left_are_not_made(base: tuple[Qwen3Engine, Path]) -> None:
-    """Otherwise whoever opens and cancels keeps all others from their voices."""
+    """Otherwise requests that are opened and cancelled would delay all other voices."""
     made, voices = base
     with_clone(voices, made.info.models[0].vector_size or 0, "a", 40)
     load, begun = made._voices.load, []
-    made._voices.load = lambda cast: begun.append(cast) or load(cast)  # type: ignore[method-assign,func-returns-value]
+    made._voices.load = lambda wanted: begun.append(wanted) or load(wanted)  # type: ignore[method-assign,func-returns-value]
     for epoch in range(100):
         made.step([StartRequest(0, epoch, SpeechOptions("bob", seed=0))], [])
         made.step([ReleaseSlot(0)], [])
@@ -335,11 +343,11 @@ def test_a_voice_is_never_spoken_by_another_that_was_given_its_name(base: tuple[
     made, voices = base
     size = made.info.models[0].vector_size or 0
     with_clone(voices, size, "a", 40)
-    cast = made._voices.cast(SpeechOptions("bob"))
+    bob = made._voices.choose(resolved(made, SpeechOptions("bob")))
     VoiceLibrary(voices, 10).delete("bob")
     with_clone(voices, size, "b", 40)
     with pytest.raises(UnknownVoice):
-        made._voices.load(cast)
+        made._voices.load(bob)
 
 
 def test_prompts_that_are_kept_ready_take_a_bounded_part_of_the_memory(
@@ -348,13 +356,16 @@ def test_prompts_that_are_kept_ready_take_a_bounded_part_of_the_memory(
     monkeypatch.setattr("agent_tts.engine.qwen3.admission.PREFIX_POSITIONS", 200)
     with engine(checkpoint("voice_design"), slots=1) as design:
         for number in range(8):
-            ours(design, SpeechOptions("design", instructions=f"{number} old man. " * 5, seed=0))
+            options = SpeechOptions("design", instructions=f"{number} old man. " * 5, seed=0)
+            outputs = design.step([StartRequest(0, 1, options), AddText(0, TEXT)], [0])
+            while not outputs:
+                outputs = design.step([], [0])
+            design.step([ReleaseSlot(0)], [])
         kept = design._models[0]._loaded.admission.prefixes.values()
         assert 100 < sum(prefix.keys.shape[1] for prefix in kept) <= 200
 
 
-def test_others_that_join_pause_and_leave_change_nothing(ryan: Qwen3Engine) -> None:
-    alone = speak(ryan, TEXT, options=RYAN)
+def test_others_that_begin_pause_and_leave_change_nothing(ryan: Qwen3Engine, alone: Spoken) -> None:
     sampled = SpeechOptions("serena", seed=7, clean=False)
     drawn = speak(ryan, TEXT, options=sampled, slot=2)
     together = speak_all(
@@ -370,13 +381,12 @@ def test_others_that_join_pause_and_leave_change_nothing(ryan: Qwen3Engine) -> N
     assert np.array_equal(together[2].pcm, drawn.pcm)
 
 
-def test_a_slot_that_is_given_to_another_starts_clean(ryan: Qwen3Engine) -> None:
-    before = speak(ryan, TEXT, options=RYAN)
+def test_a_slot_that_is_given_to_another_starts_clean(ryan: Qwen3Engine, alone: Spoken) -> None:
     ryan.step([StartRequest(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0])
     for _ in range(5):
         ryan.step([], [0])
     ryan.step([ReleaseSlot(0)], [])
-    assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, before.pcm)
+    assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, alone.pcm)
 
 
 def test_the_same_seed_says_the_same_and_another_does_not(ryan: Qwen3Engine) -> None:
@@ -443,7 +453,7 @@ def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[str
 def test_pauses_are_made_as_they_are_played(ryan: Qwen3Engine, between: str) -> None:
     text = ('<break time="9s"/>' + between) * 200
     outputs = ryan.step([StartRequest(0, 1, PAUSED), AddText(0, text, last=True)], [0])
-    (row,) = ryan._slots.owners()
+    (row,) = ryan._slots.requests()
     most = 0
     for _ in range(400):
         outputs += ryan.step([], [0])
@@ -455,10 +465,11 @@ def test_pauses_are_made_as_they_are_played(ryan: Qwen3Engine, between: str) -> 
 
 
 @pytest.mark.parametrize("speed", [0.4, 0.8, 1.5, 4.0])
-def test_another_speed_is_the_same_speech_in_its_share_of_the_time(ryan: Qwen3Engine, speed: float) -> None:
-    plain = speak(ryan, TEXT, options=RYAN)
+def test_another_speed_is_the_same_speech_in_its_share_of_the_time(
+    ryan: Qwen3Engine, alone: Spoken, speed: float
+) -> None:
     spoken = speak(ryan, TEXT, options=replace(RYAN, speed=speed))
-    assert len(spoken.pcm) == round(len(plain.pcm) / speed)
+    assert len(spoken.pcm) == round(len(alone.pcm) / speed)
     assert {len(frame) for frame in spoken.frames[:-1]} == {3_840}
     assert spoken.kinds == ["Frame"] * len(spoken.frames) + ["Done"]
     assert np.array_equal(speak(ryan, *TEXT, options=replace(RYAN, speed=speed)).pcm, spoken.pcm)
@@ -486,9 +497,8 @@ def test_nothing_to_speak_is_done_without_a_sound(ryan: Qwen3Engine, text: str) 
 
 
 def test_a_first_frame_that_is_silent_is_not_waited_for_and_the_next_is_as_it_was(
-    ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch
+    ryan: Qwen3Engine, alone: Spoken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = speak(ryan, TEXT, options=RYAN)
     model, steps = ryan._models[0], iter([0.0])
 
     def quiet(rows: Sequence[int]) -> LaunchedStep | None:
@@ -501,7 +511,7 @@ def test_a_first_frame_that_is_silent_is_not_waited_for_and_the_next_is_as_it_wa
 
     launch = model.launch
     monkeypatch.setattr(model, "launch", quiet)
-    assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, expected.pcm[1_920:])
+    assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, alone.pcm[1_920:])
 
 
 def test_a_text_that_comes_whole_is_read_as_it_is_spoken(ryan: Qwen3Engine) -> None:
@@ -510,7 +520,7 @@ def test_a_text_that_comes_whole_is_read_as_it_is_spoken(ryan: Qwen3Engine) -> N
     outputs = ryan.step([StartRequest(0, 1, RYAN), *(AddText(0, sentence) for _ in range(3))], [0])
     for _ in range(3):
         outputs += ryan.step([], [0])
-    (row,) = ryan._slots.owners()
+    (row,) = ryan._slots.requests()
     assert not row.feed.dry
     outputs += ryan.step([AddText(0, sentence, last=True)], [0])
     while not isinstance(outputs[-1], DoneOutput):
@@ -546,35 +556,34 @@ class TestAStepIsUnderWayWhileTheNextBegins:
                 for slot, spoken in speak_all(made, scripts).items():
                     assert spoken.kinds == plain[slot].kinds
                     assert np.array_equal(spoken.pcm, plain[slot].pcm)
-                assert made.under_way_s() is None
+                assert made.next_step_in_s() is None
 
-    def test_what_is_under_way_is_nothing_to_the_next_owner(self, ryan: Qwen3Engine) -> None:
-        expected = speak(ryan, TEXT, options=RYAN)
+    def test_what_is_under_way_is_nothing_to_the_next_owner(self, ryan: Qwen3Engine, alone: Spoken) -> None:
         with overlapped(ryan):
             for _ in range(2):
                 ryan.step(
                     [StartRequest(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0]
                 )
                 ryan.step([], [0])
-                assert ryan.under_way_s() is not None
+                assert ryan.next_step_in_s() is not None
                 ryan.step([ReleaseSlot(0)], [])
-                assert ryan.under_way_s() is None
+                assert ryan.next_step_in_s() is None
             ryan.step([StartRequest(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0])
             ryan.step([], [0])
             outputs = ryan.step([ReleaseSlot(0), StartRequest(0, 100, RYAN), AddText(0, TEXT, last=True)], [0])
             while not outputs or not isinstance(outputs[-1], DoneOutput):
                 outputs += ryan.step([], [0])
         assert {output.epoch for output in outputs} == {100}
-        assert b"".join(output.pcm for output in outputs if isinstance(output, FrameOutput)) == expected.pcm.tobytes()
+        assert b"".join(output.pcm for output in outputs if isinstance(output, FrameOutput)) == alone.pcm.tobytes()
 
     def test_a_step_that_is_done_is_not_waited_for(self, ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         """However long it was expected to take."""
         monkeypatch.setattr(ryan._timer, "wait_s", lambda now: 60.0)
         with overlapped(ryan):
             ryan.step([StartRequest(0, 1, RYAN), AddText(0, TEXT)], [0])
-            assert ryan.under_way_s() == 0
+            assert ryan.next_step_in_s() == 0
             monkeypatch.setattr(LaunchedStep, "ready", lambda launched: False)
-            assert 0 < (ryan.under_way_s() or 0) < 0.01
+            assert 0 < (ryan.next_step_in_s() or 0) < 0.01
             ryan.step([ReleaseSlot(0)], [])
 
     def test_a_full_cache_ends_the_stream_behind_its_last_frame(self, checkpoint: Checkpoints) -> None:
@@ -596,7 +605,7 @@ def test_speech_that_runs_away_is_cut(checkpoint: Checkpoints) -> None:
 
 
 def test_a_full_cache_ends_the_stream(checkpoint: Checkpoints) -> None:
-    with engine(checkpoint("custom_voice"), max_model_len=64) as small:
+    with engine(checkpoint("custom_voice"), slots=1, max_model_len=64) as small:
         spoken = speak(small, "Hello world, how are you? " * 20, options=RYAN)
         assert isinstance(spoken.outputs[-1], DoneOutput)
         assert spoken.outputs[-1].length
@@ -624,17 +633,18 @@ class TestSharedCache:
         scripts = {slot: Script([TEXT], replace(RYAN, voice=voice)) for slot, voice in enumerate(("ryan", "sohee"))}
         with engine(ending("custom_voice")) as shared:
             assert shared._models[0].blocks == 20
+            expected = {slot: speak(ryan, TEXT, options=one.options, slot=slot) for slot, one in scripts.items()}
             for _ in range(3):  # blocks go from row to row
                 for slot, spoken in speak_all(shared, scripts).items():
-                    assert np.array_equal(spoken.pcm, speak(ryan, TEXT, options=scripts[slot].options, slot=slot).pcm)
+                    assert np.array_equal(spoken.pcm, expected[slot].pcm)
 
-    def test_who_waits_for_room_does_not_stop_who_has_it(
+    def test_a_row_that_waits_for_room_does_not_stop_one_that_has_it(
         self, blocks: Callable[[int], None], ending: Checkpoints
     ) -> None:
         """Four slots share a cache for two; a step may have two of them, as it may have 256 of 512 on a GPU."""
         blocks(5)
         with engine(ending("custom_voice"), max_model_len=64) as shared:
-            loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, sizes=(2,), window_frames=1_000)))
+            loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, batch_sizes=(2,), window_frames=1_000)))
             for stream in range(1, 5):
                 for command in (
                     events.OpenRequest(stream, RYAN),
@@ -643,7 +653,7 @@ class TestSharedCache:
                 ):
                     loop.submit(command)
             over = [
-                one.request_id for _ in range(400) for one in loop.turn() if isinstance(one, events.RequestFinished)
+                one.request_id for _ in range(400) for one in loop.step() if isinstance(one, events.RequestFinished)
             ]
         assert sorted(over) == [1, 2, 3, 4]
 
@@ -663,19 +673,19 @@ class TestSharedCache:
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        (SpeechOptions("nobody"), "unknown_voice"),
         (SpeechOptions("ryan", pitch=2.0), "unsupported"),
-        (SpeechOptions("design"), "unsupported"),
-        (SpeechOptions(speaker_embedding=(0.0,) * 64), "unsupported"),
+        (SpeechOptions(resolved=DesignedVoice()), "unsupported"),
+        (SpeechOptions(resolved=EmbeddedVoice((0.0,) * 64)), "unsupported"),
+        (SpeechOptions(resolved=NamedVoice("nobody")), "unsupported"),
         (SpeechOptions("ryan", sampling=Sampling(temperature=-1)), "bad_message"),
     ],
 )
-def test_what_cannot_be_spoken_fails_alone(ryan: Qwen3Engine, options: SpeechOptions, code: str) -> None:
+def test_what_cannot_be_spoken_fails_alone(ryan: Qwen3Engine, alone: Spoken, options: SpeechOptions, code: str) -> None:
     spoken = speak_all(ryan, {0: Script([TEXT], RYAN), 1: Script([TEXT], options)})
     failed = spoken[1].outputs[-1]
     assert isinstance(failed, FailedOutput)
     assert failed.code == code
-    assert np.array_equal(spoken[0].pcm, speak(ryan, TEXT, options=RYAN).pcm)
+    assert np.array_equal(spoken[0].pcm, alone.pcm)
 
 
 def test_a_long_prompt_is_computed_in_parts_while_others_speak(
@@ -719,7 +729,7 @@ def test_only_so_many_prompts_are_computed_or_begun_in_one_step(
 STYLED = replace(RYAN, instructions="Slowly. " * 18)  # a prompt of three parts
 
 
-def test_who_leaves_before_its_prompt_is_computed_leaves_nothing_behind(checkpoint: Checkpoints) -> None:
+def test_a_request_that_leaves_before_its_prompt_is_computed_leaves_nothing_behind(checkpoint: Checkpoints) -> None:
     """While parts of its prompt wait, or all are there; the row's next owner says what it says alone."""
     with engine(checkpoint("custom_voice"), slots=2) as made:
         alone = ours(made, RYAN)
@@ -734,7 +744,7 @@ def test_who_leaves_before_its_prompt_is_computed_leaves_nothing_behind(checkpoi
             assert np.array_equal(ours(made, RYAN), alone)
 
 
-def test_who_has_begun_takes_nobodys_turn_and_waits_for_none(
+def test_a_prompt_that_has_begun_needs_no_place_in_later_steps(
     checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent_tts.engine.qwen3.engine.PREFILLS_PER_STEP", 1)
@@ -761,11 +771,11 @@ class TestSeveralModels:
             vector = SpeechOptions(
                 speaker_embedding=(0.1,) * (one.info.models[2].vector_size or 0), seed=0, clean=False, sampling=GREEDY
             )
-            wishes = {0: RYAN, 1: described, 2: vector}
-            together = speak_all(one, {slot: Script([TEXT], wish) for slot, wish in wishes.items()})
+            asked = {0: RYAN, 1: described, 2: vector}
+            together = speak_all(one, {slot: Script([TEXT], options) for slot, options in asked.items()})
         for slot, folder in ((0, folders[1]), (1, folders[0]), (2, folders[2])):
             with engine(folder) as alone:
-                assert np.array_equal(speak(alone, TEXT, options=wishes[slot]).pcm, together[slot].pcm)
+                assert np.array_equal(speak(alone, TEXT, options=asked[slot]).pcm, together[slot].pcm)
 
     def test_one_may_be_loaded_on_first_use_while_others_speak(self, ending: Checkpoints) -> None:
         models = (

@@ -82,17 +82,17 @@ def test_a_result_outlives_the_next_launch(model: SpeechModel, state: SpeechStat
 
 
 def test_a_batch_is_any_rows_in_any_order(model: SpeechModel, state: SpeechState) -> None:
-    """It says what the same rows say in their places, and leaves the others alone; one that is there twice pauses."""
+    """It equals a step of the same rows in place, and leaves the others unchanged; a row that occurs twice pauses."""
     in_place = copy.deepcopy(state)
-    nobody = 5
-    state.frame.ended[nobody] = in_place.frame.ended[nobody] = True
-    for rows in ([4, 1], [1, 3, nobody, nobody], [4, 0, 1, 2], [3], [2, 4]):
+    padding_row = 5
+    state.frame.ended[padding_row] = in_place.frame.ended[padding_row] = True
+    for rows in ([4, 1], [1, 3, padding_row, padding_row], [4, 0, 1, 2], [3], [2, 4]):
         found = model.step(state, torch.ones(len(rows), dtype=torch.bool), torch.tensor(rows))
         run = torch.zeros(ROWS, dtype=torch.bool)
         run[rows] = True
         expected = model.step(in_place, run)
-        speakers = [row for row in rows if row != nobody]
-        assert found.spoke.tolist() == [row != nobody for row in rows]
+        speakers = [row for row in rows if row != padding_row]
+        assert found.spoke.tolist() == [row != padding_row for row in rows]
         assert torch.equal(found.codes[: len(speakers)], expected.codes[speakers])
         torch.testing.assert_close(found.pcm[: len(speakers)], expected.pcm[speakers], atol=1, rtol=0)
         for mine, theirs in zip(_remembered(state), _remembered(in_place), strict=True):
@@ -100,7 +100,7 @@ def test_a_batch_is_any_rows_in_any_order(model: SpeechModel, state: SpeechState
 
 
 def _remembered(state: SpeechState) -> list[torch.Tensor]:
-    """What rows other than nobody's remember, but for the codec's rings: a row that pauses may write ahead there."""
+    """The state of all rows but the padding row, without the codec's rings: a paused row may write ahead there."""
     frame, codec = state.frame, state.codec
     counters = (frame.position, frame.text_read, frame.frame, frame.ended, codec.position)
     padding_position = frame.cache.padding_position

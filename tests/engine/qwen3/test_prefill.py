@@ -53,7 +53,7 @@ def test_prompts_beside_one_another_are_each_alone(model: FrameModel) -> None:
     together, alone = model.init_state(ROWS, POSITIONS), model.init_state(ROWS, POSITIONS)
     inputs, padding_position = PromptInputs(together, ENTRIES, 16), together.cache.padding_position
     for state in (together, alone):
-        state.cache.keys[:, 3] = 9  # nobody's
+        state.cache.keys[:, 3] = 9  # of the padding row
     long = prompt_of(model, 50)
     starts: dict[int, Tensor] = {}
     for wanted in (

@@ -43,7 +43,7 @@ def test_as_many_ride_along_as_there_is_room_for() -> None:
     assert made.schedule() == []
 
 
-def test_whoever_there_is_no_room_for_holds_nobody_up() -> None:
+def test_a_prompt_without_room_does_not_delay_smaller_ones() -> None:
     made, (a, b, c) = queue(100, 40, 20)
     assert made.schedule() == [(a, 0, 100), (c, 0, 20)]
     assert made.schedule() == [(b, 0, 40)]
@@ -105,7 +105,7 @@ def test_what_is_dropped_is_not_computed() -> None:
     made.drop(a)
     made.drop(b)
     assert made.schedule() == [(c, 0, 100)]
-    made.drop(c)  # as often as anybody likes
+    made.drop(c)  # idempotent
 
 
 @settings(max_examples=200)

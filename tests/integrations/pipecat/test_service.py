@@ -35,7 +35,8 @@ from pipecat.transcriptions.language import Language
 
 from agent_tts.errors import SettingsError
 from agent_tts.events import SpeechOptions
-from agent_tts.integrations.pipecat import AgentTTSService, faults
+from agent_tts.integrations.pipecat import AgentTTSService
+from agent_tts.integrations.pipecat import service as service_module
 from agent_tts.integrations.pipecat.node_client import WebSocketNodeClient
 from tests.integrations.pipecat.pipeline import Loudspeaker, running
 from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
@@ -217,6 +218,7 @@ async def test_an_interruption_before_the_first_word_frees_the_slot(node: Runnin
         assert pipeline.words == ["Clean."]
 
 
+@pytest.mark.real_time
 async def test_the_context_of_the_llm_holds_what_was_heard(way: Way) -> None:
     context = LLMContext()
     user, assistant = LLMContextAggregatorPair(context)
@@ -458,7 +460,7 @@ async def test_a_full_node_is_left_for_another_and_taken_again(way: Way) -> None
 async def test_a_full_node_without_another_is_tried_again_by_the_next_turn(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(faults, "retry_s", lambda _: 60.0)
+    monkeypatch.setattr(service_module, "_retry_s", lambda _: 60.0)
     async with running_node(slots=1, queue=0) as node:
         taken = node.node.service.open(SpeechOptions())
         async with running([service(node, way)]) as pipeline:

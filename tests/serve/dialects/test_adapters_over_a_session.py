@@ -15,7 +15,8 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.errors import SlowConsumer
 from agent_tts.events import EngineCommand
-from agent_tts.protocol.adapter import AudioChunk, ProtocolAdapter, QueueingAdapter
+from agent_tts.protocol.adapter import ProtocolAdapter, QueueingAdapter
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
 from agent_tts.serve.dialects.deepgram_aura import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
@@ -45,7 +46,7 @@ class Clocked:
         self.loop.submit(command)
 
     def turn(self) -> None:
-        self.on_events(self.loop.turn())
+        self.on_events(self.loop.step())
 
 
 class Connected:
@@ -158,19 +159,19 @@ KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Le
     "aura": (
         lambda: AuraAdapter({}, {}),
         DEEPGRAM,
-        lambda adapter: adapter._turns.speaking is not None,
+        lambda adapter: adapter._queue.speaking is not None,
         {"type": "Close"},
     ),
     "vllm-omni": (
         lambda: VllmOmniAdapter(),
         VLLM_OMNI,
-        lambda adapter: len(adapter._held) + len(adapter._notes) + (adapter._utterance is not None),
+        lambda adapter: len(adapter._waiting) + len(adapter._notes) + (adapter._utterance is not None),
         {"type": "session.close"},
     ),
     "flux": (
         lambda: FluxAdapter({}, {}),
         DEEPGRAM,
-        lambda adapter: adapter._turns.speaking is not None,
+        lambda adapter: adapter._queue.speaking is not None,
         {"type": "Close"},
     ),
 }

@@ -18,7 +18,8 @@ from agent_tts.client.connection import connect as node_at
 from agent_tts.config.settings import Limits
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.dialects.cartesia import MAX_REMEMBERED, CartesiaAdapter
 from agent_tts.serve.dialects.sentences import spaced
 from tests.support import running_node, until

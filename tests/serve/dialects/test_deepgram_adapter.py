@@ -11,13 +11,14 @@ from hypothesis import given, settings
 
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownType, UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message, QueueingAdapter
-from agent_tts.serve.dialects import turns
+from agent_tts.protocol.adapter import Message, QueueingAdapter
+from agent_tts.protocol.context import AudioChunk
+from agent_tts.serve.dialects import utterance_queue
 from agent_tts.serve.dialects.deepgram_aura import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
 
 Adapter = AuraAdapter | FluxAdapter
-CODECS = [AuraAdapter, FluxAdapter]
+ADAPTERS = [AuraAdapter, FluxAdapter]
 
 
 class Talk:
@@ -100,7 +101,7 @@ def cancelled(context_id: str, generated_ms: int) -> Message:
 # ---------------------------------------------------------------- the query
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 @pytest.mark.parametrize(
     ("query", "aliases", "wanted"),
     [
@@ -123,7 +124,7 @@ def test_the_query_is_the_sessions(
     protocol.SessionConfig().merged(update["session"], 60_000)
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 @pytest.mark.parametrize(
     ("query", "kind"),
     [
@@ -142,7 +143,7 @@ def test_a_wrong_query_is_refused_without_its_words(
     assert "secret" not in caught.value.message
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 def test_a_refusal_is_told_in_deepgrams_shape_and_closes(make: type[Adapter]) -> None:
     for code, close_code in (("at_capacity", 1013), ("unauthorized", 1008), ("internal", 1011), ("bad_message", 1008)):
         new = Talk(make({}, {}))
@@ -157,15 +158,19 @@ def test_both_are_greeted_by_the_models_name() -> None:
         new = Talk(make({"model": "m"}, {}))
         new.connect()
         assert (new.told[0]["type"], new.told[0]["model_name"]) == (greeting, "m")
+        assert ("model_uuid" in new.told[0], "model_uuids" in new.told[0]) == (
+            greeting == "Metadata",
+            greeting != "Metadata",
+        )
         assert isinstance(new.adapter, QueueingAdapter)
 
 
 # ---------------------------------------------------------------- turns
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 def test_text_of_a_turn_is_one_context_and_the_next_waits_for_it(make: type[Adapter]) -> None:
-    """Remove `turn is not self.speaking` from `Turns` to see the second turn speak into the first."""
+    """Remove `if first.flushes` from `UtteranceQueue.follow` to see the second text never spoken."""
     peer = talk(make)
     peer.say("Speak", text="One ")
     peer.say("Speak", text="")
@@ -186,7 +191,7 @@ def test_text_of_a_turn_is_one_context_and_the_next_waits_for_it(make: type[Adap
     assert peer.commands() == [("text.append", "3", " Six.")]
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 def test_a_turn_that_got_no_text_for_long_goes_on_with_the_next(make: type[Adapter]) -> None:
     peer = talk(make)
     peer.say("Speak", text="One ")
@@ -202,7 +207,7 @@ def test_a_turn_that_got_no_text_for_long_goes_on_with_the_next(make: type[Adapt
     assert peer.adapter.closing is None
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 def test_a_flush_after_a_turn_got_no_text_for_long_is_answered_at_once(make: type[Adapter]) -> None:
     peer = talk(make)
     peer.say("Speak", text="One ")
@@ -214,13 +219,13 @@ def test_a_flush_after_a_turn_got_no_text_for_long_is_answered_at_once(make: typ
     assert "Flushed" in peer.types()
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 def test_what_waits_is_bounded(make: type[Adapter]) -> None:
-    """Count no cost in `Turns.write` to see it grow."""
+    """Count no cost in `UtteranceQueue.write` to see it grow."""
     peer = talk(make)
     peer.say("Speak", text="One.")
     peer.say("Flush")
-    for _ in range(turns.MAX_WAITING // (turns.PIECE + 1)):
+    for _ in range(utterance_queue.MAX_WAITING // (utterance_queue.MESSAGE_COST + 1)):
         peer.say("Speak", text="a")
     with pytest.raises(TextTooLong):
         peer.say("Speak", text="a")
@@ -229,13 +234,13 @@ def test_what_waits_is_bounded(make: type[Adapter]) -> None:
     peer.say("Speak", text="There is room again.")
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 def test_room_for_waiting_text_comes_back(make: type[Adapter]) -> None:
     peer = talk(make)
     peer.say("Speak", text="One.")
     for turn in range(1, 6):
         peer.say("Flush")
-        peer.say("Speak", text="a" * (turns.MAX_WAITING - turns.PIECE))
+        peer.say("Speak", text="a" * (utterance_queue.MAX_WAITING - utterance_queue.MESSAGE_COST))
         peer.speak(str(turn))
 
 
@@ -388,7 +393,7 @@ def test_aura_answers_each_flush_after_its_audio() -> None:
 
 
 def test_aura_clears_everything_at_once() -> None:
-    """Let `AuraAdapter.encode` look at no `Turns.of` to see the late audio."""
+    """Let `AuraAdapter.encode` look at no `UtteranceQueue.of` to see the late audio."""
     peer = talk(AuraAdapter)
     peer.say("Speak", text="One.")
     peer.say("Flush")
@@ -433,7 +438,7 @@ def test_aura_closes_at_once() -> None:
 # ---------------------------------------------------------------- whatever comes
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 @pytest.mark.parametrize(
     ("message", "kind"),
     [
@@ -469,7 +474,7 @@ CLIENT = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 @settings(max_examples=150, deadline=None)
 @given(data=st.binary(max_size=200) | st.text(max_size=200) | CLIENT.map(json.dumps))
 def test_no_message_does_more_than_be_refused(make: type[Adapter], data: str | bytes) -> None:
@@ -487,7 +492,7 @@ def test_no_message_does_more_than_be_refused(make: type[Adapter], data: str | b
 WISHES = st.lists(st.sampled_from(["Speak", "Speak", "Flush", "Interrupt", "Clear", "spoken", "starved"]), max_size=40)
 
 
-@pytest.mark.parametrize("make", CODECS)
+@pytest.mark.parametrize("make", ADAPTERS)
 @settings(max_examples=150, deadline=None)
 @given(wishes=WISHES)
 def test_every_text_is_spoken_once_in_order_or_dropped(make: type[Adapter], wishes: list[str]) -> None:

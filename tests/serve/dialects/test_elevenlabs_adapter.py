@@ -12,14 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_tts.config.settings import Limits
-from agent_tts.errors import AtCapacity, InvalidRequest, SpeechError, TextTooLong, UnknownVoice, UnsupportedFormat
+from agent_tts.errors import (
+    AtCapacity,
+    BadMessage,
+    InvalidRequest,
+    SpeechError,
+    TextTooLong,
+    UnknownVoice,
+    UnsupportedFormat,
+)
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.formats import check_format
+from agent_tts.protocol.validation import check_body
 from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS, MAX_REASON_BYTES, MultiStreamAdapter, StreamAdapter
-from agent_tts.serve.dialects.elevenlabs_alignment import Characters
-from agent_tts.serve.dialects.elevenlabs_request import FORMATS, file_of, parse_request
-from agent_tts.speech.words.timeline import Word
+from agent_tts.serve.dialects.elevenlabs_messages import FORMATS, CharacterTimes, ElevenLabsRequest, format_of
 
 LIVEKIT = {"auto_mode": "true", "sync_alignment": "true"}
 SENTENCES = {"auto_mode": "true"}
@@ -95,7 +103,7 @@ def test_a_voice_that_only_the_client_has_chosen_is_the_engines_own(voice: str) 
 
 @pytest.mark.parametrize("output_format", FORMATS)
 def test_every_format_has_an_encoder(output_format: str) -> None:
-    file = file_of(output_format)
+    file = format_of(output_format)
     check_format(file.encoding, file.sample_rate)
 
 
@@ -106,7 +114,7 @@ def test_an_address_that_cannot_be_served_closes_the_connection(name: str, value
     assert list(adapter.begin()) == []
     with pytest.raises(SpeechError) as caught:
         list(adapter.decode("{}"))
-    assert isinstance(caught.value, UnsupportedFormat | InvalidRequest)
+    assert isinstance(caught.value, UnsupportedFormat | BadMessage)
     (told,) = hear(adapter, protocol.build_error(caught.value))
     assert (told["error"], told["code"], told["message"]) == (caught.value.code, 1008, caught.value.message)
     assert adapter.closing is not None
@@ -298,7 +306,7 @@ def test_a_context_that_was_cut_tells_no_more_words() -> None:
 
 
 def test_characters_never_go_back_in_time() -> None:
-    characters = Characters()
+    characters = CharacterTimes()
     entries = [Word(**word) for word in words(("ab", 0, 0, 500), ("c", 3, 100, 200), ("d", 5, 600, 550))["words"]]
     told = characters.of(entries[:1]) + characters.of(entries[1:])
     edges = [edge for each in told for edge in (each.start_ms, each.end_ms)]
@@ -439,4 +447,4 @@ def test_whatever_comes_is_understood_or_refused(
 @given(st.one_of(st.binary(max_size=40), FIELDS.map(lambda fields: json.dumps(fields).encode())))
 def test_a_body_is_a_request_or_refused(body: bytes) -> None:
     with contextlib.suppress(InvalidRequest):
-        assert parse_request(body).text.strip()
+        assert check_body(ElevenLabsRequest, body, "text", 100).text.strip()

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agent_tts.events import WordTime
-from agent_tts.serve.dialects.audio_body import AudioBody
-from agent_tts.serve.dialects.elevenlabs_body import TimedBody
-from agent_tts.serve.dialects.elevenlabs_request import FILE_FORMATS, file_of
+from agent_tts.protocol.context import Word, Words
+from agent_tts.serve.dialects.elevenlabs_http import TimedBody
+from agent_tts.serve.dialects.elevenlabs_messages import FILE_FORMATS, format_of
+from agent_tts.serve.dialects.vendor_http import AudioBody
 from tests.speech.audio.test_files import decode
 from tests.speech.audio.test_pcm import decode as decode_g711
 from tests.support import RunningNode, running_node, until
@@ -41,7 +41,7 @@ async def test_every_format_has_the_same_sound(client: httpx.AsyncClient) -> Non
     for name in FILE_FORMATS:
         answer = await client.post(PATH, json={"text": "one two"}, params={"output_format": name})
         assert answer.status_code == 200, name
-        file = file_of(name)
+        file = format_of(name)
         assert answer.headers["content-type"] == file.content_type
         samples = _samples(answer.content, name)
         assert np.std(samples) > 1_000, name
@@ -51,7 +51,7 @@ async def test_every_format_has_the_same_sound(client: httpx.AsyncClient) -> Non
 
 
 def _samples(data: bytes, name: str) -> NDArray[np.float64]:
-    file = file_of(name)
+    file = format_of(name)
     if name.startswith("pcm"):
         return np.frombuffer(data, "<i2").astype(float)
     if name.startswith(("ulaw", "alaw")):
@@ -86,8 +86,8 @@ def _text(part: dict[str, dict[str, list[str]] | None]) -> str:
 
 
 def test_a_word_is_told_with_the_audio_that_it_begins_in() -> None:
-    body = TimedBody(AudioBody("pcm_s16le", 24_000), "one two", is_aligned=True, speed=1.0, is_whole=False)
-    assert body.words((WordTime(0, 3, 0, 90), WordTime(4, 7, 100, 150))) == b""
+    body = TimedBody(AudioBody("pcm_s16le", 24_000), is_whole=False)
+    assert body.words(Words("aligned", (Word("one", 0, 90, 0, 3), Word("two", 100, 150, 4, 7)))) == b""
     told = [json.loads(body.audio(bytes(3_840))) for _ in range(3)]
     assert [_text(part) for part in told] == ["one ", "two ", ""]
     assert body.end() == b""

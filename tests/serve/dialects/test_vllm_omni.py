@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 
 from agent_tts.errors import SpeechError
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import AudioChunk
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.serve.dialects.pipecat_run import tokens

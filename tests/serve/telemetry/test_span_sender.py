@@ -108,4 +108,4 @@ def test_a_fault_of_the_exporter_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
         sender.on_end(second)
         sender.shutdown()
     assert [span.name for span in exporter.spans] == ["1"]
-    assert said == ["telemetry: RuntimeError\n"]
+    assert said == ["telemetry: sending spans failed: RuntimeError\n"]

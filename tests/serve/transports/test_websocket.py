@@ -1,4 +1,4 @@
-"""The WebSocket itself: handshake, sizes, closing, strangers."""
+"""The WebSocket itself: handshake, sizes, closing, pending connections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from starlette.routing import WebSocketRoute
 from websockets.exceptions import ConnectionClosed
 
 from agent_tts.events import FRAME_BYTES
-from agent_tts.protocol.adapter import AudioChunk, Message
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.app import create_app
 from agent_tts.serve.server import MAX_PENDING, WebSocketProtocol
 from agent_tts.serve.transports.websocket import Dialect, StreamEndpoint
@@ -198,7 +199,7 @@ async def test_messages_of_every_size_come_whole_and_in_order() -> None:
 
 
 async def test_this_process_holds_a_third_of_a_second_back_for_a_client_that_reads_nothing() -> None:
-    """Guards the marks of the buffer in `Writer` and the bound in `Connection._say`."""
+    """Guards the marks of the buffer in `Writer` and the bound in `Connection._send_all`."""
     async with running_node() as running, wire(running.ws_url, rcvbuf=4_096) as peer:
         await peer.until("session.created")
         peer.socket.transport.pause_reading()
@@ -211,7 +212,7 @@ async def test_this_process_holds_a_third_of_a_second_back_for_a_client_that_rea
         assert 0 < connection.transport.get_write_buffer_size() <= WRITE_BYTES + FRAME_BYTES + 100
 
 
-async def test_strangers_who_never_speak_are_gone_and_disturb_nobody() -> None:
+async def test_pending_connections_are_closed_in_time_and_disturb_no_session() -> None:
     """L5 in small. Guards `_set_deadline` in `HttpProtocol.connection_made`."""
     async with running_node(timeouts={"handshake_s": 0.5}) as running:
         host, port = running.url.removeprefix("http://").split(":")
@@ -226,14 +227,14 @@ async def test_strangers_who_never_speak_are_gone_and_disturb_nobody() -> None:
             await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
 
-async def test_hundreds_of_strangers_keep_nobody_out() -> None:
-    """Guards MAX_PENDING: the oldest strangers make room, long before their deadline; who has asked stays."""
-    strangers, talkers = 700, 20
+async def test_hundreds_of_pending_connections_keep_no_client_out() -> None:
+    """Guards MAX_PENDING: the oldest make room, long before their deadline; a client that has sent a request stays."""
+    pending, talkers = 700, 20
     async with running_node(timeouts={"handshake_s": 60}, limits={"connections": 50}) as running:
         host, port = running.url.removeprefix("http://").split(":")
         async with httpx.AsyncClient(base_url=running.url) as http:
             assert (await http.get("/health")).status_code == 200
-            opened = [await asyncio.open_connection(host, int(port)) for _ in range(strangers)]
+            opened = [await asyncio.open_connection(host, int(port)) for _ in range(pending)]
             try:
                 for _ in range(talkers):
                     assert (await http.get("/health")).status_code == 200
@@ -248,8 +249,8 @@ async def test_hundreds_of_strangers_keep_nobody_out() -> None:
                 await asyncio.gather(*(writer.wait_closed() for _, writer in opened), return_exceptions=True)
 
 
-async def test_text_that_is_no_utf8_is_closed_with_1007_and_no_news(caplog: pytest.LogCaptureFixture) -> None:
-    """Guards `WebSocketProtocol.send_receive_event_to_app`: whoever likes could fill the log with tracebacks."""
+async def test_text_that_is_no_utf8_is_closed_with_1007_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Guards `WebSocketProtocol.send_receive_event_to_app`: clients could fill the log with tracebacks."""
     async with running_node() as running, wire(running.ws_url) as peer:
         await peer.until("session.created")
         await peer.socket.send(b"\xff\xfe", text=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from agent_tts.protocol.context import Word
 from agent_tts.speech.words.due_words import DueWords
-from agent_tts.speech.words.timeline import Word
 
 
 def word(text: str, char: int, start_ms: int) -> Word:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 
 from agent_tts.events import WordTime
+from agent_tts.protocol.context import Word
 from agent_tts.speech.words.fitting import Fit
 from agent_tts.speech.words.lengths import SENTENCE_PAUSE_MS
-from agent_tts.speech.words.timeline import Word, WordTimeline
+from agent_tts.speech.words.timeline import WordTimeline
 from tests.speech.words.test_silences import audio
 
 

@@ -1,0 +1,126 @@
+"""A WebRTC peer that notes when packets come and decodes none: what is measured is the node."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
+
+from agent_tts.bench.connection import send_text
+from agent_tts.bench.scenario import CallListener
+from agent_tts.errors import SpeechError
+from agent_tts.protocol.v1 import SUBPROTOCOL
+
+CLOCK_HZ = 48_000  # of RTP timestamps of Opus
+CONNECT_S = 60.0
+PING_S = 1.0  # a node that is not pinged takes the peer for a foreign one
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """RTP packets as they came."""
+
+    # When each came, on the monotonic clock; its timestamp, and its sequence number.
+    packets: list[tuple[float, int, int]] = field(default_factory=list)
+    first: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, timestamp: int, sequence: int) -> None:
+        """A packet came."""
+        self.packets.append((time.monotonic(), timestamp, sequence))
+        self.first.set()
+
+    def between(self, begin: float, end: float) -> tuple[list[float], int]:
+        """Of the packets that came between two times: the lateness of each in ms, and how many are missing.
+
+        Lateness is against the grid of the timestamps; the promptest packet is at 0.
+        """
+        packets = [packet for packet in self.packets if begin <= packet[0] < end]
+        if not packets:
+            return [], 0
+        _, timestamp0, sequence0 = packets[0]
+        delays = [at - _since(timestamp, timestamp0, 32) / CLOCK_HZ for at, timestamp, _ in packets]
+        numbers = {_since(sequence, sequence0, 16) for _, _, sequence in packets}
+        late_ms = [round((delay - min(delays)) * 1_000, 2) for delay in delays]
+        return late_ms, max(numbers) - min(numbers) + 1 - len(numbers)
+
+
+def _since(value: int, start: int, bits: int) -> int:
+    """The signed distance of two counters that wrap around."""
+    half = 1 << (bits - 1)
+    return (value - start + half) % (2 * half) - half
+
+
+class ListeningPeer:
+    """One peer with one context at a time."""
+
+    def __init__(self) -> None:
+        self._connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
+        receiver: Any = self._connection.addTransceiver("audio", direction="recvonly").receiver
+        receiver._handle_rtp_packet = self._on_packet
+        self._channel = self._connection.createDataChannel(SUBPROTOCOL)
+        self._opened = asyncio.Event()
+        self._channel.on("open", self._opened.set)
+        self._channel.on("message", self._on_message)
+        # Is told of messages; None before `listen`.
+        self._listener: CallListener | None = None
+        # Sends pings; ended by `close`.
+        self._pinging: asyncio.Task[None] | None = None
+        self.arrivals = Arrivals()
+
+    async def connect(self, client: httpx.AsyncClient) -> None:
+        """Connect, and receive the first packet. Raises SpeechError, TimeoutError."""
+        async with asyncio.timeout(CONNECT_S):
+            await self._connection.setLocalDescription(await self._connection.createOffer())
+            local = self._connection.localDescription
+            answer = await client.post("/v1/rtc/offer", json={"sdp": local.sdp, "type": local.type})
+            if answer.status_code != 200:
+                raise SpeechError(f"the node refuses a WebRTC peer: HTTP {answer.status_code} {answer.text[:200]}")
+            remote = answer.json()
+            await self._connection.setRemoteDescription(RTCSessionDescription(remote["sdp"], remote["type"]))
+            await self._opened.wait()
+            self._pinging = asyncio.create_task(self._ping(), name="pings")
+            await self.arrivals.first.wait()
+
+    def listen(self, listener: CallListener) -> None:
+        """Tell this listener of messages from now on, and forget the packets so far."""
+        self._listener, self.arrivals = listener, Arrivals()
+
+    def open(self, context_id: str, text: str, **fields: Any) -> None:
+        """Open a context, and send its whole text."""
+        self.send("context.open", context_id=context_id, timestamps="none", **fields)
+        send_text(self.send, context_id, text)
+
+    def send(self, type_: str, **fields: Any) -> None:
+        """Send a message of the protocol; dropped when the channel is closed."""
+        if self._channel.readyState == "open":
+            self._channel.send(json.dumps({"type": type_, **fields}))
+
+    async def close(self) -> None:
+        if self._pinging is not None:
+            self._pinging.cancel()
+            await asyncio.gather(self._pinging, return_exceptions=True)
+        await self._connection.close()
+
+    async def _ping(self) -> None:
+        for number in itertools.count():
+            self.send("ping", t=number)
+            await asyncio.sleep(PING_S)
+
+    def _on_message(self, data: str) -> None:
+        message = json.loads(data)
+        if self._listener is None:
+            return
+        self._listener.saw(message)
+        if message["type"] == "context.started":  # audio is on the track, not in messages
+            self._listener.begun.set()
+        if message["type"] == "error" or "context_id" in message:
+            self._listener.told(time.monotonic(), message)
+
+    async def _on_packet(self, packet: Any, arrival_time_ms: int) -> None:
+        self.arrivals.take(packet.timestamp, packet.sequence_number)

@@ -1,0 +1,335 @@
+"""What is asked of a node: the table of scenarios. What came of it: a sample of each call.
+
+A scenario is carried out by processes of `client`. Its calls depend on its seed alone, not on how many processes make
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from agent_tts.bench.statistics import Player, percentile
+from agent_tts.events import FRAME_MS, SAMPLE_RATE
+
+# health asks for /health; idle connects by TCP and never sends a byte.
+Transport = Literal["websocket", "http", "rtc", "health", "idle"]
+Leaving = Literal["heard_out", "barge_in", "fin", "reset"]
+
+BYTES_PER_S = 2 * SAMPLE_RATE
+LAST = "last"  # of the ping that is sent when a call leaves
+BARGE_IN_S = (0.2, 2.0)  # of speech before it
+VANISH_S = (0.0, 2.0)  # after the text was sent, whether or not it is spoken
+
+_SPOKEN: dict[str, Any] = json.loads(Path(__file__).with_name("texts.json").read_text("utf-8"))
+TEXTS: tuple[str, ...] = tuple(_SPOKEN["sentences"])  # of voice agents, between two and seven seconds each
+SHORT_TEXTS: tuple[str, ...] = tuple(_SPOKEN["short"])
+LANGUAGES: dict[str, str] = _SPOKEN["languages"]  # the same sentence in eight languages, to be repeated
+
+# For a text that lasts as long as a stream: a word for every frame, since no model ends while it has text to read.
+WORD = "speech "
+CHARS_PER_S = 100
+SPARE_S = 2.0
+MAX_WORDS = 2_800  # below the limit for the text of one context
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioCall:
+    """One request."""
+
+    after_s: float  # since the start of the scenario
+    transport: Transport
+    text: str
+    language: str | None  # None is the voice's
+    leaving: Leaving
+    patience_s: float  # until it leaves, unless it hears the speech out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What is asked of the node. One of `rate` and `concurrency` is given."""
+
+    name: str
+    rate: float | None = None  # open loop: calls per second, at random times
+    count: int | None = None  # of them; None is as many as come before the end
+    concurrency: int | None = None  # closed loop: chains of calls, each of which begins when the one before has ended
+    once: bool = False  # a chain is one call
+    ramp_s: float = 0.0  # in which the chains begin, evenly
+    warmup_s: float = 0.0  # not measured
+    duration_s: float = 0.0  # measured; 0 with `count`
+    hang_up: bool = False  # at the end; otherwise what has begun is heard out
+    timeout_s: float | None = None  # a call that takes longer has failed
+    tail_s: float | None = None  # after the last call has begun; calls that still listen then interrupt
+    transport: Transport = "websocket"
+    http: float = 0.0  # share of all calls
+    rtc: float = 0.0
+    barge_in: float = 0.0
+    vanish: float = 0.0  # half of them by a reset, half by closing the connection without a message
+    keep_open: bool = False  # connections are used again, as agents do; otherwise each call makes one
+    per_connection: int = 0  # contexts on each connection, and all connections are made before the start; 0: see above
+    words_every_ms: float = 0.0  # 0 sends the whole text at once
+    player_delay_ms: float = 0.0  # of a player that counts gaps, after the first chunk
+    texts: Sequence[str] = TEXTS
+    chars: tuple[int, int] | None = None  # instead: of a text, evenly over its logarithm, in eight languages
+    session: dict[str, Any] = field(default_factory=dict)  # voice, lead_ms and the like
+    seed: int = 1
+
+    @property
+    def end_s(self) -> float:
+        """When the measurement ends, since the start."""
+        return self.warmup_s + self.duration_s
+
+    @property
+    def last_s(self) -> float:
+        """When the last call of an open loop begins, since the start."""
+        return max((call.after_s for call in self.calls()), default=0.0)
+
+    def calls(self) -> Iterator[ScenarioCall]:
+        """All calls of an open loop, in the order of their times."""
+        assert self.rate is not None
+        times, draw, after_s = random.Random(self.seed), random.Random(self.seed), 0.0
+        for number in itertools.count():
+            after_s += times.expovariate(self.rate)
+            if number == self.count or (self.count is None and after_s >= self.end_s):
+                return
+            transport = self._transport(draw)
+            language, text = self._text(draw)
+            yield ScenarioCall(after_s, transport, text, language, *self._leaving(draw))
+
+    def chain(self, number: int) -> Iterator[ScenarioCall]:
+        """The calls of one chain of a closed loop."""
+        assert self.concurrency is not None
+        draw, after_s = random.Random(self.seed + number), self.ramp_s * number / self.concurrency
+        while True:
+            yield ScenarioCall(after_s, self.transport, draw.choice(self.texts), None, "heard_out", math.inf)
+
+    def _transport(self, draw: random.Random) -> Transport:
+        if not self.http + self.rtc:
+            return self.transport
+        share = draw.random()
+        if share < self.http:
+            return "http"
+        return "rtc" if share < self.http + self.rtc else self.transport
+
+    def _text(self, draw: random.Random) -> tuple[str | None, str]:
+        if self.chars is None:
+            return None, draw.choice(self.texts)
+        language, phrase = draw.choice(list(LANGUAGES.items()))
+        low, high = map(math.log, self.chars)
+        length = round(math.exp(draw.uniform(low, high)))
+        return language, "".join(itertools.islice(itertools.cycle(phrase), length))
+
+    def _leaving(self, draw: random.Random) -> tuple[Leaving, float]:
+        share = draw.random() if self.barge_in + self.vanish else 1.0
+        if share < self.barge_in:
+            return "barge_in", draw.uniform(*BARGE_IN_S)
+        if share < self.barge_in + self.vanish:
+            return draw.choice(("fin", "reset")), draw.uniform(*VANISH_S)
+        return "heard_out", math.inf
+
+
+@dataclass(slots=True)
+class CallSample:
+    """One call, as its client saw it. Times are of the monotonic clock."""
+
+    transport: Transport
+    leaving: Leaving
+    begin: float  # when it was to begin
+    sent_at: float | None = None  # when its first text was sent; of an idle connection, when it was made
+    started: bool = False  # whether the node said that it speaks, or spoke
+    first_audio_at: float | None = None
+    ended_at: float | None = None
+    ends: int = 0  # how often the node said that it is over
+    error: str | None = None  # a code of the protocol
+    reason: str | None = None  # why the node ended it, for one that it ended
+    audio_s: float = 0.0
+    measured_audio_s: float = 0.0  # the part of it that came during the measurement
+    gaps_s: float = 0.0
+    gap_times: list[float] = field(default_factory=list)  # when its player had run dry and went on
+    margins_ms: list[float] = field(default_factory=list)  # with hang_up: how long before its play time each chunk came
+    late_ms: list[float] = field(default_factory=list)  # WebRTC: of each packet against its 20 ms grid
+    lost: int = 0  # WebRTC: packets
+
+    @property
+    def ended_once(self) -> bool:
+        """Whether the node said exactly once that it is over, to a client that was there to hear it.
+
+        A context that was refused before it was opened ends with the error. Over HTTP, a barge-in hangs up.
+        """
+        stayed = self.leaving == "heard_out" or (self.leaving == "barge_in" and self.transport != "http")
+        refused = self.error is not None and not self.started
+        return self.sent_at is None or not stayed or self.ends == 1 or (refused and self.ends == 0)
+
+    @property
+    def ttfa_ms(self) -> float | None:
+        """From the first text to the first audio; None for a call that failed or was silent."""
+        if self.first_audio_at is None or self.sent_at is None or self.error is not None:
+            return None
+        return (self.first_audio_at - self.sent_at) * 1_000
+
+    @property
+    def late_p99_ms(self) -> float | None:
+        return percentile(self.late_ms, 99)
+
+
+class CallListener:
+    """Listens to one call, and fills in its sample.
+
+    Args:
+        window: audio that comes between these times is counted as measured.
+    """
+
+    def __init__(self, sample: CallSample, player_delay_ms: float, window: tuple[float, float]) -> None:
+        self.sample = sample
+        self._window = window
+        self._player = Player(player_delay_ms / 1_000)
+        # Set when speech has begun, or will not.
+        self.begun = asyncio.Event()
+        # Set when nothing follows.
+        self.over = asyncio.Event()
+        # Set by the answer to the last ping.
+        self.answered = asyncio.Event()
+        # Whether the call has left; a lost connection is no error then.
+        self.gone = False
+
+    def heard(self, now: float, size: int) -> None:
+        """Audio of `size` bytes came."""
+        sample, seconds = self.sample, size / BYTES_PER_S
+        if sample.first_audio_at is None:
+            sample.first_audio_at, sample.started = now, True
+            self.begun.set()
+        sample.audio_s += seconds
+        if self._window[0] <= now < self._window[1]:
+            sample.measured_audio_s += seconds
+        self._player.take(now, seconds)
+
+    def told(self, now: float, message: dict[str, Any]) -> None:
+        """A message about the context came."""
+        if self.gone:
+            return
+        if message["type"] == "error":
+            self.sample.error = message["code"]
+        elif message["type"] == "context.done":
+            self.sample.reason = message["reason"]
+        if message["type"] in ("error", "context.done"):
+            self.begun.set()
+            self.over.set()
+
+    def saw(self, message: dict[str, Any]) -> None:
+        """Any message came."""
+        match message["type"]:
+            case "context.started":
+                self.sample.started = True
+            case "context.done":
+                self.sample.ends += 1
+            case "pong" if message["t"] == LAST:
+                self.answered.set()
+
+    def leave(self, keep_margins: bool) -> None:
+        """The call has ended, or was given up."""
+        self.gone = True
+        self.sample.ended_at = time.monotonic()
+        self.sample.gap_times, self.sample.gaps_s = self._player.gap_times, self._player.gaps_s
+        if keep_margins:
+            self.sample.margins_ms = [round(margin * 1_000, 3) for margin in self._player.margins]
+
+
+REQUEST_S = 60.0  # a request of `bench serve` that takes longer has failed
+TAIL_S = 20.0
+SESSIONS, SESSION_S = 64, 3.0  # at once, on average; how long one takes, with sentences of voice agents
+STORM_CALLS = 100
+STORM_S = 12.0  # that a storm is watched
+IDLE_CONNECTIONS, IDLE_RAMP_S = 900, 2.0
+RTC_SETTLE_S = 2.0  # until all peers are spoken to
+
+
+def requests(name: str, **fields: Any) -> Scenario:
+    """`bench serve`: short requests on connections that are kept open, with text at the pace of a language model."""
+    return Scenario(name=name, timeout_s=REQUEST_S, keep_open=True, **fields)
+
+
+def streams(count: int, seconds: float, ramp_s: float, per_connection: int, session: dict[str, Any]) -> Scenario:
+    """`bench streams`: long contexts that begin within the ramp, and are measured from its end."""
+    spoken_s = seconds + ramp_s + (session.get("lead_ms") or 0) / 1_000 + SPARE_S
+    text = WORD * min(round(CHARS_PER_S * spoken_s / len(WORD)), MAX_WORDS)
+    return Scenario(
+        name=f"{count} streams",
+        concurrency=count,
+        once=True,
+        hang_up=True,
+        ramp_s=ramp_s,
+        warmup_s=ramp_s,
+        duration_s=seconds,
+        per_connection=per_connection,
+        texts=(text,),
+        session=session,
+    )
+
+
+def rtc_peers(count: int, seconds: float, session: dict[str, Any]) -> Scenario:
+    """`bench rtc`: WebRTC peers that are spoken to without end."""
+    return Scenario(
+        name=f"{count} peers",
+        concurrency=count,
+        once=True,
+        hang_up=True,
+        ramp_s=1.0,
+        warmup_s=RTC_SETTLE_S,
+        duration_s=seconds,
+        transport="rtc",
+        per_connection=1,
+        texts=(WORD * 500,),
+        session=session,
+    )
+
+
+def _sessions(name: str, rate: float, count: int, **fields: Any) -> Scenario:
+    return Scenario(name=name, rate=rate, count=count, tail_s=TAIL_S, player_delay_ms=FRAME_MS, **fields)
+
+
+def sessions(seconds: float, session: dict[str, Any]) -> Scenario:
+    """`bench load`: 64 WebSocket sessions at once, on average."""
+    rate = SESSIONS / SESSION_S
+    return _sessions("sessions", rate, round(rate * seconds), session=session)
+
+
+def mixed(seconds: float, session: dict[str, Any]) -> Scenario:
+    """`bench load`: all transports, short and long texts in eight languages, and calls that interrupt."""
+    shares: dict[str, Any] = {"http": 0.2, "rtc": 0.2, "barge_in": 0.1, "chars": (5, 2_000)}
+    return _sessions("mixed", 2.0, round(2.0 * seconds), session=session, **shares)
+
+
+def storm(session: dict[str, Any]) -> tuple[Scenario, Scenario, Scenario]:
+    """`bench load`: sessions, and what comes at the same time: idle connections, and probes of the node's health."""
+    idle = Scenario(
+        name="idle connections",
+        concurrency=IDLE_CONNECTIONS,
+        once=True,
+        hang_up=True,
+        ramp_s=IDLE_RAMP_S,
+        duration_s=STORM_S,
+        transport="idle",
+    )
+    health = Scenario(name="health", rate=10.0, duration_s=STORM_S, transport="health")
+    return _sessions("storm", 25.0, STORM_CALLS, http=0.2, session=session), idle, health
+
+
+def soak(contexts: int, rate: float, vanish: float, session: dict[str, Any]) -> Scenario:
+    """`bench soak`: short contexts, some of whose clients vanish."""
+    return _sessions("soak", rate, contexts, vanish=vanish, texts=SHORT_TEXTS, session=session)
+
+
+def texts_of(words: int) -> tuple[str, ...]:
+    """Sentences of voice agents, cut into texts of so many words each."""
+    spoken = " ".join(TEXTS).split()
+    return tuple(
+        " ".join(itertools.islice(itertools.cycle(spoken), start, start + words)) for start in range(0, len(spoken), 7)
+    )

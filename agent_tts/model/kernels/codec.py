@@ -1,0 +1,308 @@
+"""Triton kernels of the codec step, one 80 ms frame of every row, channels last.
+
+Letters: R streams, T steps of a frame at the layer's own rate, C channels, M = R * T. Sums are float32; a result is
+rounded where it is stored. A ring is [rows, frames * T, C]: see `CodecState`. `rows` int64[R] is the row of each stream
+in a ring, in keys and in values; None: the stream's own number. `alpha` and `beta`: SnakeBeta before the ring, or None.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _sin_squared(x):
+    """sin(x)^2 within 6e-7 where |x| < 1e3: the period is taken off, then a minimax polynomial on [-pi/2, pi/2]."""
+    # Adding 1.5 * 2^23 leaves a float32 no bits for a fraction: it rounds to nearest.
+    turns = x * 0.3183098861837907 + 12582912.0 - 12582912.0
+    x -= turns * 3.140625  # pi in two parts, the first with few enough bits that the product is exact
+    x -= turns * 0.0009676535897932385
+    u = x * x
+    p = 0.00011397286859109488
+    p = p * u - 0.0031074611139216583
+    p = p * u + 0.04436982476582221
+    p = p * u - 0.33329891749705076
+    p = p * u + 0.999995570143933
+    return u * p
+
+
+@triton.jit
+def _snake(x, alpha, beta, n, inside):
+    """SnakeBeta of x [M, N]; alpha float32[N] is the factor itself, beta the reciprocal one."""
+    factor = tl.load(alpha + n, mask=inside, other=0.0)[None, :]
+    height = tl.load(beta + n, mask=inside, other=0.0)[None, :]
+    return x + height * _sin_squared(x * factor)
+
+
+@triton.jit
+def _row(rows, stream, inside):
+    """The row of each stream."""
+    row = stream
+    if rows is not None:
+        row = tl.load(rows + stream, mask=inside, other=0).to(tl.int32)
+    return row
+
+
+@triton.jit
+def _store(value, out, ring, alpha, beta, m, n, M, row, position, frames, T: tl.constexpr, N: tl.constexpr):
+    """value [M, N] into `out` [M, N] as it is, and into this frame of `ring` after SnakeBeta, each if there is one."""
+    inside = (m < M)[:, None] & (n < N)[None, :]
+    if out is not None:
+        tl.store(out + m[:, None] * N + n[None, :], value.to(out.dtype.element_ty), mask=inside)
+    if ring is not None:
+        if alpha is not None:
+            value = _snake(value, alpha, beta, n, n < N)
+        time = (row * frames + position % frames) * T + m % T
+        tl.store(ring + time[:, None] * N + n[None, :], value.to(ring.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _window(x, k, inside, age, row, position, m, M, frames, T: tl.constexpr, C: tl.constexpr):
+    """Channels k, `age` steps before steps m, of rows of a ring [len(m), len(k)]: zeros before the start of a stream.
+
+    bool `inside` [1, len(k)] says which channels there are, if not all of them.
+    """
+    time = m % T - age
+    slot = position % frames * T + time
+    slot = tl.where(slot < 0, slot + frames * T, slot)
+    seen = ((m < M) & (position * T + time >= 0))[:, None]
+    if inside is not None:
+        seen &= inside
+    at = (row * frames * T + slot) * C
+    return tl.load(x + at[:, None] + k[None, :], mask=seen, other=0.0)
+
+
+@triton.jit
+def _tile(N: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """The rows m and columns n of a product that this program computes."""
+    tiles = tl.cdiv(N, BN)
+    return tl.program_id(0) // tiles * BM + tl.arange(0, BM), tl.program_id(0) % tiles * BN + tl.arange(0, BN)
+
+
+@triton.jit
+def _convolve(
+    x, weight, row, place, m, n, M, dilation, frames,
+    T: tl.constexpr, C: tl.constexpr, N: tl.constexpr, TAPS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """A causal convolution's sums, float32 [BM, BN]: ring x [R, frames * T, C], weight [TAPS * C, N]."""
+    k = tl.arange(0, BK)
+    weights = weight + k[:, None] * N + n[None, :]
+    inside = (n < N)[None, :]
+    total = tl.zeros((BM, BN), tl.float32)
+    for step in tl.range(0, TAPS * C // BK, num_stages=STAGES):
+        age = (TAPS - 1 - step * BK // C) * dilation
+        a = _window(x, step % (C // BK) * BK + k, None, age, row, place, m, M, frames, T, C)
+        total = tl.dot(a, tl.load(weights + step * BK * N, mask=inside, other=0.0), total)
+    return total
+
+
+@triton.jit
+def _add(total, bias, n, N: tl.constexpr):
+    return total + tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+
+
+@triton.jit
+def _add_residual(total, residual, m, n, M, N: tl.constexpr):
+    at = m[:, None] * N + n[None, :]
+    return total + tl.load(residual + at, mask=(m < M)[:, None] & (n < N)[None, :], other=0.0).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["M", "ring_frames"])
+def linear(
+    x, weight, bias, scale, residual, out, rows, position, ring, alpha, beta, M, ring_frames,
+    T: tl.constexpr, K: tl.constexpr, N: tl.constexpr, EPS: tl.constexpr, GELU: tl.constexpr, GATED: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """A linear layer: x [M, K], weight [K, N], twice as wide if GATED -> `out` [M, N], and into `ring`.
+
+    In this order, each if there is one: root-mean-square norm of x by EPS > 0, bias [N], GELU or silu(first half) *
+    second half, scale [N], residual [M, N]. `rows` are those of the ring.
+    """
+    m, n = _tile(N, BM, BN)
+    place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
+    row = _row(rows, m // T, m < M)
+    k = tl.arange(0, BK)
+    WIDTH: tl.constexpr = 2 * N if GATED else N
+    weights = weight + k[:, None] * WIDTH + n[None, :]
+    inside = (n < N)[None, :]
+    total = tl.zeros((BM, BN), tl.float32)
+    if GATED:
+        gated = tl.zeros((BM, BN), tl.float32)
+    if EPS > 0:
+        squares = tl.zeros((BM,), tl.float32)
+    for step in tl.range(0, K // BK, num_stages=STAGES):
+        a = tl.load(x + m[:, None] * K + (step * BK + k)[None, :], mask=(m < M)[:, None], other=0.0)
+        total = tl.dot(a, tl.load(weights + step * BK * WIDTH, mask=inside, other=0.0), total)
+        if GATED:
+            gated = tl.dot(a, tl.load(weights + step * BK * WIDTH + N, mask=inside, other=0.0), gated)
+        if EPS > 0:
+            wide = a.to(tl.float32)
+            squares += tl.sum(wide * wide, 1)
+    if EPS > 0:
+        factor = tl.rsqrt(squares / K + EPS)[:, None]
+        total *= factor
+        if GATED:
+            gated *= factor
+    if bias is not None:
+        total = _add(total, bias, n, N)
+    if GELU:
+        total = 0.5 * total * (1.0 + tl.erf(total * 0.7071067811865476))
+    if GATED:
+        total = total * tl.sigmoid(total) * gated
+    if scale is not None:
+        total *= tl.load(scale + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+    if residual is not None:
+        total = _add_residual(total, residual, m, n, M, N)
+    _store(total, out, ring, alpha, beta, m, n, M, row, place, ring_frames, T, N)
+
+
+@triton.jit(do_not_specialize=["M", "dilation", "frames", "ring_frames"])
+def conv(
+    x, rows, position, weight, bias, out, ring, ring_rows, alpha, beta, M, dilation, frames, ring_frames,
+    T: tl.constexpr, C: tl.constexpr, N: tl.constexpr, TAPS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """A causal convolution that reads the ring x: see `_convolve`; bias [N] -> `out` [M, N], and into `ring`."""
+    m, n = _tile(N, BM, BN)
+    place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
+    row = _row(rows, m // T, m < M)
+    total = _convolve(x, weight, row, place, m, n, M, dilation, frames, T, C, N, TAPS, BM, BN, BK, STAGES)
+    total = _add(total, bias, n, N)
+    row = _row(ring_rows, m // T, m < M)
+    _store(total, out, ring, alpha, beta, m, n, M, row, place, ring_frames, T, N)
+
+
+@triton.jit(do_not_specialize=["M", "dilation", "frames", "ring_frames"])
+def unit(
+    x, rows, position, weight, bias, between_alpha, between_beta, pointwise, pointwise_bias, residual, out, ring,
+    alpha, beta, M, dilation, frames, ring_frames,
+    T: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Both convolutions of a residual unit: a tile has all channels, BN >= C.
+
+    `conv` of the ring x, SnakeBeta, pointwise convolution [C, C], residual [M, C] -> `out` [M, C], and into `ring`.
+    """
+    m, n = _tile(C, BM, BN)
+    place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
+    row = _row(rows, m // T, m < M)
+    total = _convolve(x, weight, row, place, m, n, M, dilation, frames, T, C, C, TAPS, BM, BN, BK, STAGES)
+    total = _add(total, bias, n, C)
+    weights = pointwise + n[:, None] * C + n[None, :]
+    inside = (n < C)[None, :]
+    total = _snake(total, between_alpha, between_beta, n, n < C).to(pointwise.dtype.element_ty)
+    total = tl.dot(total, tl.load(weights, mask=(n < C)[:, None] & inside, other=0.0))
+    total = _add(total, pointwise_bias, n, C)
+    total = _add_residual(total, residual, m, n, M, C)
+    _store(total, out, ring, alpha, beta, m, n, M, row, place, ring_frames, T, C)
+
+
+@triton.jit
+def quantize(
+    codes, run, rows, position, table, ring,
+    SIZE: tl.constexpr, BOOKS: tl.constexpr, C: tl.constexpr, FRAMES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Codes int64[R, BOOKS] -> the sum of their vectors in `table` [BOOKS, SIZE, C], into this frame of `ring`."""
+    row = tl.program_id(0)
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    runs = tl.load(run + row)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for book in tl.static_range(BOOKS):
+        code = tl.where(runs, tl.load(codes + row * BOOKS + book), 0)
+        total += tl.load(table + (book * SIZE + code) * C + c, mask=c < C, other=0.0).to(tl.float32)
+    slot = _row(rows, row, row >= 0) * FRAMES + tl.load(position + row) % FRAMES
+    tl.store(ring + slot * C + c, total.to(ring.dtype.element_ty), mask=c < C)
+
+
+@triton.jit
+def attention(
+    qkv, rows, position, keys, values, out, frequencies, scale,
+    WINDOW: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    """One new frame of a row and head over the ring of its window.
+
+    qkv [R, 3, HEADS, 2 * HALF] before rope, frequencies float32[HALF]; keys and values [rows, WINDOW, HEADS, 2 * HALF]
+    get the new frame's; out [R, HEADS, 2 * HALF]. SLOTS is a power of two, at least WINDOW.
+    """
+    row, head = tl.program_id(0), tl.program_id(1)
+    place = tl.load(position + row).to(tl.int32)
+    low, full, slots = tl.arange(0, HALF), tl.arange(0, 2 * HALF), tl.arange(0, SLOTS)
+    D: tl.constexpr = HEADS * 2 * HALF
+    base = _row(rows, row, row >= 0) * WINDOW * D + head * 2 * HALF
+    # The frames before this one, all asked for at once; this one's own key and value are at hand.
+    slot = place % WINDOW
+    seen = (slots < WINDOW) & (slots <= place) & (slots != slot)
+    at = base + slots[:, None] * D
+    past0 = tl.load(keys + at + low[None, :], mask=seen[:, None], other=0.0)
+    past1 = tl.load(keys + at + low[None, :] + HALF, mask=seen[:, None], other=0.0)
+    past = tl.load(values + at + full[None, :], mask=seen[:, None], other=0.0)
+    query = qkv + row * 3 * D + head * 2 * HALF
+    q0, q1 = tl.load(query + low).to(tl.float32), tl.load(query + low + HALF).to(tl.float32)
+    k0, k1 = tl.load(query + low + D).to(tl.float32), tl.load(query + low + D + HALF).to(tl.float32)
+    value = tl.load(query + full + 2 * D)
+    angle = place.to(tl.float32) * tl.load(frequencies + low)
+    cos, sin = tl.cos(angle), tl.sin(angle)
+    q0, q1 = (q0 * cos - q1 * sin) * scale, (q1 * cos + q0 * sin) * scale
+    k0, k1 = k0 * cos - k1 * sin, k1 * cos + k0 * sin
+    here = base + slot * D
+    tl.store(keys + here + low, k0.to(keys.dtype.element_ty))
+    tl.store(keys + here + low + HALF, k1.to(keys.dtype.element_ty))
+    tl.store(values + here + full, value)
+    scores = tl.sum(past0.to(tl.float32) * q0[None, :] + past1.to(tl.float32) * q1[None, :], 1)
+    scores = tl.where(seen, scores, float("-inf"))
+    own = tl.sum(k0 * q0 + k1 * q1, 0)
+    highest = tl.maximum(tl.max(scores, 0), own)
+    scores, own = tl.exp(scores - highest), tl.exp(own - highest)
+    mixed = tl.sum(scores[:, None] * past.to(tl.float32), 0) + own * value.to(tl.float32)
+    mixed /= tl.sum(scores, 0) + own
+    tl.store(out + row * D + head * 2 * HALF + full, mixed.to(out.dtype.element_ty))
+
+
+@triton.jit
+def depthwise_norm(
+    x, rows, position, weight, bias, norm, shift, out,
+    T: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr, FRAMES: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Depthwise causal conv, then layer norm: ring [rows, FRAMES * T, C] and weight [TAPS, C] -> out [R * T, C]."""
+    m = tl.program_id(0) + tl.arange(0, 1)
+    c = tl.arange(0, BLOCK)
+    inside = c < C
+    place = tl.load(position + m // T).to(tl.int32)
+    row = _row(rows, m // T, m >= 0)
+    total = tl.load(bias + c, mask=inside, other=0.0).to(tl.float32)[None, :]
+    for tap in tl.static_range(TAPS):
+        a = _window(x, c, inside[None, :], TAPS - 1 - tap, row, place, m, m + 1, FRAMES, T, C)
+        total += a.to(tl.float32) * tl.load(weight + tap * C + c, mask=inside, other=0.0).to(tl.float32)[None, :]
+    total -= tl.sum(total, 1)[:, None] / C
+    total = tl.where(inside[None, :], total, 0.0)
+    total *= tl.rsqrt(tl.sum(total * total, 1)[:, None] / C + EPS)
+    total *= tl.load(norm + c, mask=inside, other=0.0).to(tl.float32)[None, :]
+    total += tl.load(shift + c, mask=inside, other=0.0).to(tl.float32)[None, :]
+    tl.store(out + m[:, None] * C + c[None, :], total.to(out.dtype.element_ty), mask=inside[None, :])
+
+
+@triton.jit
+def waveform(
+    x, rows, position, run, weight, bias, out, M,
+    T: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr, FRAMES: tl.constexpr,
+    BM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Causal conv to one channel: ring [rows, FRAMES * T, C], weight [TAPS, C] -> out float32[R, T] within -1 and 1.
+
+    Rows that do not run give zeros.
+    """
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    c = tl.arange(0, BLOCK)
+    inside = c < C
+    place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
+    row = _row(rows, m // T, m < M)
+    total = tl.zeros((BM, BLOCK), tl.float32)
+    for tap in tl.static_range(TAPS):
+        a = _window(x, c, inside[None, :], TAPS - 1 - tap, row, place, m, M, FRAMES, T, C)
+        total += a.to(tl.float32) * tl.load(weight + tap * C + c, mask=inside, other=0.0).to(tl.float32)[None, :]
+    samples = tl.sum(total, 1) + tl.load(bias).to(tl.float32)
+    samples = tl.minimum(tl.maximum(samples, -1.0), 1.0)
+    runs = tl.load(run + m // T, mask=m < M, other=0)
+    tl.store(out + m, tl.where(runs, samples, 0.0), mask=m < M)

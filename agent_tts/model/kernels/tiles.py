@@ -1,0 +1,68 @@
+"""How matrix products are cut into tiles: the fastest that were measured on an H200.
+
+`python -m tests.gpu.tune_tiles` measures them again and prints the tables. A tile is chosen by shape alone, so that a
+request sounds the same on every GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from agent_tts.model.kernels.launch import power_of_2
+
+VECTOR_ROWS = 2  # a product of at most so many rows multiplies them one by one
+TILE_ROWS = 64  # at most so many by the tensor cores of our kernel; more by cuBLAS
+
+# A unit of fewer steps is faster in two kernels; a tile of more channels does not fit the registers.
+UNIT_STEPS, UNIT_CHANNELS = 8192, 128
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What one program of a product [rows, inputs] x [inputs, outputs] computes, and how."""
+
+    rows: int  # 0: one by one
+    outputs: int
+    inputs: int  # of one step of the sum
+    warps: int = 4
+    stages: int = 4
+    splits: int = 1  # programs that share the inputs
+
+
+def linear_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
+    """Of a layer of the talker or the predictor. None is cuBLAS."""
+    wide = gated or outputs >= 4096
+    if rows == 1 or (rows <= VECTOR_ROWS and not wide):
+        return Tile(0, 4 if gated or outputs < 4096 else 8, min(power_of_2(inputs), 2048))
+    if rows > TILE_ROWS or inputs % 1024 or (rows > 32 and outputs == 2048 and not gated):
+        return None
+    height = max(16, min(64, power_of_2(rows)))
+    return Tile(height, 32, 128) if wide else Tile(height, 32, 256, stages=3, splits=4)
+
+
+def codec_tile(rows: int, outputs: int, channels: int) -> Tile:
+    """Of a convolution or linear layer of the codec, whose inputs are taps of `channels`."""
+    area = rows * outputs
+    if area < 1 << 17:
+        tile = Tile(16, 32, 128, 4, 5)
+    elif area < 1 << 19 and not (outputs >= 2048 and channels <= 512):  # wide and shallow
+        tile = Tile(64, 32, 128, 4, 4)
+    elif area < 1 << 20:
+        tile = Tile(64, 64, 64, 4, 5)
+    elif area < 1 << 21:
+        tile = Tile(64, 256, 64, 8, 4)
+    elif outputs >= 512:
+        tile = Tile(128, 256, 64, 8, 4)
+    elif outputs % 128 == 0:
+        tile = Tile(256, 128, 64, 8, 3)
+    else:
+        tile = Tile(128, 64, 64, 4, 4)
+    # A step of the sum has channels of one tap alone.
+    return replace(tile, outputs=min(tile.outputs, power_of_2(outputs)), inputs=min(tile.inputs, channels & -channels))
+
+
+def unit_tile(rows: int, channels: int) -> Tile | None:
+    """Of both convolutions of a residual unit in one kernel: all channels. None where two kernels are faster."""
+    if rows < UNIT_STEPS or channels > UNIT_CHANNELS:
+        return None
+    return Tile(64, power_of_2(channels), min(64, channels & -channels), 4, 4)

@@ -1,0 +1,36 @@
+"""An engine process for one command, without a node."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from loguru import logger
+
+from agent_tts.config.settings import Settings
+from agent_tts.events import EngineInfo
+from agent_tts.ipc.engine_process import engine_processes
+from agent_tts.speech.service import SpeechService
+from agent_tts.voices.library import VoiceLibrary
+
+
+@asynccontextmanager
+async def engine(settings: Settings) -> AsyncIterator[tuple[SpeechService, EngineInfo]]:
+    """An engine process that ends with the block. Its log is off: the errors tell what matters.
+
+    Raises:
+        SettingsError: the settings cannot work.
+        EngineLost: it does not start; the message says why.
+    """
+    logger.disable("agent_tts")
+    library = VoiceLibrary.of(settings.voices)
+    service = SpeechService(engine_processes(settings.model_copy(update={"engines": 1})), library)
+    try:
+        await service.start()
+        assert service.info is not None
+        yield service, service.info
+    finally:
+        try:
+            await service.close()
+        finally:
+            logger.enable("agent_tts")

@@ -1,0 +1,177 @@
+"""Calls of every kind on a real node, most of them in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from agent_tts.bench import scenario as scenarios
+from agent_tts.bench.client import Caller
+from agent_tts.bench.figures import is_clean, rtc_figures, serve_figures, session_figures, stream_figures
+from agent_tts.bench.load import settled
+from agent_tts.bench.process_stats import watched
+from agent_tts.bench.runner import MeasuredNode, ScenarioResult, measure
+from agent_tts.bench.scenario import Scenario, requests
+from agent_tts.errors import SpeechError
+from tests.support import RunningNode, running_node
+
+SHORT = ["one two three four five", "six seven eight nine"]
+ALL = ["websocket", "http", "rtc", "health", "idle"]
+PROCESSES: dict[str, Any] = {"clients": 1, "client_lag_ms": {}, "cpu_percent": {}}
+
+
+def at(node: RunningNode) -> MeasuredNode:
+    return MeasuredNode(node.ws_url, node.url, pids={"front": os.getpid()})
+
+
+async def made(node: RunningNode, scenario: Scenario) -> ScenarioResult:
+    """The calls of a scenario, by a client in this process."""
+    caller = Caller({"ws": node.ws_url, "http": node.url}, None, scenario)
+    try:
+        if scenario.per_connection:
+            await caller.connect(scenario.concurrency or 0)
+        start = time.monotonic()
+        await caller.run(start, ALL, 0, 1)
+    finally:
+        await caller.close()
+    return ScenarioResult(caller.samples, (start + scenario.warmup_s, start + scenario.end_s), PROCESSES)
+
+
+async def test_processes_share_out_an_open_loop_and_are_watched() -> None:
+    load = requests("20/s", rate=20, warmup_s=0.5, duration_s=1.5, session={"voice": "tone-660"}, texts=SHORT)
+    async with running_node(slots=64) as node:
+        found = await measure(at(node), load, clients=2)
+    figures = serve_figures(load, found)
+    arrivals = [call.after_s for call in load.calls()]
+    assert [one.begin - found.samples[0].begin for one in found.samples] == pytest.approx(
+        [after_s - arrivals[0] for after_s in arrivals]
+    )
+    assert figures["requests"] == sum(after_s >= 0.5 for after_s in arrivals)
+    assert (figures["errors"], figures["silent"], figures["clients"]) == ({}, 0, 2)
+    assert 0 < figures["ttfa_ms"]["p50"] <= figures["ttfa_ms"]["p100"]
+    assert figures["audio_s_per_s"] > 0
+    assert 1 < figures["peak_in_flight"] <= 40
+    assert figures["client_lag_ms"]["p99"] is not None
+    assert figures["cpu_percent"].keys() == {"front", "clients"}
+    assert figures["front_us_per_frame"] > 0
+
+
+async def test_a_closed_loop_has_as_many_requests_at_once_as_asked_for() -> None:
+    """A request follows at once on the one before it: a node must never wait for its clients."""
+    unpaced = {"lead_ms": None}
+    load = requests("3", concurrency=3, warmup_s=0.5, duration_s=1, ramp_s=0.2, texts=SHORT, session=unpaced)
+    async with running_node(slots=2) as node:
+        figures = serve_figures(load, await made(node, load))
+    assert (figures["errors"], figures["peak_in_flight"]) == ({}, 3)
+    assert figures["requests"] > 15
+    assert figures["mean_in_flight"] > 2.8
+
+
+async def test_refusals_are_counted_by_their_code_and_are_no_time_to_first_audio() -> None:
+    load = requests("20/s", rate=20, duration_s=1, texts=SHORT)
+    async with running_node(slots=1, queue=0) as node:
+        found = await made(node, load)
+        figures = serve_figures(load, found)
+        sessions = session_figures((await made(node, Scenario(name="", rate=100, count=6, http=0.5, tail_s=9))).samples)
+    assert figures["errors"].keys() == {"at_capacity"}
+    heard = [call for call in found.samples if call.ttfa_ms is not None]
+    assert figures["requests"] == figures["errors"]["at_capacity"] + len(heard)
+    assert sessions["errors"].keys() == {"at_capacity"}
+    assert sessions["not_one_end"] == 0
+    gone = serve_figures(load, await made(node, load))  # the node is not there any more
+    assert gone["errors"] == {"connection_lost": gone["requests"]}
+
+
+async def test_words_come_at_their_pace() -> None:
+    """The first words of a text are spoken while its last are not yet there."""
+    async with running_node() as node:
+        found = await made(node, requests("1", concurrency=1, duration_s=1, words_every_ms=100, texts=SHORT))
+    times = [call.ttfa_ms for call in found.samples]
+    assert times
+    assert all(ms is not None and ms < 100 * 4 for ms in times)
+
+
+async def test_paced_streams_are_held_without_a_gap_on_shared_connections() -> None:
+    wanted = scenarios.streams(8, 1.5, 0.2, 3, {"lead_ms": 1_000})
+    async with running_node(slots=8) as node:
+        figures = stream_figures(wanted, await made(node, wanted))
+    assert figures["streams"] == 8
+    assert is_clean(figures)
+    assert 0 < figures["margin_ms"]["p50"] <= 1_080
+
+
+async def test_streams_that_get_no_slot_are_not_clean() -> None:
+    wanted = scenarios.streams(3, 0.3, 0.1, 16, {})
+    async with running_node(slots=2, queue=0) as node:
+        figures = stream_figures(wanted, await made(node, wanted))
+    assert (figures["ended"], figures["silent"], is_clean(figures)) == ({"at_capacity": 1}, 1, False)
+
+
+async def test_a_node_that_refuses_connections_is_an_error() -> None:
+    async with running_node(limits={"connections": 1, "rtc_peers": 0}) as node:
+        with pytest.raises(SpeechError, match="refuses"):
+            await made(node, scenarios.streams(4, 1, 0, 1, {}))
+        with pytest.raises(SpeechError, match="refuses a WebRTC peer"):
+            await measure(at(node), scenarios.rtc_peers(1, 1, {}))
+
+
+async def test_peers_hear_a_node_and_leave_it() -> None:
+    wanted = scenarios.rtc_peers(2, 1.0, {"voice": "tone-660"})
+    async with running_node() as node:
+        figures = rtc_figures(wanted, await measure(at(node), wanted))
+        assert not node.node.peers
+    assert figures["peers"] == 2
+    assert (figures["silent"], figures["lost"], figures["errors"]) == (0, 0, {})
+    assert 60 < figures["packets"] < 115  # the last ones may come after the end
+    assert figures["lateness_ms"]["p50"] <= figures["lateness_ms"]["p99"]
+    assert figures["cpu_percent"].keys() == {"front", "clients"}
+
+
+async def test_every_transport_is_heard_out_and_told_once() -> None:
+    wanted = Scenario(name="", count=12, rate=10, http=0.3, rtc=0.3, texts=SHORT, tail_s=20)
+    async with running_node(slots=12) as node:
+        found = await measure(at(node), wanted)
+        assert node.node.service.speaking == 0
+    figures = session_figures(found.samples)
+    assert Counter(one.transport for one in found.samples) == Counter(call.transport for call in wanted.calls())
+    assert {one.transport for one in found.samples} == {"websocket", "http", "rtc"}
+    assert (figures["errors"], figures["not_one_end"]) == ({}, 0)
+    assert [one.ends for one in found.samples] == [1] * 12
+    assert all(one.started for one in found.samples if one.transport != "http")
+    assert figures["ttfa_ms"]["p50"] > 0
+    assert figures["late_ms"]["p50"] is not None
+
+
+async def test_who_interrupts_is_told_once_and_who_vanishes_is_forgotten() -> None:
+    long = ["a text that is long enough to be interrupted after two seconds"]
+    wanted = Scenario(name="", count=16, rate=10, http=0.25, barge_in=0.4, vanish=0.4, texts=long, tail_s=20)
+    async with running_node(slots=16) as node, watched(node.url, os.getpid(), 60) as watch:
+        before = watch.looks[0]
+        assert before.front.rss_mib > 10
+        assert before.total("agent_tts_engine_up") == 1
+        samples = (await made(node, wanted)).samples
+        after = await settled(watch)
+    assert after.is_quiet
+    assert after.total("agent_tts_tasks") > 1
+    assert {one.leaving for one in samples} >= {"barge_in", "fin", "reset"}
+    assert session_figures(samples)["not_one_end"] == 0
+    assert not any(one.ends for one in samples if one.transport == "websocket" and one.leaving in ("fin", "reset"))
+    ended = after.total("agent_tts_contexts_total") - before.total("agent_tts_contexts_total")
+    assert sum(one.started for one in samples) <= ended <= len(samples)
+
+
+async def test_idle_connections_are_sent_away_and_health_is_asked() -> None:
+    idle = Scenario(name="", concurrency=3, once=True, hang_up=True, ramp_s=0.1, duration_s=2, transport="idle")
+    health = Scenario(name="", rate=10, duration_s=1, transport="health")
+    async with running_node(timeouts={"handshake_s": 0.5}) as node:
+        idled, probed = await asyncio.gather(made(node, idle), made(node, health))
+    stays = [one.ended_at - one.sent_at for one in idled.samples if one.ended_at and one.sent_at and one.ends]
+    assert len(stays) == 3
+    assert all(0.4 < stay < 1.9 for stay in stays)
+    assert probed.samples
+    assert not any(one.error for one in probed.samples)

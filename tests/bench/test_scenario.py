@@ -1,0 +1,221 @@
+"""What is asked of a node, and what is computed of the answers: pure values."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import random
+from collections import Counter
+
+import pytest
+
+from agent_tts.bench import scenario as scenarios
+from agent_tts.bench.figures import is_clean, rtc_figures, serve_figures, session_figures, stream_figures, us_per_frame
+from agent_tts.bench.load import Promise, front_growth
+from agent_tts.bench.process_stats import MetricSamples, NodeStats, ProcessStats, lag_p99_ms, slope
+from agent_tts.bench.rtc_peer import Arrivals
+from agent_tts.bench.runner import ScenarioResult, clients_for
+from agent_tts.bench.scenario import LANGUAGES, TEXTS, CallSample, Scenario, requests, texts_of
+
+PROCESSES = {"clients": 1, "client_lag_ms": {"p99": 1.0}, "cpu_percent": {"front": 15.0}}
+
+
+def sample(begin: float = 10.0, **fields: object) -> CallSample:
+    return dataclasses.replace(CallSample("websocket", "heard_out", begin), **fields)  # type: ignore[arg-type]
+
+
+def result(*samples: CallSample, window: tuple[float, float] = (10.0, 12.0)) -> ScenarioResult:
+    return ScenarioResult(list(samples), window, PROCESSES)
+
+
+# ---------------------------------------------------------------- scenarios
+
+
+def test_an_open_loop_is_a_poisson_process_until_its_end() -> None:
+    draw, times = random.Random(1), list[float]()
+    while (at := (times[-1] if times else 0.0) + draw.expovariate(20)) < 2.0:
+        times.append(at)
+    calls = list(requests("20/s", rate=20, warmup_s=0.5, duration_s=1.5).calls())
+    assert [call.after_s for call in calls] == times
+    assert {call.transport for call in calls} == {"websocket"}
+    assert {call.text for call in calls} <= set(TEXTS)
+
+
+def test_a_chain_repeats_its_texts_for_the_same_seed_and_chains_begin_within_the_ramp() -> None:
+    load = requests("4 at once", concurrency=4, ramp_s=2.0, duration_s=9)
+    first, again = (list(itertools.islice(load.chain(3), 10)) for _ in range(2))
+    assert first == again
+    assert [next(load.chain(number)).after_s for number in range(4)] == [0.0, 0.5, 1.0, 1.5]
+
+
+def test_a_mixed_load_has_its_shares() -> None:
+    load = Scenario(name="x", count=4_000, rate=10, http=0.2, rtc=0.2, barge_in=0.1, vanish=0.1, chars=(5, 2_000))
+    calls = list(load.calls())
+    assert calls == list(load.calls())
+    assert load.last_s == calls[-1].after_s == pytest.approx(400, rel=0.1)
+    transports, leavings = Counter(v.transport for v in calls), Counter(v.leaving for v in calls)
+    assert transports["http"] == pytest.approx(800, rel=0.1)
+    assert transports["rtc"] == pytest.approx(800, rel=0.1)
+    assert leavings["barge_in"] == pytest.approx(400, rel=0.2)
+    assert leavings["fin"] + leavings["reset"] == pytest.approx(400, rel=0.2)
+    assert {call.language for call in calls} == set(LANGUAGES)
+    assert 5 <= min(len(call.text) for call in calls) < 10
+    assert 1_800 < max(len(call.text) for call in calls) <= 2_000
+    assert all(math.isinf(call.patience_s) for call in calls if call.leaving == "heard_out")
+
+
+def test_the_table_asks_for_what_it_says() -> None:
+    voice = {"voice": "tone-660"}
+    soak = scenarios.soak(100, 12.0, 0.1, voice)
+    assert (soak.count, soak.rate, soak.vanish, soak.session) == (100, 12.0, 0.1, voice)
+    sessions = scenarios.sessions(60, voice)
+    assert (sessions.count, sessions.rate) == (1_280, 64 / 3)
+    good, idle, health = scenarios.storm(voice)
+    assert (good.count, idle.concurrency, idle.ramp_s, health.rate) == (100, 900, 2.0, 10.0)
+
+
+def test_a_text_lasts_as_long_as_its_stream() -> None:
+    """A word for every frame, within what a node takes of one context."""
+    (text,) = scenarios.streams(1, 30, 2, 16, {}).texts
+    assert len(text.split()) >= 12.5 * 32
+    (text,) = scenarios.streams(1, 3_600, 2, 16, {}).texts
+    assert len(text) <= 20_000
+
+
+@pytest.mark.parametrize("words", [1, 3, 40])
+def test_texts_are_of_as_many_words_as_asked_for(words: int) -> None:
+    texts = texts_of(words)
+    assert {len(text.split()) for text in texts} == {words}
+    assert len(texts) > len(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("load", "cores", "clients"),
+    [
+        (requests("", rate=1), 16, 1),
+        (requests("", rate=40), 16, 1),  # 3 000 messages a second
+        (requests("", rate=41), 16, 2),
+        (requests("", concurrency=256), 64, 9),
+        (requests("", concurrency=256), 16, 8),  # half of the cores are the node's
+        (requests("", concurrency=256), 1, 1),
+        (scenarios.streams(500, 30, 2, 16, {}), 64, 3),
+    ],
+)
+def test_a_large_load_is_shared_out(load: Scenario, cores: int, clients: int) -> None:
+    assert clients_for(load, cores) == clients
+
+
+# ---------------------------------------------------------------- figures
+
+
+def test_throughput_is_what_came_while_it_was_measured() -> None:
+    before = sample(9.0, sent_at=9.0, first_audio_at=9.1, ended_at=11.5, audio_s=4.0, measured_audio_s=1.0)
+    within = sample(11.0, sent_at=11.0, first_audio_at=11.02, ended_at=12.0, audio_s=2.0, measured_audio_s=2.0)
+    within.gap_times, within.gaps_s = [11.2, 11.3], 0.25
+    after = sample(12.5, sent_at=12.5, first_audio_at=12.6, ended_at=14.0, audio_s=8.0)
+    failed = sample(10.5, ended_at=10.6, error="at_capacity")
+    figures = serve_figures(requests("1/s", rate=1, duration_s=2), result(before, within, after, failed))
+    assert figures["audio_s_per_s"] == 1.5
+    assert (figures["load"], figures["requests"], figures["errors"]) == ("1/s", 2, {"at_capacity": 1})
+    assert (figures["underruns"], figures["underrun_s"]) == (1, 0.25)
+    assert (figures["peak_in_flight"], figures["mean_in_flight"]) == (2, 1.3)
+    assert figures["ttfa_ms"] == dict.fromkeys(("p50", "p95", "p99", "p100"), 20.0)
+    assert figures["front_us_per_frame"] == 8_000.0
+
+
+def test_the_front_s_cost_is_its_cpu_time_over_the_frames() -> None:
+    """A whole core for 1000 s of audio a second, which are 12 500 frames."""
+    assert us_per_frame(100.0, 1_000.0) == 80.0
+    assert us_per_frame(50.0, 0.0) is None
+    assert us_per_frame(None, 1_000.0) is None
+
+
+def test_figures_of_streams_are_of_all_samples_together() -> None:
+    good = sample(first_audio_at=10.1, margins_ms=[float(ms) for ms in range(2, 101)])
+    late = sample(first_audio_at=10.1, reason="length", gap_times=[12.0, 13.5], gaps_s=0.5, margins_ms=[-5.0])
+    wanted = scenarios.streams(3, 4, 0.5, 16, {})
+    figures = stream_figures(wanted, result(good, late, sample(), window=(10.5, 14.5)))
+    assert figures["margin_ms"] == {"p50": 50.0, "p1": -5.0, "p0": -5.0}
+    assert (figures["gaps"], figures["gaps_at_s"]) == (2, {"p0": 2.0, "p50": 2.0, "p100": 3.5})
+    assert (figures["silent"], figures["ended"], figures["underruns"]) == (1, {"length": 1}, 1)
+    assert not is_clean(figures)
+    assert is_clean(stream_figures(wanted, result(good)))
+
+
+def test_the_worst_peer_is_told() -> None:
+    peers = [sample(transport="rtc", late_ms=[1.0] * 99 + [9.0]), sample(late_ms=[3.0] * 10, lost=2), sample()]
+    figures = rtc_figures(scenarios.rtc_peers(3, 1, {}), result(*peers))
+    assert (figures["peers"], figures["packets"], figures["lost"], figures["silent"]) == (3, 110, 2, 1)
+    assert figures["lateness_ms"] == {"p50": 1.0, "p99": 3.0, "p100": 9.0}
+    assert figures["worst_p99_ms"] == 3.0
+
+
+def test_a_second_end_or_none_is_counted() -> None:
+    """The figure that exactly one terminal event is judged by."""
+    http_barge_in = sample(transport="http", leaving="barge_in")
+    vanished = sample(leaving="reset")
+    samples = [sample(ends=1), sample(ends=2), sample(ends=0), sample(leaving="barge_in"), http_barge_in, vanished]
+    asked = [dataclasses.replace(each, sent_at=10.0) for each in samples]
+    assert session_figures(asked)["not_one_end"] == 3
+    refused = sample(sent_at=10.0, error="engine_lost")
+    begun = dataclasses.replace(refused, started=True)
+    assert session_figures([sample(error="engine_lost"), refused, begun])["not_one_end"] == 1
+
+
+def test_what_failed_is_no_time_to_first_audio() -> None:
+    good = sample(sent_at=10.0, first_audio_at=10.5, gap_times=[11.0], gaps_s=0.25)
+    figures = session_figures([good, sample(sent_at=10.0, first_audio_at=11.0, error="engine_lost")])
+    assert figures["ttfa_ms"]["p99"] == 500
+    assert (figures["visits"], figures["underruns"], figures["underrun_s"]) == (2, 1, 0.25)
+    assert figures["errors"] == {"engine_lost": 1}
+
+
+# ---------------------------------------------------------------- packets
+
+
+def arrivals(*packets: tuple[float, int, int]) -> Arrivals:
+    found = Arrivals()
+    found.packets.extend(packets)
+    return found
+
+
+def test_lateness_is_against_the_grid_of_the_promptest_packet() -> None:
+    grid = [(1.000 + 0.020 * n, 960 * n, n) for n in range(4)]
+    found = arrivals((0.5, 0, 0), *grid, (1.095, 960 * 4, 4), (2.0, 0, 9))
+    assert found.between(0.9, 1.9) == ([0, 0, 0, 0, 15], 0)
+
+
+def test_counters_that_wrap_around_are_followed() -> None:
+    found = arrivals((0.0, 2**32 - 960, 65_535), (0.02, 0, 0), (0.06, 1_920, 2))
+    assert found.between(0, 1) == ([0, 0, 0], 1)
+    assert found.between(5, 6) == ([], 0)
+
+
+# ---------------------------------------------------------------- promises
+
+
+@pytest.mark.parametrize(("found", "kept"), [(0, True), (1, True), (1.01, False), (None, False)])
+def test_a_promise_without_a_figure_is_broken(found: float | None, kept: bool) -> None:
+    assert Promise("something", found, 1).kept is kept
+
+
+def stats(at: float, rss_mib: float = 0.0, **buckets: float) -> NodeStats:
+    samples: MetricSamples = {
+        ("agent_tts_loop_lag_seconds_bucket", (("le", le),)): count for le, count in buckets.items()
+    }
+    return NodeStats(at, ProcessStats(rss_mib, 10, 2), (), samples)
+
+
+def test_lag_is_the_bound_of_the_bucket_that_holds_99_of_100() -> None:
+    before = stats(0, **{"0.005": 5, "0.01": 5, "+Inf": 5})
+    after = stats(1, **{"0.005": 103, "0.01": 104, "+Inf": 105})
+    assert lag_p99_ms(before, after) == 10
+    assert lag_p99_ms(after, after) is None
+
+
+def test_growth_is_per_thousand_contexts_after_the_warm_up() -> None:
+    samples = [sample(float(number)) for number in range(2_000)]
+    looks = [stats(float(at), 100 + (50 if at < 100 else 0) + at * 0.003) for at in range(0, 2_000, 10)]
+    assert slope(front_growth(samples, looks)) == pytest.approx(3.0)
+    assert slope([]) == slope([(1.0, 5.0)]) == 0

@@ -1,0 +1,28 @@
+"""Tokenizers that the engines of all tests share: reading one takes as long as ten frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from agent_tts.text.tokens import Tokenizer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_tokenizers() -> Iterator[None]:
+    """`Tokenizer.load` reads equal files once."""
+    load, known = Tokenizer.load, dict[bytes, Tokenizer]()
+
+    def once(folder: Path) -> Tokenizer:
+        files = [path for path in sorted(folder.glob("*")) if path.name in ("vocab.json", "merges.txt")]
+        key = sha256(b"".join(path.read_bytes() for path in [*files, *folder.glob("tokenizer*.json")])).digest()
+        if key not in known:
+            known[key] = load(folder)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tokenizer, "load", once)
+        yield

@@ -1,0 +1,34 @@
+"""One utterance at its listener's side: what it tells the engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent_tts.events import FRAME_BYTES, EngineCommand, GrantCredit, RequestAudio
+from agent_tts.speech.engine_request import EngineRequest
+
+
+@pytest.mark.parametrize(("window", "grant"), [(2, 1), (15, 1), (16, 2), (50, 6)])
+def test_credit_is_granted_in_eighths_of_the_window(window: int, grant: int) -> None:
+    """What is not granted yet leaves the engine most of its window. Grant whole windows to see it fail."""
+    sent: list[EngineCommand] = []
+    speech = EngineRequest(7, sent.append, window)
+    for taken in range(1, 3 * window + 1):
+        speech.deliver(RequestAudio(7, bytes(FRAME_BYTES)))
+        assert isinstance(speech.poll(), RequestAudio)
+        granted = sum(command.frames for command in sent if isinstance(command, GrantCredit))
+        assert 0 <= taken - granted <= window // 8
+    assert sent == [GrantCredit(7, grant)] * (3 * window // grant)
+
+
+def test_what_was_stopped_gives_no_more_credit() -> None:
+    sent: list[EngineCommand] = []
+    speech = EngineRequest(7, sent.append, 2)
+    speech.deliver(RequestAudio(7, bytes(FRAME_BYTES)))
+    assert speech.has_events
+    speech.stop()
+    speech.deliver(RequestAudio(7, bytes(FRAME_BYTES)))
+    assert not speech.has_events
+    assert speech.poll() is None
+    assert not any(isinstance(command, GrantCredit) for command in sent)
+    assert speech.samples == FRAME_BYTES
