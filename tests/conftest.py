@@ -24,6 +24,7 @@ from tests import virtual_time
 virtual_time.install()
 
 import httpx._transports.default as httpx_transports  # noqa: E402
+from httpx._config import create_ssl_context  # noqa: E402
 
 # What may take its time to go: executor threads, sockets in their closing handshake.
 GRACE_S = 2.0
@@ -32,7 +33,7 @@ GRACE_S = 2.0
 def pytest_configure() -> None:
     asyncio.set_event_loop_policy(virtual_time.Policy())
     # Each client of httpx would read all certificates of the world, which takes 30 ms.
-    httpx_transports.create_ssl_context = functools.cache(httpx_transports.create_ssl_context)
+    httpx_transports.create_ssl_context = functools.cache(create_ssl_context)  # type: ignore[attr-defined]
     # Ctrl-C reaches the processes that tests start: a shell's background job hands down that it is ignored.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

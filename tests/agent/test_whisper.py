@@ -23,9 +23,6 @@ pytestmark = pytest.mark.real_time  # speech is recognised in threads of a libra
 ROOT = Path(__file__).parents[2]
 LOAD_S = 60
 
-# Whisper loads and hears in threads.
-pytestmark = pytest.mark.real_time
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
