@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import inspect
 import os
@@ -23,6 +24,9 @@ from tests import virtual_time
 
 virtual_time.install()
 
+import httpx._transports.default as httpx_transports  # noqa: E402
+from httpx._config import create_ssl_context  # noqa: E402
+
 TESTS = Path(__file__).parent
 
 # Folders whose tests all need a process, a socket or a browser, as if each were marked `node`.
@@ -37,6 +41,8 @@ GRACE_S = 2.0
 
 def pytest_configure() -> None:
     asyncio.set_event_loop_policy(virtual_time.Policy())
+    # Each client of httpx would read all certificates of the world, which takes 30 ms.
+    httpx_transports.create_ssl_context = functools.cache(create_ssl_context)  # type: ignore[attr-defined]
     # Ctrl-C reaches the processes that tests start: a shell's background job hands down that it is ignored.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

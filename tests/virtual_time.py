@@ -1,9 +1,9 @@
 """Virtual time: an event loop whose clock jumps to the next timer instead of waiting for it.
 
-`install` replaces `time.monotonic` and `time.perf_counter` before the package binds them. The clock jumps whenever an
-event loop has nothing to do: no socket is ready, no thread of an executor is at work, the test has no child process,
-and a timer is due later. Computing takes its real time. Sockets, encoders and engines are real; only waiting is
-skipped.
+`install` replaces the clocks of `time` before the package binds them. The clock jumps whenever an event loop has
+nothing to do: no socket is ready, no thread of an executor is at work, the test has no child process, and a timer is
+due later. Sockets, encoders and engines are real; only waiting is skipped. Computing takes its real time, without the
+time in which a busy machine gives the event loop's thread no core: limits in seconds hold under any load.
 
 A jump is right as long as all parties run in this event loop: data that a loopback socket has taken is ready at its
 other end at once. Tests that wait for threads of a library's own are marked `real_time`.
@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, SupportsIndex, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -26,27 +28,74 @@ Ts = TypeVarTuple("Ts")
 # How long the loop waits for a thread or a process before it looks again, in seconds.
 LOOK_S = 0.005
 
-_real_monotonic, _real_perf_counter = time.monotonic, time.perf_counter
+_real_monotonic, _real_sleep = time.monotonic, time.sleep
+_epoch = time.time() - time.monotonic()  # noqa: TID251
+
+
+if sys.platform == "linux":
+    _main_thread = time.pthread_getcpuclockid(threading.main_thread().ident or 0)
+
+    def _computed() -> float:
+        """Seconds for which the main thread has computed. They stand while a busy machine gives it no core."""
+        return time.clock_gettime(_main_thread)
+
+else:
+    _computed = _real_monotonic
 
 
 class _Clock:
-    """Seconds that have been skipped, and whether more may be."""
+    """What the clock shows: one of the two clocks below, and an offset to it."""
 
-    skipped_s = 0.0
+    # The offset holds what has been skipped, and keeps the shown time in place when the other clock takes over.
+    reads: tuple[Callable[[], float], float] = (_real_monotonic, 0.0)
+    # Whether event loops may skip their waits.
     jumps = False
 
 
+def _read(clock: Callable[[], float], skip_s: float = 0.0) -> None:
+    """Go on with this clock from the time that is shown, plus `skip_s`."""
+    _Clock.reads = (clock, monotonic() + skip_s - clock())
+
+
 def monotonic() -> float:
-    return _real_monotonic() + _Clock.skipped_s
+    clock, offset_s = _Clock.reads
+    return clock() + offset_s
 
 
-def perf_counter() -> float:
-    return _real_perf_counter() + _Clock.skipped_s
+def monotonic_ns() -> int:
+    return round(monotonic() * 1e9)
+
+
+def wall_clock() -> float:
+    """`time.time`: libraries measure with it."""
+    return _epoch + monotonic()
+
+
+def sleep(seconds: float | SupportsIndex) -> None:
+    """`time.sleep`: it counts although it computes nothing."""
+    with _clock(_real_monotonic):
+        _real_sleep(seconds)
+
+
+@contextmanager
+def _clock(clock: Callable[[], float]) -> Iterator[None]:
+    """Go by this clock in the block, if it is the main thread that runs it."""
+    before, _ = _Clock.reads
+    if clock is before or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _read(clock)
+    try:
+        yield
+    finally:
+        _read(before)
 
 
 def install() -> None:
     """Put the clock in place of the system's. Must come before the first import of the package."""
-    time.monotonic, time.perf_counter = monotonic, perf_counter
+    time.monotonic = time.perf_counter = monotonic
+    time.monotonic_ns = time.perf_counter_ns = monotonic_ns
+    time.time, time.sleep = wall_clock, sleep  # noqa: TID251
 
 
 def jump(enabled: bool) -> None:
@@ -75,14 +124,16 @@ class _Selector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if not _Clock.jumps or timeout is None or timeout <= 0:
-            return super().select(timeout)
+            with _clock(_real_monotonic):
+                return super().select(timeout)
         # Checked before the sockets: a child or its waiting thread that ends in between makes one ready.
         is_busy = has_children() or any(thread.name.startswith("asyncio-waitpid") for thread in threading.enumerate())
         if ready := super().select(0):
             return ready
         if self.in_threads or is_busy:
-            return super().select(timeout if not self.in_threads else min(timeout, LOOK_S))
-        _Clock.skipped_s += timeout
+            with _clock(_real_monotonic):
+                return super().select(timeout if not self.in_threads else min(timeout, LOOK_S))
+        _read(_Clock.reads[0], timeout)
         return []
 
 
@@ -92,6 +143,10 @@ class JumpingEventLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = _Selector()
         super().__init__(self._jumping)
+
+    def run_forever(self) -> None:
+        with _clock(_computed if _Clock.jumps else _real_monotonic):
+            super().run_forever()
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         self._jumping.in_threads += 1

@@ -23,7 +23,7 @@ class Files(http.server.SimpleHTTPRequestHandler):
         """Silent."""
 
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_time]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

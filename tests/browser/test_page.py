@@ -35,7 +35,7 @@ LONG = "one two three four five six seven eight nine ten eleven twelve " * 8
 
 
 # One browser for all of them; each has a tab with a storage of its own, and a node of its own.
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_time]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

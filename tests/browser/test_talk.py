@@ -35,7 +35,7 @@ ELSEWHERE = "talk.test"
 # From the agent's word to silence: its track, the network and the browser's buffer.
 SILENT_MS = 150
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_time]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

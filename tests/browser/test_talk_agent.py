@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.agent.llm_server import LlmServer, running_llm
 from tests.agent.node import RunningAgent, running_agent
 from tests.measure.chromium import Page, chromium
 from tests.support import until
+
+pytestmark = pytest.mark.real_time
 
 RATE = 24_000
 # When the microphone says the first sentence, and when the second one, seconds after it is opened.
