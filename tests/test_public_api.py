@@ -57,6 +57,7 @@ def test_version_is_the_installed_one() -> None:
     assert agent_tts.__version__ == version("agent-tts")
 
 
+@pytest.mark.node
 def test_importing_the_package_imports_no_library() -> None:
     """Every engine process pays for what `import agent_tts` costs."""
     code = "import sys; before = set(sys.modules); import agent_tts; print(*set(sys.modules) - before)"
@@ -64,6 +65,7 @@ def test_importing_the_package_imports_no_library() -> None:
     assert {name.partition(".")[0] for name in found} <= {"agent_tts"} | sys.stdlib_module_names
 
 
+@pytest.mark.node
 def test_the_client_needs_neither_server_nor_engine() -> None:
     code = "import sys; from agent_tts import connect; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

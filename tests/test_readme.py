@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import pytest
 from pipecat.processors.filters.identity_filter import IdentityFilter
 
 from tests.support import running_node
@@ -26,6 +27,7 @@ def block(language: str, containing: str) -> str:
     return str(found)
 
 
+@pytest.mark.node
 async def test_the_python_example() -> None:
     heard: list[bytes] = []
 
@@ -46,6 +48,7 @@ async def test_the_python_example() -> None:
     assert len(b"".join(heard)) > 24_000
 
 
+@pytest.mark.node
 async def test_the_curl_example() -> None:
     body = re.search(r"-d '(\{.*?\})'", README)
     assert body is not None

@@ -15,6 +15,8 @@ from tests.rtc_peer import LOUD, RtcPeer, connected, rms
 from tests.support import running_node
 from tests.wire import speak, wire
 
+pytestmark = pytest.mark.node
+
 # Of espeak's voices the one that this recogniser, trained on people, understands best.
 VOICE = "en-us+f2"
 

@@ -107,6 +107,7 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.node
 def test_the_front_never_imports_torch() -> None:
     heavy = {"torch", "transformers", "qwen_tts", "matplotlib"}
     assert not loaded_by("import agent_tts.serve.run") & heavy
@@ -121,6 +122,7 @@ def test_opentelemetry_is_imported_where_it_is_turned_on_alone() -> None:
     assert users == {f"serve/telemetry/{name}.py" for name in ("spans", "span_sender", "tracing")}
 
 
+@pytest.mark.node
 def test_pipecat_is_imported_by_its_own_packages_alone() -> None:
     users = {
         path.relative_to(PACKAGE).parts[0] for path in FILES if any(m.split(".")[0] == "pipecat" for m in imports(path))
@@ -132,6 +134,7 @@ def test_pipecat_is_imported_by_its_own_packages_alone() -> None:
     assert not loaded_by("import agent_tts.cli, agent_tts.serve.run") & {"pipecat"}
 
 
+@pytest.mark.node
 def test_the_engine_process_never_imports_the_server() -> None:
     assert not loaded_by("import agent_tts.ipc.child, agent_tts.engine.espeak.engine") & {
         "fastapi",

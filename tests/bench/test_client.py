@@ -20,6 +20,8 @@ from agent_tts.bench.scenario import Scenario, requests
 from agent_tts.errors import SpeechError
 from tests.support import RunningNode, running_node
 
+pytestmark = pytest.mark.node
+
 SHORT = ["one two three four five", "six seven eight nine"]
 ALL = ["websocket", "http", "rtc", "health", "idle"]
 PROCESSES: dict[str, Any] = {"clients": 1, "client_lag_ms": {}, "cpu_percent": {}}

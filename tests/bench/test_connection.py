@@ -15,6 +15,8 @@ from agent_tts.client.connection import ConnectionLost, stream_url
 from agent_tts.errors import UnknownVoice
 from tests.support import running_node
 
+pytestmark = pytest.mark.node
+
 SIZES = st.sampled_from([bytes(125), bytes(126), bytes(65_535), bytes(65_536)])
 FRAMES = st.lists(
     st.one_of(

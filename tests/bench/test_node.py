@@ -11,6 +11,8 @@ import pytest
 from agent_tts.bench.node import children_of, cpu_s, own_node
 from agent_tts.errors import EngineLost
 
+pytestmark = pytest.mark.node
+
 PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 
 

@@ -29,6 +29,7 @@ def test_figures_are_per_frame_of_what_was_spoken() -> None:
     }
 
 
+@pytest.mark.node
 async def test_our_node_is_measured_over_its_websocket() -> None:
     async with running_node() as node:
         spoken = await measure_node(node.ws_url, None, TASK)
@@ -36,6 +37,7 @@ async def test_our_node_is_measured_over_its_websocket() -> None:
     assert all(0 < one.first_audio_s <= one.whole_s for one in spoken)
 
 
+@pytest.mark.node
 async def test_a_node_that_refuses_is_an_error() -> None:
     async with running_node(slots=1, queue=0, limits={"text_context_chars": 5}) as node:
         with pytest.raises(SpeechError, match="a request to the node failed: text_too_long"):

@@ -43,6 +43,7 @@ def test_packages_that_are_not_installed_are_left_out(monkeypatch: pytest.Monkey
     assert device()["versions"] == {"agent-tts": __version__}
 
 
+@pytest.mark.node
 def test_torch_is_described_without_importing_it() -> None:
     program = "import sys\nfrom agent_tts.bench.report import device\ndevice()\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
@@ -54,6 +55,7 @@ def test_gpus_are_told_with_their_memory() -> None:
     assert parse_gpus("") == []
 
 
+@pytest.mark.node
 @pytest.mark.skipif(sys.platform == "win32", reason="a script")
 def test_nvidia_smi_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvidia_smi(tmp_path, monkeypatch, f"print({SMI.splitlines()[0]!r})")
@@ -61,6 +63,7 @@ def test_nvidia_smi_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert device()["gpus"] == [{"name": "NVIDIA H200", "driver": "570.86.15", "memory_total_mib": 143771}]
 
 
+@pytest.mark.node
 @pytest.mark.skipif(sys.platform == "win32", reason="a script")
 def test_without_a_driver_there_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvidia_smi(tmp_path, monkeypatch, "raise SystemExit(9)")

@@ -11,6 +11,8 @@ from agent_tts.bench.workers import Worker, answers, workers
 from agent_tts.errors import SpeechError
 from tests.cli.process import is_running
 
+pytestmark = pytest.mark.node
+
 ECHO = "tests.bench.echo_worker"
 READY_S = 30.0
 

@@ -17,6 +17,8 @@ from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
 from tests.hub_server import COMMIT, OTHER, REPO, Hub, serving
 
+pytestmark = pytest.mark.node
+
 NEEDED = {
     "config.json": b"{}",
     "generation_config.json": b"{}",

@@ -40,6 +40,7 @@ def test_a_kind_strikes_only_in_its_own_table() -> None:
         Fault("oom", 0).strike(faults.AT_OPEN)
 
 
+@pytest.mark.node
 def test_exit_leaves_without_a_word() -> None:
     code = "from agent_tts.engine import faults; faults.Fault('exit', 0).strike(faults.OF_ENGINE)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30, check=False)

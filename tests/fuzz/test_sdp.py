@@ -143,6 +143,7 @@ async def _status_of(client: httpx.AsyncClient, text: str) -> int:
     return reply.status_code
 
 
+@pytest.mark.node
 async def test_mutants_leave_no_peer_and_no_delay(caplog: pytest.LogCaptureFixture) -> None:
     """What is answered is closed; nothing fails in a task of aiortc's, and other clients are served meanwhile."""
     peer = RtcPeer()

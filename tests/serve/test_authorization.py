@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import pytest
 from starlette.routing import BaseRoute, Mount
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -16,6 +17,8 @@ from agent_tts.config.settings import Settings
 from agent_tts.serve.app import create_app
 from tests.support import RunningNode, running_node
 from tests.wire import wire
+
+pytestmark = pytest.mark.node
 
 KEY = "correct-horse-battery-staple"
 AUTH = {"api_keys": [KEY], "allowed_origins": ["https://app.example"]}

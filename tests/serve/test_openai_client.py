@@ -15,6 +15,8 @@ import pytest
 
 from tests.support import RunningNode, dominant_hz, running_node, until
 
+pytestmark = pytest.mark.node
+
 KEY = "k" * 32
 
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -19,6 +20,8 @@ from agent_tts.config.settings import Settings
 from agent_tts.events import Model
 from agent_tts.serve.app import create_app
 from tests.support import running_app, running_node, settings_of, until, with_models
+
+pytestmark = pytest.mark.node
 
 EXAMPLES = 40 * int(os.environ.get("TEST_FACTOR", "1"))  # of each kind, for each operation
 

@@ -15,6 +15,8 @@ from tests.collector import collector
 from tests.rtc_peer import connected
 from tests.wire import wire
 
+pytestmark = pytest.mark.node
+
 SECRET = "xylophone"
 TEXT = f"My {SECRET} is in the cellar."
 AUDIO = "UklGRg"  # how base64 of a WAV begins

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import httpx
+import pytest
 
 from agent_tts.events import FRAME_BYTES
 from tests.model.conftest import Checkpoint as Checkpoints
@@ -13,6 +14,8 @@ from tests.model.conftest import checkpoint, ending, one_thread
 from tests.serve.test_qwen3_node import same
 from tests.support import RunningNode, running_node, until
 from tests.wire import wire
+
+pytestmark = pytest.mark.node
 
 __all__ = ["checkpoint", "ending", "one_thread"]  # fixtures
 

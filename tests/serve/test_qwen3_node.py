@@ -27,7 +27,7 @@ from tests.wire import Wire, wire
 
 __all__ = ["checkpoint", "ending", "one_thread"]  # fixtures
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
 
 SLOTS = 3
 CLIP = clip(24_000)

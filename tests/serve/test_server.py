@@ -22,6 +22,8 @@ from agent_tts.serve.server import MAX_FRAGMENTS, MAX_HEADER_BYTES, MAX_URL_BYTE
 from tests.support import RunningNode, running_node, until
 from tests.wire import speak, wire
 
+pytestmark = pytest.mark.node
+
 TEXT = "Meanwhile somebody else speaks."
 HANDSHAKE_S = 0.5
 WRITE_S = 0.5

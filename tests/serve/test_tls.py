@@ -25,6 +25,8 @@ from tests.cli.process import environment, run, start
 from tests.support import RunningNode, running_node, until
 from tests.wire import speak, wire
 
+pytestmark = pytest.mark.node
+
 WRITE_S = 0.5
 TEXT = "Nobody on the way can listen."
 

@@ -20,6 +20,8 @@ from tests.support import dominant_hz, until
 from tests.voices import clips
 from tests.voices.clips import KINDS, SECONDS, TONE_HZ, Kind, good, mutated, tone, wav
 
+pytestmark = pytest.mark.node
+
 MAX_S = 5.0
 
 

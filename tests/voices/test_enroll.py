@@ -109,6 +109,7 @@ class CancelledAt:
                 resume = partial(waits.throw, error)
 
 
+@pytest.mark.node
 async def test_a_clip_becomes_a_voice_unless_it_is_cancelled(
     folder: Path, library: VoiceLibrary, enrolment: Enrolment, checkpoints: Checkpoints
 ) -> None:
@@ -153,12 +154,14 @@ async def test_a_clip_becomes_a_voice_unless_it_is_cancelled(
 # ---------------------------------------------------------------- what goes wrong
 
 
+@pytest.mark.node
 async def test_a_clip_that_is_refused_leaves_nothing(folder: Path, nowhere: Enrolment) -> None:
     with pytest.raises(InvalidRequest, match=r"^audio_sample: "):
         await nowhere.enroll("bob", b"no audio", consent="yes")
     assert is_empty(folder)
 
 
+@pytest.mark.node
 async def test_a_checkpoint_that_cannot_be_used_says_why(folder: Path, library: VoiceLibrary, tmp_path: Path) -> None:
     """To whoever runs the node."""
     write(tmp_path / "named", model_type="custom_voice")
@@ -176,6 +179,7 @@ def child(module: str) -> int | None:
     return None
 
 
+@pytest.mark.node
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 @pytest.mark.parametrize(("module", "error"), [("decode_child", InvalidRequest), ("encode_child", Internal)])
 async def test_a_process_that_is_killed_leaves_nothing(
@@ -191,6 +195,7 @@ async def test_a_process_that_is_killed_leaves_nothing(
     assert is_empty(folder)
 
 
+@pytest.mark.node
 async def test_an_encoder_that_hangs_is_killed(
     folder: Path, enrolment: Enrolment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +246,7 @@ async def test_what_the_library_refuses_is_refused_before_any_work(library: Voic
         await nowhere.enroll("d", b"", consent="yes")
 
 
+@pytest.mark.node
 async def test_a_name_that_is_taken_while_a_clip_waits_is_refused(enrolment: Enrolment) -> None:
     """Before anybody listens to it: this one would be refused for what it is."""
     first = asyncio.create_task(enrolment.enroll("bob", b"no audio", consent="yes"))

@@ -404,6 +404,7 @@ def test_entries_without_a_valid_name_are_ignored(folder: Path, library: VoiceLi
     assert [voice.name for voice in VoiceLibrary(folder, 3).voices()] == ["sage"]
 
 
+@pytest.mark.node
 def test_old_temporary_folders_of_a_crash_are_removed(folder: Path, library: VoiceLibrary) -> None:
     """And not what another process is writing now."""
     library.add(designed(), {})
@@ -447,6 +448,7 @@ def test_the_settings_name_another_folder(tmp_path: Path, monkeypatch: pytest.Mo
         VoiceLibrary.of(Voices(folder="mine"))
 
 
+@pytest.mark.node
 def test_the_front_stays_light() -> None:
     """Mutation: importing the encoder, or PyAV, where they are only used by a process of their own."""
     modules = "agent_tts.voices.library, agent_tts.voices.enroll, agent_tts.voices.names"

@@ -373,6 +373,7 @@ def test_tokens_are_handed_on_as_they_are(whole: str, cuts: list[int]) -> None:
 # ---------------------------------------------------------------- on a node
 
 
+@pytest.mark.node
 async def test_errors_on_the_wire_are_cartesias() -> None:
     key = "right"
     limits = {"contexts_per_session": 2, "text_message_chars": 100}
@@ -404,6 +405,7 @@ async def test_errors_on_the_wire_are_cartesias() -> None:
             await until(lambda: running.node.service.speaking == 0)
 
 
+@pytest.mark.node
 @pytest.mark.parametrize("path", ["/tts/bytes", "/tts/sse"])
 async def test_a_key_in_an_address_is_for_websockets_only(path: str) -> None:
     """Where a browser can set headers, a key has no place in what proxies log; the answer says where it has one."""
@@ -418,6 +420,7 @@ async def test_a_key_in_an_address_is_for_websockets_only(path: str) -> None:
         assert "X-API-Key" in answer.json()["message"]
 
 
+@pytest.mark.node
 async def test_errors_over_http_are_cartesias() -> None:
     """Those of the request, and those that only the engine finds."""
     raw = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000}

@@ -22,6 +22,8 @@ from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check
 from tests.support import RunningNode, running_node, until
 from tests.test_speech_is_right import decoded
 
+pytestmark = pytest.mark.node
+
 
 @pytest.fixture
 async def node() -> AsyncIterator[RunningNode]:

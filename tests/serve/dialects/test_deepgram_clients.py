@@ -35,7 +35,7 @@ from tests.support import RunningNode, running_node, until
 from tests.wire import wire
 
 # Deepgram's SDK uses what this release of websockets has deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning")
+pytestmark = [pytest.mark.node, pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning")]
 
 MODES = [TextAggregationMode.SENTENCE, TextAggregationMode.TOKEN]
 KEY = "a-key"

@@ -23,6 +23,8 @@ from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, NEXT, SECOND, VOICE, check_spoken, halves
 from tests.support import RunningNode, running_node
 
+pytestmark = pytest.mark.node
+
 FAST = VoiceSettings(speed=1.2)
 
 

@@ -21,6 +21,8 @@ from tests.speech.audio.test_files import decode
 from tests.speech.audio.test_pcm import decode as decode_g711
 from tests.support import RunningNode, running_node, until
 
+pytestmark = pytest.mark.node
+
 PATH = "/v1/text-to-speech/anybody"
 
 

@@ -14,6 +14,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.support import RunningNode, running_node, until
 
+pytestmark = pytest.mark.node
+
 LIMIT_S = 10.0
 QUERY = "output_format=pcm_24000&auto_mode=true"
 

@@ -17,6 +17,8 @@ from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, check_spoken
 from tests.support import RunningNode, running_node, until
 
+pytestmark = pytest.mark.node
+
 VOICE = "marin"  # espeak's is the one that the recogniser understands best
 
 

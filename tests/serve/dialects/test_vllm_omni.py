@@ -25,6 +25,8 @@ from tests.serve.dialects.pipecat_run import tokens
 from tests.support import RunningNode, running_node, until
 from tests.test_speech_is_right import decoded
 
+pytestmark = pytest.mark.node
+
 LIMIT_S = 20.0
 
 

@@ -21,6 +21,8 @@ from agent_tts.speech.audio.files import CONTENT_TYPES
 from tests.speech.audio.test_files import SLACK_MS, decode
 from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
 
+pytestmark = pytest.mark.node
+
 KEY = "k" * 32
 AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
 LONG = "word " * 3_900  # 936 s of tone, cut at max_frames: 240 s

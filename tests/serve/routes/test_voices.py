@@ -23,6 +23,8 @@ from tests.serve.routes.test_http import error_of, open_raw, read_all
 from tests.support import RunningNode, running_app, settings_of, until, with_models
 from tests.voices.clips import KINDS, encoded, mutated, tone
 
+pytestmark = pytest.mark.node
+
 CONSENT = "I am Bob, and this is my voice."
 CLIP = encoded(KINDS["wav"], tone())
 

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.node
+
 SECRET = "the moon is made of rice"
 PROGRAM = f"""
 import asyncio, logging, sys

@@ -25,6 +25,8 @@ from tests.rtc_peer import connected
 from tests.support import RunningNode, running_node, until
 from tests.wire import wire
 
+pytestmark = pytest.mark.node
+
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
 SAMPLE = {"input": "Hello there.", "response_format": "pcm"}

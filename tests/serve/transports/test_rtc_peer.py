@@ -17,6 +17,8 @@ from agent_tts.serve.transports import rtc_peer as peers
 from tests.rtc_peer import RATE, RtcPeer, connected, rms
 from tests.support import RunningNode, dominant_hz, running_node, until
 
+pytestmark = pytest.mark.node
+
 LONG = "a long story of many words that goes on and on " * 20
 
 

@@ -22,6 +22,8 @@ from agent_tts.serve.transports.writer import WRITE_BYTES
 from tests.support import RunningNode, dominant_hz, running_app, running_node, settings_of, until
 from tests.wire import speak, wire
 
+pytestmark = pytest.mark.node
+
 
 async def closed_with(running: RunningNode, message: str | bytes) -> int | None:
     """The close code that a message is answered with."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import pytest
 from websockets.frames import Opcode
 
 from tests.serve.test_server import HELLO, raw, read_until
 from tests.support import RunningNode, running_node
+
+pytestmark = pytest.mark.node
 
 PING = b'{"type":"ping","t":1}'
 PONG = b'{"type":"pong","t":1}'
