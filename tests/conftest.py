@@ -30,7 +30,7 @@ from httpx._config import create_ssl_context  # noqa: E402
 TESTS = Path(__file__).parent
 
 # Folders whose tests all need a process, a socket or a browser, as if each were marked `node`.
-WITH_NODES = {"agent", "browser", "cli", "client", "deploy", "doctor", "fault", "integrations", "measure"}
+WITH_NODES = {"agent", "browser", "cli", "client", "deploy", "doctor", "fault", "gpu", "integrations", "measure"}
 
 # What a test that is not marked `node` must not do, as events of `sys.audit`.
 OUTSIDE = {"os.fork", "os.posix_spawn", "socket.bind", "socket.connect", "subprocess.Popen"}
