@@ -150,7 +150,7 @@ class _Page(StaticFiles):
     def file_response(self, *args: object, **kwargs: object) -> Response:
         response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
         response.headers.update(PAGE_HEADERS)
-        if response.headers["content-type"].startswith("text/markdown"):
+        if response.headers.get("content-type", "").startswith("text/markdown"):
             response.headers["content-type"] = "text/plain; charset=utf-8"  # Firefox downloads text/markdown
         return response
 
