@@ -303,8 +303,10 @@ class Session:
             if played_ms is None:
                 played_ms = self._playout.played_ms(utterance.context_no) or 0
             self._playout.clear(utterance.context_no)
+        elif played_ms is None:
+            played_ms = utterance.played_ms()
+        self._drop_audio(utterance)  # before the cut, which settles the figures of a request that has finished
         cut = utterance.cut(played_ms)
-        self._drop_audio(utterance)
         self._reply(protocol.build("context.cancelled", context_id=utterance.context_id, **asdict(cut)))
         self._mark_ready(utterance.context_id)
 
