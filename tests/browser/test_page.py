@@ -20,7 +20,7 @@ import pytest_asyncio
 from websockets.asyncio.client import connect
 
 from tests.measure.chromium import DevTools, Page, chromium
-from tests.support import RunningNode, running_node, until
+from tests.support import RunningNode, running_node, running_node_with_process, until
 
 EAR = (Path(__file__).parent / "ear.js").read_text()
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
@@ -46,10 +46,11 @@ async def browser() -> AsyncIterator[DevTools]:
 
 @asynccontextmanager
 async def open_page(
-    browser: DevTools, *, expected: str | None = None, **settings: Any
+    browser: DevTools, *, expected: str | None = None, engine_process: bool = False, **settings: Any
 ) -> AsyncIterator[tuple[Page, RunningNode]]:
     """The page of a node of its own. It must make no complaint (but `expected`) and ask nobody else for anything."""
-    async with running_node(**settings) as running, browser.page() as page:
+    make_node = running_node_with_process if engine_process else running_node
+    async with make_node(**settings) as running, browser.page() as page:
         await page.open(running.url + "/")
         await page.js(EAR)
         yield page, running
@@ -253,7 +254,7 @@ async def test_a_full_node_is_said_and_tried_again(browser: DevTools) -> None:
 
 async def test_a_lost_engine_is_said_and_spoken_with_again(browser: DevTools) -> None:
     """The turn ends with a notice; its button speaks the text again on the new engine."""
-    async with open_page(browser) as (page, running):
+    async with open_page(browser, engine_process=True) as (page, running):
         await ready(page)
         await write(page, LONG)
         await speak(page)

@@ -70,6 +70,8 @@ async def test_the_node_serves_them_as_text() -> None:
             assert page.status_code == 200
             assert page.headers["content-type"] == "text/plain; charset=utf-8"
             assert "script-src 'self'" in page.headers["content-security-policy"]
+            again = await client.get(f"/web/docs/{name}", headers={"If-None-Match": page.headers["etag"]})
+            assert again.status_code == 304
 
 
 def test_what_contributing_names_exists() -> None:

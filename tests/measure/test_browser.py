@@ -15,6 +15,8 @@ from tests.measure.browser import talk
 from tests.measure.chat import running_chat
 from tests.measure.chromium import find_chromium
 
+pytestmark = pytest.mark.real_time
+
 THINK_S = 0.3
 
 
