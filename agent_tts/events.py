@@ -7,6 +7,7 @@ lives, so events of an ended request are recognised. Each engine process of a no
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -122,6 +123,7 @@ class SpeechOptions:
     resolved: ResolvedVoice | None = None
 
 
+@functools.cache  # asked for every context, and resolving the hints takes half a millisecond
 def declared(kind: type) -> dict[str, tuple[Any, Option, Any]]:
     """Type, `Option` and default of each field of `SpeechOptions` or `Sampling` that is declared with an `Option`."""
     hints = get_type_hints(kind, include_extras=True)
