@@ -25,12 +25,10 @@ class Progress:
         # Time of the first text, and seconds from it to the first audio; None before.
         self._text_at: float | None = None
         self._ttfa_s: float | None = None
-        # Samples of audio so far.
         self._samples = 0
         # Engine time of the ended contexts, and their samples.
         self._busy_s = 0.0
         self._busy_samples = 0
-        # Time of the last refresh.
         self._drawn_at = 0.0
 
     def __enter__(self) -> Progress:

@@ -57,7 +57,6 @@ class FileSink:
         except OSError as error:
             self._encoder.close()
             raise SettingsError(f"-o {path.name}: {error.strerror}") from None
-        # Samples so far.
         self._samples = 0
 
     async def write(self, pcm: bytes) -> None:
@@ -118,7 +117,6 @@ class PlayerSink:
         self._command = command
         # None before the first audio.
         self._process: asyncio.subprocess.Process | None = None
-        # Bytes so far.
         self._written = 0
 
     async def write(self, pcm: bytes) -> None:

@@ -123,7 +123,6 @@ _SCALARS: dict[object, Callable[[object], Any]] = {int: _int, float: _float, str
 
 
 def _field(hint: Any) -> Callable[[object], Any]:
-    """A validating reader for a field of type `hint`."""
     args = get_args(hint)
     match get_origin(hint):
         case types.UnionType:

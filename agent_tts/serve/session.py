@@ -86,15 +86,12 @@ class Session:
         self._playout = playout
         self._clock = clock
         self._config = protocol.SessionConfig(lead_ms=node.settings.lead_ms, normalize=node.settings.normalize)
-        # Utterances of the open contexts by context id.
         self._contexts: dict[str, Utterance] = {}
         # Ids of contexts refused or ended without the client's request; text for them is refused. Oldest first.
         self._dead: OrderedDict[str, None] = OrderedDict()
         # Ids of ended contexts, newest last.
         self._done: OrderedDict[str, None] = OrderedDict()
-        # context_no of the last context.
         self._context_no = 0
-        # Paces of the voices of earlier contexts.
         self._paces = Paces()
         # Messages that need not wait for audio.
         self._replies: deque[Message] = deque()
@@ -311,7 +308,6 @@ class Session:
         self._mark_ready(utterance.context_id)
 
     def _drop_audio(self, utterance: Utterance) -> None:
-        """Remove the context's unsent audio from the outbox."""
         number = utterance.context_no
         dropped = [item for item in self._outbox if isinstance(item, AudioChunk) and item.context_no == number]
         for item in dropped:
@@ -320,7 +316,6 @@ class Session:
             utterance.take_back(dropped[0].first_sample)
 
     def _mark(self, ids: OrderedDict[str, None], context_id: str) -> None:
-        """Add an id; removes the oldest beyond `MAX_REMEMBERED`."""
         ids[context_id] = None
         if len(ids) > MAX_REMEMBERED:
             ids.popitem(last=False)

@@ -80,7 +80,6 @@ class EngineHandle:
         self.number = number
         self._observer = observer
         self._client = make_client(self._on_events, self._on_lost)
-        # Open requests by id.
         self._open: dict[int, EngineRequest] = {}
         # Id of the next request, a u32; never reused while the engine lives.
         self._next_id = 1

@@ -49,7 +49,6 @@ class EngineRequest:
         self._events: deque[RequestEvent] = deque()
         # The last event; None until it arrives.
         self.finished: RequestFinished | None = None
-        # Whether `end` was called.
         self.ended = False
         # Whether `stop` was called. From then on only `RequestFinished` is delivered.
         self.stopped = False

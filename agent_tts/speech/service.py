@@ -28,7 +28,6 @@ class SpeechService:
         self.engines = tuple(EngineHandle(number, make, observer) for number, make in enumerate(make_clients))
         # Voices in addition to the engines' own; None without a voice library.
         self.library = library
-        # Other names of voices; see `Routing`.
         self._aliases = aliases
         # The names of `info` and `library`. None before the first request.
         self._routing: Routing | None = None

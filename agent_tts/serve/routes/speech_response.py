@@ -114,7 +114,6 @@ class SpeechResponse(Response):
             await asyncio.gather(watch, utterance.cancel(), return_exceptions=True)
 
     async def _send(self, utterance: LocalUtterance, writer: Writer, body: Body) -> None:
-        """Send the status line, the headers and the body."""
         held = b""  # bytes of the body that wait for the next audio
         while (event := await utterance.next()) is not None:
             match event:

@@ -13,7 +13,6 @@ BIT_RATE = 32_000  # bits per second of mono speech, variable
 # Audio bandwidth in Hz by the listener's rate. libopus always gets 24 kHz; the rate only limits the bandwidth.
 BANDWIDTH = {8_000: 4_000, 16_000: 8_000, 24_000: 12_000, 48_000: 12_000}
 
-# Length of packets for reliable transports.
 RELIABLE_MS = 80
 
 

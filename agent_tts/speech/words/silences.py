@@ -30,9 +30,7 @@ class Silences:
     """pcm_s16le at 24 kHz in, the gaps in it out."""
 
     def __init__(self) -> None:
-        # Samples so far.
         self._samples = 0
-        # Peak of the loudest block.
         self._loudest = LOUD
         # Where the last sound ended; None before the first.
         self.sounded_until_ms: float | None = None

@@ -60,7 +60,6 @@ class WordTimeline:
         # Finds the tags for pauses; None if tags are ordinary text.
         self._breaks = BreakTokens() if breaks else None
         self._ahead_ms = READ_AHEAD_BREAKS_MS if breaks else READ_AHEAD_MS
-        # The original text.
         self._parts: list[str] = []
         self._length = 0
         # The last token, while it may continue.
@@ -69,10 +68,10 @@ class WordTimeline:
         self._pending: deque[tuple[str, int]] = deque()
         # The engine's times, in text order.
         self._marks: list[WordTime] = []
-        # Times of the estimated marks.
         self._fit = Fit(speed, pace)
         # Audio not analysed yet.
         self._unheard: list[bytes] = []
+        # Character offsets of the estimated marks.
         self._places: list[tuple[int, int]] = []
         # Tokens with estimates; the number of settled ones; start of the last settled one, in ms.
         self._tokens: list[_Token] = []
@@ -260,7 +259,6 @@ class WordTimeline:
         return self._fit.span(len(self._fit))[0] <= max(until_ms, self._fit.heard_ms) + self._ahead_ms
 
     def _mark(self, text: str, start: int) -> None:
-        """Add the marks of a complete token."""
         said = TokenParts(0, len(text)) if self._breaks is None else self._breaks.read(text)
         if said.start:
             self._add(start, said.start, 0.0, said.pause_ms)
