@@ -1,7 +1,7 @@
-"""The values that cross between the front process and the engine process.
+"""The values exchanged between the front process and the engine process.
 
 A request is one utterance in the engine. Its request_id is a u32 that the front never reuses while the engine process
-lives, so events of an ended request are recognised. Each engine process of a node has its own ids.
+lives, so that late events of an ended request are recognised. Each engine process of a node has its own ids.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FRAME_BYTES = 2 * FRAME_SAMPLES  # pcm_s16le
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """How a field of `SpeechOptions` or `Sampling` is described and limited wherever a client may set it."""
+    """Description and limits of a field of `SpeechOptions` or `Sampling`, wherever a client may set it."""
 
     help: str
     ge: float | None = None  # limits of a number
@@ -31,7 +31,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling of the neural engines; defaults are Qwen3-TTS's generation_config.json."""
+    """Sampling parameters of the neural engines. Defaults are from Qwen3-TTS's generation_config.json."""
 
     temperature: Annotated[float, Option(help="Of qwen3; 0 is greedy.", ge=0, le=5)] = 0.9
     top_k: Annotated[int, Option(help="Of qwen3; 0 keeps all.", ge=0, le=100_000)] = 50
@@ -41,14 +41,14 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class NamedVoice:
-    """A voice that the engine has of its own."""
+    """A built-in voice of the engine."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """A cloned voice of the library, and its share of a mix."""
+    """A cloned voice of the library with its weight in a mix."""
 
     stored: str  # its name
     version: str
@@ -71,29 +71,29 @@ class DesignedVoice:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedVoice:
-    """The voice of a speaker's vector."""
+    """A voice given by a speaker embedding."""
 
     vector: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyVoice:
-    """No voice in particular: another one for each seed."""
+    """No particular voice: it varies with the seed."""
 
 
-# What a request's voice means to the engine; see `speech.routing`. The names of their fields tell them apart.
+# A voice resolved by `speech.routing`. The wire distinguishes the classes by their field names.
 ResolvedVoice = NamedVoice | StoredVoices | DesignedVoice | EmbeddedVoice | AnyVoice
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechOptions:
-    """How one text is to be spoken: everything that decides its audio, besides the text.
+    """How a text is spoken: everything besides the text that determines its audio, and the pacing.
 
-    Declared here once. The wire protocol, OpenAI's endpoint, `agent-tts say` and the link to the engine derive their
-    fields, limits, defaults and descriptions from it.
+    The only declaration of these options. The wire protocol, the OpenAI endpoint, `agent-tts say` and the pipe to the
+    engine derive fields, limits, defaults and descriptions from it.
     """
 
-    # A mix names eight voices and their weights.
+    # Long enough for a mix of eight voices with weights.
     voice: Annotated[str | None, Option(help="See `agent-tts voices`; default: the engine's.", max_length=1_024)] = None
     language: Annotated[
         str, Option(help="A code (de, en-gb) or an English name; auto is the voice's.", max_length=64)
@@ -112,20 +112,20 @@ class SpeechOptions:
     model: Annotated[str | None, Option(help="A model's name; default: one that speaks the voice.", max_length=256)] = (
         None
     )
-    # Those of the released models have 1024 or 2048 values, which fit into `limits.message_bytes` at full precision.
+    # The released models use 1024 or 2048 values, which fit into `limits.message_bytes` at full precision.
     speaker_embedding: Annotated[
         tuple[float, ...] | None,
         Option(help="A speaker's vector, in place of a voice.", min_length=1, max_length=2_048),
     ] = None
     normalize: Annotated[bool, Option(help="Say numbers, money, dates and addresses in words.")] = False
     breaks: Annotated[bool, Option(help='Obey <break time="500ms"/> in the text.')] = False
-    # What `voice` and `speaker_embedding` mean. None before routing, and for the engine's default voice.
+    # The meaning of `voice` and `speaker_embedding`. None before routing, and for the engine's default voice.
     resolved: ResolvedVoice | None = None
 
 
-@functools.cache  # asked for every context, and resolving the hints takes half a millisecond
+@functools.cache  # called for every context; resolving the hints takes 0.5 ms
 def declared(kind: type) -> dict[str, tuple[Any, Option, Any]]:
-    """Type, `Option` and default of each field of `SpeechOptions` or `Sampling` that is declared with an `Option`."""
+    """(type, `Option`, default) of each field of `SpeechOptions` or `Sampling` that has an `Option`."""
     hints = get_type_hints(kind, include_extras=True)
     return {
         field.name: (hints[field.name].__origin__, hints[field.name].__metadata__[0], field.default)
@@ -139,11 +139,11 @@ VoiceKind = Literal["named", "designed", "cloned"]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One model of an engine, and which voices it speaks."""
+    """A model of an engine, with the kind of voices that it speaks."""
 
     name: str  # what a client passes as `model`
     kind: VoiceKind
-    source: str  # the folder of its checkpoint; for this machine alone, never for a client
+    source: str  # folder of its checkpoint; never sent to a client
     vector_size: int | None = None  # values of a speaker vector; None unless it speaks cloned voices
 
 
@@ -158,19 +158,19 @@ class Voice:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine is, told once when it is ready."""
+    """Description of an engine, sent once when it is ready."""
 
     engine: str  # "espeak", "tone", "qwen3"
     model: str  # a name for people and for /v1/models
-    slots: int  # how many requests may speak at once
+    slots: int  # requests that may speak at once
     voices: tuple[Voice, ...]
     default_voice: str
     languages: dict[str, str]  # every accepted spelling, lower case ("german", "de", "de-de") -> code
-    aliases: dict[str, str] = field(default_factory=dict)  # other people's voice names -> ours
-    aligns_words: bool = False  # whether it tells when words are spoken; otherwise their times are estimated
+    aliases: dict[str, str] = field(default_factory=dict)  # other voice names -> the engine's
+    aligns_words: bool = False  # whether it sends word times; otherwise they are estimated
     sample_rate: int = SAMPLE_RATE
     frame_ms: int = FRAME_MS
-    models: tuple[Model, ...] = ()  # of an engine that speaks with several; empty when there is no choice
+    models: tuple[Model, ...] = ()  # empty without a choice of models
 
 
 # ---------------------------------------------------------------- front -> engine
@@ -178,7 +178,7 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """A new request. It gets a slot at once, or waits in the queue."""
+    """A new request. It gets a slot at once or waits in the queue."""
 
     request_id: int
     options: SpeechOptions
@@ -209,14 +209,14 @@ class EndText:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
-    """Stop now. Of this request only `RequestFinished` follows, unless that was sent before."""
+    """Stop now. Only `RequestFinished` of this request follows, unless it was already sent."""
 
     request_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class GrantCredit:
-    """The listener's side took `frames` more frames: credit for as many new ones."""
+    """The reader took `frames` frames: credit for as many new ones."""
 
     request_id: int
     frames: int
@@ -224,14 +224,14 @@ class GrantCredit:
 
 @dataclass(frozen=True, slots=True)
 class EnginePing:
-    """Heartbeat; the engine loop itself answers, between two steps."""
+    """Heartbeat, answered by the engine loop between two steps."""
 
     nonce: int
 
 
 @dataclass(frozen=True, slots=True)
 class StopEngine:
-    """Close the engine and leave."""
+    """Close the engine and end its process."""
 
 
 EngineCommand = OpenRequest | AppendText | FlushText | EndText | CancelRequest | GrantCredit | EnginePing | StopEngine
@@ -244,8 +244,8 @@ class EngineReady:
     """The engine is loaded and takes requests."""
 
     info: EngineInfo
-    queue: int  # how many requests may wait for a slot
-    window: int  # frames of a request that are made and not yet `GrantCredit`, at most
+    queue: int  # requests that may wait for a slot
+    window: int  # maximum frames of a request beyond its `GrantCredit`
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ class RequestStarted:
 
 @dataclass(frozen=True, slots=True)
 class RequestAudio:
-    """The next piece of a request: pcm_s16le, 24 kHz, mono; 80 ms, and only the last piece may be shorter."""
+    """The next piece of audio: pcm_s16le, 24 kHz, mono, 80 ms; only the last piece may be shorter."""
 
     request_id: int
     pcm: bytes
@@ -268,7 +268,7 @@ class RequestAudio:
 class WordTime:
     """When a piece of the text is spoken."""
 
-    char_start: int  # offsets in the request's text as it was appended
+    char_start: int  # offsets in the request's original text
     char_end: int
     start_ms: int  # from the request's first sample
     end_ms: int
@@ -276,7 +276,7 @@ class WordTime:
 
 @dataclass(frozen=True, slots=True)
 class RequestWords:
-    """Times of words, known to the engine; sent before the audio they speak of."""
+    """Word times from the engine, sent before their audio."""
 
     request_id: int
     words: tuple[WordTime, ...]
@@ -284,7 +284,7 @@ class RequestWords:
 
 @dataclass(frozen=True, slots=True)
 class RequestFlushed:
-    """All audio of the text before that `FlushText` has been sent."""
+    """All audio of the text before the `FlushText` has been sent."""
 
     request_id: int
     flush_id: str
@@ -299,7 +299,7 @@ class RequestFinished:
 
     request_id: int
     reason: FinishReason
-    busy_ms: float = 0.0  # time of the engine steps that this request took part in
+    busy_ms: float = 0.0  # duration of the engine steps with this request
     code: str | None = None  # with reason "error": a code of the wire protocol
     message: str = ""
     retry_after_ms: int | None = None

@@ -1,6 +1,6 @@
-"""A WebSocket client that costs next to nothing, so that the machine is the node's: frames by hand, no tasks.
+"""A WebSocket client with minimal CPU use, which leaves the machine to the node: frames by hand, no tasks.
 
-`agent_tts.client.connection` is the one for programs; this one leaves out flow control, deadlines and every comfort.
+Without flow control and deadlines; programs use `agent_tts.client.connection`.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from agent_tts.errors import from_code
 from agent_tts.protocol.v1 import HEADER, SUBPROTOCOL
 
 OPEN_S = 30.0
-DIALS = 32  # connections that `dial_all` makes at once
+DIALS = 32  # connections that `dial_all` opens concurrently
 MESSAGE_CHARS = 3_500  # below the limit for one message
 
 
 class ContextListener(Protocol):
-    """One context's listener."""
+    """Receives the events of one context."""
 
     def heard(self, now: float, size: int) -> None:
-        """Audio of that many bytes came, at `now` on the monotonic clock."""
+        """`size` bytes of audio arrived, at `now` on the monotonic clock."""
         ...
 
     def told(self, now: float, message: dict[str, Any]) -> None:
-        """A message about the context came. Nothing follows `context.done` or an `error`."""
+        """A message of the context arrived. The last is `context.done` or `error`."""
         ...
 
 
 class FrameReader:
-    """Frames of a server, which are neither masked nor, from a node, fragmented. Sans-I/O."""
+    """Decodes a server's frames, unmasked and unfragmented. Sans-I/O."""
 
     def __init__(self) -> None:
-        # The start of a frame whose end has not come.
+        # Bytes of an incomplete frame.
         self._rest = b""
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
@@ -73,43 +73,43 @@ class FrameReader:
 
 
 class RawConnection(asyncio.Protocol):
-    """One connection with any number of contexts. Made by `dial`; ended by `close`."""
+    """A connection with any number of contexts. Opened by `dial`, closed by `close`."""
 
     def __init__(self, url: str, key: str | None) -> None:
         self._transport: asyncio.Transport | None = None
-        # The handshake; not used after it.
+        # Used for the handshake only.
         self._handshake = ClientProtocol(parse_uri(url), subprotocols=[Subprotocol(SUBPROTOCOL)])
         self._key = key
         self._frames = FrameReader()
-        # Open contexts by id, and by number once they have one.
+        # Listeners of open contexts, by context_id, and by context_no after the start.
         self._listeners: dict[str, ContextListener] = {}
         self._by_no: dict[int, ContextListener] = {}
-        # Completed by `session.created`, with its fields, or by what came instead.
+        # Completed with the first message: `session.created` or an error.
         self.greeted: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        # Completed by the answer to `update`; None while there is none to come.
+        # Completed by the answer to `update`; None while no answer is due.
         self._updated: asyncio.Future[None] | None = None
-        # Told every message, before its listener is.
+        # Receives every message, before its listener.
         self.observer: Callable[[dict[str, Any]], None] | None = None
-        # Completed when the TCP connection is gone.
+        # Completed when the TCP connection is closed.
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def contexts(self) -> int:
-        """How many are open."""
+        """Number of open contexts."""
         return len(self._listeners)
 
     def listen(self, context_id: str, listener: ContextListener) -> None:
-        """Hand what comes of this context to `listener`, until it ends."""
+        """Send the events of this context to `listener` until it ends."""
         self._listeners[context_id] = listener
 
     def send(self, type_: str, **fields: Any) -> None:
-        """Send a message; dropped when the connection is gone."""
+        """Send a message; dropped after the connection is closed."""
         if self._transport is not None and not self._transport.is_closing():
             data = json.dumps({"type": type_, **fields}, separators=(",", ":")).encode()
             self._transport.write(Frame(Opcode.TEXT, data).serialize(mask=True))
 
     async def update(self, session: dict[str, Any]) -> None:
-        """Set what the contexts to come are to be like. Raises SpeechError, TimeoutError."""
+        """Set the options of later contexts. Raises SpeechError, TimeoutError."""
         self._updated = asyncio.get_running_loop().create_future()
         self.send("session.update", session=session)
         try:
@@ -119,10 +119,10 @@ class RawConnection(asyncio.Protocol):
             self._updated = None
 
     async def close(self, *, reset: bool = False) -> None:
-        """Cut the connection, without a close frame.
+        """Close the connection, without a close frame.
 
         Args:
-            reset: by an RST, as the kernel of a machine that has lost its process does.
+            reset: with an RST, as the kernel does for a killed process.
         """
         if self._transport is not None:
             if reset and not self._transport.is_closing():
@@ -166,7 +166,7 @@ class RawConnection(asyncio.Protocol):
         self.closed.set_result(None)
 
     def _shake_hands(self, data: bytes) -> bytes:
-        """Take the handshake's answer; what came after it."""
+        """Take the answer of the handshake; returns the bytes after it."""
         head, separator, rest = data.partition(b"\r\n\r\n")
         self._handshake.receive_data(head + separator)
         for event in self._handshake.events_received():
@@ -198,16 +198,16 @@ class RawConnection(asyncio.Protocol):
 
 
 def _never_linger(fd: int) -> None:
-    """Have the kernel forget what was not sent, and tell the peer by an RST, when the socket is closed."""
+    """Discard unsent data and send an RST when the socket is closed."""
     with socket.socket(fileno=os.dup(fd)) as same:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 async def dial(url: str, key: str | None = None) -> tuple[RawConnection, dict[str, Any]]:
-    """A connection to the protocol's WebSocket at `url` (ws:// or wss://), and the node's greeting.
+    """Connect to the WebSocket at `url` (ws:// or wss://); returns the connection and the node's greeting.
 
     Raises:
-        ConnectionLost: there is none.
+        ConnectionLost: no node answers, or it refuses.
         TimeoutError: the node did not answer within 30 s.
     """
     parts = urlsplit(url)
@@ -235,7 +235,7 @@ async def dial(url: str, key: str | None = None) -> tuple[RawConnection, dict[st
 
 
 async def dial_all(url: str, key: str | None, count: int, session: dict[str, Any]) -> list[RawConnection]:
-    """So many connections with this session. Cancelling it closes them. Raises SpeechError."""
+    """Open `count` connections with this session. Cancelling closes them. Raises SpeechError."""
     gate = asyncio.Semaphore(DIALS)
     connections: list[RawConnection] = []
 
@@ -258,7 +258,7 @@ async def dial_all(url: str, key: str | None, count: int, session: dict[str, Any
 
 
 def send_text(send: Callable[..., None], context_id: str, text: str) -> None:
-    """Send the whole text of a context, in messages that a node takes, and its end."""
+    """Send the text of a context, split to the limit of messages, and its end."""
     for start in range(0, len(text), MESSAGE_CHARS):
         send("text.append", context_id=context_id, text=text[start : start + MESSAGE_CHARS])
     send("context.end", context_id=context_id)

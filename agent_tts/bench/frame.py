@@ -1,7 +1,7 @@
-"""How long one 80 ms frame of a batch takes on a GPU, whole and by its parts, each as a CUDA graph.
+"""Measures one 80 ms frame of a batch on a GPU, whole and by its parts, each as a CUDA graph.
 
-Rows are set to the middle of a long request: every row runs, at one position, with text to read. The end of speech
-cannot be drawn then, so random weights do what real ones do.
+Rows are set to the middle of a long request: all run at one position and have text to read. End of speech cannot be
+sampled there, so random weights take as long as released ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.talker import PromptPositions
 from agent_tts.model.weights import Loadable, build, plan
 
-# `with prompts` is the frame with as many entries of prompts as a step computes; only fused kernels have both in one.
+# `with prompts`: the frame plus PROMPT_ENTRIES entries of prompts; only fused kernels compute both at once.
 PARTS = ("frame", "with prompts", "talker", "predictor", "sampling", "codec")
 _POSITIONS = 2_048
 _WARM_UP = 5
@@ -36,17 +36,17 @@ _REPLAYS = 50
 
 
 def device() -> torch.device:
-    """The GPU that is measured. Raises SettingsError: there is none."""
+    """The GPU. Raises SettingsError: there is none."""
     if not torch.cuda.is_available():
         raise SettingsError("bench frame measures a CUDA GPU, and torch finds none here")
     return torch.device("cuda")
 
 
 def synthetic(size: str) -> SpeechModel:
-    """A model of a released size with random weights, made on the GPU: no file and no download.
+    """A model of a released size with random weights, created on the GPU without files or downloads.
 
     Raises:
-        SettingsError: there is no such size, or no GPU.
+        SettingsError: unknown size, or no GPU.
     """
     if size not in SIZES:
         raise SettingsError(f"unknown size {size!r}; known are {', '.join(SIZES)}")
@@ -59,7 +59,7 @@ def synthetic(size: str) -> SpeechModel:
 
 
 def load(folder: Path) -> SpeechModel:
-    """The model of a checkpoint folder. Raises SettingsError: it is none, or there is no GPU."""
+    """The model of a checkpoint folder. Raises SettingsError: not a checkpoint, or no GPU."""
     config = ModelConfig.read(folder)
     frame, codec = build(FrameModel, config), build(Codec, config.codec)
     voice_file = folder / "speech_tokenizer/model.safetensors"
@@ -73,7 +73,7 @@ def load(folder: Path) -> SpeechModel:
 
 
 def measure(model: SpeechModel, batches: Sequence[int], context: int, *, fused: bool) -> Iterator[dict[str, Any]]:
-    """Milliseconds of the whole frame and of each part, for each batch."""
+    """Milliseconds of the frame and of each part, for each batch size."""
     if fused:
         accelerate(model)
     for rows in batches:
@@ -89,7 +89,7 @@ def measure(model: SpeechModel, batches: Sequence[int], context: int, *, fused: 
 
 
 def versions() -> dict[str, str]:
-    """What the figures depend on."""
+    """GPU and library versions of the measurement."""
     return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": str(torch.version.cuda)}
 
 
@@ -107,7 +107,7 @@ def _randomise(module: Loadable, device: torch.device) -> None:
 
 @torch.inference_mode()
 def mid_speech(model: SpeechModel, rows: int, context: int) -> SpeechState:
-    """Rows that have been speaking for a while, and go on for as long as anybody measures: one position, again."""
+    """State of `rows` rows in the middle of speech, at position `context`."""
     state = model.init_state(rows, _POSITIONS)
     frame, sampling = state.frame, state.frame.sampling
     frame.cache.keys.normal_()
@@ -125,7 +125,7 @@ def mid_speech(model: SpeechModel, rows: int, context: int) -> SpeechState:
 
 
 def _parts(model: SpeechModel, state: SpeechState) -> dict[str, Callable[[], object]]:
-    """What is measured, by name; each may be run again and again."""
+    """The measured functions by name; each can be repeated."""
     frame, ops = state.frame, model.frame.ops
     rows = len(frame.ended)
     talker = model.frame.config.talker
@@ -158,7 +158,7 @@ def _parts(model: SpeechModel, state: SpeechState) -> dict[str, Callable[[], obj
 
 
 def _prompts(state: FrameState, codebooks: int) -> PromptEntries:
-    """One prompt, where a row that speaks has its own: what it writes there does not matter, and costs the same."""
+    """One prompt, in a speaking row's place of the cache: the overwritten values do not affect the time."""
     packed = torch.zeros(PromptEntries.size(PROMPT_ENTRIES, codebooks), dtype=torch.int64, device=state.ended.device)
     entries = PromptEntries.of(packed, state.feedback[:1].expand(PROMPT_ENTRIES, -1))
     entries.positions.copy_(torch.arange(PROMPT_ENTRIES))
@@ -167,7 +167,7 @@ def _prompts(state: FrameState, codebooks: int) -> PromptEntries:
 
 @torch.inference_mode()
 def _milliseconds(part: Callable[[], object]) -> float:
-    """The median of many replays of a graph, by CUDA events."""
+    """Median time of a graph's replays, in ms, by CUDA events."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

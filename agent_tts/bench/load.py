@@ -1,4 +1,4 @@
-"""Loads that a node must hold, each with its promises; and the soak, which looks for leaks."""
+"""Loads that a node must handle, with limits for their figures; and the soak test for leaks."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from agent_tts.config.settings import Timeouts
 
 LOOK_S = 0.5
 STORM_LOOK_S = 0.1
-PROBE_S = 1.5  # a node counts its tasks twice a second, and asks its engines every second
-QUIET_S = 15.0  # for a node to forget its last client
-STORM_AFTER_S = 0.5  # after the first idle connection, the first of the sessions
+PROBE_S = 1.5  # a node counts its tasks every 0.5 s and pings its engines every second
+QUIET_S = 15.0  # timeout for the node's last client to end
+STORM_AFTER_S = 0.5  # from the first idle connection to the first session
 
 TTFA_P95_MS = 60.0
 LAG_P99_MS = 10.0
 LATE_P99_MS = 15.0  # of WebRTC packets
-LATER_MS = 30.0  # to first audio, at the 95th percentile, than without a storm
-GONE_S = Timeouts().handshake_s + 0.5  # an idle connection: the deadline, and the time to see it
-GROWTH_MIB = 100.0  # in a storm
-KEPT_MIB = 16.0  # after it
-SOAK_WARMUP = 0.1  # of all contexts, before memory is looked at
-SLOPE_MIB = 1.0  # for every 1000 contexts
+LATER_MS = 30.0  # more ms to first audio (p95) than without a storm
+GONE_S = Timeouts().handshake_s + 0.5  # deadline of an idle connection, plus time to detect it
+GROWTH_MIB = 100.0  # during a storm
+KEPT_MIB = 16.0  # after a storm
+SOAK_WARMUP = 0.1  # share of all contexts before memory is measured
+SLOPE_MIB = 1.0  # per 1000 contexts
 LOST = "engine_lost"
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A figure and the most that it may be."""
+    """A figure and its upper limit."""
 
     what: str  # with its unit
-    found: float | None  # None: nothing could be measured, so the promise is broken
+    found: float | None  # None: not measured, so the promise is broken
     most: float
 
     @property
@@ -53,7 +53,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """What a load came to."""
+    """The result of a load."""
 
     figures: dict[str, Any]
     promises: list[Promise]
@@ -71,7 +71,7 @@ async def sessions(node: MeasuredNode, seconds: float) -> LoadOutcome:
 
 
 async def mixed(node: MeasuredNode, seconds: float) -> LoadOutcome:
-    """All transports, short and long texts in eight languages, and calls that interrupt."""
+    """All transports, short and long texts in eight languages, and interruptions."""
     result, before, after, figures = await _held(node, scenarios.mixed(seconds, node.session))
     for transport in ("websocket", "http", "rtc"):
         if some := [sample for sample in result.samples if sample.transport == transport]:
@@ -89,7 +89,7 @@ async def mixed(node: MeasuredNode, seconds: float) -> LoadOutcome:
 
 
 async def storm(node: MeasuredNode) -> LoadOutcome:
-    """Hundreds of idle connections while others want to speak; the same sessions before without them."""
+    """Hundreds of idle connections beside speaking sessions; compared to the same sessions without them."""
     good, idle, health = scenarios.storm(node.session)
     calm, *_ = await _held(node, good)
     async with (
@@ -144,7 +144,7 @@ async def storm(node: MeasuredNode) -> LoadOutcome:
 
 
 async def soak(node: MeasuredNode, scenario: Scenario, kill_every_s: float) -> LoadOutcome:
-    """Thousands of short contexts, while the engine is killed again and again."""
+    """Thousands of short contexts, while the engine is killed repeatedly."""
     kills: list[int] = []
     async with (
         watched(node.http_url, node.pids["front"], LOOK_S) as watch,
@@ -169,7 +169,7 @@ async def _kill_every(front_pid: int, seconds: float, kills: list[int]) -> None:
 def soak_outcome(
     result: ScenarioResult, watch: NodeWatch, before: NodeStats, after: NodeStats, kills: int
 ) -> LoadOutcome:
-    """Figures and promises of a soak that was watched from `before` to `after`."""
+    """Figures and promises of a soak between `before` and `after`."""
     samples, looks = result.samples, watch.looks
     growth = round(slope(front_growth(samples, looks)), 3)
     starts, tasks = (
@@ -202,7 +202,7 @@ def soak_outcome(
         Promise("tasks of the front, more", tasks, 0),
         Promise("engine processes, more", len(after.engines) - len(before.engines), 0),
     ]
-    if before.engines and after.engines:  # the last engine against the first one, both after their start
+    if before.engines and after.engines:  # compare the last engine with the first, both after their start
         then, now = before.engines[0], after.engines[0]
         promises += [
             Promise("memory of the engine, MiB more than the first had", round(now.rss_mib - then.rss_mib, 1), 16.0),
@@ -213,7 +213,7 @@ def soak_outcome(
 
 
 def front_growth(samples: Sequence[CallSample], looks: Sequence[NodeStats]) -> list[tuple[float, float]]:
-    """Memory of the front, in MiB, over thousands of contexts that had begun; without the warm-up."""
+    """(thousands of contexts begun, MiB of the front) for each look after the warm-up."""
     begun = [sample.begin for sample in samples]
     points, number = [], 0
     for look in looks:
@@ -237,7 +237,7 @@ def _short(look: NodeStats, start: float) -> dict[str, Any]:
 
 
 async def _held(node: MeasuredNode, scenario: Scenario) -> tuple[ScenarioResult, NodeStats, NodeStats, dict[str, Any]]:
-    """Run a scenario: what came of it, the node before and after it, and figures."""
+    """Run a scenario; returns its result, the node before and after, and figures."""
     async with watched(node.http_url, node.pids["front"], LOOK_S) as watch:
         before = watch.looks[0]
         result = await measure(node, scenario)
@@ -248,7 +248,7 @@ async def _held(node: MeasuredNode, scenario: Scenario) -> tuple[ScenarioResult,
 
 
 async def settled(watch: NodeWatch) -> NodeStats:
-    """The node once no client is left, or after `QUIET_S`; with its own probes of that time."""
+    """The node's state once no client is left, or after `QUIET_S`."""
     end = time.monotonic() + QUIET_S
     while not (await watch.look()).is_quiet and time.monotonic() < end:  # noqa: ASYNC110 - it is another process
         await asyncio.sleep(LOOK_S)
@@ -266,7 +266,7 @@ def _orderly(samples: Sequence[CallSample], before: NodeStats, after: NodeStats)
 
 
 def _ends(samples: Sequence[CallSample], before: NodeStats, after: NodeStats) -> list[Promise]:
-    """Every context ends once, as its client sees it and as the node counts it, and nothing is left of it."""
+    """Promises: every context ends once, by the client's and the node's count, and holds no resources afterwards."""
     ended = after.total("agent_tts_contexts_total") - before.total("agent_tts_contexts_total")
     asked = sum(sample.sent_at is not None for sample in samples)
     started = sum(sample.started for sample in samples)

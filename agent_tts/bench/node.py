@@ -1,4 +1,4 @@
-"""A node of our own in another process, to be measured; and what /proc tells of processes."""
+"""Starts a node process to measure, and reads figures of processes from /proc."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from agent_tts.errors import EngineLost
 
 START_S = 300.0  # a large model is read from disk
 STOP_S = 15.0
-DRAIN_S = 0.5  # nobody listens any more when the node is stopped
+DRAIN_S = 0.5  # no client is left when the node is stopped
 POLL_S = 0.05
-WELCOME = "agent-tts: http"  # how the line with its address begins
+WELCOME = "agent-tts: http"  # start of the line with the node's address
 
 
 @dataclass(frozen=True, slots=True)
 class OwnNode:
-    """A node that takes requests."""
+    """A running node."""
 
     url: str  # http://127.0.0.1:port
-    pids: dict[str, int]  # its processes by name: front, then engine or engine 0, engine 1...
+    pids: dict[str, int]  # by name: front, then engine or engine 0, engine 1...
 
 
 @asynccontextmanager
 async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterator[OwnNode]:
-    """A node process with these settings (keys with "__" for the dots), ready to speak; stopped with the block.
+    """Start a node process with these settings ("__" for the dots of keys); ready when entered, stopped with the block.
 
     Args:
-        command: of `agent-tts`, that runs it: serve or agent.
+        command: subcommand of `agent-tts`: serve or agent.
 
     Raises:
-        EngineLost: it does not come up; the message holds its last words.
+        EngineLost: the node does not start; the message holds its last log lines.
     """
     settings = {"timeouts__drain_s": DRAIN_S} | settings
     flags = [part for key, value in settings.items() for part in ("--set", f"{key.replace('__', '.')}={value}")]
@@ -52,7 +52,7 @@ async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterat
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         env={name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)},
-        start_new_session=sys.platform != "win32",  # Ctrl-C is for us, who then stop it
+        start_new_session=sys.platform != "win32",  # Ctrl-C reaches only this process, which stops the node
     )
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     async with background(_read(process, url), "log of the node"):
@@ -69,7 +69,7 @@ async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterat
 
 
 async def _read(process: asyncio.subprocess.Process, url: asyncio.Future[str]) -> None:
-    """Find the node's address in what it says, and show the rest: errors matter to whoever reads the figures."""
+    """Set `url` from the node's log, and print all later lines, because errors explain the figures."""
     assert process.stderr is not None
     said: deque[str] = deque(maxlen=5)
     async for raw in process.stderr:
@@ -96,7 +96,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Processes that it has started; empty where there is no /proc."""
+    """Child processes of `pid`; empty without /proc."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -105,7 +105,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def cpu_s(pid: int) -> float | None:
-    """CPU time that a process has used, in seconds; None where /proc does not tell."""
+    """CPU time of a process in seconds; None without /proc."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -114,10 +114,10 @@ def cpu_s(pid: int) -> float | None:
 
 
 async def cpu_percent(pids: Mapping[str, int], begin: float, end: float) -> dict[str, float]:
-    """Share of one core that processes use between two times of the monotonic clock, by name.
+    """CPU use of processes, in percent of one core, between two times of the monotonic clock, by name.
 
     Names that differ only in a number after a space are summed: "clients 0" and "clients 1" are "clients".
-    Left out is what /proc does not tell of.
+    Processes that /proc does not show are omitted.
     """
     await asyncio.sleep(begin - time.monotonic())
     before, begun = {name: cpu_s(pid) for name, pid in pids.items()}, time.monotonic()

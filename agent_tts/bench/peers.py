@@ -1,7 +1,7 @@
-"""This node beside other engines for the same model: one request at a time, the same text and the same frames.
+"""Compares this node with other engines for the same model: one request at a time, same text, same number of frames.
 
-Each has the machine for itself, one after the other. The others are called in their own process; ours is a node that is
-spoken to over a WebSocket, as its callers do, which is stricter for us.
+The engines run one after the other. Others are called in their own process; ours is a node called over a WebSocket,
+which adds its transport to our figures.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from agent_tts.errors import SpeechError
 from agent_tts.events import FRAME_SAMPLES, SAMPLE_RATE
 
 MODULE = "agent_tts.bench.peer_process"
-LOAD_S = 600.0  # for a model to be loaded, and the requests that are not measured
-SPEAK_S = 600.0  # for those that are
+LOAD_S = 600.0  # timeout of loading a model and of the warm-up requests
+SPEAK_S = 600.0  # timeout of the measured requests
 
 
 @dataclass(frozen=True, slots=True)
 class PeerEngine:
-    """Another engine."""
+    """An engine of another project."""
 
-    name: str  # of its distribution
+    name: str  # of the distribution
     module: str
-    version: str  # that it is called by
+    version: str  # that the benchmark is written for
     note: str
 
     @property
     def missing(self) -> str | None:
-        """What to do to have it measured, too; None when it is there."""
+        """How to install the engine; None when it is installed."""
         if find_spec(self.module) is not None:
             return None
         return f"not installed: pip install {self.name}=={self.version}"
@@ -45,7 +45,7 @@ class PeerEngine:
     def installed_version(self) -> str:
         try:
             return version(self.name)
-        except PackageNotFoundError:  # it lies in the path, without being installed
+        except PackageNotFoundError:  # on the path, but not installed
             return "unknown"
 
 
@@ -60,7 +60,7 @@ PEERS = {
 
 @dataclass(frozen=True, slots=True)
 class PeerTask:
-    """What each engine is to do."""
+    """The task of each engine."""
 
     model: str  # folder of a checkpoint
     device: str  # cpu, cuda or cuda:1
@@ -70,12 +70,12 @@ class PeerTask:
     voice: str | None
     instructions: str | None
     requests: int = 5
-    warmups: int = 2  # requests before, which are not measured
+    warmups: int = 2  # requests before, not measured
 
 
 @dataclass(frozen=True, slots=True)
 class PeerRequest:
-    """One request."""
+    """Figures of one request."""
 
     first_audio_s: float  # from its text to its first audio
     whole_s: float  # from its text to its end
@@ -87,7 +87,7 @@ class PeerRequest:
 
 
 async def measure_node(url: str, key: str | None, task: PeerTask) -> list[PeerRequest]:
-    """Requests to a node, one after the other. Raises SpeechError: one of them failed."""
+    """Measure requests to a node, one after the other. Raises SpeechError: a request failed."""
     session = {"voice": task.voice, "instructions": task.instructions, "lead_ms": None}
     scenario = requests("agent-tts", concurrency=1, texts=(task.text,), session=session)
     caller, call = Caller({"ws": url}, key, scenario), next(scenario.chain(0))
@@ -104,7 +104,7 @@ async def measure_node(url: str, key: str | None, task: PeerTask) -> list[PeerRe
 
 
 async def measure_peer(peer: PeerEngine, task: PeerTask) -> tuple[list[PeerRequest], int | None]:
-    """Requests to another engine, and the MiB of GPU memory that are taken then. Raises SpeechError, TimeoutError."""
+    """Measure another engine; also the MiB of GPU memory in use then. Raises SpeechError, TimeoutError."""
     job = {"engine": peer.name, **asdict(task)}
     async with workers(MODULE, [job], ready_s=LOAD_S) as found:
         (answer,) = await answers(found, {}, SPEAK_S)
@@ -113,7 +113,7 @@ async def measure_peer(peer: PeerEngine, task: PeerTask) -> tuple[list[PeerReque
 
 
 def figures_of(spoken: Sequence[PeerRequest]) -> dict[str, Any]:
-    """Of some requests: medians, but for the throughput, which is of all."""
+    """Figures of requests: medians, and the total throughput."""
 
     def median(values: list[float]) -> float | None:
         return percentiles(values, 50, digits=3)["p50"]

@@ -1,4 +1,4 @@
-"""Where a command's speech is made: on a running node, or on an engine of its own."""
+"""Opens utterances for a command: on a running node, or on an engine process of the command's own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from agent_tts.events import SpeechOptions, declared
 from agent_tts.protocol.context import Done
 from agent_tts.serve.own_engine import engine
 
-# Audio that waits for a slow output. It takes the longest context that a node speaks, so that none is ever cut off.
+# Buffer for a slow output. It holds the longest context that a node speaks, so that no context is cut off.
 BUFFER_BYTES = 16 << 20
 
-# Settings that a running node has made for itself, as the command line has them.
+# Command line flags of settings that a running node does not take.
 ENGINE_FLAGS = {
     "qwen3.models": "--model",
     "qwen3.device": "--device",
@@ -28,7 +28,7 @@ ENGINE_FLAGS = {
 
 
 class AnyUtterance(Protocol):
-    """What `LocalUtterance` and `RemoteUtterance` have in common."""
+    """The common interface of `LocalUtterance` and `RemoteUtterance`."""
 
     @property
     def done(self) -> Done | None: ...
@@ -42,19 +42,19 @@ Speaker = Callable[[], Awaitable[AnyUtterance]]  # opens utterances
 
 
 def own_settings(flags: dict[str, Any]) -> Settings:
-    """Settings of an engine of our own; its models are on this disk when it returns, which may take a download.
+    """Settings of the command's own engine. Missing models are downloaded before this returns.
 
     Args:
-        flags: settings by keys with dots, None where one was not given.
+        flags: settings by dotted key; None where not given.
 
     Raises:
-        SettingsError: one cannot be used, or a model cannot be had.
+        SettingsError: a setting is invalid, or a model is not available.
     """
     return with_local_models(load_settings(overrides={key: value for key, value in flags.items() if value is not None}))
 
 
 def refuse_engine_flags(flags: dict[str, Any]) -> None:
-    """Raise `SettingsError` if there is a flag that only an engine of our own can obey."""
+    """Raise `SettingsError` if a flag is given that applies only to the command's own engine."""
     given = [flag for key, flag in ENGINE_FLAGS.items() if flags.get(key) is not None]
     if given:
         raise SettingsError(f"{', '.join(given)}: a running node (--url, AGENT_TTS_URL) has its own: leave it out")
@@ -62,10 +62,10 @@ def refuse_engine_flags(flags: dict[str, Any]) -> None:
 
 @asynccontextmanager
 async def remote(url: str, key: str | None, options: SpeechOptions) -> AsyncIterator[Speaker]:
-    """A running node.
+    """Connect to a running node.
 
     Raises:
-        SpeechError: it cannot be reached, or refuses the options.
+        SpeechError: the node cannot be reached or refuses the options.
     """
     from agent_tts.client.connection import connect
 
@@ -77,10 +77,10 @@ async def remote(url: str, key: str | None, options: SpeechOptions) -> AsyncIter
 
 @asynccontextmanager
 async def local(settings: Settings, options: SpeechOptions) -> AsyncIterator[Speaker]:
-    """An engine process of our own, which ends with the block.
+    """Start an engine process, which ends with the block.
 
     Raises:
-        SpeechError: it does not start, or has no such voice or language.
+        SpeechError: the engine does not start, or has no such voice or language.
     """
     from agent_tts.speech.utterance import LocalUtterance, Utterance
 

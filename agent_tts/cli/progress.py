@@ -1,4 +1,4 @@
-"""What `agent-tts say` tells on stderr while it speaks."""
+"""Progress of `agent-tts say` on stderr."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ REFRESH_S = 0.1
 
 
 class Progress:
-    """First audio, length and speed of the speech. A live line on a terminal, one line at the end elsewhere."""
+    """Shows time to first audio, length and speed: a live line on a terminal, otherwise one line at the end."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
         self._console = Console(stderr=True, highlight=False)
-        # The line on a terminal; it is refreshed by hand, so it has no thread.
+        # The line on a terminal, refreshed by hand to avoid a thread.
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        # When the first text was there, and the time from it to the first audio. None before.
+        # Time of the first text, and seconds from it to the first audio; None before.
         self._text_at: float | None = None
         self._ttfa_s: float | None = None
-        # Samples of audio so far.
         self._samples = 0
-        # Engine time of what has ended, and the audio that it was for.
+        # Engine time of the ended contexts, and their samples.
         self._busy_s = 0.0
         self._busy_samples = 0
-        # When the line was last drawn.
         self._drawn_at = 0.0
 
     def __enter__(self) -> Progress:
@@ -44,12 +42,12 @@ class Progress:
             self._console.print(self._line())
 
     def text(self) -> None:
-        """Text was handed to the engine."""
+        """Text was sent to the engine."""
         if self._text_at is None:
             self._text_at = time.monotonic()
 
     def audio(self, pcm: bytes) -> None:
-        """Audio came."""
+        """Audio arrived."""
         now = time.monotonic()
         if self._ttfa_s is None and self._text_at is not None:
             self._ttfa_s = now - self._text_at
@@ -59,7 +57,7 @@ class Progress:
             self._live.update(self._line(), refresh=True)
 
     def ended(self, done: Done) -> None:
-        """A piece of the text has been spoken."""
+        """A context has ended."""
         self._busy_s += (done.rtf or 0.0) * done.audio_ms / 1_000
         self._busy_samples = self._samples
         if done.reason == "length" and not self._quiet:

@@ -20,8 +20,8 @@ from agent_tts.speech.audio.players import find_player
 from agent_tts.text.segments import Segmenter
 
 SEGMENT_CHARS = 1_000  # about a minute of speech
-OPEN_AHEAD = 2  # contexts open at once: while one is heard, the next is made
-SLOTS = 4  # of an engine of our own
+OPEN_AHEAD = 2  # open contexts: one is played while the next is made
+SLOTS = 4  # of the command's own engine
 NOTHING = "there is nothing to speak"
 
 
@@ -36,17 +36,17 @@ def say(
     flags: dict[str, Any],
     quiet: bool,
 ) -> None:
-    """Speak `text`, or stdin if it is "-", until all is written or heard.
+    """Speak `text`, or stdin if it is "-", until all audio is written or played.
 
     Args:
-        url: of a running node; None is an engine of our own.
-        flags: settings of an engine of our own, None where one was not given.
+        url: of a running node; None starts an engine.
+        flags: settings of that engine; None where not given.
 
     Raises:
-        SettingsError: there is nothing to speak, nowhere to put the audio, or a setting that cannot be had.
-        SpeechError: it cannot be spoken.
-        BrokenPipeError: the reader of standard output has left.
-        KeyboardInterrupt: all is stopped and cleaned up.
+        SettingsError: no text, no output for the audio, or an invalid setting.
+        SpeechError: the text cannot be spoken.
+        BrokenPipeError: the reader of standard output has closed it.
+        KeyboardInterrupt: raised after all resources are released.
     """
     if not text.strip():
         raise SettingsError(NOTHING)
@@ -68,7 +68,7 @@ async def _say(
 ) -> None:
     fd = sys.stdin.fileno() if text == "-" else None
     source = once(text) if fd is None else arriving(fd, lines=os.isatty(fd))
-    # Slow speech gets shorter contexts: they are limited in time, too.
+    # Slow speech gets shorter contexts, because their duration is limited, too.
     segmenter = Segmenter(round(SEGMENT_CHARS * min(1.0, speed)))
     sinks = _sinks(output, play)
     whole = False
@@ -78,7 +78,7 @@ async def _say(
                 await _speak(source, segmenter, speaker, sinks, progress)
             whole = True
         finally:
-            async with AsyncExitStack() as stack:  # every sink is closed, whatever happens to another
+            async with AsyncExitStack() as stack:  # close every sink, even if another fails
                 for sink in sinks:
                     stack.push_async_callback(sink.close, whole)
 
@@ -98,7 +98,7 @@ def _sinks(output: str | None, play: bool) -> list[Sink]:
 async def _speak(
     source: AsyncIterator[str | None], segmenter: Segmenter, speaker: Speaker, sinks: list[Sink], progress: Progress
 ) -> None:
-    """Hand the text of `source` to the speaker and its audio to the sinks, both as they come."""
+    """Send the text of `source` to the speaker and its audio to the sinks, both as they arrive."""
     utterances: asyncio.Queue[AnyUtterance | None] = asyncio.Queue()  # bounded by `room`
     room = asyncio.Semaphore(OPEN_AHEAD)
 
@@ -144,7 +144,7 @@ async def _write(
                 current = None
                 continue
             if current is None:
-                piece = piece.lstrip()  # no context is opened for nothing
+                piece = piece.lstrip()  # do not open a context for white space
                 if not piece:
                     continue
                 await room.acquire()

@@ -1,4 +1,4 @@
-"""Where spoken audio goes: a file, standard output, or the loudspeaker. All take pcm_s16le, 24 kHz, mono."""
+"""Outputs for audio: a file, standard output, or a player. All take pcm_s16le, 24 kHz, mono."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ FORMATS = {
     ".raw": "pcm",
 }
 
-PLAYED_S = 10.0  # for a player to end, beyond the length of the audio
+PLAYED_S = 10.0  # timeout for the player's end, beyond the length of the audio
 
 
 class Sink(Protocol):
-    """Takes audio."""
+    """An output for audio."""
 
     async def write(self, pcm: bytes) -> None:
-        """Take a piece; waits while the sink is slower than the speech."""
+        """Write a piece; waits while the sink is slower than the speech."""
         ...
 
     async def close(self, whole: bool) -> None:
-        """No more audio. `whole`: all of it is there and shall be heard; otherwise stop at once. Idempotent."""
+        """End the output: after playing everything if `whole`, at once otherwise. Idempotent."""
         ...
 
 
 class FileSink:
-    """A file in the format that its name says. What is written so far is a valid file at any end.
+    """A file in the format of its suffix. The file is valid even if closed early.
 
     Raises:
         SettingsError: the format is unknown, or the file cannot be written.
@@ -57,7 +57,6 @@ class FileSink:
         except OSError as error:
             self._encoder.close()
             raise SettingsError(f"-o {path.name}: {error.strerror}") from None
-        # Samples so far.
         self._samples = 0
 
     async def write(self, pcm: bytes) -> None:
@@ -75,7 +74,7 @@ class FileSink:
 
 
 class StdoutSink:
-    """Raw pcm on standard output; a reader that leaves is a `BrokenPipeError`.
+    """Raw pcm on standard output. `write` raises `BrokenPipeError` when the reader closes it.
 
     Raises:
         SettingsError: standard output is a terminal.
@@ -112,13 +111,12 @@ class StdoutSink:
 
 
 class PlayerSink:
-    """A player program, started when the first audio is there."""
+    """A player program, started with the first audio."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
-        # The player. None before the first audio.
+        # None before the first audio.
         self._process: asyncio.subprocess.Process | None = None
-        # Bytes so far.
         self._written = 0
 
     async def write(self, pcm: bytes) -> None:
@@ -154,4 +152,4 @@ class PlayerSink:
 
 
 class PlayerEnded(SpeechError):
-    """The program that plays the audio has left."""
+    """The player program has ended early."""

@@ -1,4 +1,4 @@
-"""Text as it arrives."""
+"""Sources of text."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from collections.abc import AsyncIterator
 
 READ_BYTES = 4_096
 READ_AHEAD = 8  # chunks that may wait
-# Silence after which what has come is spoken to its end: well before a node calls an open context starved (15 s).
+# Seconds without input after which the pending text is spoken: well below a node's limit for an open context (15 s).
 IDLE_S = 5.0
 
 
 async def once(text: str) -> AsyncIterator[str | None]:
-    """A text that is all there."""
+    """A complete text."""
     yield text
 
 
 async def arriving(fd: int, *, lines: bool, idle_s: float = IDLE_S) -> AsyncIterator[str | None]:
-    """UTF-8 text from a file descriptor, as soon as it comes; None where a pause says that a piece is complete.
+    """UTF-8 text from a file descriptor as it arrives; None where the text so far is complete.
 
-    A thread of its own reads, because files, terminals and pipes have no common way to be waited for. It is left
-    behind in its `read` when the iteration is given up.
+    A thread reads, because files, terminals and pipes have no common asynchronous interface. If the iteration is
+    abandoned, the thread stays blocked in `read`.
 
     Args:
-        lines: every line is complete, as a person's is who types.
+        lines: every line is complete, for typed input.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue()  # bounded by `permits`

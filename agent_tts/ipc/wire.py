@@ -1,10 +1,10 @@
-"""The pipe between front and engine: every message as a length-prefixed frame. Sans-I/O.
+"""The format of the pipe between front and engine: length-prefixed frames. Sans-I/O.
 
-A frame is `u32 length | u8 tag | body`, little-endian; `length` counts tag and body. Audio, text and credit travel
-often and are packed; the rest is JSON of the dataclass' fields. Text is UTF-8 in which lone surrogates survive.
+A frame is `u32 length | u8 tag | body`, little-endian; `length` counts tag and body. Frequent messages (audio, text,
+credit) are packed; others are JSON of the dataclass' fields. Text is UTF-8 that keeps lone surrogates.
 
-Decoding trusts nothing: a frame that is too long, unknown, or has a field of the wrong type is a `WireError`, and
-nothing but the dataclasses of `events` (and `Setup`) is ever constructed.
+Decoding validates everything: a frame that is too long, has an unknown tag or a field of the wrong type raises
+`WireError`. Only dataclasses of `events` and `Setup` are constructed.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_typ
 from agent_tts import events
 from agent_tts.events import AppendText, EngineCommand, EngineEvent, GrantCredit, RequestAudio
 
-MAX_LENGTH = 1 << 20  # bytes of tag and body; the largest message is `EngineReady` with all voices, some 50 KiB
+MAX_LENGTH = 1 << 20  # bytes of tag and body; the largest message, `EngineReady` with all voices, has about 50 KiB
 
 _HEAD = struct.Struct("<IB")  # length, tag
-_REQUEST_HEAD = struct.Struct("<IBI")  # length, tag, request_id: Audio and Append, whose body goes on with bytes
+_REQUEST_HEAD = struct.Struct("<IBI")  # length, tag, request_id of RequestAudio and AppendText; bytes follow
 _TAKEN = struct.Struct("<IBII")  # length, tag, request_id, frames
 _U32 = struct.Struct("<I")
 _U32_U32 = struct.Struct("<II")
 
 
 class WireError(ValueError):
-    """The stream of frames is broken for good; the message carries nothing of its content."""
+    """A malformed frame; decoding cannot continue. The message contains no content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _dataclass(kind: type[T]) -> Callable[[object], T]:
 
 
 def _union(kinds: list[type]) -> Callable[[object], Any]:
-    """One of several dataclasses, told apart by the names of their fields."""
+    """One of several dataclasses, distinguished by their field names."""
     readers: dict[frozenset[str], Callable[[object], Any]]
     readers = {frozenset(get_type_hints(kind)): _dataclass(kind) for kind in kinds}
     fields = _of(dict)
@@ -123,7 +123,6 @@ _SCALARS: dict[object, Callable[[object], Any]] = {int: _int, float: _float, str
 
 
 def _field(hint: Any) -> Callable[[object], Any]:
-    """A checked reader for a field of the type `hint`; all kinds that the messages use."""
     args = get_args(hint)
     match get_origin(hint):
         case types.UnionType:
@@ -181,7 +180,7 @@ def _table(kinds: tuple[type, ...]) -> dict[int, Callable[[bytes], Any]]:
     return {_JSON_TAGS[kind]: _json(kind) for kind in kinds if kind in _JSON_TAGS}
 
 
-# What may arrive at either end: body readers by tag, for a `Decoder`.
+# Body readers by tag for each direction, for a `Decoder`.
 TO_ENGINE: Mapping[int, Callable[[bytes], Setup | EngineCommand]] = {
     _TAG_TAKEN: _taken,
     _TAG_APPEND: _append,
@@ -206,7 +205,7 @@ def encode(message: Setup | EngineCommand | EngineEvent) -> bytes:
     """One message as a frame.
 
     Raises:
-        WireError: it cannot be sent: longer than `MAX_LENGTH`, or a number outside its range.
+        WireError: the message is longer than `MAX_LENGTH`, or a number is outside its range.
     """
     try:
         if isinstance(message, RequestAudio):
@@ -227,21 +226,20 @@ def encode(message: Setup | EngineCommand | EngineEvent) -> bytes:
 
 
 class Decoder(Generic[T]):
-    """Messages out of bytes that arrive in any split."""
+    """Decodes messages from bytes in any split."""
 
     def __init__(self, readers: Mapping[int, Callable[[bytes], T]]) -> None:
-        # Body readers by tag: `TO_ENGINE` or `TO_FRONT`.
         self._readers = readers
-        # Bytes of frames that are not complete.
+        # Bytes of an incomplete frame.
         self._buffer = bytearray()
-        # Why nothing more can be decoded, or None.
+        # The first error, raised again by every later call; None before it.
         self._broken: WireError | None = None
 
     def feed(self, data: bytes) -> list[T]:
-        """All messages that `data` completes, in order. Linear in the bytes fed, however small the pieces are.
+        """The messages that `data` completes, in order. Linear in the bytes fed, for any size of pieces.
 
         Raises:
-            WireError: now and at every later call; messages in front of the broken frame in `data` are lost with it.
+            WireError: now and at every later call; messages before the broken frame in `data` are lost.
         """
         if self._broken is not None:
             raise self._broken
@@ -278,5 +276,5 @@ class Decoder(Generic[T]):
         except WireError:
             raise
         except (struct.error, ValueError, OverflowError, RecursionError) as error:
-            # `from None`: errors of codecs and of the JSON parser hold the content.
+            # `from None`, because errors of codecs and of the JSON parser contain the content.
             raise WireError(f"a frame with tag {tag} and a malformed body ({type(error).__name__})") from None

@@ -1,4 +1,4 @@
-"""What a context tells its listener, in this process or over a connection."""
+"""The events of a context, in this process or over a connection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from agent_tts.events import FinishReason
 
 FLAG_LAST = 1  # last audio of the context
-FLAG_FLUSH = 2  # all audio before a flush point has been sent with this piece
+FLAG_FLUSH = 2  # this piece completes the audio before a flush point
 
 
 class AudioChunk(NamedTuple):
@@ -18,23 +18,23 @@ class AudioChunk(NamedTuple):
     context_no: int
     first_sample: int  # index of its first sample at the output rate
     flags: int  # FLAG_LAST | FLAG_FLUSH
-    payload: bytes  # in the context's encoding: pcm_s16le, 24 kHz, mono unless another one was chosen
-    base64: bool = False  # framing
+    payload: bytes  # in the context's encoding; default pcm_s16le, 24 kHz, mono
+    base64: bool = False  # sent as base64 in JSON, not as a binary frame
 
     @property
     def last(self) -> bool:
-        """Whether it is the last piece of the context."""
+        """Whether this is the last piece of the context."""
         return bool(self.flags & FLAG_LAST)
 
     @property
     def flush(self) -> bool:
-        """Whether it completes the audio before a flush point."""
+        """Whether this piece completes the audio before a flush point."""
         return bool(self.flags & FLAG_FLUSH)
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A whitespace token of the text with its time in the audio."""
+    """A whitespace token of the text with its time."""
 
     word: str
     start_ms: int  # from the context's first sample
@@ -45,7 +45,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Times of words; aligned times replace estimated times of the same word."""
+    """Word times; aligned times replace estimated times of the same word."""
 
     kind: Literal["estimated", "aligned"]
     words: tuple[Word, ...]
@@ -53,7 +53,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """All audio of the text before a flush has been told."""
+    """All audio of the text before a flush was sent."""
 
     flush_id: str
     audio_ms: int
@@ -61,9 +61,9 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Where a context was cut off."""
+    """The position at which a context was cancelled."""
 
-    played_ms: int  # what the listener has heard
+    played_ms: int  # heard by the listener
     generated_ms: int
     heard_text: str
     unheard_text: str
@@ -71,12 +71,12 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The end of a context, and its figures."""
+    """The end of a context with its figures."""
 
     reason: FinishReason
     audio_ms: int  # audio handed out
     ttfa_ms: float | None  # first text to first audio; None without audio
-    rtf: float | None  # engine time over audio time; None without audio
+    rtf: float | None  # engine time / audio time; None without audio
 
 
 ContextEvent = AudioChunk | Words | Flushed | Done

@@ -1,4 +1,4 @@
-"""Which encodings and rates a client may ask for, without what makes them: a client needs no codecs."""
+"""The encodings and sample rates that a client may request. Imports no codecs, so that clients need none."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from agent_tts.errors import UnsupportedFormat
 ENCODINGS = ("pcm_s16le", "pcm_f32le", "mulaw", "alaw", "opus", "ogg_opus", "mp3")
 SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 
-# Of the encodings that do not have them all. Ogg counts Opus' samples at 48 kHz, whatever the sound.
+# Sample rates of encodings with restrictions. Ogg counts Opus samples at 48 kHz regardless of the audio.
 RATES_OF = {"opus": (8_000, 16_000, 24_000, 48_000), "ogg_opus": (48_000,)}
 
 
 def check_format(encoding: str, sample_rate: int) -> None:
-    """Raise `UnsupportedFormat` unless `make_encoder` takes them; it says which encodings and rates there are."""
+    """Raise `UnsupportedFormat`, with the allowed values, unless `make_encoder` supports the combination."""
     if encoding not in ENCODINGS:
         raise UnsupportedFormat(f"encoding is one of {', '.join(ENCODINGS)}")
     rates = RATES_OF.get(encoding, SAMPLE_RATES)

@@ -1,4 +1,4 @@
-"""The options of speech (`events.SpeechOptions`) as fields of a client's message, with limits and descriptions."""
+"""The fields of `events.SpeechOptions` as pydantic fields of a client's message."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from agent_tts.events import Option, Sampling, SpeechOptions, declared
 
 
 class Strict(BaseModel):
-    """Unknown fields of a configuration are errors: a misspelt setting must not be ignored."""
+    """Base of configurations. Unknown fields are errors, so that a misspelt setting is not ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
 def limits(option: str | Option) -> dict[str, Any]:
-    """The limits of an option, or of the one of `SpeechOptions` with this name, for pydantic's `Field`."""
+    """Arguments of pydantic's `Field`: the limits of an `Option` or of a field of `SpeechOptions`."""
     if isinstance(option, str):
         option = declared(SpeechOptions)[option][1]
     return {name: value for name, value in dataclasses.asdict(option).items() if value is not None and name != "help"}
 
 
 VoiceName = Annotated[str, Field(**limits("voice"))]
-# Not strict: JSON has no tuples.
+# Not strict, because JSON has no tuples.
 SpeakerEmbedding = Annotated[tuple[float, ...], Field(strict=False, **limits("speaker_embedding"))]
 
 
 def option_model(*kinds: type, without: Collection[str] = ()) -> type[BaseModel]:
-    """A base class with the declared options of `kinds` as fields."""
+    """A base class with the options of `kinds` as fields, except `without`."""
     fields: dict[str, Any] = {}
     for kind in kinds:
         for name, (hint, option, default) in declared(kind).items():
@@ -40,11 +40,11 @@ def option_model(*kinds: type, without: Collection[str] = ()) -> type[BaseModel]
 
 
 def speech_options(values: BaseModel, **others: Any) -> SpeechOptions:
-    """The options that a message holds by name; `others` take their place."""
+    """The options in a message; `others` replace its fields."""
     names = declared(SpeechOptions).keys() - others.keys()
     return SpeechOptions(**{name: getattr(values, name) for name in names}, **others)
 
 
 def sampling_of(values: BaseModel) -> Sampling:
-    """The fields of `Sampling` that a message holds."""
+    """The sampling parameters in a message."""
     return Sampling(**{field.name: getattr(values, field.name) for field in dataclasses.fields(Sampling)})

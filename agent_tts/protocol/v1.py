@@ -1,4 +1,4 @@
-"""The wire protocol `agent_tts.v1`: messages in as checked values, messages out as JSON or bytes. Sans-I/O."""
+"""The wire protocol `agent_tts.v1`: validated messages in, JSON or bytes out. Sans-I/O."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ KIND_AUDIO = 1
 
 MAX_ID = 128
 
-# A frame, and what the scheduler takes to wake for several streams at once. With less ahead there would be gaps; more
-# than the node's limit would be work thrown away by a cancel.
+# Minimum of lead_ms: one frame, plus the time to wake several utterances at once. A lower lead would cause gaps. The
+# node's maximum limits the audio that a cancel discards.
 MIN_LEAD_MS = 120
 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
@@ -47,17 +47,17 @@ Milliseconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 class _Message(BaseModel):
-    """Unknown fields of a message are ignored, so that newer clients can talk to older nodes."""
+    """Unknown fields of a message are ignored, for newer clients."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
 
 class OutputFormat(Strict):
-    """How audio is sent."""
+    """The format in which audio is sent."""
 
     encoding: Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw", "opus", "ogg_opus", "mp3"] = "pcm_s16le"
     sample_rate: Literal[8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000] = 24_000
-    bit_rate: int | None = Field(None, ge=8_000, le=320_000)  # bits per second of ogg_opus and mp3; None: their own
+    bit_rate: int | None = Field(None, ge=8_000, le=320_000)  # bits per second of ogg_opus and mp3; None: the default
     framing: Literal["binary", "base64"] = "binary"
 
     @model_validator(mode="after")
@@ -74,7 +74,7 @@ class SamplingFields(option_model(Sampling)):  # type: ignore[misc]
 
 
 class SessionConfig(option_model(SpeechOptions)):  # type: ignore[misc]
-    """Everything that a client may choose. A context starts with its session's and may override any field."""
+    """All options of a client. A context inherits its session's options and may override each."""
 
     timestamps: Literal["word", "none"] = "word"
     output: OutputFormat = OutputFormat()
@@ -86,12 +86,12 @@ class SessionConfig(option_model(SpeechOptions)):  # type: ignore[misc]
         return "auto" if value is None else value
 
     def merged(self, fields: dict[str, Any], max_lead_ms: int) -> SessionConfig:
-        """This configuration with `fields` laid over it; `output` and `sampling` are merged field by field.
+        """This configuration with `fields` replaced; `output` and `sampling` are merged field by field.
 
-        A voice takes the place of an earlier speaker embedding, and the other way round.
+        A voice replaces an earlier speaker embedding, and the reverse.
 
         Raises:
-            BadMessage, UnsupportedFormat: a field is unknown or not allowed; nothing has changed.
+            BadMessage, UnsupportedFormat: a field is unknown or not allowed; the configuration is unchanged.
         """
         new = self.model_dump()
         for name, value in fields.items():
@@ -109,7 +109,7 @@ class SessionConfig(option_model(SpeechOptions)):  # type: ignore[misc]
         return merged
 
     def options(self) -> SpeechOptions:
-        """What of it concerns the engine."""
+        """The engine's options."""
         return speech_options(self, sampling=sampling_of(self.sampling))
 
 
@@ -128,7 +128,7 @@ class SessionUpdate(_Message):
 
 
 class ContextOpen(_Message):
-    """Any further field overrides the session's."""
+    """Further fields override the session's."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
     type: Literal["context.open"]
@@ -193,10 +193,10 @@ TYPES = [cls.model_fields["type"].annotation.__args__[0] for cls in ClientMessag
 
 
 def load(data: str | bytes) -> Message:
-    """One message from a client as JSON.
+    """Parse one message of a client.
 
     Raises:
-        BadMessage: it is none.
+        BadMessage: the data is not a JSON object as text.
     """
     if isinstance(data, bytes):
         raise BadMessage("binary messages have no meaning here: send JSON text")
@@ -210,16 +210,16 @@ def load(data: str | bytes) -> Message:
 
 
 def context_of(message: Message) -> str | None:
-    """The context that a message names, whatever else is wrong with it."""
+    """The context_id of a message, valid or not; None if absent or malformed."""
     context_id = message.get("context_id")
     return context_id if isinstance(context_id, str) and 0 < len(context_id) <= MAX_ID else None
 
 
 def check(message: Message) -> ClientMessage:
-    """One message from a client as a command.
+    """Validate one message of a client.
 
     Raises:
-        BadMessage, UnknownType: what was wrong and what is allowed, without a word of the content.
+        BadMessage, UnknownType: what was wrong and what is allowed, without any of the content.
     """
     if message.get("type") not in TYPES:
         raise UnknownType(f"type is one of {', '.join(TYPES)}")
@@ -234,7 +234,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _refuse(error: ValidationError, what: str, skip: int = 0) -> NoReturn:
-    """Raise the error for a configuration or a message; `skip`: parts of the path that are not the client's."""
+    """Raise the error for a configuration or a message. `skip`: leading parts of the path that pydantic adds."""
     complaint = first_complaint(error)
     complaint = complaint._replace(path=complaint.path[skip:])
     where = complaint.path
@@ -269,17 +269,17 @@ _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def dump(message: Message) -> str:
-    """A message as JSON text. Lone surrogates of its text come back escaped, as they came."""
+    """A message as JSON text. Lone surrogates are escaped."""
     return _JSON.encode(message)
 
 
 def header(context_no: int, first_sample: int, flags: int) -> bytes:
-    """The 16 bytes before the payload of a binary audio frame."""
+    """The 16-byte header of a binary audio frame."""
     return HEADER.pack(VERSION, KIND_AUDIO, flags, context_no, first_sample)
 
 
 class NativeAdapter:
-    """This protocol itself."""
+    """The adapter of this protocol, which needs no translation."""
 
     closing: tuple[int, str] | None = None
 

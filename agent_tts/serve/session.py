@@ -1,7 +1,7 @@
-"""The protocol of one client, whatever carries it: messages in, messages and audio out. No I/O of its own.
+"""The protocol of one client, independent of the transport: messages in, messages and audio out. No I/O.
 
-The transport (a WebSocket, a WebRTC peer) calls `receive` with what comes in and `poll` for what goes out. Audio that
-it does not take stays in the engine's credit window: a slow client slows only itself.
+The transport (WebSocket, WebRTC) calls `receive` with incoming messages and `poll` for outgoing ones. Audio that is
+not polled stays in the engine's credit window, so a slow client delays only itself.
 """
 
 from __future__ import annotations
@@ -32,40 +32,40 @@ from agent_tts.serve.node import Node
 from agent_tts.speech.utterance import PCM, Told, Utterance
 from agent_tts.speech.words.paces import Paces
 
-# Ids of contexts that were refused or died, remembered so that a client's text in flight does not open them anew.
+# Number of ids kept of refused or failed contexts, so that text in flight does not open them again.
 MAX_REMEMBERED = 64
 
-# Flushes of a context that may wait for their audio: each costs the engine memory.
+# Maximum unanswered flushes per context: each uses memory of the engine.
 MAX_FLUSHES = 1_000
 
-# Words in one message: some 80 bytes each, within what any data channel takes.
+# Words per message: about 80 bytes each, so that a message fits any data channel.
 MAX_WORDS = 200
 
-# Answers that a client may leave unread while it goes on asking.
+# Answers that a client may leave unread before it is disconnected.
 MAX_REPLIES = 1_000
 
 
 class PlayoutBuffer(Protocol):
-    """Where the node itself plays the audio, as a WebRTC track does: one context after another."""
+    """Plays audio in the node, one context after another; for a WebRTC track."""
 
     def played_ms(self, context_no: int) -> int | None:
-        """Audio of the context that has been played; None before its first."""
+        """Milliseconds of the context that have been played; None before its first."""
         ...
 
     def clear(self, context_no: int) -> None:
-        """Drop what was not played yet."""
+        """Drop the audio that was not played yet."""
         ...
 
     def wants(self, context_no: int) -> bool:
-        """Whether more audio of the context is to be handed over now; the transport wakes when it is again."""
+        """Whether to hand over more audio of the context now; the transport wakes when this becomes true."""
         ...
 
     def is_playing(self, context_no: int) -> bool:
-        """Whether handed over audio of the context is still to be played; the transport wakes when none is any more."""
+        """Whether audio of the context is still to be played; the transport wakes when this becomes false."""
         ...
 
     def end(self, context_no: int) -> None:
-        """All audio of the context has been handed over."""
+        """All audio of the context was handed over."""
         ...
 
 
@@ -86,29 +86,26 @@ class Session:
         self._playout = playout
         self._clock = clock
         self._config = protocol.SessionConfig(lead_ms=node.settings.lead_ms, normalize=node.settings.normalize)
-        # Utterances of the open contexts, by context id.
         self._contexts: dict[str, Utterance] = {}
-        # Ids of contexts that were refused or ended without the client's doing; text for them is refused. Oldest first.
+        # Ids of contexts refused or ended without the client's request; text for them is refused. Oldest first.
         self._dead: OrderedDict[str, None] = OrderedDict()
-        # Ids of contexts that are done, newest last.
+        # Ids of ended contexts, newest last.
         self._done: OrderedDict[str, None] = OrderedDict()
-        # Number of the last context.
         self._context_no = 0
-        # How fast the voices of earlier contexts have spoken.
         self._paces = Paces()
-        # Messages that wait for no audio.
+        # Messages that need not wait for audio.
         self._replies: deque[Message] = deque()
-        # What the context whose turn it is still has to send.
+        # Unsent events of the context that was polled last.
         self._outbox: deque[Message | AudioChunk] = deque()
-        # Open contexts that may have events, in their turn.
+        # Open contexts that may have events, in round-robin order.
         self._ready: OrderedDict[str, None] = OrderedDict()
-        # Why the session ends once no context is open: (WebSocket close code, reason); None while it goes on.
+        # (WebSocket close code, reason) with which the session closes once no context is open; None while it continues.
         self._leaving: tuple[int, str] | None = None
-        # When the client was last heard, or a context last ended.
+        # Time of the client's last message or of the last end of a context.
         self._active_at = clock()
-        # Set when the transport is to close, after everything has been polled: (WebSocket close code, reason).
+        # (WebSocket close code, reason) with which the transport closes after all events were polled; None before.
         self.closing: tuple[int, str] | None = None
-        # Called when `poll` may have something; set by the transport. Must not block.
+        # Called when `poll` may have an event; set by the transport. Must not block.
         self.waker: Callable[[], None] | None = None
         node.sessions.add(self)
         self._greet()
@@ -116,10 +113,10 @@ class Session:
     # ------------------------------------------------------------ the transport's side
 
     def receive(self, messages: Iterable[Message]) -> None:
-        """Take what the client has sent, as a adapter has decoded it; a mistake is answered, and ends this taking.
+        """Handle messages of the client, decoded by an adapter. An error is answered and drops the rest of `messages`.
 
         Raises:
-            SlowConsumer: the client asks and asks and does not read the answers.
+            SlowConsumer: more than `MAX_REPLIES` answers are unread.
         """
         self._active_at = self._clock()
         context_id = None
@@ -135,18 +132,18 @@ class Session:
             raise SlowConsumer("the client does not read the answers")
 
     def poll(self) -> Message | AudioChunk | None:
-        """What to send next, or None when there is nothing now."""
+        """The next item to send, or None when there is nothing now."""
         while True:
             if self._outbox:
                 return self._outbox.popleft()
-            if self._replies:  # none may overtake the end of an earlier context of the same id
+            if self._replies:  # not earlier: the outbox may hold the end of an earlier context of the same id
                 return self._replies.popleft()
             utterance = self._next_ready()
             if utterance is None:
                 break
             if (told := utterance.poll()) is not None:
                 if utterance.request.has_events:
-                    self._ready[utterance.context_id] = None  # after the others' turn
+                    self._ready[utterance.context_id] = None  # round robin
                 self._tell(utterance, told)
         if self._leaving is not None and not self._contexts:
             self.closing = self._leaving
@@ -158,13 +155,13 @@ class Session:
         return bool(self._contexts)
 
     def drain(self) -> None:
-        """Say that the node is going away; open contexts may finish, then the session asks to be closed."""
+        """Announce the node's shutdown. Open contexts may finish, then `closing` is set."""
         self._leaving = (1012, "the node is going away")
         deadline_ms = round(self._node.settings.timeouts.drain_s * 1_000)
         self._reply(protocol.build("session.draining", deadline_ms=deadline_ms))
 
     def expire(self) -> float:
-        """Ask to be closed when nothing has happened for too long; the seconds until that may be so."""
+        """Set `closing` after `session_idle_s` without activity. Returns the seconds until the next check."""
         limit_s = self._limits.session_idle_s
         if self._contexts:
             return limit_s
@@ -265,7 +262,7 @@ class Session:
             raise UnknownContext("this context has ended: end it, or open it anew")
         if len(text) > self._limits.text_message_chars:
             if context_id not in self._contexts:
-                self._mark(self._dead, context_id)  # or it would be spoken without its beginning
+                self._mark(self._dead, context_id)  # otherwise later text would be spoken without its beginning
             raise TextTooLong(f"text of one message is at most {self._limits.text_message_chars} characters")
         utterance = self._contexts.get(context_id) or self._open(context_id, {})
         self._check_writable(utterance)
@@ -287,7 +284,7 @@ class Session:
             raise BadMessage("this context was ended: no more text")
 
     def _ack(self, context_id: str, played_ms: float) -> None:
-        if context_id not in self._done:  # its listener may still be playing
+        if context_id not in self._done:  # the listener may still be playing it
             self._utterance(context_id).ack(played_ms)
 
     def _end(self, context_id: str) -> None:
@@ -296,7 +293,7 @@ class Session:
             self._tell(utterance, utterance.end())
 
     def _cancel(self, utterance: Utterance, played_ms: float | None) -> None:
-        """Barge-in: no audio of the context is given out after this; `context.done` follows from the engine."""
+        """Barge-in: no audio of the context is sent after this; `context.done` follows when the engine has stopped."""
         if utterance.request.stopped:
             return
         if self._playout is not None:
@@ -305,13 +302,12 @@ class Session:
             self._playout.clear(utterance.context_no)
         elif played_ms is None:
             played_ms = utterance.played_ms()
-        self._drop_audio(utterance)  # before the cut, which settles the figures of a request that has finished
+        self._drop_audio(utterance)  # before the cut, which computes the figures of a finished request
         cut = utterance.cut(played_ms)
         self._reply(protocol.build("context.cancelled", context_id=utterance.context_id, **asdict(cut)))
         self._mark_ready(utterance.context_id)
 
     def _drop_audio(self, utterance: Utterance) -> None:
-        """Take back the audio that waits behind its words."""
         number = utterance.context_no
         dropped = [item for item in self._outbox if isinstance(item, AudioChunk) and item.context_no == number]
         for item in dropped:
@@ -320,13 +316,12 @@ class Session:
             utterance.take_back(dropped[0].first_sample)
 
     def _mark(self, ids: OrderedDict[str, None], context_id: str) -> None:
-        """Remember an id, and forget the oldest."""
         ids[context_id] = None
         if len(ids) > MAX_REMEMBERED:
             ids.popitem(last=False)
 
     def _release_id(self, context_id: str) -> bool:
-        """Let the id of a context that died be used again: the client has seen its end. Whether it was one of those."""
+        """Allow a failed context's id again, because the client has seen its end. Whether the id was one of those."""
         if context_id not in self._dead:
             return False
         del self._dead[context_id]
@@ -341,7 +336,7 @@ class Session:
     # ------------------------------------------------------------ what the client is told
 
     def _next_ready(self) -> Utterance | None:
-        """The utterance whose turn it is; it leaves the queue."""
+        """The next utterance in round-robin order, removed from the queue."""
         for context_id in self._ready:
             utterance = self._contexts[context_id]
             if self._playout is None or not self._is_held(utterance, self._playout):
@@ -350,9 +345,9 @@ class Session:
         return None
 
     def _is_held(self, utterance: Utterance, playout: PlayoutBuffer) -> bool:
-        """Whether its next event has to wait for the playout: audio until there is room, a good end until it is heard.
+        """Whether its next event waits for the playout: audio until there is room, a regular end until it is played.
 
-        So a cancel finds a context open for as long as it plays.
+        A context therefore stays open, and can be cancelled, while it plays.
         """
         event = next(utterance.request.ahead(), None)
         if isinstance(event, RequestFinished):
@@ -365,7 +360,7 @@ class Session:
                 case AudioChunk():
                     self._outbox.append(event)
                 case Words(kind=kind, words=words):
-                    # Final times keep their place before the audio that they speak of.
+                    # Final times stay in order before their audio.
                     put = self._reply if kind == "estimated" and utterance.done is None else self._outbox.append
                     self._tell_words(put, utterance.context_id, kind, words)
                 case RequestStarted(queue_ms=queue_ms):

@@ -1,4 +1,4 @@
-"""One engine of a node, as the service sees it: the way to it, its utterances, and whether it really speaks."""
+"""One engine of a node: its client, its open requests and its state."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.placement import Load
 from agent_tts.speech.routing import Routing
 
-# Greeted and heard; greeted and not heard yet; to be started again; given up.
+# ready: running, trial synthesis succeeded; starting: running, no audio yet; lost: restarting; failed: given up.
 EngineState = Literal["ready", "starting", "lost", "failed"]
 
 
 class EngineClient(Protocol):
-    """The way to an engine loop, in another process or in this one."""
+    """Connection to an engine loop in another process or in this one."""
 
     async def start(self) -> None:
-        """Bring the engine up; its `EngineReady` has been handed out when this returns."""
+        """Start the engine. `EngineReady` has been delivered when this returns."""
         ...
 
     def send(self, command: EngineCommand) -> None:
-        """Never blocks; a command to a lost engine is dropped."""
+        """Send a command. Never blocks; commands to a lost engine are dropped."""
         ...
 
     async def close(self) -> None:
-        """Stop the engine and everything that watches it. Idempotent."""
+        """Stop the engine and its supervision. Idempotent."""
         ...
 
     @property
     def alive(self) -> bool:
-        """Whether an engine is there and answers."""
+        """Whether the engine runs and answers."""
         ...
 
     @property
     def failed(self) -> asyncio.Event:
-        """Set when it has given up on bringing an engine back."""
+        """Set when restarts of the engine are given up."""
         ...
 
 
@@ -57,89 +57,88 @@ EngineClientFactory = Callable[[Callable[[list[EngineEvent]], None], Callable[[s
 
 
 class EngineObserver(Protocol):
-    """Who is told how the engines are, each by its number. No method may raise or await."""
+    """Receives changes of the engines' state, with the engine's index. No method may raise or await."""
 
     def started(self, engine: int, info: EngineInfo) -> None:
-        """It has come up."""
+        """The engine has started."""
         ...
 
     def pulse(self, engine: int, pong: EnginePong) -> None:
-        """It has answered a heartbeat."""
+        """The engine has answered a heartbeat."""
         ...
 
     def lost(self, engine: int) -> None:
-        """It is gone; `started` follows if it comes back."""
+        """The engine is lost; `started` follows if it restarts."""
         ...
 
 
 class EngineHandle:
-    """Owns the client of one engine and the open utterances there. Its failures touch no other engine."""
+    """One engine: its client and its open requests. Its failures do not affect other engines."""
 
     def __init__(self, number: int, make_client: EngineClientFactory, observer: EngineObserver | None) -> None:
-        # Its place among the node's engines, from 0.
+        # Index among the node's engines, from 0.
         self.number = number
         self._observer = observer
         self._client = make_client(self._on_events, self._on_lost)
-        # Open utterances by id.
         self._open: dict[int, EngineRequest] = {}
-        # Id of the next utterance. A u32, which four billion utterances do not exhaust in an engine's life.
+        # Id of the next request, a u32; never reused while the engine lives.
         self._next_id = 1
-        # What the engine is; kept over a restart, so that requests can be checked meanwhile. None before the first.
+        # Description of the engine. Kept over a restart, to check requests meanwhile. None before the first start.
         self.info: EngineInfo | None = None
-        # How many utterances may wait for a slot there.
+        # How many requests may wait for a slot.
         self._queue = 0
-        # Frames of an utterance that are made ahead of its credit, at most; see `EngineRequest`.
+        # Maximum number of frames that a request is made ahead of its credit; see `EngineRequest`.
         self._window = 1
-        # Whether a real synthesis has succeeded since the engine started.
+        # Whether a synthesis has succeeded since the engine started.
         self.ready = False
-        # The first synthesis after a start, or None.
+        # The first synthesis after a start; None when it has ended.
         self._trial: EngineRequest | None = None
-        # Set whenever no utterance is open.
+        # Set while no request is open.
         self.idle = asyncio.Event()
         self.idle.set()
 
     @property
     def alive(self) -> bool:
-        """Whether the engine is there and answers."""
+        """Whether the engine runs and answers."""
         return self._client.alive
 
     @property
     def failed(self) -> bool:
-        """Whether the engine is down for good."""
+        """Whether the engine has failed permanently."""
         return self._client.failed.is_set()
 
     @property
     def state(self) -> EngineState:
-        """How it is, in a word."""
+        """State of the engine."""
         if self.alive:
             return "ready" if self.ready else "starting"
         return "failed" if self.failed else "lost"
 
     @property
     def speaking(self) -> int:
-        """Open utterances, waiting ones included."""
+        """Number of open requests, waiting ones included."""
         return len(self._open)
 
     @property
     def load(self) -> Load:
-        """For the choice among several engines. Known here: it does not wait for a heartbeat."""
+        """Load, counted in the front: current without a heartbeat."""
         return Load(len(self._open), self.info.slots if self.info is not None else 1, self._queue)
 
     async def start(self) -> None:
-        """Bring the engine up.
+        """Start the engine.
 
         Raises:
-            SettingsError: it cannot be set up like that.
-            EngineLost: it did not come up; the message says why.
+            SettingsError: the settings do not suit the engine.
+            EngineLost: the engine did not start; the message says why.
         """
         await self._client.start()
 
     async def close(self) -> None:
-        """Stop the engine; its utterances have been failed before. Idempotent."""
+        """Stop the engine. Call `fail_all` first. Idempotent."""
         await self._client.close()
 
     def open(self, options: SpeechOptions) -> EngineRequest:
-        """Start an utterance with options that are resolved: it takes a slot, or a place in the queue, at once."""
+        """Start a request with resolved options. It takes a slot or a place in the queue at once."""
         utterance = EngineRequest(self._next_id, self._client.send, self._window, self.number)
         self._next_id += 1
         self._open[utterance.request_id] = utterance
@@ -148,8 +147,8 @@ class EngineHandle:
         return utterance
 
     def fail_all(self, code: str, message: str) -> None:
-        """End every utterance with an error."""
-        self._trial = None  # its failure says nothing new
+        """End every request with an error."""
+        self._trial = None  # its failure need not be logged
         for request_id in list(self._open):
             utterance = self._open[request_id]
             self._forget(request_id)
@@ -167,7 +166,7 @@ class EngineHandle:
             elif (utterance := self._open.get(event.request_id)) is not None:
                 if isinstance(event, RequestFinished):
                     self._forget(event.request_id)
-                    if event.code == "internal":  # why is in the engine's own log
+                    if event.code == "internal":  # the engine's log has the traceback
                         logger.error("request {} failed: {}", utterance.name, event.message)
                 utterance.deliver(event)
 
@@ -181,7 +180,7 @@ class EngineHandle:
         trial.end()
 
     def _forget_when_heard(self, trial: EngineRequest) -> None:
-        """Let `trial` take its own audio, and call the engine ready when there was some and nothing failed."""
+        """Discard the audio of `trial`; set `ready` if it made audio and did not fail."""
 
         def hear() -> None:
             while trial.poll() is not None:

@@ -1,4 +1,4 @@
-"""One utterance as its listener's side holds it."""
+"""The front's handle of one request in an engine."""
 
 from __future__ import annotations
 
@@ -23,56 +23,55 @@ from agent_tts.events import (
     RequestWords,
 )
 
-# Credit is granted in so many parts of the window: less often than each frame, and long before the engine runs out.
+# Credit is granted in this many parts of the window: few messages, and the engine never runs out of credit.
 GRANTS = 8
 
 RequestEvent = RequestStarted | RequestAudio | RequestWords | RequestFlushed | RequestFinished
 
 
 class EngineRequest:
-    """Text goes in as it is written, events come out as it is spoken.
+    """Sends the text of one request to the engine and receives its events.
 
-    Made by `SpeechService.open`. Its last event is exactly one `RequestFinished`. There is one reader; it
-    either calls `poll` when woken, or awaits `next`, or iterates over the audio.
+    Made by `SpeechService.open`. The last event is exactly one `RequestFinished`. Only one reader is allowed; it
+    calls `poll` when woken, awaits `next`, or iterates over the audio.
     """
 
     def __init__(self, request_id: int, send: Callable[[EngineCommand], None], window: int, engine: int = 0) -> None:
-        # Number of this utterance between front and engine, and of the engine among those of the node.
+        # Id of this request in its engine, and the engine's index in the node.
         self.request_id = request_id
         self.engine = engine
         # Sends a command to the engine; never blocks.
         self._send = send
-        # Frames that the reader has taken since it granted credit last, and how many it takes to grant it.
+        # Frames taken since credit was last granted, and frames per grant.
         self._taken = 0
         self._grant = max(1, window // GRANTS)
-        # Events not yet taken by the reader. Bounded: the engine makes at most `window` frames ahead of the credit.
+        # Events not yet taken by the reader. The engine makes at most `window` frames beyond the credit.
         self._events: deque[RequestEvent] = deque()
-        # The last event, once it has arrived.
+        # The last event; None until it arrives.
         self.finished: RequestFinished | None = None
-        # Whether `end` was called.
         self.ended = False
-        # Whether `stop` was called: of what the engine still sends, only `RequestFinished` counts.
+        # Whether `stop` was called. From then on only `RequestFinished` is delivered.
         self.stopped = False
         # Whether the reader has taken `RequestFinished`.
         self._over = False
-        # Samples at 24 kHz that the engine has made, the dropped ones included.
+        # Samples at 24 kHz received from the engine, dropped ones included.
         self.samples = 0
-        # Called when an event has arrived; set by the reader. It must not raise and must not await.
+        # Called when an event arrives; set by the reader. It must not raise or await.
         self.waker: Callable[[], None] | None = None
-        # The `next` that is waiting, if any.
+        # Future that `next` waits on; None when `next` does not wait.
         self._waiting: asyncio.Future[None] | None = None
         # Set by `RequestFinished`; awaited by `cancel`.
         self._closed = asyncio.Event()
 
     @property
     def name(self) -> str:
-        """Names it in the log: the engine's number and the utterance's."""
+        """Name in the log: engine index / request id."""
         return f"{self.engine}/{self.request_id}"
 
     # ------------------------------------------------------------ the writer's side
 
     def write(self, text: str) -> None:
-        """Append text, verbatim and in any split. Never blocks; ignored once the utterance has finished."""
+        """Append text, verbatim and in any split. Never blocks; ignored after `end` and once finished."""
         if text and self.finished is None and not self.ended:
             self._send(AppendText(self.request_id, text))
 
@@ -88,9 +87,9 @@ class EngineRequest:
             self._send(EndText(self.request_id))
 
     def stop(self) -> None:
-        """Drop all that was not yet taken and ask the engine to stop, without waiting. Idempotent.
+        """Drop all untaken events and ask the engine to stop, without waiting. Idempotent.
 
-        What follows is `RequestFinished` alone; when the reader had not taken it yet, it now says "cancelled".
+        Only `RequestFinished` follows; its reason is "cancelled", also if it had arrived and was not yet taken.
         """
         if self.stopped or self._over:
             return
@@ -103,9 +102,9 @@ class EngineRequest:
             self._events.append(self.finished)
 
     async def cancel(self) -> None:
-        """Stop at once: no audio follows, and the slot is free when it returns. Idempotent.
+        """Stop at once. No audio follows; the slot is free when this returns. Idempotent.
 
-        Cancelling this coroutine is safe: the utterance stops all the same.
+        Cancelling this coroutine is safe: the request stops nevertheless.
         """
         self.stop()
         await self._closed.wait()
@@ -113,7 +112,7 @@ class EngineRequest:
     # ------------------------------------------------------------ the reader's side
 
     def poll(self) -> RequestEvent | None:
-        """The next event; None when there is none now, and after `RequestFinished`. Grants credit for audio."""
+        """The next event; None if none is waiting or after `RequestFinished`. Grants credit for audio."""
         if not self._events:
             return None
         event = self._events.popleft()
@@ -128,11 +127,11 @@ class EngineRequest:
 
     @property
     def has_events(self) -> bool:
-        """Whether `poll` would give one now."""
+        """Whether `poll` would return an event."""
         return bool(self._events)
 
     def ahead(self) -> Iterator[RequestEvent]:
-        """What has already arrived after the last event that was taken, up to the next audio."""
+        """Events that have arrived but are not taken, up to the next audio."""
         return takewhile(_is_not_audio, self._events)
 
     async def next(self) -> RequestEvent | None:
@@ -148,10 +147,10 @@ class EngineRequest:
         return event
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Pieces of pcm_s16le at 24 kHz, 80 ms each but for the last.
+        """Audio in pieces of pcm_s16le, 24 kHz, 80 ms each except the last.
 
         Raises:
-            SpeechError: the utterance failed.
+            SpeechError: the request failed.
         """
         while (event := await self.next()) is not None:
             if isinstance(event, RequestAudio):
@@ -162,11 +161,11 @@ class EngineRequest:
     # ------------------------------------------------------------ the service's side
 
     def deliver(self, event: RequestEvent) -> None:
-        """Take an event of this utterance from the engine. Called by the service alone."""
+        """Take an event from the engine. Called only by the service."""
         if isinstance(event, RequestAudio):
             self.samples += len(event.pcm) // 2
         elif isinstance(event, RequestFinished):
-            if self.stopped:  # whatever became of the engine meanwhile
+            if self.stopped:  # also if the engine failed meanwhile
                 event = dataclasses.replace(event, reason="cancelled", code=None)
             self.finished = event
             self._closed.set()

@@ -1,4 +1,4 @@
-"""Which of several engines takes a new utterance. Pure."""
+"""Selects the engine for a new utterance. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What an engine has to do, and what it can."""
+    """Load and capacity of an engine."""
 
     utterances: int  # opened and not finished, waiting ones included
-    slots: int  # how many may speak at once
-    queue: int  # how many more may wait
+    slots: int  # utterances that may speak at once
+    queue: int  # utterances that may wait for a slot
 
     @property
     def is_full(self) -> bool:
@@ -21,10 +21,10 @@ class Load:
 
     @property
     def share(self) -> float:
-        """Streams for each slot: from 1 on a new one has to wait."""
+        """Utterances per slot; a new utterance waits when this is 1 or more."""
         return self.utterances / self.slots
 
 
 def least_loaded(loads: Sequence[Load]) -> int:
-    """The place of the engine that takes the next utterance; the first of equals. A full one only when all are."""
+    """Index of the engine for the next utterance; the first of equals. A full engine only when all are full."""
     return min(range(len(loads)), key=lambda place: (loads[place].is_full, loads[place].share))

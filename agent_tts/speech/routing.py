@@ -1,4 +1,4 @@
-"""Which voice, language and model a request means: an engine's and a library's names in, resolved options out. Pure."""
+"""Resolves the voice, language and model that a request names. Pure."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from agent_tts.voices import ANYONE, DESIGN, OPENAI_VOICES, PSEUDO_VOICES, QWEN_
 from agent_tts.voices.library import StoredVoice
 from agent_tts.voices.names import Mix, library_name, parse_mix
 
-# Accepted beside the engine's own names: whichever model speaks the voice.
+# Accepted in addition to the engine's own model names; each stands for any model that speaks the voice.
 OPENAI_MODELS = ("gpt-4o-mini-tts", "tts-1", "tts-1-hd")
 
-# Names that a voice of the library cannot have, whatever engine is running now.
+# Names that a library voice cannot have, with any engine.
 RESERVED = frozenset({*OPENAI_VOICES, *QWEN_VOICES, *PSEUDO_VOICES})
 
-# The alias that any other name of a voice falls back to.
+# The alias that applies to every unknown voice name.
 ANY_NAME = "*"
 
 # The type of checkpoint that speaks each kind of voice.
@@ -43,44 +43,44 @@ HUB = "Qwen/Qwen3-TTS-12Hz-1.7B-"
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is to be spoken with, and what a model has to be for it."""
+    """A voice, and what a model needs to speak it."""
 
     voice: ResolvedVoice
-    name: str | None  # as the engine or the library has it; None with a speaker embedding
-    what: str  # the same for a person
+    name: str | None  # name in the engine or the library; None for a speaker embedding
+    what: str  # description of the voice for error messages
     kind: VoiceKind | None  # None on an engine without a choice of models
-    vector_sizes: frozenset[int] | None = None  # one of them has to be the model's; None when it takes no vector
+    vector_sizes: frozenset[int] | None = None  # allowed sizes of the model's speaker vector; None: no vector
 
 
 class Routing:
-    """All names that a request may use. Made anew when the engine or the library has changed."""
+    """All names that a request may use. Rebuilt when the engine or the library has changed."""
 
     def __init__(
         self, info: EngineInfo, stored: Sequence[StoredVoice] = (), aliases: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         self.info = info
         self.stored = stored
-        # Names that the node's operator has given to voices of either kind; they stand back behind the voices' own.
+        # The operator's names for voices of either kind. A voice's own name takes precedence.
         self._aliases = aliases
-        # Every name of the engine's voices -> its own name for it. Some of its own are only reached by an alias.
+        # Every accepted name of the engine's voices -> the engine's name. Some voices are reached only by an alias.
         own = (info.default_voice, *(voice.name for voice in info.voices), *info.aliases.values())
         self._own = info.aliases | {name: name for name in own}
-        # Voices of the library, but for those that one of the engine's hides.
+        # Library voices by name, without those that an engine voice of the same name hides.
         self._stored = {voice.name: voice for voice in stored if voice.name not in self._own}
         self._models = {model.name: model for model in info.models}
 
     # ------------------------------------------------------------ one request
 
     def resolve(self, options: SpeechOptions) -> SpeechOptions:
-        """The same options with names as the engine and the library have them, and the voice resolved. Idempotent.
+        """The options with the engine's and the library's names, and the voice resolved. Idempotent.
 
-        The language that a model's name carries counts where the options have none. The model is None on an engine
-        without a choice of models, and for a named voice, whose model the engine knows.
+        If the options have no language, the language in the model's name applies. The model is None on an engine
+        without a choice of models, and for a named voice, whose model the engine selects.
 
         Raises:
-            UnknownVoice, UnsupportedLanguage, UnknownModel: there is none; the message names the nearest.
-            Unsupported: no model here, or not the one asked for, speaks this voice; the message says which would.
-            InvalidRequest: a speaker embedding or a mix of voices that is not as it has to be.
+            UnknownVoice, UnsupportedLanguage, UnknownModel: no such name; the message suggests the nearest.
+            Unsupported: no model here, or not the requested one, speaks this voice; the message says which would.
+            InvalidRequest: an invalid speaker embedding or mix of voices.
         """
         if options.resolved is not None:
             return options
@@ -97,15 +97,15 @@ class Routing:
         )
 
     def model_names(self) -> list[str]:
-        """Every model that a request may name, the engine's own ones first."""
+        """Every model name that a request may use, the engine's own first."""
         return list(dict.fromkeys((*self._models, self.info.model, self.info.engine, *OPENAI_MODELS)))
 
     def check_model(self, name: str) -> None:
-        """Raise `UnknownModel` unless a request may name this model."""
+        """Raise `UnknownModel` unless a request may use this model name."""
         self._asked_model(name)
 
     def _asked_model(self, name: str | None) -> tuple[Model | None, str | None]:
-        """The model that a name stands for, None being any; and the language in the name, None when it has none."""
+        """Model and language that a model name stands for. None: any model; no language in the name."""
         if name is None:
             return None, None
         names = self.model_names()
@@ -121,7 +121,7 @@ class Routing:
         raise UnknownModel(f"no such model{near}; models are {', '.join(names)}, each also with a language: tts-1-de")
 
     def _language(self, asked: str) -> str:
-        """The engine's code for a language, or for the same language of another region; "auto" stays."""
+        """The engine's code for a language, regardless of region; "auto" stays "auto"."""
         language = asked.lower()
         if language == "auto":
             return language
@@ -138,7 +138,7 @@ class Routing:
     # ------------------------------------------------------------ voices
 
     def voices(self) -> tuple[Voice, ...]:
-        """Every voice that can be spoken here: the engine's, then the library's."""
+        """Every voice that this node can speak: the engine's, then the library's."""
         languages = tuple(sorted(set(self.info.languages.values())))
         added = (
             Voice(voice.name, languages, f"{voice.kind}: {voice.description}" if voice.description else voice.kind)
@@ -179,7 +179,7 @@ class Routing:
         return named
 
     def _named(self, name: str) -> _Wanted | None:
-        """The voice of a name, or the mix of voices that it spells; None if there is none."""
+        """The voice, or the mix of voices, that `name` stands for; None if unknown."""
         if (own := self._own.get(name, self._own.get(name.lower()))) is not None:
             kinds: dict[str, VoiceKind] = {DESIGN: "designed", ANYONE: "cloned"}
             kind = kinds.get(own, "named") if self._models else None
@@ -208,7 +208,7 @@ class Routing:
         )
 
     def _mix(self, mix: Mix) -> _Wanted:
-        """Several cloned voices as one: all of them need a vector of the model's size."""
+        """A mix of cloned voices. Every voice needs a vector of the model's size."""
         voices = []
         for name, _ in mix:
             voice = self._stored.get(name)
@@ -229,7 +229,7 @@ class Routing:
     # ------------------------------------------------------------ models
 
     def _choose(self, wanted: _Wanted, asked: Model | None) -> str | None:
-        """The name of the model that speaks: the one asked for, or the first that can."""
+        """The model that speaks: the requested one, or the first that can. None: the engine selects it."""
         if wanted.kind is None:
             return None
         self._require_kind(wanted.what, wanted.kind)
@@ -257,7 +257,7 @@ class Routing:
 
 
 def check_free(name: str, own: Iterable[str] = ()) -> None:
-    """Raise `InvalidRequest` unless a voice may be added under this name, which no voice of an engine's may have."""
+    """Raise `InvalidRequest` if `name` is reserved for voices of engines."""
     if name in RESERVED or name in own:
         raise InvalidRequest(f"name: {name!r} is a voice of the engine: choose another", "name")
 

@@ -1,4 +1,4 @@
-"""All speech of a node: opens each utterance on one of its engines, and tells how they are together."""
+"""The engines of a node: opens each utterance on one of them and reports their common state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agent_tts.voices.library import VoiceLibrary
 
 
 class SpeechService:
-    """Owns the engines of a node, which are all alike."""
+    """The engines of a node, all of the same kind."""
 
     def __init__(
         self,
@@ -26,33 +26,32 @@ class SpeechService:
         aliases: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.engines = tuple(EngineHandle(number, make, observer) for number, make in enumerate(make_clients))
-        # Voices beside the engines' own. None when there are no others.
+        # Voices in addition to the engines' own; None without a voice library.
         self.library = library
-        # Other names of voices; see `Routing`.
         self._aliases = aliases
         # The names of `info` and `library`. None before the first request.
         self._routing: Routing | None = None
-        # Whether new utterances are refused because the node is going away.
+        # True while the node shuts down: new utterances are refused.
         self.draining = False
 
     @property
     def info(self) -> EngineInfo | None:
-        """What the engines are; kept over a restart. None before the first has come up."""
+        """Description of the engines, kept over a restart. None before the first engine has started."""
         return next((engine.info for engine in self.engines if engine.info is not None), None)
 
     @property
     def alive(self) -> bool:
-        """Whether an engine is there and answers."""
+        """Whether at least one engine runs and answers."""
         return any(engine.alive for engine in self.engines)
 
     @property
     def ready(self) -> bool:
-        """Whether an engine is there and has really spoken since it started."""
+        """Whether at least one engine has completed a synthesis since its start."""
         return any(engine.ready for engine in self.engines)
 
     @property
     def failed(self) -> bool:
-        """Whether all engines are down for good."""
+        """Whether all engines have failed permanently."""
         return all(engine.failed for engine in self.engines)
 
     @property
@@ -61,11 +60,11 @@ class SpeechService:
         return sum(engine.speaking for engine in self.engines)
 
     async def start(self) -> None:
-        """Bring all engines up at once. On failure, and when this is cancelled, none is left.
+        """Start all engines concurrently. On failure or cancellation all engines are stopped.
 
         Raises:
-            SettingsError: they cannot be set up like that.
-            EngineLost: one did not come up; the message says why.
+            SettingsError: the settings do not suit the engine.
+            EngineLost: an engine did not start; the message says why.
         """
         try:
             async with asyncio.TaskGroup() as starts:
@@ -90,7 +89,7 @@ class SpeechService:
                 stops.create_task(engine.close(), name=f"stop of engine {engine.number}")
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuse new utterances and wait for the open ones; whether all ended in time. Safe to cancel."""
+        """Refuse new utterances and wait for the open ones. True if all ended in time. Safe to cancel."""
         self.draining = True
         try:
             async with asyncio.timeout(timeout_s):
@@ -101,32 +100,32 @@ class SpeechService:
         return True
 
     def open(self, options: SpeechOptions) -> EngineRequest:
-        """Start an utterance on the least loaded engine: it takes a slot, or a place in the queue, at once.
+        """Start an utterance on the least loaded engine. It takes a slot or a place in the queue at once.
 
         Raises:
             UnknownVoice, UnknownModel, UnsupportedLanguage, Unsupported, InvalidRequest: see `Routing.resolve`.
-            Draining: the node is going away.
-            EngineLost: no engine is up; they come back by themselves.
+            Draining: the node shuts down.
+            EngineLost: no engine runs; lost engines restart automatically.
         """
         if self.draining:
             raise Draining
         up = [engine for engine in self.engines if engine.alive]
         if not up:
             raise EngineLost("the engine is restarting: try again", retry_after_ms=RETRY_MS)
-        # One that has never spoken fails quickly, so that it would look idle and draw every utterance.
+        # An engine that is not ready may fail fast and so look idle: it would receive every utterance.
         able = [engine for engine in up if engine.ready] or up
         return able[least_loaded([engine.load for engine in able])].open(self.resolve(options))
 
     def resolve(self, options: SpeechOptions) -> SpeechOptions:
-        """The same options with voice, language and model as `Routing.resolve` names them, and its errors."""
+        """The options with voice, language and model resolved; raises the errors of `Routing.resolve`."""
         return self.routing.resolve(options)
 
     @property
     def routing(self) -> Routing:
-        """What a request may name now: voices that were added or deleted since the last one are seen.
+        """The names that a request may use. Rebuilt when the engine or the voice library has changed.
 
         Raises:
-            EngineLost: no engine has been up yet.
+            EngineLost: no engine has started yet.
         """
         info = self.info
         if info is None:

@@ -1,4 +1,4 @@
-"""One utterance of a listener: text in; words, encoded audio and figures out. No I/O and no clock of its own."""
+"""One utterance: text in; words, encoded audio and figures out. No I/O."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from agent_tts.speech.engine_request import EngineRequest, RequestEvent
 from agent_tts.speech.words.paces import Paces
 from agent_tts.speech.words.timeline import WordTimeline
 
-# What is done about words: they are told; kept for `cut` alone; or left out, without a cost.
+# Words are sent to the listener, kept only for `cut`, or not computed.
 WordsMode = Literal["told", "kept", "none"]
 
 Told = RequestStarted | ContextEvent
@@ -47,36 +47,36 @@ class Meter(Protocol):
     """Measures one utterance; see `serve.telemetry.metrics.ContextMeter`. `finished` is called exactly once."""
 
     def text(self) -> None:
-        """Text has come."""
+        """Text was appended."""
         ...
 
     def started(self, queue_ms: int) -> None:
-        """It has a slot."""
+        """The utterance has a slot."""
         ...
 
     def audio(self, ms: float) -> None:
-        """Audio is handed to the listener."""
+        """Audio was given to the listener."""
         ...
 
     def taken_back(self, ms: float) -> None:
-        """The last audio that was handed out has not left."""
+        """The last audio that was handed out was not sent."""
         ...
 
     def cancelled(self) -> None:
-        """The listener asked to stop. Idempotent."""
+        """The listener stopped the utterance. Idempotent."""
         ...
 
     def played_ms(self) -> float:
-        """What a listener who plays in real time has heard by now."""
+        """Milliseconds that a listener who plays in real time has heard by now."""
         ...
 
     def finished(self, event: RequestFinished) -> Done:
-        """It has ended: its figures."""
+        """The utterance has ended; returns its figures."""
         ...
 
 
 class Unmeasured:
-    """The meter of an utterance that nobody measures: it knows lengths, and no times."""
+    """A meter without clock: it knows the length of audio, no times."""
 
     def __init__(self) -> None:
         self._audio_ms = 0.0
@@ -100,15 +100,15 @@ class Unmeasured:
 
 
 class Utterance:
-    """Turns the events of an engine request into what its listener is told.
+    """Translates the events of an engine request into events for the listener.
 
-    Made by `SpeechService.speak`. Words that are known before the engine has started are told right after
-    `RequestStarted`. The last event is exactly one `Done`; `error` says why when its reason is "error".
+    Words that are known before the engine has started follow right after `RequestStarted`. The last event is exactly
+    one `Done`; if its reason is "error", `error` holds the cause.
 
     Args:
-        info: of the engine; None before the first has come up.
+        info: of the engine; None before the first start.
         options: as the client gave them.
-        paces: how fast voices spoke earlier; this one's is added. None forgets it.
+        paces: how fast voices spoke in earlier utterances; learns from this one. None keeps nothing.
     """
 
     def __init__(
@@ -132,14 +132,14 @@ class Utterance:
         self._clock = clock
         self._meter = meter or Unmeasured()
         self._output = output
-        # None where audio leaves as the engine makes it.
+        # None if the output is the engine's format.
         plain = output.encoding == "pcm_s16le" and output.sample_rate == SAMPLE_RATE
         self._encoder = None if plain else make_encoder(output.encoding, output.sample_rate, output.bit_rate)
         self._base64 = output.framing == "base64"
         self._paces = paces or Paces()
         self._voice = options.voice
         self._tells = words == "told"
-        # None where words are left out.
+        # None if words are not computed.
         self._timeline: WordTimeline | None = None
         if words != "none":
             self._timeline = WordTimeline(
@@ -150,29 +150,29 @@ class Utterance:
                 pace=self._paces.of(options.voice),
                 tells=self._tells,
             )
-        # Characters of text so far, and flushes that are not answered yet.
+        # Characters of text so far, and unanswered flushes.
         self.chars = 0
         self.flushes = 0
-        # Words that are known before the engine has started; None afterwards.
+        # Words computed before the engine has started; None afterwards.
         self._early: list[Word] | None = []
-        # Samples at 24 kHz that were handed out, and the index of the next one at the output rate.
+        # Samples at 24 kHz handed out, and the index of the next sample at the output rate.
         self._samples = 0
         self._first_sample = 0
-        # Whether a chunk was handed out as the last one.
+        # Whether the chunk with FLAG_LAST was handed out.
         self._closed = False
-        # The listener's last word on what it has played, in ms, and when it came.
+        # The listener's last acknowledgement: (ms played, time of arrival); None before the first.
         self._acked: tuple[float, float] | None = None
-        # The figures, once `RequestFinished` was taken, or has come after `stop`.
+        # The figures; set when `RequestFinished` is taken, or arrives after `stop`.
         self.done: Done | None = None
-        # Why it failed; set with `done`.
+        # Cause of a failure; set with `done`.
         self.error: SpeechError | None = None
-        # Called when `poll` may have something; set by the reader. It must not raise and must not await.
+        # Called when `poll` may have an event; set by the reader. It must not raise or await.
         self.waker: Callable[[], None] | None = None
 
     # ------------------------------------------------------------ the writer's side
 
     def write(self, text: str) -> list[Words]:
-        """Append text, verbatim and in any split; the words to be told now. Ignored once it has ended."""
+        """Append text, verbatim and in any split; returns words to send now. Ignored after the end."""
         if not text:
             return []
         self.chars += len(text)
@@ -181,22 +181,22 @@ class Utterance:
         return self._new_words(self._timeline.append(text)) if self._timeline is not None else []
 
     def flush(self, flush_id: str) -> list[Words]:
-        """Speak all text so far as complete words, answered by `Flushed`; the words to be told now."""
+        """Speak all text so far as complete words; answered by `Flushed`. Returns words to send now."""
         self.flushes += 1
         self.request.flush(flush_id)
         return self._new_words(self._timeline.flush()) if self._timeline is not None else []
 
     def end(self) -> list[Words]:
-        """No more text; the words to be told now. Idempotent."""
+        """No more text; returns words to send now. Idempotent."""
         self.request.end()
         return self._new_words(self._timeline.complete()) if self._timeline is not None else []
 
     def ack(self, played_ms: float) -> None:
-        """The listener has played so much."""
+        """The listener has played `played_ms` of the utterance."""
         self._acked = (played_ms, self._clock())
 
     def stop(self) -> None:
-        """Stop without waiting: `Done` alone follows. Idempotent."""
+        """Stop without waiting: only `Done` follows. Idempotent."""
         if self.done is not None:
             return
         self._meter.cancelled()
@@ -204,15 +204,15 @@ class Utterance:
         self._on_stopped()
 
     async def cancel(self) -> None:
-        """Stop; the slot is free when it returns. Idempotent. Cancelling this coroutine is safe: it still stops."""
+        """Stop; the slot is free when this returns. Idempotent. Cancelling this coroutine is safe: it still stops."""
         self.stop()
         await self.request.cancel()
 
     def cut(self, played_ms: float | None = None) -> Cancelled:
-        """Stop, and tell what was heard.
+        """Stop; returns the text that was heard and the rest.
 
         Args:
-            played_ms: what the listener has played; None is as acknowledged, or as real time has it.
+            played_ms: audio that the listener has played; None: see `played_ms()`.
         """
         assert self._timeline is not None, "words are left out"
         generated_ms = round(self.request.samples * 1_000 / SAMPLE_RATE)
@@ -224,13 +224,13 @@ class Utterance:
         return Cancelled(round(played_ms), generated_ms, heard, unheard)
 
     def take_back(self, first_sample: int) -> None:
-        """Chunks from this sample of the output on were handed out, and did not leave."""
+        """Chunks from `first_sample` (at the output rate) on were handed out, but not sent."""
         samples = first_sample * SAMPLE_RATE // self._output.sample_rate
         self._meter.taken_back((self._samples - samples) * 1_000 / SAMPLE_RATE)
         self._samples = samples
 
     def played_ms(self) -> float:
-        """What the listener has heard: by its last word on it, or by real time."""
+        """Milliseconds that the listener has heard, from its acknowledgement or from real time."""
         if self._acked is None:
             return self._meter.played_ms()
         acked_ms, at = self._acked
@@ -238,13 +238,13 @@ class Utterance:
 
     @property
     def audio_ms(self) -> int:
-        """Audio handed out."""
+        """Milliseconds of audio handed out."""
         return round(self._samples * 1_000 / SAMPLE_RATE)
 
     # ------------------------------------------------------------ the reader's side
 
     def poll(self) -> list[Told] | None:
-        """What the next event of the engine means to the listener; None when there is no event now."""
+        """The listener's events for the engine's next event; None when there is no event now."""
         event = self.request.poll()
         return None if event is None else self._told(event)
 
@@ -261,7 +261,7 @@ class Utterance:
             self.waker()
 
     def _on_stopped(self) -> None:
-        """The end of an utterance that was stopped counts when it comes: maybe nobody takes it."""
+        """Take the end of a stopped utterance at its arrival: the reader may not poll again."""
         if self.request.stopped and self.request.finished is not None:
             self._end(self.request.finished)
 
@@ -313,7 +313,7 @@ class Utterance:
         return [] if self._encoder is None else self._encoder.flush()
 
     def _add_chunks(self, told: list[Told], chunks: list[Chunk], flags: int) -> None:
-        """Tell `chunks`, the last of them with `flags`; flags with no audio left go out with an empty chunk."""
+        """Append `chunks`, the last with `flags`; flags without audio are sent with an empty chunk."""
         if flags and not chunks:
             chunks = [(b"", 0)]
         last = len(chunks) - 1
@@ -350,26 +350,26 @@ class Utterance:
 
 
 class LocalUtterance:
-    """An utterance that one reader iterates over, as over a `RemoteUtterance`, in the event loop of its node."""
+    """An utterance for one reader in the node's event loop, with the interface of `RemoteUtterance`."""
 
     def __init__(self, utterance: Utterance) -> None:
         self._utterance = utterance
         self.context_id = utterance.context_id
-        # Not yet taken by the reader.
+        # Events not yet taken by the reader.
         self._told: deque[ContextEvent] = deque()
 
     @property
     def done(self) -> Done | None:
-        """The figures, once it has ended."""
+        """The figures; None before the end."""
         return self._utterance.done
 
     @property
     def error(self) -> SpeechError | None:
-        """Why it failed; set with `done`."""
+        """Cause of a failure; set with `done`."""
         return self._utterance.error
 
     def write(self, text: str) -> None:
-        """Append text, verbatim and in any split. Never blocks; ignored once it has ended."""
+        """Append text, verbatim and in any split. Never blocks; ignored after the end."""
         self._told += self._utterance.write(text)
 
     def end(self) -> None:
@@ -382,7 +382,7 @@ class LocalUtterance:
         self._utterance.stop()
 
     async def cancel(self) -> None:
-        """Stop; the slot is free when it returns. Idempotent. Cancelling this coroutine is safe: it still stops."""
+        """Stop; the slot is free when this returns. Idempotent. Cancelling this coroutine is safe: it still stops."""
         self.stop()
         await self._utterance.cancel()
 
@@ -390,7 +390,7 @@ class LocalUtterance:
         """The next event; None after `Done`. Cancelling it loses nothing.
 
         Raises:
-            SpeechError: the utterance failed; after everything that came before.
+            SpeechError: the utterance failed; raised after all earlier events.
         """
         while not self._told:
             told = await self._utterance.next()
@@ -411,7 +411,7 @@ class LocalUtterance:
             yield event
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The payloads of the audio alone.
+        """The audio payloads.
 
         Raises:
             SpeechError: the utterance failed.

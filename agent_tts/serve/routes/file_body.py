@@ -1,4 +1,4 @@
-"""An audio file as the body of a response, as it is or in OpenAI's events."""
+"""The body of a speech response: an audio file, plain or in OpenAI's server-sent events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agent_tts.speech.audio.files import FileEncoder
 
 
 class FileBody(Body):
-    """The file itself."""
+    """The plain file."""
 
     def __init__(self, format: str) -> None:
         self._file = FileEncoder(format)
@@ -30,7 +30,7 @@ class FileBody(Body):
 
 
 class EventBody(FileBody):
-    """The file's bytes in `speech.audio.delta` events, which a client can tell from its end and from an error."""
+    """The file's bytes in `speech.audio.delta` events, with an event for the end and for an error."""
 
     def __init__(self, format: str, text: str) -> None:
         super().__init__(format)

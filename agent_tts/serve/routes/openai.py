@@ -1,4 +1,4 @@
-"""The shapes of OpenAI's speech API: requests, models, voices, errors. Values only."""
+"""The types of OpenAI's speech API: requests, models, voices, errors. Values only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class VoiceRef(Strict):
 
 
 class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):  # type: ignore[misc]
-    """The body of `POST /v1/audio/speech`. An unknown field is an error: a misspelt setting must not be ignored."""
+    """The body of `POST /v1/audio/speech`. Unknown fields are errors, so that a misspelt setting is not ignored."""
 
     input: str = Field(min_length=1, pattern=r"\S", description="text to speak")
     model: str = Field("tts-1", **limits("model"), description="one of GET /v1/models, or with a language: tts-1-de")
@@ -47,7 +47,7 @@ class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """Its JSON schema, without references, so that it can stand anywhere in another document."""
+        """The JSON schema without references, to embed it in another document."""
         schema: dict[str, Any] = cls.model_json_schema()
         definitions = schema.pop("$defs")
         voice = schema["properties"]["voice"]
@@ -55,10 +55,10 @@ class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):
         return schema
 
     def options(self, *, normalize: bool = False) -> SpeechOptions:
-        """What of it concerns the engine; unpaced.
+        """The engine's options, unpaced.
 
         Args:
-            normalize: the default.
+            normalize: value if the request has none.
         """
         return speech_options(
             self,
@@ -74,7 +74,7 @@ def parse(body: bytes, max_chars: int) -> SpeechRequest:
     """The request in a body.
 
     Raises:
-        InvalidRequest, UnsupportedFormat, TextTooLong: what was wrong and what is allowed, without a word of the text.
+        InvalidRequest, UnsupportedFormat, TextTooLong: what was wrong and what is allowed, without any of the text.
     """
     request: SpeechRequest = check_body(SpeechRequest, body, "input", max_chars)
     return request
@@ -103,9 +103,9 @@ class ModelList(BaseModel):
 
 
 class VoiceCard(BaseModel):
-    """A voice. `aliases` are other names that it answers to, OpenAI's among them."""
+    """A voice. `aliases` are its other names, including OpenAI's."""
 
-    id: str  # its name again, which clients that list voices look for
+    id: str  # the name; clients that list voices read this field
     name: str
     languages: list[str]
     description: str
@@ -113,7 +113,7 @@ class VoiceCard(BaseModel):
 
 
 class VoiceList(BaseModel):
-    """All voices, the one that speaks when none is asked for, and whether more may be cloned from clips."""
+    """All voices, the default voice, and whether voices can be cloned from clips."""
 
     voices: list[VoiceCard]
     default: str
@@ -121,7 +121,7 @@ class VoiceList(BaseModel):
 
 
 def voice_list(routing: Routing, *, clones: bool = False) -> VoiceList:
-    """Every voice that can be spoken."""
+    """Every voice that the node can speak."""
     aliases: dict[str, list[str]] = {}
     for alias, name in routing.info.aliases.items():
         aliases.setdefault(name, []).append(alias)
@@ -146,7 +146,7 @@ def voice_list(routing: Routing, *, clones: bool = False) -> VoiceList:
 
 ErrorKind = Literal["invalid_request_error", "authentication_error", "rate_limit_error", "server_error"]
 
-# By HTTP status, where the class of the status does not tell.
+# By HTTP status, where the class of the status does not determine the type.
 _KINDS: dict[int, ErrorKind] = {401: "authentication_error", 403: "authentication_error", 429: "rate_limit_error"}
 
 
@@ -160,7 +160,7 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """The body of every response that is an error."""
+    """The body of every error response."""
 
     error: ErrorDetail
 
@@ -172,7 +172,7 @@ class ErrorBody(BaseModel):
 
     @classmethod
     def of_error(cls, error: SpeechError) -> Self:
-        """The body for an error, with the field that it is about."""
+        """The body for an error, with the field that caused it."""
         param = error.param if isinstance(error, InvalidRequest) else _PARAMS.get(type(error))
         return cls.of(error.status, error.message, error.code, param)
 
@@ -190,7 +190,7 @@ _PARAMS: dict[type[SpeechError], str] = {
 
 
 class Usage(BaseModel):
-    """What a request took. Tokens in are estimated, a quarter of the text's bytes; a token out is 80 ms of audio."""
+    """Usage of a request. An input token is 4 bytes of text (an estimate), an output token is 80 ms of audio."""
 
     input_tokens: int
     output_tokens: int
@@ -198,7 +198,7 @@ class Usage(BaseModel):
 
     @classmethod
     def of(cls, text: str, frames: int) -> Usage:
-        """The usage of a text that became so many frames."""
+        """The usage of a text whose audio has `frames` frames."""
         tokens = -(-len(text.encode()) // 4)
         return cls(input_tokens=tokens, output_tokens=frames, total_tokens=tokens + frames)
 
@@ -218,7 +218,7 @@ class AudioDone(BaseModel):
 
 
 class AudioError(ErrorBody):
-    """The audio file stays incomplete."""
+    """The audio file ends incomplete."""
 
     type: Literal["error"] = "error"
 

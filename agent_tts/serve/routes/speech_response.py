@@ -1,4 +1,4 @@
-"""The response that speaks: an audio file, or events with its bytes, sent while it is made."""
+"""The streamed response of a speech request: an audio file, or events with its bytes."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ TRANSPORT = "http"  # in metrics
 
 
 class Body:
-    """The body of one response, made as the speech comes: a file, or the events of a vendor. Pure.
+    """The body of one response, made while audio arrives: a file, or events of a dialect. Pure.
 
     Subclasses implement `audio` and `end`.
     """
 
     def words(self, words: Words) -> bytes:
-        """Times of words, before the audio that they are spoken in; only if they were asked for."""
+        """Word times, sent before their audio; called only if words were requested."""
         return b""
 
     def audio(self, pcm: bytes) -> bytes:
-        """The next audio: pcm_s16le, 24 kHz."""
+        """The next piece of audio: pcm_s16le, 24 kHz, mono."""
         raise NotImplementedError
 
     def end(self) -> bytes:
-        """All has been spoken."""
+        """The end of the audio."""
         raise NotImplementedError
 
     def error(self, error: SpeechError) -> bytes | None:
-        """It failed after its start. None cuts the connection: a clean end would make a part look complete."""
+        """A failure after the start. None cuts the connection: a regular end would mark a partial file as complete."""
         return None
 
     def close(self) -> None:
-        """Free what it holds. Idempotent."""
+        """Free all resources. Idempotent."""
 
 
 class SpeechResponse(Response):
     """Speaks one text.
 
-    Nothing is sent before the first frame, so that whatever fails until then becomes an error response. A client that
-    leaves, or stops reading, stops the speech at once.
+    Nothing is sent before the first frame, so that earlier failures become an error response. Speech stops at once when
+    the client disconnects or stops reading.
     """
 
     def __init__(
@@ -65,23 +65,23 @@ class SpeechResponse(Response):
         words: WordsMode = "none",
     ) -> None:
         super().__init__(media_type=media_type)
-        del self.headers["content-length"]  # known only at the end
+        del self.headers["content-length"]  # not known yet
         self.headers["Cache-Control"] = "no-store"
         self._node = node
         self._client = client
         self._text = text
         self._options = options
-        # Called when the engine has its text: an encoder takes a while to be made.
+        # Called after the text was sent to the engine, because creating an encoder takes time.
         self._make_body = make_body
         self._words: WordsMode = words
         # Whether the status line was sent.
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Speak. Cancelling it stops the speech; the slot is free when it has ended.
+        """Speak. Cancelling this stops the speech; the slot is free when it returns.
 
         Raises:
-            SpeechError: it failed before its first frame; nothing has been sent.
+            SpeechError: a failure before the first frame; nothing was sent.
         """
         writer = Writer(scope, send, self._node.settings.timeouts.write_s)
         refused = self._node.metrics.refused
@@ -114,8 +114,7 @@ class SpeechResponse(Response):
             await asyncio.gather(watch, utterance.cancel(), return_exceptions=True)
 
     async def _send(self, utterance: LocalUtterance, writer: Writer, body: Body) -> None:
-        """Send everything, from the status line on."""
-        held = b""  # of the body, until the next audio
+        held = b""  # bytes of the body that wait for the next audio
         while (event := await utterance.next()) is not None:
             match event:
                 case Words():
@@ -125,17 +124,17 @@ class SpeechResponse(Response):
                     data, held = held + body.audio(pcm), b""
                     if data:
                         await writer.write({"type": "http.response.body", "body": data, "more_body": True})
-                    # Frames that wait already would be encoded in one go, which others would hear.
+                    # Yield between frames that wait, because encoding them in one go delays other utterances.
                     await asyncio.sleep(0)
                 case Done(reason="cancelled"):
-                    return  # the client has left
+                    return  # the client has disconnected
                 case Done():
                     error = utterance.error
                     if error is not None and not self._started:
                         raise error
                     await self._start(writer)
                     last = body.end() if error is None else body.error(error)
-                    if last is not None:  # otherwise the server closes the connection before the response's end
+                    if last is not None:  # None: the server cuts the connection
                         await writer.write({"type": "http.response.body", "body": held + last})
                     return
 

@@ -1,4 +1,4 @@
-"""Audio as a client wants it: one interface for every encoding and rate."""
+"""One interface to the encoders of all encodings and sample rates."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from agent_tts.speech.audio.muxer import Muxer
 from agent_tts.speech.audio.opus import RELIABLE_MS, OpusEncoder
 from agent_tts.speech.audio.pcm import PcmEncoding, Transcoder
 
-Chunk = tuple[bytes, int]  # a payload for one message, and its number of samples at the output rate
+Chunk = tuple[bytes, int]  # payload of one message, and its samples at the output rate
 
 
 class Encoder(Protocol):
-    """One stream of pcm_s16le, 24 kHz, mono, as chunks of an encoding. What comes out does not depend on the cuts."""
+    """Encodes pcm_s16le, 24 kHz, mono, to chunks. The output does not depend on the split of the input."""
 
     def encode(self, pcm: bytes) -> list[Chunk]:
-        """What can be sent now. `pcm` holds whole samples."""
+        """Chunks that can be sent now. `pcm` holds whole samples."""
         ...
 
     def flush(self) -> list[Chunk]:
-        """The rest, at the end of the stream; nothing may be encoded after it."""
+        """The rest, at the end of the audio. Do not encode after it."""
         ...
 
 
 def make_encoder(encoding: str, sample_rate: int, bit_rate: int | None = None) -> Encoder:
-    """An encoder for one stream.
+    """An encoder for one utterance.
 
-    opus gives one packet of 80 ms a chunk, the last one filled up with silence. ogg_opus and mp3 are files: a chunk is
-    their next bytes, and its samples are those that went in. All others give one chunk for each piece of pcm.
+    opus: each chunk is one 80 ms packet, the last padded with silence. ogg_opus and mp3: a chunk is the file's next
+    bytes, and its samples are those that were encoded. Others: one chunk for each piece of pcm.
 
     Args:
-        bit_rate: of ogg_opus and mp3, bits per second, or the nearest that there is; None is 48 000 and 64 000.
+        bit_rate: bits per second of ogg_opus and mp3, rounded to a supported one; None is 48 000 and 64 000.
 
     Raises:
         UnsupportedFormat: see `check_format`.
@@ -49,8 +49,6 @@ def make_encoder(encoding: str, sample_rate: int, bit_rate: int | None = None) -
 
 
 class _OpusChunks:
-    """Opus packets with their number of samples."""
-
     def __init__(self, opus: OpusEncoder) -> None:
         self._opus = opus
 
@@ -62,20 +60,20 @@ class _OpusChunks:
 
 
 class _FileChunks:
-    """A file's bytes as they come, with the number of samples that went in since the last.
+    """A file's bytes, with the number of samples encoded since the last chunk.
 
     Args:
-        sample_rate: Hz at which the muxer takes its pcm.
-        scale: samples of the file's own count for each of those.
+        sample_rate: Hz of the muxer's pcm.
+        scale: samples of the output per sample of that pcm.
     """
 
     def __init__(self, muxer: Muxer, sample_rate: int, scale: int = 1) -> None:
         self._muxer = muxer
         self._pcm = Transcoder("pcm_s16le", sample_rate)
         self._scale = scale
-        # Samples that went in and have not been told.
+        # Samples encoded and not reported yet.
         self._samples = 0
-        # Closes the muxer: at the end, or when a stream that has none is dropped.
+        # Closes the muxer at the end, or when an unfinished encoder is garbage-collected.
         self._close = weakref.finalize(self, muxer.close)
         self._close.atexit = False
 

@@ -10,20 +10,18 @@ from agent_tts.events import SAMPLE_RATE
 
 BIT_RATE = 32_000  # bits per second of mono speech, variable
 
-# libopus takes 24 kHz whatever rate the listener decodes at: the rate only bounds the audio bandwidth, Hz. 48 kHz has
-# no more to give than 24 kHz, which the engine speaks at.
+# Audio bandwidth in Hz by the listener's rate. libopus always gets 24 kHz; the rate only limits the bandwidth.
 BANDWIDTH = {8_000: 4_000, 16_000: 8_000, 24_000: 12_000, 48_000: 12_000}
 
-# Packets this long travel on a transport that loses none.
 RELIABLE_MS = 80
 
 
 class OpusEncoder:
-    """One stream of pcm_s16le, 24 kHz, mono, in pieces of any size, as raw Opus packets (RFC 6716, not Ogg).
+    """Encodes pcm_s16le, 24 kHz, mono, in pieces of any size, to raw Opus packets (RFC 6716, not Ogg).
 
-    Packets of 20 ms are made for RTP: `voip` with in-band FEC for 10 % loss, at 8 ms of CPU for a second of audio; a
-    decoder's output lags 6.5 ms. Packets of 80 ms are made for a reliable transport: `lowdelay`, at 2.5 ms of CPU for
-    a second of audio; a decoder's output lags 2.5 ms.
+    20 ms packets are for RTP: `voip` with in-band FEC for 10 % loss; 8 ms of CPU per second of audio; the decoder's
+    output lags 6.5 ms. 80 ms packets are for a reliable transport: `lowdelay`; 2.5 ms of CPU per second of audio; the
+    decoder's output lags 2.5 ms.
 
     Args:
         sample_rate: Hz at which the listener decodes: 8 000, 16 000, 24 000 or 48 000.
@@ -31,11 +29,11 @@ class OpusEncoder:
     """
 
     def __init__(self, sample_rate: int = SAMPLE_RATE, packet_ms: int = 20) -> None:
-        # Samples in a packet, at the listener's rate.
+        # Samples per packet at the listener's rate.
         self.packet_samples = sample_rate * packet_ms // 1_000
-        # Bytes of pcm that one packet takes.
+        # Bytes of pcm per packet.
         self._packet_bytes = 2 * SAMPLE_RATE * packet_ms // 1_000
-        # pcm that does not fill a packet yet.
+        # pcm of an incomplete packet.
         self._rest = b""
         codec = av.CodecContext.create("libopus", "w")
         assert isinstance(codec, av.AudioCodecContext)
@@ -44,23 +42,23 @@ class OpusEncoder:
         codec.bit_rate = BIT_RATE
         codec.options = {"vbr": "on", "frame_duration": str(packet_ms), "cutoff": str(BANDWIDTH[sample_rate])}
         if packet_ms < RELIABLE_MS:
-            # Complexity 5 costs a quarter less than 10, which speech at this rate does not show.
+            # Complexity 5 costs 25 % less CPU than 10; speech at this bit rate sounds the same.
             codec.options |= {"application": "voip", "fec": "1", "packet_loss": "10", "compression_level": "5"}
         else:
             codec.options |= {"application": "lowdelay"}
-        codec.thread_count = 1  # FFmpeg starts one for each core otherwise, for every stream
+        codec.thread_count = 1  # otherwise FFmpeg starts one thread per core for each encoder
         codec.open()
         self._codec = codec
 
     def encode(self, pcm: bytes) -> list[bytes]:
-        """The packets that `pcm` completes, each exactly `packet_ms` long. `pcm` holds whole samples."""
+        """The packets that `pcm` completes, each `packet_ms` long. `pcm` holds whole samples."""
         pcm = self._rest + pcm if self._rest else pcm
         end = len(pcm) - len(pcm) % self._packet_bytes
         self._rest = pcm[end:]
         return [self._packet(pcm[start : start + self._packet_bytes]) for start in range(0, end, self._packet_bytes)]
 
     def flush(self) -> list[bytes]:
-        """The last packet, filled up with silence; none when the stream ended with a packet's end."""
+        """The last packet, padded with silence; none if the audio ended at a packet boundary."""
         if not self._rest:
             return []
         return self.encode(bytes(self._packet_bytes - len(self._rest)))

@@ -1,4 +1,4 @@
-"""PCM for clients: the engine's 24 kHz pcm_s16le at another rate, as floats, and as G.711."""
+"""PCM for clients: resamples the engine's 24 kHz pcm_s16le and converts it to floats or G.711."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from agent_tts.events import SAMPLE_RATE
 
 PcmEncoding = Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw"]
 
-# Taps of libswresample's filter at the lower of the two rates. Half of them is what it holds back: 1.75 ms to 8 kHz,
-# 0.9 ms to 16 kHz, 0.6 ms to all others; images are 65 dB down from 1.15 times the new Nyquist frequency.
+# Taps of libswresample's filter at the lower of the two rates. The delay is half of them: 1.75 ms to 8 kHz, 0.9 ms
+# to 16 kHz, 0.6 ms to all other rates. Images are 65 dB down from 1.15 times the new Nyquist frequency.
 FILTER_TAPS = 28
 
 
 class Transcoder:
-    """One stream of pcm_s16le, 24 kHz, mono, in pieces of any size, as `encoding` at `sample_rate`.
+    """Converts pcm_s16le, 24 kHz, mono, in pieces of any size, to `encoding` at `sample_rate`.
 
-    The bytes given out do not depend on how the stream was cut, and no sample is shifted in time. Resampling holds back
-    under 2 ms until the next piece or `flush`, and swallows a whole stream of under 3.4 ms. At 24 kHz nothing is held
-    back, and pcm_s16le comes out as the very object that went in.
+    The output does not depend on the split of the input, and samples are not shifted in time. Resampling delays under
+    2 ms until the next piece or `flush`, and gives nothing for input under 3.4 ms in total. At 24 kHz nothing is
+    delayed, and pcm_s16le is returned unchanged (the same object).
     """
 
     def __init__(self, encoding: PcmEncoding, sample_rate: int) -> None:
-        # None where the rate stays.
+        # None without resampling.
         self._resampler = None if sample_rate == SAMPLE_RATE else _Resampler(sample_rate)
-        # What stands for each pcm_s16le value, by its bits as a u16; None for pcm_s16le.
+        # Output value for each pcm_s16le value, indexed by its bits as a u16; None for pcm_s16le.
         self._codes = None if encoding == "pcm_s16le" else _floats() if encoding == "pcm_f32le" else _g711(encoding)
 
     def encode(self, pcm: bytes) -> list[tuple[bytes, int]]:
-        """What can be sent now: at most one payload, with its number of samples. `pcm` holds whole samples."""
+        """At most one payload, with its number of samples. `pcm` holds whole samples."""
         if self._resampler is not None and pcm:
             pcm = self._resampler.push(_frame(pcm))
         return self._chunk(pcm)
 
     def flush(self) -> list[tuple[bytes, int]]:
-        """The rest, at the end of the stream; nothing may be encoded after it."""
+        """The rest, at the end of the audio. Do not encode after it."""
         return self._chunk(b"" if self._resampler is None else self._resampler.push(None))
 
     def _chunk(self, pcm: bytes) -> list[tuple[bytes, int]]:
@@ -52,11 +52,11 @@ class Transcoder:
 
 
 class _Resampler:
-    """libswresample from 24 kHz, by a filter graph: `av.AudioResampler` does not let the filter be shortened."""
+    """libswresample from 24 kHz, as a filter graph, because `av.AudioResampler` cannot set the filter's length."""
 
     def __init__(self, sample_rate: int) -> None:
         self._graph = Graph()
-        self._graph.threads = 1  # FFmpeg starts one for each core otherwise, for every stream
+        self._graph.threads = 1  # otherwise FFmpeg starts one thread per core for each graph
         source = self._graph.add_abuffer(
             sample_rate=SAMPLE_RATE, format="s16", layout="mono", time_base=Fraction(1, SAMPLE_RATE)
         )
@@ -67,7 +67,7 @@ class _Resampler:
         self._graph.configure()
 
     def push(self, frame: av.AudioFrame | None) -> bytes:
-        """pcm_s16le that became ready with `frame`; None is the end of the stream."""
+        """pcm_s16le that `frame` completes; None ends the audio."""
         self._graph.push(frame)
         ready: list[bytes] = []
         while True:
@@ -76,7 +76,7 @@ class _Resampler:
             except (av.BlockingIOError, av.EOFError):
                 return b"".join(ready)
             assert isinstance(piece, av.AudioFrame)
-            # A plane is padded beyond its samples.
+            # A plane has padding after its samples.
             ready.append(bytes(piece.planes[0])[: 2 * piece.samples])
 
 
@@ -89,13 +89,13 @@ def _frame(pcm: bytes) -> av.AudioFrame:
 
 @functools.cache
 def _floats() -> NDArray[np.float32]:
-    """Every pcm_s16le value in -1 .. 1."""
+    """Every pcm_s16le value scaled to -1 .. 1, float32 [65536]."""
     return np.arange(65_536, dtype=np.uint16).view(np.int16).astype(np.float32) / np.float32(32_768)
 
 
 @functools.cache
 def _g711(encoding: str) -> NDArray[np.uint8]:
-    """The code of every pcm_s16le value, as the codec gives it. G.711 has no state, so a table is all there is."""
+    """The G.711 code of every pcm_s16le value, uint8 [65536]. G.711 has no state, so a table suffices."""
     codec = av.CodecContext.create(f"pcm_{encoding}", "w")
     assert isinstance(codec, av.AudioCodecContext)
     codec.sample_rate, codec.format, codec.layout = SAMPLE_RATE, "s16", "mono"

@@ -6,7 +6,7 @@ import shutil
 
 from agent_tts.events import SAMPLE_RATE
 
-# Commands that play pcm_s16le, 24 kHz, mono from their stdin, the quietest on stderr first.
+# Commands that play pcm_s16le, 24 kHz, mono from stdin; those that write least to stderr first.
 PLAYERS: tuple[tuple[str, ...], ...] = (
     ("paplay", "--raw", f"--rate={SAMPLE_RATE}", "--channels=1", "--format=s16le"),
     ("pw-cat", "--playback", "--raw", f"--rate={SAMPLE_RATE}", "--channels=1", "--format=s16", "-"),
@@ -24,5 +24,5 @@ PLAYERS: tuple[tuple[str, ...], ...] = (
 
 
 def find_player() -> tuple[str, ...] | None:
-    """The command of a player on this machine."""
+    """The first command that is installed; None if none is."""
     return next((command for command in PLAYERS if shutil.which(command[0])), None)

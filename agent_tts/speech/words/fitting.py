@@ -1,10 +1,10 @@
-"""Times for a text whose audio is still being made: estimated ahead, fitted to what has been heard behind. Pure.
+"""Word times for a text while its audio is made: measured for the past, estimated for the future. Pure.
 
-The text is a row of marks with nominal lengths. A *pin* says when a mark starts: there was a gap in the audio, the
-point of a flush, or the end. Between two pins the marks share the time by their lengths; after the last they go on at
-the pace that was learned up to it.
+The text is a sequence of marks with nominal lengths. A *pin* fixes the start of a mark: at a gap in the audio, a
+flush or the end. Between two pins the marks share the time in proportion to their lengths. After the last pin they
+follow the pace learned so far.
 
-Which pause of the text a gap is, if any, may show only later: the best few guesses are kept, as a beam.
+Which pause of the text a gap is may become clear only later. A beam search keeps the best guesses.
 """
 
 from __future__ import annotations
@@ -19,52 +19,53 @@ from typing import NamedTuple
 from agent_tts.speech.words.lengths import SENTENCE_PAUSE_MS
 from agent_tts.speech.words.silences import Gap, Silences
 
-# Speech of normal pace that is taken as heard before the first, in ms; pauses likewise.
+# Weight of the initial pace, as ms of speech heard at that pace; and of the initial pauses, as their number.
 PRIOR_MS = 1_500.0
 PRIOR_PAUSES = 1.0
 
-# The cost of a guess. Speech between two pins that is off by so much costs 1, and more by the square; the share is
-# larger as long as little has been heard.
+# Cost of a guess. Speech between two pins costs ((real - expected ms) / (OFF_MS + share * expected ms))^2. The share
+# falls from OFF_SHARE + OFF_EARLY at the start to OFF_SHARE as more speech is heard.
 OFF_MS, OFF_SHARE, OFF_EARLY = 80.0, 0.1, 0.2
-# A gap that is twice as long as its pause should be, or half of it.
+# Cost of a gap of twice or half the expected length of its pause.
 DOUBLE = 1.0
-# A pause of the text that went by without a gap; a gap that is none of the text's, by its length, squared.
+# Cost of a pause without a gap; a gap without a pause costs (ms / STRAY_MS)^2, at most STRAY_MOST.
 SKIPPED_SENTENCE, SKIPPED_CLAUSE = 4.0, 1.0
 STRAY_MS, STRAY_MOST = 150.0, 6.0
 
-GUESSES = 4  # kept
-OPEN_PINS = 8  # of a guess; older ones are certain
-LOOK_AHEAD = 6  # pauses of the text that a gap may be
-HOPELESS = 36.0  # the cost of a pause that is so much too late that those behind it are not looked at
+GUESSES = 4  # size of the beam
+OPEN_PINS = 8  # pins of a guess that may still change; older ones are final
+LOOK_AHEAD = 6  # pauses of the text that are tried for a gap
+HOPELESS = 36.0  # above this cost of a pause that is too late, later pauses are not tried
 
-# A pause that is this late, in ms and as a share of the speech before it, is none. Sentences hardly ever end without.
+# A pause that is later than (ms, share of the speech before it) is taken as absent. Sentences nearly always end in a
+# pause, so theirs may be later.
 LATE_CLAUSE = (150.0, 0.2)
 LATE_SENTENCE = (400.0, 0.6)
 
 
 class Pin(NamedTuple):
-    """Where a mark starts."""
+    """The fixed start of a mark."""
 
     mark: int
-    end_ms: float  # when the mark before it ends
+    end_ms: float  # end of the mark before it
     start_ms: float
 
 
 class Pause(NamedTuple):
-    """Where a pause is expected."""
+    """An expected pause."""
 
-    mark: int  # that follows it
+    mark: int  # the mark after the pause
     nominal_ms: float
-    skipped: float  # the cost of its going by without a gap
+    skipped: float  # cost if there is no gap for it
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Which gaps of the audio are which pauses of the text."""
+    """One assignment of gaps in the audio to pauses of the text."""
 
-    pins: tuple[Pin, ...]  # the last ones; never empty
-    spoken: tuple[float, float]  # nominal and real ms of speech heard between pins
-    paused: tuple[float, float]  # the same of pauses
+    pins: tuple[Pin, ...]  # the last pins; never empty
+    spoken: tuple[float, float]  # (nominal, real) ms of speech between pins
+    paused: tuple[float, float]  # (nominal, real) ms of pauses
     cost: float = 0.0
 
     @property
@@ -73,53 +74,52 @@ class Guess:
 
     @property
     def pace(self) -> float:
-        """Real ms of speech for a nominal one."""
+        """Real ms / nominal ms of speech."""
         return self.spoken[1] / self.spoken[0]
 
     @property
     def rest(self) -> float:
-        """Real ms of a pause for a nominal one."""
+        """Real ms / nominal ms of pauses."""
         return self.paused[1] / self.paused[0]
 
 
-class Option(NamedTuple):
-    """What a gap may be, by a guess."""
+class Candidate(NamedTuple):
+    """One meaning of a gap for a guess."""
 
-    cost: float  # of the guess that follows
+    cost: float  # of the resulting guess
     guess: Guess
-    what: Pause | Pin  # a pause of the text; or none of them: the guess's last pin, perhaps moved
+    what: Pause | Pin  # a pause of the text; or no pause: the last pin, perhaps moved
 
 
 class Fit:
     """Marks in, audio in, times out.
 
     Args:
-        speed: how fast it is spoken; 1 is normal.
-        pace: of the voice: real time for nominal time, at speed 1.
+        speed: requested speed; 1 is normal.
+        pace: of the voice: real time / nominal time at speed 1.
     """
 
     def __init__(self, speed: float = 1.0, pace: float = 1.0) -> None:
         self._speed = speed
-        # Nominal ms of speech, and of pauses, before each mark; one more than there are marks.
+        # Nominal ms of speech, and of pauses, before each mark, float64 [marks + 1].
         self._speech = array("d", [0.0])
         self._silence = array("d", [0.0])
-        # The pauses, in order, and the marks that follow them.
+        # The pauses in text order, and the mark after each.
         self._pauses: list[Pause] = []
         self._after: list[int] = []
-        # What the audio tells.
         self._silences = Silences()
-        # Gaps that nobody has asked about yet: what they may be is the dear part.
+        # Gaps not placed yet: placing is expensive and waits until a time is requested.
         self._gaps: list[Gap] = []
-        # Counts whatever may move a mark that is there.
+        # Incremented when the times of existing marks may change.
         self.revision = 0
-        # The best guess comes first. Its pins follow on these, which all guesses share.
+        # The best guess first. All guesses share the pins in `_certain`, which precede theirs.
         rest_ms = PRIOR_PAUSES * SENTENCE_PAUSE_MS
         start = Guess((Pin(0, 0.0, 0.0),), (PRIOR_MS, PRIOR_MS * pace / speed), (rest_ms, rest_ms / speed))
         self._guesses = [start]
         self._certain: list[Pin] = []
-        # Marks that cannot start before a time, because their text came so late; after the pins of the best guess.
+        # Earliest starts of marks whose text arrived late; after the pins of the best guess.
         self._floors: list[Pin] = []
-        # All pins by the best guess, in order, and their marks.
+        # All pins of the best guess, in order, and their marks.
         self._pins = [start.last]
         self._pinned = [0]
 
@@ -134,12 +134,12 @@ class Fit:
 
     @property
     def pace(self) -> float:
-        """Of the voice at speed 1, as far as it was heard."""
+        """Learned pace of the voice: real time / nominal time at speed 1."""
         self._place_gaps()
         return self._guesses[0].pace * self._speed
 
     def add(self, ms: float, pause_ms: float) -> None:
-        """One more mark of such a nominal length, and with such a pause after it."""
+        """Append a mark of `ms` nominal length with a pause of `pause_ms` (nominal) after it."""
         mark, heard_ms = len(self), self.heard_ms
         if heard_ms > self.span(mark)[0]:
             self.revision += 1
@@ -153,7 +153,7 @@ class Fit:
             self._after.append(mark + 1)
 
     def span(self, mark: int) -> tuple[float, float]:
-        """Start and end of a mark, in ms; of the one after the last, its start twice."""
+        """Start and end of a mark, in ms. The mark after the last has its start twice."""
         self._place_gaps()
         at = bisect_right(self._pinned, mark) - 1
         pin = self._pins[at]
@@ -169,7 +169,7 @@ class Fit:
         return start_ms + first * guess.pace, start_ms + last * guess.pace
 
     def may_start(self, mark: int) -> bool:
-        """Whether a mark can have started: not in silence, and not before the pause that is expected before it."""
+        """Whether a mark can have started: not during silence, and not before the expected pause before it."""
         self._place_gaps()
         pin = self._pins[-1]
         if mark < pin.mark:
@@ -186,16 +186,16 @@ class Fit:
     # ------------------------------------------------------------ what is heard
 
     def hear(self, pcm: bytes) -> None:
-        """The next piece of the audio: pcm_s16le at 24 kHz."""
+        """Take the next piece of audio: pcm_s16le at 24 kHz."""
         if gaps := self._silences.hear(pcm):
             self._gaps += gaps
             self.revision += 1
 
     def reach(self, mark: int, audio_ms: float) -> None:
-        """All marks before `mark` are within so much audio, and no other. Some of it may not have been heard yet."""
+        """Exactly the marks before `mark` lie in the first `audio_ms` of audio, part of which may not be heard yet."""
         self._place_gaps()
         sounded_ms = self._silences.sounded_until_ms
-        is_heard = audio_ms < self.heard_ms + 1  # it is in whole ms
+        is_heard = audio_ms < self.heard_ms + 1  # audio_ms is in whole ms
         end_ms = min(sounded_ms, audio_ms) if is_heard and sounded_ms is not None else audio_ms
         able = [guess for guess in self._guesses if guess.last.mark < mark and guess.last.start_ms < end_ms]
         if able:
@@ -206,54 +206,54 @@ class Fit:
             self._choose()
 
     def _place_gaps(self) -> None:
-        """Guess what the gaps are that were heard since somebody asked last; the text is as it was then."""
+        """Extend the guesses by the gaps heard since the last call."""
         gaps, self._gaps = self._gaps, []
         for gap in gaps:
             self._keep([option for guess in self._guesses for option in self._options(guess, gap)], gap)
 
-    def _options(self, guess: Guess, gap: Gap) -> Iterator[Option]:
-        """What a gap may be: none of the text's pauses, or one of the next."""
+    def _options(self, guess: Guess, gap: Gap) -> Iterator[Candidate]:
+        """Candidates for a gap: no pause, or one of the next pauses."""
         last = guess.last
-        if gap.start_ms <= last.start_ms <= gap.end_ms:  # the silence after a flush, or before the first sound
-            yield Option(guess.cost, guess, last._replace(start_ms=gap.end_ms))
+        if gap.start_ms <= last.start_ms <= gap.end_ms:  # silence after a flush or before the first sound
+            yield Candidate(guess.cost, guess, last._replace(start_ms=gap.end_ms))
             return
         length_ms = gap.end_ms - gap.start_ms
-        yield Option(guess.cost + _stray_cost(gap), guess, last)
+        yield Candidate(guess.cost + _stray_cost(gap), guess, last)
         cost, rest = guess.cost, guess.rest
         first = bisect_right(self._after, last.mark)
         for pause in self._pauses[first : first + LOOK_AHEAD]:
             off = self._off(guess, pause.mark, gap.start_ms)
             if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - last.start_ms:
-                return  # those behind it are further off
-            yield Option(cost + off + DOUBLE * math.log2(length_ms / (pause.nominal_ms * rest)) ** 2, guess, pause)
+                return  # later pauses are further off
+            yield Candidate(cost + off + DOUBLE * math.log2(length_ms / (pause.nominal_ms * rest)) ** 2, guess, pause)
             cost += pause.skipped
 
     def _expected(self, guess: Guess, mark: int) -> float:
-        """Real ms of speech up to a mark, since the last pin."""
+        """Expected real ms of speech from the last pin to a mark."""
         return (self._speech[mark] - self._speech[guess.last.mark]) * guess.pace
 
     def _off(self, guess: Guess, mark: int, end_ms: float) -> float:
-        """The cost of an end of speech before a mark."""
+        """Cost of the speech before `mark` ending at `end_ms`."""
         expected = self._expected(guess, mark)
         share = OFF_SHARE + OFF_EARLY * PRIOR_MS / guess.spoken[0]
         return ((end_ms - guess.last.start_ms - expected) / (OFF_MS + share * expected)) ** 2
 
     def _skipped(self, guess: Guess, mark: int) -> float:
-        """The cost of the pauses before a mark that went by without a gap."""
+        """Cost of the pauses before a mark that had no gap."""
         first, last = bisect_right(self._after, guess.last.mark), bisect_left(self._after, mark)
         return sum(pause.skipped for pause in self._pauses[first:last])
 
     def _pinned_to(self, guess: Guess, pin: Pin, pause: Pause | None = None, cost: float = 0.0) -> Guess:
-        """The guess with one more pin, at a pause of the text or at its end."""
+        """The guess with one more pin, at a pause or at the end of the text."""
         last, paused = guess.last, guess.paused
         nominal, real = self._speech[pin.mark] - self._speech[last.mark], pin.end_ms - last.start_ms
         if pause is not None:
             paused = (paused[0] + pause.nominal_ms, paused[1] + pin.start_ms - pin.end_ms)
         return Guess((*guess.pins, pin), (guess.spoken[0] + nominal, guess.spoken[1] + real), paused, cost)
 
-    def _keep(self, options: list[Option], gap: Gap) -> None:
-        """Keep the best, one for each last pin: what differs before it will not matter any more."""
-        best: dict[Pin | Pause, Option] = {}
+    def _keep(self, options: list[Candidate], gap: Gap) -> None:
+        """Keep the best candidates, one per last pin, because earlier pins do not affect later costs."""
+        best: dict[Pin | Pause, Candidate] = {}
         for option in sorted(options, key=lambda option: option.cost):
             best.setdefault(option.what, option)
         kept = [self._taken(option, gap) for option in list(best.values())[:GUESSES]]
@@ -265,14 +265,13 @@ class Fit:
         self._guesses = [replace(guess, cost=guess.cost - least) for guess in kept]
         self._choose()
 
-    def _taken(self, option: Option, gap: Gap) -> Guess:
+    def _taken(self, option: Candidate, gap: Gap) -> Guess:
         cost, guess, what = option
         if isinstance(what, Pin):
             return replace(guess, pins=(*guess.pins[:-1], what), cost=cost)
         return self._pinned_to(guess, Pin(what.mark, gap.start_ms, gap.end_ms), what, cost)
 
     def _choose(self) -> None:
-        """The best guess decides."""
         self.revision += 1
         self._pins = [*self._certain, *self._guesses[0].pins]
         self._pinned = [pin.mark for pin in self._pins]
@@ -287,6 +286,6 @@ class Fit:
 
 
 def _stray_cost(gap: Gap) -> float:
-    """The cost of a gap that is none of the text's pauses."""
+    """Cost of a gap without a pause in the text."""
     cost: float = ((gap.end_ms - gap.start_ms) / STRAY_MS) ** 2
     return min(STRAY_MOST, cost)

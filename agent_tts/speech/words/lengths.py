@@ -1,7 +1,7 @@
-"""How long a piece of text takes to say, for want of a pronunciation: by the sounds that its letters stand for. Pure.
+"""Nominal duration of text, estimated from its letters. Pure.
 
-The figures are least-squares fits to speech in a dozen languages. What counts is the proportion between the words of
-one sentence: the pace is learned from the audio (`agent_tts.speech.words.fitting`).
+The constants are least-squares fits to speech in a dozen languages. Only the proportions between the words of a
+sentence matter: `agent_tts.speech.words.fitting` learns the pace from the audio.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from agent_tts.text.units import is_abbreviation
 
 # Milliseconds at normal speed.
 VOWEL_MS = 68.0  # a group of vowels
-GLIDE_MS = 20.0  # more for a group of several
+GLIDE_MS = 20.0  # added for a group of several
 CONSONANT_MS = 64.0
-WORD_MS = 16.0  # more for each word
-FINAL_MS = 80.0  # more for the last word before a pause
+WORD_MS = 16.0  # added per word
+FINAL_MS = 80.0  # added to the last word before a pause
 IDEOGRAPH_MS = 210.0
 KANA_MS = 110.0
 SYLLABLE_MS = 185.0  # of Hangul
-INITIAL_MS = 200.0  # a letter that is spelled out
-SYMBOL_MS = 300.0  # a sign with a name
+INITIAL_MS = 200.0  # a spelled letter
+SYMBOL_MS = 300.0  # a spoken sign
 CLAUSE_PAUSE_MS = 150.0
 SENTENCE_PAUSE_MS = 300.0
 
 _CLOSERS = "[\"'”’)\\]»」』）]*$"
 _SENTENCE_END = re.compile(rf"(?:[.!?…]|[。！？।؟]){_CLOSERS}")
 _CLAUSE_END = re.compile(rf"[,;:—–、，；：،؛]{_CLOSERS}")
-# Of a token of any script: a number, one wide character, a run of other letters, or one sign.
+# Pieces of a token: a number, one wide character, a run of other letters, or one sign.
 _WIDE = "[\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 _PIECE = re.compile(rf"\d+(?:[.,:]\d+)*|{_WIDE}|(?:(?!{_WIDE})[^\W\d_])+|.", re.DOTALL)
 _VOWELS = re.compile("[aeiouyæœøıаеёиоуыэюяіїєαεηιουω]+")
-# Letters that stand for one sound together.
+# Groups of letters that stand for one sound.
 _DIGRAPHS = re.compile(r"sch|[tscpg]h|ck|ng|wh|qu|[sc]z|[rd]z|[ln]h|gn|([b-df-hj-np-tv-z])\1")
 _SILENT_LETTERS = {
     "en": re.compile(r"(?<=[^\Waeiouy])e(?=s?$)(?<!le)(?<![sxzgc]e)|(?<=[^\Wdt])e(?=d$)|(?<=[aeiou])gh(?=t|$)"),
@@ -44,17 +44,17 @@ _SILENT_LETTERS = {
 
 
 class Length(NamedTuple):
-    """A token's pieces, each with its characters and nominal milliseconds, and the pause after the last."""
+    """Pieces of a token as (characters, nominal ms), and the pause after the last."""
 
     pieces: tuple[tuple[int, float], ...]
     pause_ms: float
 
 
 def length(token: str, language: str = "en") -> Length:
-    """How long a token of text without white space takes to say at normal speed.
+    """Nominal duration of a token (text without white space) at normal speed.
 
     Args:
-        language: a code, of which the part before the first hyphen counts.
+        language: a code; only the part before the first hyphen counts.
     """
     language = language.partition("-")[0]
     pause_ms = _pause_ms(token)
@@ -95,11 +95,11 @@ def _ms(piece: str, language: str) -> float:
 
 
 def _word_ms(word: str, language: str) -> float:
-    if "\u0900" <= word[0] <= "\u0dff":  # each consonant of the scripts of India has a vowel, unless a mark kills it
+    if "\u0900" <= word[0] <= "\u0dff":  # Indic: each consonant has a vowel, unless a virama removes it
         consonants = sum(unicodedata.category(char) == "Lo" for char in word)
         vowels = max(1, consonants - sum(unicodedata.combining(char) == 9 for char in word) - (len(word) > 1))
         return WORD_MS + VOWEL_MS * vowels + CONSONANT_MS * consonants
-    if "\u0590" <= word[0] <= "\u06ff":  # Hebrew and Arabic write few vowels
+    if "\u0590" <= word[0] <= "\u06ff":  # Hebrew and Arabic: few vowels are written
         return WORD_MS + (VOWEL_MS / 2 + CONSONANT_MS) * len(word)
     letters = "".join(char for char in unicodedata.normalize("NFD", word) if not unicodedata.combining(char))
     if len(letters) > 3 and (silent := _SILENT_LETTERS.get(language)):
@@ -111,7 +111,7 @@ def _word_ms(word: str, language: str) -> float:
 
 
 def _number_ms(number: str, language: str) -> float:
-    """Of a number in digits, said as one, or digit by digit where it is long or begins with a zero."""
+    """Duration of a number in digits, read digit by digit if it is long or starts with a zero."""
     digits = re.sub(r"\D", "", number)
     if len(digits) > 12 or (digits[0] == "0" and len(digits) > 1):
         return sum(_number_ms(digit, language) for digit in digits)

@@ -1,4 +1,4 @@
-"""Where a stream of speech is silent, by its loudness alone. Pure."""
+"""Finds gaps in speech by loudness. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ BLOCK = SAMPLE_RATE // 100  # samples of 10 ms
 BLOCK_BYTES = 2 * BLOCK
 BLOCK_MS = 10
 
-# Silence is this much softer than the loudest sound so far (-30 dB), and a gap lasts this long: the closure of a "p"
-# or a "t" is shorter.
+# Silence is below this share of the loudest peak so far (-30 dB). A gap lasts at least GAP_MS, longer than the closure
+# of a "p" or a "t".
 QUIET = 0.03
-LOUD = 200  # of 32 767; nothing below is speech
+LOUD = 200  # peak of 32 767; anything softer is silence
 GAP_MS = 100
 
 
 class Gap(NamedTuple):
-    """Silence between two sounds, in ms of the stream."""
+    """Silence between two sounds, in ms of the audio."""
 
     start_ms: float
     end_ms: float
@@ -30,29 +30,27 @@ class Silences:
     """pcm_s16le at 24 kHz in, the gaps in it out."""
 
     def __init__(self) -> None:
-        # Samples so far.
         self._samples = 0
-        # Peak of the loudest block.
         self._loudest = LOUD
         # Where the last sound ended; None before the first.
         self.sounded_until_ms: float | None = None
 
     @property
     def heard_ms(self) -> float:
-        """Length of all audio so far."""
+        """Length of the audio so far."""
         return self._samples * 1_000 / SAMPLE_RATE
 
     @property
     def silent(self) -> bool:
-        """Whether there was no sound yet, or none for as long as a gap."""
+        """Whether there was no sound in the last `GAP_MS`, or none at all."""
         return self.sounded_until_ms is None or self.heard_ms - self.sounded_until_ms >= GAP_MS
 
     def hear(self, pcm: bytes) -> list[Gap]:
-        """The next piece; the gaps that end in it. That before the first sound begins at 0, however short it is."""
+        """Take the next piece; returns the gaps that end in it. The first gap starts at 0 and may have any length."""
         begin_ms, until_ms = self.heard_ms, self.sounded_until_ms
         self._samples += len(pcm) // 2
         blocks = np.frombuffer(pcm, "<i2")[: len(pcm) // BLOCK_BYTES * BLOCK].reshape(-1, BLOCK)
-        # The one value without a counterpart, -32 768, stays negative: its neighbours in the block are loud as well.
+        # abs(-32 768) overflows and stays negative, which is harmless: neighbouring samples are loud too.
         peaks = np.maximum.reduce(np.abs(blocks), axis=1).tolist()
         self._loudest = max(self._loudest, *peaks) if peaks else self._loudest
         quiet = max(LOUD, QUIET * self._loudest)

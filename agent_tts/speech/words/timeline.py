@@ -1,7 +1,7 @@
-"""When each word of a stream is spoken: known from the engine, or estimated; and what a listener has heard of it.
+"""When each word of an utterance is spoken, from the engine or estimated; and which text a listener has heard.
 
-Words are the whitespace tokens of the text as it was given. A *mark* is the finest piece of text with a time of its
-own: a word, a part of one, or a single character of a script that is written without spaces.
+Words are the whitespace tokens of the original text. A *mark* is the smallest piece of text with its own time: a word,
+a part of one, or one character of a script written without spaces.
 """
 
 from __future__ import annotations
@@ -21,29 +21,27 @@ from agent_tts.text.breaks import BreakTokens, TokenParts
 
 _TOKEN = re.compile(r"\S+")
 
-# Where no words are told, text is read so far ahead of the audio; further where tags for pauses are obeyed, whose
-# estimates may be far too long: what is read when its audio has begun counts as text that came late.
+# If words are not sent, text is read this far ahead of the audio. With tags for pauses it is further, because their
+# estimates may be far too long, and text that is read after its audio has begun counts as late.
 READ_AHEAD_MS, READ_AHEAD_BREAKS_MS = 15_000.0, 60_000.0
 
-# Pieces of audio that may wait to be listened to: to listen to one costs nearly as much as to all of them.
+# Pieces of audio that are collected before analysis: one piece costs nearly as much as all of them.
 MAX_UNHEARD = 12
 
 
-# A token whose times are estimated: itself, where it is in the text, its first and last mark. A plain tuple of these
-# is soon no business of the collector's, as a named one is for ever: it looks at all that it knows, a hundred thousand
-# words of a busy node, while everybody waits.
+# A token with estimated times: text, start in the text, first and last mark. A plain tuple, which the garbage collector
+# untracks; it would scan 100 000 named tuples of a busy node in every full collection.
 _Token = tuple[str, int, int, int]
 
 
 class WordTimeline:
-    """Text and times of one stream. Pure.
+    """Text and word times of one utterance. Pure.
 
-    With `aligned` the engine's times are used (`align`). Otherwise every complete word is given an estimate as soon as
-    its text is there, and better times once its audio is made: `hear` takes the audio, and what `settle` tells is
-    final.
+    With `aligned` the times come from the engine (`align`). Otherwise every complete word gets an estimate when its
+    text arrives, and better times when its audio is made: `hear` takes the audio, `settle` returns final times.
 
-    Without `tells` no times are asked for, only `split`, and text is read as the audio comes near: a long one that
-    comes at once takes milliseconds to read, in which everybody waits.
+    Without `tells` only `split` is used, and text is read as its audio comes near: reading a long text at once would
+    block the event loop for milliseconds.
     """
 
     def __init__(
@@ -58,51 +56,49 @@ class WordTimeline:
     ) -> None:
         self._aligned = aligned
         self._tells = tells
-        # Of the estimates.
         self._language = language
-        # Finds the tags for pauses; None where they are text.
+        # Finds the tags for pauses; None if tags are ordinary text.
         self._breaks = BreakTokens() if breaks else None
         self._ahead_ms = READ_AHEAD_BREAKS_MS if breaks else READ_AHEAD_MS
-        # The text as it was appended.
         self._parts: list[str] = []
         self._length = 0
-        # The last token, as long as white space has not ended it, and where it starts.
+        # The last token, while it may continue.
         self._tail = ""
-        # Complete tokens without times, neither the engine's nor estimated ones: (text, char_start).
+        # Complete tokens without times: (text, char_start).
         self._pending: deque[tuple[str, int]] = deque()
-        # The engine's times, in the order of the text.
+        # The engine's times, in text order.
         self._marks: list[WordTime] = []
-        # The estimated marks' times, and where each is in the text.
         self._fit = Fit(speed, pace)
-        # Audio that they are not fitted to yet.
+        # Audio not analysed yet.
         self._unheard: list[bytes] = []
+        # Character offsets of the estimated marks.
         self._places: list[tuple[int, int]] = []
-        # Tokens with estimates, and how many of them are settled; where the last of these starts, in ms.
+        # Tokens with estimates; the number of settled ones; start of the last settled one, in ms.
         self._tokens: list[_Token] = []
         self._settled = 0
         self._settled_ms = -1
-        # When the next of them starts, as long as the fit is of this revision.
+        # (revision of the fit, start in ms of the next token to settle); invalid for other revisions.
         self._next = (-1, 0.0)
-        # For each flush that is not answered yet, how many estimated tokens are before it.
+        # For each unanswered flush, the number of estimated tokens before it.
         self._flushes: list[int] = []
-        # Length of the stream, once it has ended.
+        # Length of the audio; None before its end.
         self._audio_ms: int | None = None
 
     @property
     def kind(self) -> Literal["aligned", "estimated"]:
-        """What the words are that come with the text, with `align` and with `finish`."""
+        """Kind of the words that the text methods, `align` and `finish` return."""
         return "aligned" if self._aligned else "estimated"
 
     @property
     def pace(self) -> float:
-        """Of the voice, for the estimates of its next stream; see `Paces`."""
+        """Learned pace of the voice, for its next utterance; see `Paces`."""
         self._listen()
         return self._fit.pace
 
     # ------------------------------------------------------------ text in, words out
 
     def append(self, text: str) -> list[Word]:
-        """More text; the words that can be told now."""
+        """Append text; returns the words that can be sent now."""
         self._parts.append(text)
         self._length += len(text)
         chunk, start = self._tail + text, self._length - len(text) - len(self._tail)
@@ -115,14 +111,14 @@ class WordTimeline:
         return self._estimate()
 
     def complete(self) -> list[Word]:
-        """What is there are complete words: the end of the text; the words that can be told now."""
+        """The text has ended, so its last word is complete; returns the words that can be sent now."""
         if self._tail:
             self._pending.append((self._tail, self._length - len(self._tail)))
             self._tail = ""
         return self._estimate()
 
     def flush(self) -> list[Word]:
-        """What is there are complete words, and `flushed` says when they have been spoken; the words to be told now."""
+        """The last word is complete; `flushed` follows once it is spoken. Returns the words that can be sent now."""
         words = self.complete()
         self._flushes.append(len(self._tokens) + len(self._pending))
         return words
@@ -130,9 +126,9 @@ class WordTimeline:
     # ------------------------------------------------------------ times from the engine
 
     def align(self, times: Sequence[WordTime]) -> list[Word]:
-        """Times from the engine, in the order of the text; the words that they complete.
+        """Take times from the engine, in text order; returns the words that they complete.
 
-        Tokens that are not spoken (a dash, an emoji) take no time, just before the next word that is.
+        Tokens that are not spoken (a dash, an emoji) have no length and lie just before the next spoken word.
         """
         self._marks += times
         done = times[-1].char_end if times else 0
@@ -145,7 +141,7 @@ class WordTimeline:
     # ------------------------------------------------------------ times from the audio
 
     def hear(self, pcm: bytes) -> None:
-        """The next piece of the audio, as the engine makes it: pcm_s16le at 24 kHz."""
+        """Take the next piece of audio from the engine: pcm_s16le at 24 kHz."""
         if self._aligned:
             return
         self._unheard.append(pcm)
@@ -154,7 +150,7 @@ class WordTimeline:
             self._estimate()
 
     def flushed(self, audio_ms: int) -> None:
-        """All text before the oldest `flush` that was not answered has been spoken within so much audio."""
+        """All text before the oldest unanswered `flush` lies within the first `audio_ms` of audio."""
         self._listen()
         if not self._flushes:
             return
@@ -164,10 +160,10 @@ class WordTimeline:
             self._fit.reach(self._tokens[count][2] if count < len(self._tokens) else len(self._fit), audio_ms)
 
     def finish(self, audio_ms: int, *, cut: bool = False) -> list[Word]:
-        """All audio is there; the words that were never told.
+        """All audio has been made; returns the words that were never sent.
 
         Args:
-            cut: it ended before the text did.
+            cut: the audio ended before the text.
         """
         left = self.complete()
         if self._aligned:
@@ -182,10 +178,10 @@ class WordTimeline:
         return left
 
     def settle(self, until_ms: float | None = None) -> list[Word]:
-        """Words with their final times, once each: those that start before `until_ms` of audio, or all that are left.
+        """Words with final times, once each: those that start before `until_ms` of audio, or all remaining.
 
-        Only estimates settle. They are as good as the audio that was heard makes them, after those that settled
-        earlier, and within the audio once its end is known.
+        Applies to estimates only. Final times are fitted to the audio heard so far, follow earlier settled words, and
+        lie within the audio once its end is known.
         """
         self._listen()
         words: list[Word] = []
@@ -206,14 +202,14 @@ class WordTimeline:
         return words
 
     def words(self) -> list[Word]:
-        """All words with estimated times, with the best that are known now."""
+        """All words with their current estimates."""
         self._listen()
         return [self._estimated(token) for token in self._tokens]
 
     # ------------------------------------------------------------ heard
 
     def split(self, played_ms: float) -> tuple[str, str]:
-        """The text as (heard, unheard) after `played_ms` of audio. A mark counts as heard from its middle on."""
+        """The text as (heard, unheard) after `played_ms` of audio. A mark is heard once half of it is played."""
         self._listen()
         self._estimate(played_ms)
         text = "".join(self._parts)
@@ -224,13 +220,13 @@ class WordTimeline:
         at = self._place(heard - 1)[1]
         limit = self._place(heard)[0] if heard < count else len(text)
         while at < limit and not text[at].isspace() and not text[at].isalnum():
-            at += 1  # the punctuation belongs to the word before it
+            at += 1  # punctuation belongs to the word before it
         return text[:at], text[at:]
 
     # ------------------------------------------------------------ inside
 
     def _word(self, token: str, start: int) -> Word:
-        """A token with the time that the engine's marks span, or none after the last mark before it."""
+        """A token with the time of the engine's marks in it, or no length if there are none."""
         end = start + len(token)
         first = bisect_right(self._marks, start, key=lambda mark: mark.char_end)
         inside = [mark for mark in self._marks[first:] if mark.char_start < end]
@@ -240,9 +236,9 @@ class WordTimeline:
         return Word(token, at, at, start, end)
 
     def _estimate(self, until_ms: float = 0.0, tokens: int = 0) -> list[Word]:
-        """Read the complete tokens: all if they are told, otherwise those near to what was heard, or to `until_ms`.
+        """Read complete tokens: all of them with `tells`, otherwise those near the heard audio or `until_ms`.
 
-        So many `tokens` of the text are read in any case. The words that are to be told.
+        At least the first `tokens` of the text are read. Returns the words to send.
         """
         words: list[Word] = []
         if self._pending:
@@ -259,11 +255,10 @@ class WordTimeline:
         return words
 
     def _is_near(self, until_ms: float) -> bool:
-        """Whether the text that is read ends soon."""
+        """Whether less than `_ahead_ms` of the text is read ahead."""
         return self._fit.span(len(self._fit))[0] <= max(until_ms, self._fit.heard_ms) + self._ahead_ms
 
     def _mark(self, text: str, start: int) -> None:
-        """The marks of a complete token."""
         said = TokenParts(0, len(text)) if self._breaks is None else self._breaks.read(text)
         if said.start:
             self._add(start, said.start, 0.0, said.pause_ms)
@@ -285,20 +280,20 @@ class WordTimeline:
         return Word(text, self._at(start_ms), self._at(end_ms), start, start + len(text))
 
     def _listen(self) -> None:
-        """Fit the estimates to all audio that there is."""
+        """Analyse the collected audio."""
         if self._unheard:
             self._fit.hear(b"".join(self._unheard))
             self._unheard.clear()
 
     def _middle_ms(self, mark: int) -> float:
-        """When half of a mark has been spoken."""
+        """Middle of a mark in ms."""
         if self._aligned:
             return (self._marks[mark].start_ms + self._marks[mark].end_ms) / 2
         start_ms, end_ms = self._fit.span(mark)
         return (round(start_ms) + round(end_ms)) / 2
 
     def _place(self, mark: int) -> tuple[int, int]:
-        """Where a mark is in the text."""
+        """Character offsets of a mark."""
         if self._aligned:
             return self._marks[mark].char_start, self._marks[mark].char_end
         return self._places[mark]
@@ -308,7 +303,7 @@ class WordTimeline:
 
 
 def _certain(token: str) -> int:
-    """After how many of its characters a time is known for the whole token: a number may be spoken in several parts."""
+    """Number of characters after which a token's time is certain: a number may be spoken in several parts."""
     return max((at for at, char in enumerate(token) if char.isdecimal()), default=0)
 
 
