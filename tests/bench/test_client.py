@@ -20,7 +20,7 @@ from agent_tts.bench.scenario import Scenario, requests
 from agent_tts.errors import SpeechError
 from tests.support import RunningNode, running_node
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.real_time]  # its client processes measure in real time
 
 SHORT = ["one two three four five", "six seven eight nine"]
 ALL = ["websocket", "http", "rtc", "health", "idle"]
