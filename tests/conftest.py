@@ -48,6 +48,10 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Pipecat's turn detection runs on it; it would keep a database of its own open, and report to its makers.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    # uvloop keeps a pipe for the life of the process from the first time that a loop of it runs.
+    if find_spec("uvloop"):
+        with asyncio.Runner(loop_factory=import_module("uvloop").new_event_loop) as runner:
+            runner.run(asyncio.sleep(0))
     # Kernels run everywhere: without a GPU, triton interprets them, if it is told so before anything imports it.
     if find_spec("triton") and not import_module("torch").cuda.is_available():
         os.environ["TRITON_INTERPRET"] = "1"
