@@ -34,8 +34,8 @@ __all__ = [
     "connect",
 ]
 
-_HOMES = {"ConnectionLost": "client.connection", "NodeConnection": "client.connection", "connect": "client.connection"}
-_HOMES["SpeechError"] = "errors"
+# The module of each name that is not in `client.utterance`.
+_HOMES = dict.fromkeys(("ConnectionLost", "NodeConnection", "connect"), "client.connection") | {"SpeechError": "errors"}
 
 install()
 

@@ -66,7 +66,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _Guard:
-    """Refuses `OUTSIDE` to tests that are not marked `node`, so that `make quick` needs none of it."""
+    """Refuses `OUTSIDE` to tests that are not marked `node`, so that `make quick` needs none of it.
+
+    With RECORD_NODE_TESTS=FILE it writes the names of such tests to a file instead: the ones to mark.
+    """
 
     # The test that runs, its fixtures included, if it is not marked; otherwise None.
     test: str | None = None
