@@ -118,7 +118,7 @@ def create_app(
     app.include_router(http.router())
     app.include_router(voices_http.router())
     app.include_router(rtc.router())
-    app.include_router(dialects.router())
+    app.include_router(dialects.router)
     for path, dialect in {"/v1/tts/stream": NATIVE, **dialects.STREAMS}.items():
         app.router.routes.append(WebSocketRoute(path, StreamEndpoint(node, dialect)))
     if extension is not None:
