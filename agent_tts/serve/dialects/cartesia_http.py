@@ -111,10 +111,10 @@ def _error_body(error: SpeechError) -> dict[str, Any]:
 
 
 # Cartesia documents its routes.
-router = APIRouter(dependencies=[errors_as(_error_body)], include_in_schema=False)
+routes = APIRouter(dependencies=[errors_as(_error_body)], include_in_schema=False)
 
 
-@router.post("/tts/bytes")
+@routes.post("/tts/bytes")
 async def speak_bytes(request: Request, client: Authorized) -> Response:
     """Speak a text: the audio is sent while it is made."""
     wanted = await read_request(request, CartesiaBytesRequest, "transcript")
@@ -123,7 +123,7 @@ async def speak_bytes(request: Request, client: Authorized) -> Response:
     return _speak(request, client, wanted, MEDIA_TYPES[audio.container], make_body)
 
 
-@router.post("/tts/sse")
+@routes.post("/tts/sse")
 async def speak_events(request: Request, client: Authorized) -> Response:
     """Speak a text: audio and words are sent as events, while they are made."""
     wanted = await read_request(request, CartesiaEventsRequest, "transcript")

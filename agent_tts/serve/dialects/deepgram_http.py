@@ -19,9 +19,8 @@ from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.deepgram import ENCODINGS, DeepgramQuery, described, model_uuid
 from agent_tts.serve.dialects.vendor_http import AUDIO, AudioBody, read_request, speaks
-from agent_tts.serve.routes.file_body import FileBody
 from agent_tts.serve.routes.http import Authorized, errors_as, node_of
-from agent_tts.serve.routes.speech_response import Body, SpeechResponse
+from agent_tts.serve.routes.speech_response import Body, FileBody, SpeechResponse
 
 # Content types of raw audio, by Deepgram's names of its encodings.
 RAW_TYPES = {"linear16": "audio/l16", "mulaw": "audio/mulaw", "alaw": "audio/alaw"}
@@ -57,7 +56,7 @@ def error_body(error: SpeechError) -> dict[str, Any]:
     }
 
 
-router = APIRouter(dependencies=[errors_as(error_body)])
+routes = APIRouter(dependencies=[errors_as(error_body)])
 
 _SPEAKS = speaks(
     DeepgramRequest.model_json_schema(),
@@ -69,8 +68,8 @@ _SPEAKS = speaks(
 )
 
 
-@router.post("/v1/speak", operation_id="create_audio_v1_speak", **_SPEAKS)
-@router.post("/v2/speak", operation_id="create_audio_v2_speak", **_SPEAKS)
+@routes.post("/v1/speak", operation_id="create_audio_v1_speak", **_SPEAKS)
+@routes.post("/v2/speak", operation_id="create_audio_v2_speak", **_SPEAKS)
 async def create_audio(request: Request, client: Authorized) -> Response:
     """Speak a text: the audio is sent while it is made."""
     node = node_of(request)

@@ -64,7 +64,7 @@ def error_body(error: SpeechError) -> dict[str, Any]:
     return {"detail": {"status": error.code, "message": error.message}}
 
 
-router = APIRouter(dependencies=[errors_as(error_body)])
+routes = APIRouter(dependencies=[errors_as(error_body)])
 
 PATH = "/v1/text-to-speech/{voice_id}"
 
@@ -73,7 +73,7 @@ _SPEAKS = speaks(_BODY, dict.fromkeys(CONTENT_TYPES.values(), AUDIO))
 _SPEAKS_TIMED = speaks(_BODY, {"application/json": {}}, "The audio in base64, and when its characters are spoken.")
 
 
-@router.get("/v1/voices", responses=ERRORS)
+@routes.get("/v1/voices", responses=ERRORS)
 async def list_voices(request: Request, client: Authorized) -> ElevenLabsVoices:
     """The voices that can be spoken."""
     routing = node_of(request).service.routing
@@ -91,21 +91,21 @@ async def list_voices(request: Request, client: Authorized) -> ElevenLabsVoices:
     )
 
 
-@router.post(PATH, **_SPEAKS)
-@router.post(PATH + "/stream", **_SPEAKS)
+@routes.post(PATH, **_SPEAKS)
+@routes.post(PATH + "/stream", **_SPEAKS)
 async def create_audio(voice_id: str, request: Request, client: Authorized, audio: Format) -> Response:
     """Speak a text: the audio is sent while it is made."""
     return await _speak(voice_id, request, client, audio.content_type, partial(_audio, audio))
 
 
-@router.post(PATH + "/with-timestamps", **_SPEAKS_TIMED)
+@routes.post(PATH + "/with-timestamps", **_SPEAKS_TIMED)
 async def create_timed(voice_id: str, request: Request, client: Authorized, audio: Format) -> Response:
     """Speak a text: all of its audio and times in one object."""
     make_body = partial(TimedBody, audio, is_whole=True)
     return await _speak(voice_id, request, client, "application/json", make_body, "told")
 
 
-@router.post(PATH + "/stream/with-timestamps", **_SPEAKS_TIMED)
+@routes.post(PATH + "/stream/with-timestamps", **_SPEAKS_TIMED)
 async def stream_timed(voice_id: str, request: Request, client: Authorized, audio: Format) -> Response:
     """Speak a text: an object a line, sent while it is made."""
     make_body = partial(TimedBody, audio, is_whole=False)

@@ -13,9 +13,9 @@ from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from agent_tts.serve.transports.websocket import Dialect
 
 # The HTTP routes of all dialects. Their node is `app.state.node`.
-router = APIRouter()
+routes = APIRouter()
 for dialect in (cartesia_http, deepgram_http, elevenlabs_http):
-    router.include_router(dialect.router)
+    routes.include_router(dialect.routes)
 
 # The dialect of each WebSocket path.
 STREAMS: dict[str, Dialect] = {
