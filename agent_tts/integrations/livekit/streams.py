@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from livekit.agents import APIConnectionError, APIConnectOptions, APIStatusError, APITimeoutError, tts, utils
+from livekit.agents.types import TimedString
 
 from agent_tts.client.connection import ConnectionLost, NodeConnection
-from agent_tts.client.utterance import Audio, Done, RemoteUtterance, Words
+from agent_tts.client.utterance import Audio, Done, RemoteUtterance, Word, Words
 from agent_tts.errors import SpeechError
 from agent_tts.integrations.livekit.pool import Pool
-from agent_tts.integrations.livekit.transcript import Transcript
+from agent_tts.speech.words.due_words import DueWords
 
 Session = Mapping[str, Any]  # fields of the protocol's session
 
@@ -46,7 +47,8 @@ class SynthesizeStream(tts.SynthesizeStream):
         while more and (text := await self._first_words()):
             async with _context(self) as (node, speech):
                 if not output_emitter.num_segments:
-                    output_emitter.start_segment(segment_id=_name(node, speech))
+                    # The context's name in the node's log, here for LiveKit's traces.
+                    output_emitter.start_segment(segment_id=f"{node.info.session_id}/{speech.context_id}")
                 transcript = Transcript(audio_ms)
                 pause_s = PAUSE_SHARE * node.info.limits["text_idle_s"]
                 self._mark_started()
@@ -112,6 +114,47 @@ class ChunkedStream(tts.ChunkedStream):
                 output_emitter.push(_silence(rate))
 
 
+class Transcript:
+    """The words of one context by the rule of `DueWords`: every character of its text comes once and in order.
+
+    Args:
+        start_ms: the context's first sample, from the reply's first.
+    """
+
+    def __init__(self, start_ms: float = 0.0) -> None:
+        self._start_ms = start_ms
+        self._due = DueWords[Word]()
+        # The context's text so far, and how much of it was handed out.
+        self._text = ""
+        self._passed = 0
+
+    def write(self, text: str) -> None:
+        """More text, as it is sent to the node."""
+        self._text += text
+
+    def learn(self, words: Iterable[Word], *, final: bool = False) -> None:
+        """See `DueWords.learn`."""
+        self._due.learn(words, final=final)
+
+    def due(self, audio_ms: float) -> list[TimedString]:
+        """See `DueWords.due`; each word comes with the white space before it."""
+        return [self._timed(word, word.start_ms, word.end_ms) for word in self._due.due(audio_ms)]
+
+    def finish(self, audio_ms: float) -> list[TimedString]:
+        """What is left, within `audio_ms`: all text is spoken. Nothing where the node sent no words."""
+        rest = self._due.rest()
+        left = [self._timed(word, min(word.start_ms, audio_ms), min(word.end_ms, audio_ms)) for word in rest]
+        if self._passed and (tail := self._text[self._passed :]):
+            self._passed = len(self._text)
+            left.append(TimedString(tail))
+        return left
+
+    def _timed(self, word: Word, start_ms: float, end_ms: float) -> TimedString:
+        text = self._text[self._passed : word.char_end]
+        self._passed = word.char_end
+        return TimedString(text, (self._start_ms + start_ms) / 1_000, (self._start_ms + end_ms) / 1_000)
+
+
 @asynccontextmanager
 async def _context(stream: SynthesizeStream | ChunkedStream) -> AsyncIterator[tuple[NodeConnection, RemoteUtterance]]:
     """A context for a reply or a part of it; stopped at the end of the block unless it has ended.
@@ -173,11 +216,6 @@ async def _listen(
                 if reason == "end":
                     emitter.push_timed_transcript(transcript.finish(audio_ms))
     return audio_ms
-
-
-def _name(node: NodeConnection, speech: RemoteUtterance) -> str:
-    """The context's name in the node's log and LiveKit's traces."""
-    return f"{node.info.session_id}/{speech.context_id}"
 
 
 def _silence(rate: int) -> bytes:

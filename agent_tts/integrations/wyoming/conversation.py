@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 from pydantic import ValidationError
 
+from agent_tts import __version__
 from agent_tts.client.connection import ConnectionLost, connect, http_url
 from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.errors import BadMessage, SpeechError
-from agent_tts.integrations.wyoming import info, wire
+from agent_tts.events import SAMPLE_RATE
+from agent_tts.integrations.wyoming import wire
 from agent_tts.integrations.wyoming.wire import WyomingEvent
 from agent_tts.serve.routes.openai import VoiceList
 
@@ -22,6 +24,8 @@ IDLE_S = 300.0  # without an event, while nothing is spoken
 WRITE_S = 10.0  # for a client to read what was sent
 VOICES_S = 5.0  # for the node's list of voices
 BUFFER_BYTES = 16 << 20  # the longest context of a node
+
+FORMAT = {"rate": SAMPLE_RATE, "width": 2, "channels": 1}  # of all audio: pcm_s16le
 
 Send = Callable[[WyomingEvent], Awaitable[None]]
 
@@ -34,62 +38,44 @@ class Target:
     key: str | None
 
 
-class SpokenText:
-    """A text that is spoken while it comes. Made by `open`; its maker must `close` it."""
+class SpokenText(NamedTuple):
+    """A text that is spoken while it comes."""
 
-    def __init__(self, stack: AsyncExitStack, speech: RemoteUtterance, sender: asyncio.Task[None]) -> None:
-        # The connection to the node.
-        self._stack = stack
-        self._speech = speech
-        # Sends the audio. Awaited by `finish`, cancelled and awaited by `close`.
-        self._sender = sender
-
-    @classmethod
-    async def open(cls, target: Target, send: Send, data: dict[str, Any]) -> SpokenText:
-        """Begin to speak, with the voice of an event's data, on a connection of its own.
-
-        Raises:
-            SpeechError: the node cannot be reached, or refuses.
-        """
-        async with AsyncExitStack() as stack:
-            link = connect(target.url, api_key=target.key, buffer_bytes=BUFFER_BYTES, **info.session(data))
-            try:
-                speech = (await stack.enter_async_context(link)).begin()
-            except TimeoutError:
-                raise ConnectionLost("the node does not answer in time") from None
-            sender = asyncio.create_task(_send_sound(speech, send), name="wyoming sender")
-            return cls(stack.pop_all(), speech, sender)
+    speech: RemoteUtterance
+    sender: asyncio.Task[None]  # sends the audio; done when all of it was sent
 
     def write(self, data: dict[str, Any]) -> None:
-        """More text.
-
-        Raises:
-            BadMessage: the event has none.
-        """
+        """More text; raises `BadMessage` where an event's data has none."""
         if not isinstance(text := data.get("text"), str):
             raise BadMessage("text: is a string")
-        self._speech.write(text)
+        self.speech.write(text)
 
-    async def finish(self) -> None:
-        """End the text; returns when all audio was sent.
 
-        Raises:
-            SpeechError: the text could not be spoken.
-        """
-        self._speech.end()
-        await self._sender
+@asynccontextmanager
+async def _speaking(target: Target, send: Send, data: dict[str, Any]) -> AsyncIterator[SpokenText]:
+    """Speak with the voice of an event's data, on a connection of its own; stopped at the end of the block.
 
-    async def close(self) -> None:
-        """Stop the speech and disconnect from the node."""
-        self._sender.cancel()
-        await asyncio.gather(self._sender, return_exceptions=True)
-        await self._stack.aclose()
+    Raises:
+        SpeechError: the node cannot be reached, or refuses.
+    """
+    async with AsyncExitStack() as stack:
+        link = connect(target.url, api_key=target.key, buffer_bytes=BUFFER_BYTES, **_session(data))
+        try:
+            speech = (await stack.enter_async_context(link)).begin()
+        except TimeoutError:
+            raise ConnectionLost("the node does not answer in time") from None
+        sender = asyncio.create_task(_send_sound(speech, send), name="wyoming sender")
+        try:
+            yield SpokenText(speech, sender)
+        finally:
+            sender.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
 
 
 async def _send_sound(speech: RemoteUtterance, send: Send) -> None:
-    await send(WyomingEvent("audio-start", info.FORMAT))
+    await send(WyomingEvent("audio-start", FORMAT))
     async for pcm in speech:
-        await send(WyomingEvent("audio-chunk", info.FORMAT, pcm))
+        await send(WyomingEvent("audio-chunk", FORMAT, pcm))
     await send(WyomingEvent("audio-stop"))
 
 
@@ -100,8 +86,9 @@ class Conversation:
         self._target = target
         self._reader = reader
         self._writer = writer
-        # The text that comes in chunks now; otherwise None.
+        # The text that comes in chunks now; otherwise None. The stack ends it.
         self._text: SpokenText | None = None
+        self._stack = AsyncExitStack()
 
     async def run(self) -> None:
         """Serve until the client leaves or an error, which is sent to it. Cancelling it stops all speech.
@@ -124,31 +111,34 @@ class Conversation:
     async def _dispatch(self, event: WyomingEvent) -> None:
         match event.type:
             case "describe":
-                await self._send(WyomingEvent("info", info.describe(await self._voices())))
+                await self._send(WyomingEvent("info", _described(await self._voices())))
             case "ping":
                 await self._send(WyomingEvent("pong", event.data))
             case "synthesize" if self._text is None:  # during chunks it repeats their text
-                self._text = await SpokenText.open(self._target, self._send, event.data)
-                self._text.write(event.data)
-                await self._finish_text()
+                text = await self._open_text(event.data)
+                text.write(event.data)
+                await self._finish_text(text)
             case "synthesize-start":
                 await self._close_text()
-                self._text = await SpokenText.open(self._target, self._send, event.data)
+                await self._open_text(event.data)
             case "synthesize-chunk" if self._text is not None:
                 self._text.write(event.data)
             case "synthesize-stop" if self._text is not None:
-                await self._finish_text()
+                await self._finish_text(self._text)
                 await self._send(WyomingEvent("synthesize-stopped"))
 
-    async def _finish_text(self) -> None:
-        assert self._text is not None
-        await self._text.finish()
+    async def _open_text(self, data: dict[str, Any]) -> SpokenText:
+        self._text = await self._stack.enter_async_context(_speaking(self._target, self._send, data))
+        return self._text
+
+    async def _finish_text(self, text: SpokenText) -> None:
+        text.speech.end()
+        await text.sender
         await self._close_text()
 
     async def _close_text(self) -> None:
-        text, self._text = self._text, None
-        if text is not None:
-            await text.close()
+        self._text = None
+        await self._stack.aclose()
 
     async def _send(self, event: WyomingEvent) -> None:
         self._writer.write(wire.write(event))
@@ -163,3 +153,41 @@ class Conversation:
                 return VoiceList.model_validate_json(answer.raise_for_status().content)
         except (httpx.HTTPError, ValidationError) as error:
             raise ConnectionLost("the node does not list its voices") from error
+
+
+def _described(voices: VoiceList) -> dict[str, Any]:
+    """Data of the `info` event: one program with every voice of the node, the default first."""
+    ordered = sorted(voices.voices, key=lambda voice: voice.name != voices.default)
+    return {
+        "tts": [
+            {
+                **_artifact("agent-tts", "speech while the text is written"),
+                "supports_synthesize_streaming": True,
+                "voices": [
+                    {**_artifact(voice.name, voice.description), "languages": voice.languages} for voice in ordered
+                ],
+            }
+        ]
+    }
+
+
+def _session(data: dict[str, Any]) -> dict[str, Any]:
+    """Session fields of a context for an event's data: a voice by its name, or a language."""
+    voice = data.get("voice")
+    asked = voice if isinstance(voice, dict) else {}
+    return {
+        "voice": asked.get("name"),
+        "language": None if asked.get("name") else asked.get("language"),
+        "timestamps": "none",
+        "lead_ms": None,  # Home Assistant buffers
+    }
+
+
+def _artifact(name: str, description: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "attribution": {"name": "agent_tts", "url": "https://pypi.org/project/agent-tts/"},
+        "installed": True,
+        "description": description or name,
+        "version": __version__,
+    }
