@@ -39,10 +39,7 @@ PIPE_BYTES = 1 << 20  # one step of 64 requests is 250 kB
 
 
 def take_pipes() -> tuple[int, int]:
-    """Duplicates of stdin and stdout; reads of the originals give nothing, and prints go to stderr.
-
-    The duplicates are not inherited: a process that the engine starts does not keep the front's pipes open.
-    """
+    """Duplicates of stdin and stdout, not inherited; reads of the originals give nothing, and prints go to stderr."""
     commands = os.dup(0)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -64,10 +61,8 @@ def arrange_signals() -> None:
 
 
 def leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """`sys.excepthook`: print the fault and exit at once, without running finalizers of a broken engine.
-
-    The message is printed only for errors about the machine: other messages may quote text that is being spoken.
-    """
+    """`sys.excepthook`: print the fault and exit at once, without running finalizers of a broken engine."""
+    # Other messages may quote text that is being spoken.
     about_machine = (ArithmeticError, ImportError, MemoryError, OSError, RuntimeError, SettingsError, WireError)
     traceback.print_tb(trace)
     print(f"{kind.__name__}: {error}" if isinstance(error, about_machine) else kind.__name__, file=sys.stderr)

@@ -202,10 +202,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         return message
 
     def _parse(self) -> None:
-        """Parse until a message waits for the endpoint: the queue holds at most the messages of one slice.
-
-        After the close frame the endpoint takes no messages, and uvicorn drops them.
-        """
+        """Parse until a message waits for the endpoint: the queue holds at most the messages of one slice."""
+        # After the close frame the endpoint takes no messages, and uvicorn drops them.
         while self._unparsed and (self.close_sent or self.queue.empty()) and not self.transport.is_closing():
             piece, self._unparsed = self._unparsed[:WEBSOCKET_SLICE], self._unparsed[WEBSOCKET_SLICE:]
             super().data_received(piece)
@@ -292,11 +290,7 @@ def _framed(message: str | bytes) -> tuple[bytes, bytes]:
 
 
 def listen(settings: Settings) -> socket.socket:
-    """The listening socket; accepted connections inherit its options.
-
-    Raises:
-        SettingsError: the address cannot be used; the message says why.
-    """
+    """The listening socket, whose connections inherit its options. Raises `SettingsError` for an unusable address."""
     host, port = settings.host, settings.port
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -374,11 +368,7 @@ class NodeServer(uvicorn.Server):
                 await asyncio.gather(self._drain, return_exceptions=True)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the engines, then take requests.
-
-        Raises:
-            EngineLost: an engine did not start; `app.state.start_error` says why.
-        """
+        """Start the engines, then take requests. Raises `EngineLost`; `app.state.start_error` says why."""
         try:
             await super().startup(sockets if self.config.tls is None else [])
         except SystemExit:  # uvicorn raises it when the application's lifespan fails

@@ -38,11 +38,7 @@ class EndpointWebSocket(EndpointConnection, Protocol):
     """The connection of an accepted WebSocket; see `server.WebSocketProtocol`."""
 
     def write(self, messages: Sequence[str | bytes]) -> None:
-        """Write messages now, whether there is room or not.
-
-        Raises:
-            ClientDisconnected: the WebSocket is closed or closing.
-        """
+        """Write messages now, whether there is room or not. Raises `ClientDisconnected` if it is closed or closing."""
 
     def demand_pongs(self, demands: Callable[[], bool]) -> None:
         """Let `demands` say whether the client must answer pings now; by default it always must."""
@@ -75,11 +71,7 @@ class Writer:
         await self._send(message)
 
     async def room(self) -> None:
-        """Wait until the kernel has all that was written. Cancelling it is safe.
-
-        Raises:
-            SlowConsumer: the client took no byte for `write_s`.
-        """
+        """Wait until the kernel has all that was written. Cancelling it is safe. Raises `SlowConsumer`."""
         backlog, checks = sys.maxsize, 0
         while self._connection.is_full:
             try:
