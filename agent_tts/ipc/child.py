@@ -74,13 +74,11 @@ class Inbox:
     """Commands of the front. A thread reads them, so that the process exits with the front while a step runs."""
 
     def __init__(self, fd: int) -> None:
-        # The reading end of the front's pipe.
         self._fd = fd
         # Chunks as read, at most `MAX_INBOX_BYTES` in all.
         self._chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        # Bytes put into `_chunks`; written by the reader thread alone.
+        # Bytes put into `_chunks`, written by the reader thread alone, and taken out, by the engine's thread alone.
         self._read = 0
-        # Bytes taken out of `_chunks`; written by the engine's thread alone.
         self._taken = 0
         # Used by the engine's thread alone.
         self._decoder: Decoder[Setup | EngineCommand] = Decoder(TO_ENGINE)
@@ -101,26 +99,20 @@ class Inbox:
         return messages
 
     def _run(self) -> None:
-        while data := self._next():
-            self._read += len(data)
-            if self._read - self._taken > MAX_INBOX_BYTES:
-                print("the engine loop does not take its commands", file=sys.stderr, flush=True)
-                os._exit(EXIT_ENGINE_LOST)
-            self._chunks.put(data)
+        with contextlib.suppress(OSError):  # a socket whose other end died with bytes unread
+            while data := os.read(self._fd, READ_BYTES):
+                self._read += len(data)
+                if self._read - self._taken > MAX_INBOX_BYTES:
+                    print("the engine loop does not take its commands", file=sys.stderr, flush=True)
+                    os._exit(EXIT_ENGINE_LOST)
+                self._chunks.put(data)
         os._exit(0)
-
-    def _next(self) -> bytes:
-        try:
-            return os.read(self._fd, READ_BYTES)
-        except OSError:  # a socket whose other end died with bytes unread
-            return b""
 
 
 class Outbox:
     """Events to the front. A write may block: the front always reads."""
 
     def __init__(self, fd: int) -> None:
-        # The writing end of the front's pipe.
         self._fd = fd
         if sys.platform == "linux":
             import fcntl

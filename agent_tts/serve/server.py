@@ -26,10 +26,12 @@ from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.tls import server_context
-from agent_tts.serve.transports.writer import CONNECTION
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
+
+# Key in `scope["extensions"]` under which an endpoint finds its `HttpProtocol` or `WebSocketProtocol`.
+CONNECTION = "agent_tts.connection"
 
 # Kernel buffer for what a client is sent, in bytes; Linux doubles it. The default takes 84 s of audio before a client
 # that never reads is noticed.
@@ -156,13 +158,15 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._in_head and self.cycle.response_complete:  # the rest of the body is not read
             self._set_deadline()
 
-    # EndpointConnection
+    # For the endpoint.
 
     @property
     def is_full(self) -> bool:
+        """Whether written bytes wait in this process."""
         return self.flow.write_paused
 
     async def drained(self) -> None:
+        """Wait until it is not full, or until it is lost. Cancelling it is safe."""
         await self.flow.drain()
 
     def _set_deadline(self) -> None:
@@ -259,7 +263,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self.scope["extensions"][CONNECTION] = self  # type: ignore[assignment]
         await super().run_asgi()
 
-    # EndpointWebSocket
+    # For the endpoint; see `HttpProtocol`.
 
     @property
     def is_full(self) -> bool:
@@ -269,12 +273,14 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         await self.writable.wait()
 
     def write(self, messages: Sequence[str | bytes]) -> None:
+        """Write messages now, whether there is room or not. Raises `ClientDisconnected` if it is closed or closing."""
         if self.disconnected or self.close_sent or self.conn.state is not State.OPEN:
             raise ClientDisconnected
         # Framed here: `websockets` makes objects and copies for each message.
         self.transport.write(b"".join([part for message in messages for part in _framed(message)]))
 
     def demand_pongs(self, demands: Callable[[], bool]) -> None:
+        """Let `demands` say whether the client must answer pings now; by default it always must."""
         self._demands_pongs = demands
 
 

@@ -201,7 +201,7 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
         clip_bytes = node.settings.voices.clip_bytes if _is_form(content_type) else 0
         node.uploads += 1
         try:
-            body = await read_body(request, node.settings, clip_bytes)
+            body = await read_body(request, clip_bytes)
         finally:
             node.uploads -= 1
         new = parse(content_type, body)
@@ -224,9 +224,6 @@ async def delete_voice(name: str, request: Request, client: Authorized) -> Voice
     except UnknownVoice as error:
         raise HTTPException(404, error.message) from None
     return VoiceDeleted(id=name)
-
-
-# ---------------------------------------------------------------- inside
 
 
 def _enrolment(node: Node) -> Enrolment:
