@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent_tts.config.hub import with_local_models
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
 from agent_tts.events import SpeechOptions, declared
+from agent_tts.protocol.context import AnyUtterance
 from agent_tts.serve.own_engine import engine
 
 # Buffer for a slow output. It holds the longest context that a node speaks, so that no context is cut off.
@@ -26,12 +27,7 @@ ENGINE_FLAGS = {
 }
 
 
-if TYPE_CHECKING:
-    from agent_tts.client.utterance import RemoteUtterance
-    from agent_tts.speech.utterance import LocalUtterance
-
-    AnyUtterance = LocalUtterance | RemoteUtterance
-    Speaker = Callable[[], Awaitable[AnyUtterance]]  # opens utterances
+Speaker = Callable[[], Awaitable[AnyUtterance]]  # opens utterances
 
 
 def own_settings(flags: dict[str, Any]) -> Settings:

@@ -12,22 +12,19 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from agent_tts.cli.link import local, own_settings, refuse_engine_flags, remote
+from agent_tts.cli.link import Speaker, local, own_settings, refuse_engine_flags, remote
 from agent_tts.cli.sinks import FileSink, PlayerSink, Sink, StdoutSink
 from agent_tts.errors import SettingsError
 from agent_tts.events import SAMPLE_RATE, SpeechOptions
-from agent_tts.protocol.context import Done
+from agent_tts.protocol.context import AnyUtterance, Done
 from agent_tts.speech.audio.players import find_player
 from agent_tts.text.segments import Segmenter
-
-if TYPE_CHECKING:
-    from agent_tts.cli.link import AnyUtterance, Speaker
 
 SEGMENT_CHARS = 1_000  # about a minute of speech
 OPEN_AHEAD = 2  # open contexts: one is played while the next is made
