@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from agent_tts.cli.options import Device, Dtype, Engine, Key, Models, Url, command, settings_of
+from agent_tts.cli.options import AddFlags, Key, ListFlags, Url, command, settings_of
 from agent_tts.errors import SettingsError
 
 voices = typer.Typer(invoke_without_command=True)
 
+LIST, ADD = ListFlags(), AddFlags()
 Name = Annotated[str, typer.Argument(help="Name of the voice: a-z, 0-9, _ and -.")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListFlags:
-    """Whose voices are listed, and how."""
-
-    language: Annotated[str | None, typer.Option(help="Only voices that speak this language: de, en, zh.")] = None
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, like /v1/audio/voices.")] = False
-    url: Url = None
-    key: Key = None
-    engine: Engine = None
-    model: Models = None
-    device: Device = None
-    dtype: Dtype = None
-
-
-LIST = ListFlags()
 
 
 @voices.callback()
@@ -52,23 +34,6 @@ def _list(context: typer.Context, flags: ListFlags) -> None:
     from agent_tts.cli.voices_run import show
 
     show(flags, settings_of(context))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddFlags:
-    """What a voice is made of, and where it is added."""
-
-    audio: Annotated[Path | None, typer.Option(help="Clone the speaker of this file: 3 to 30 s, one speaker.")] = None
-    text: Annotated[str | None, typer.Option(help="The exact words of the file; makes the voice closer.")] = None
-    consent: Annotated[str | None, typer.Option(help="How the speaker agreed; stored with the voice.")] = None
-    prompt: Annotated[str | None, typer.Option(help="Instead, design a voice: a calm old man.")] = None
-    description: Annotated[str, typer.Option(help="For the list of voices.")] = ""
-    url: Url = None
-    key: Key = None
-    model: Models = None
-
-
-ADD = AddFlags()
 
 
 @voices.command()

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agent_tts.cli.link import own_settings, refuse_engine_flags
-from agent_tts.cli.voices import AddFlags, ListFlags
+from agent_tts.cli.options import AddFlags, ListFlags
 from agent_tts.client.connection import ConnectionLost, http_url
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
