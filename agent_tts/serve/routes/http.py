@@ -47,8 +47,6 @@ class Health(Status):
     engines: list[EngineState]  # by number, as in the metrics
 
 
-# ---------------------------------------------------------------- routes
-
 SLOWEST_UPLOAD = 131_072  # bytes/s of a file: 1 Mbit/s, a slow mobile uplink
 
 Authorized = Annotated[Client, Depends(authorized)]
@@ -138,7 +136,6 @@ async def metrics(request: Request, client: Authorized) -> Response:
 
 
 def node_of(request: Request) -> Node:
-    """The node that serves a request."""
     node: Node = request.app.state.node
     return node
 

@@ -90,7 +90,15 @@ _TYPES: dict[str, type[_NewVoice]] = {"audio_sample": NewClone, "prompt": NewDes
 
 def parse(content_type: str, body: bytes) -> NewClone | NewDesign | NewEmbedding:
     """The request in a form or JSON. Raises `BadMessage`, which does not quote the body."""
-    fields = _fields(content_type, body)
+    if _is_form(content_type):
+        fields: Any = multipart.parse(content_type, body)
+    else:
+        try:
+            fields = json.loads(body)
+        except (ValueError, RecursionError):
+            fields = None
+    if not isinstance(fields, dict):
+        raise BadMessage(f"the body must be {multipart.CONTENT_TYPE}, or one JSON object in UTF-8")
     kind = fields.get("type", "audio_sample")
     model = _TYPES.get(kind) if isinstance(kind, str) else None
     if model is None:
@@ -103,18 +111,6 @@ def parse(content_type: str, body: bytes) -> NewClone | NewDesign | NewEmbedding
 
 def _is_form(content_type: str) -> bool:
     return content_type.partition(";")[0].strip().lower() == multipart.CONTENT_TYPE
-
-
-def _fields(content_type: str, body: bytes) -> dict[str, Any]:
-    if _is_form(content_type):
-        return dict(multipart.parse(content_type, body))
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        fields = None
-    if not isinstance(fields, dict):
-        raise BadMessage(f"the body must be {multipart.CONTENT_TYPE}, or one JSON object in UTF-8")
-    return fields
 
 
 # ---------------------------------------------------------------- answers
@@ -135,7 +131,6 @@ class VoiceAdded(BaseModel):
 
     @classmethod
     def of(cls, voice: StoredVoice, type_: Literal["audio_sample", "prompt", "embedding"]) -> Self:
-        """The answer for a voice in the library."""
         return cls(
             id=voice.name,
             created_at=int(voice.created_at.timestamp()),
