@@ -25,9 +25,9 @@ from agent_tts.serve.dialects.cartesia_messages import (
     error_fields,
     failure,
 )
-from agent_tts.serve.dialects.vendor_http import AudioBody, read_request
+from agent_tts.serve.dialects.vendor_http import AudioBody
 from agent_tts.serve.guard import Client
-from agent_tts.serve.routes.http import Authorized, errors_as, node_of
+from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_request
 from agent_tts.serve.routes.speech_response import Body, SpeechResponse, server_sent
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.utterance import WordsMode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -17,7 +17,6 @@ from agent_tts.errors import (
 )
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.protocol.options import Strict, VoiceName, limits, option_model, sampling_of, speech_options
-from agent_tts.protocol.validation import check_body
 from agent_tts.speech.audio.files import FileFormat
 from agent_tts.speech.routing import Routing
 
@@ -62,12 +61,6 @@ class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):
             sampling=sampling_of(self),
             lead_ms=None,
         )
-
-
-def parse(body: bytes, max_chars: int) -> SpeechRequest:
-    """The request in a body. Raises the errors of `check_body`."""
-    request: SpeechRequest = check_body(SpeechRequest, body, "input", max_chars)
-    return request
 
 
 class ModelCard(BaseModel):
@@ -142,16 +135,6 @@ class ErrorBody(BaseModel):
 
     error: ErrorDetail
 
-    @classmethod
-    def of(cls, status: int, message: str, code: str, param: str | None = None) -> Self:
-        kind = _KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
-        return cls(error=ErrorDetail(message=message, type=kind, param=param, code=code))
-
-    @classmethod
-    def of_error(cls, error: SpeechError) -> Self:
-        param = error.param if isinstance(error, InvalidRequest) else _PARAMS.get(type(error))
-        return cls.of(error.status, error.message, error.code, param)
-
 
 _PARAMS: dict[type[SpeechError], str] = {
     TextTooLong: "input",
@@ -160,3 +143,15 @@ _PARAMS: dict[type[SpeechError], str] = {
     UnsupportedFormat: "response_format",
     UnsupportedLanguage: "language",
 }
+
+
+def error_body(error: SpeechError) -> dict[str, Any]:
+    """The body of a response that is an error, with the field that caused it."""
+    param = error.param if isinstance(error, InvalidRequest) else _PARAMS.get(type(error))
+    return status_body(error.status, error.message, error.code, param)
+
+
+def status_body(status: int, message: str, code: str, param: str | None = None) -> dict[str, Any]:
+    """The body of a response that is an error, for any HTTP status. See `ErrorBody`."""
+    kind = _KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}

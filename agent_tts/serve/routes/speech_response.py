@@ -84,7 +84,7 @@ class EventBody(FileBody):
         return _delta(super().end()) + _event("speech.audio.done", usage=usage)
 
     def error(self, error: SpeechError) -> bytes | None:
-        return _event("error", **openai.ErrorBody.of_error(error).model_dump())
+        return _event("error", **openai.error_body(error))
 
 
 def _delta(data: bytes) -> bytes:

@@ -83,7 +83,7 @@ class StreamEndpoint:
             await websocket.accept(subprotocol=ours if ours in offered else None)
 
     async def _deny(self, websocket: WebSocket, error: SpeechError) -> None:
-        response = JSONResponse(openai.ErrorBody.of_error(error).model_dump(), error.status)
+        response = JSONResponse(openai.error_body(error), error.status)
         if self._dialect.denial_header is not None:
             response.headers[self._dialect.denial_header] = error.message.encode("ascii", "replace").decode()
         with contextlib.suppress(Exception):  # the client may be gone
