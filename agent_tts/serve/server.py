@@ -187,8 +187,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._idle_frames = TokenBucket(IDLE_FRAMES_PER_S, IDLE_FRAMES_BURST, self.loop.time())
         # Bytes after a message that the endpoint has not taken yet. Reading is paused meanwhile.
         self._unparsed = b""
-        # Whether the client has to answer pings: now, by the endpoint, and when the last was sent. Some clients read only
-        # while they wait for speech, and answer none in between; TCP_USER_TIMEOUT still finds a dead machine.
+        # Whether the client has to answer pings: now, and when the last was sent. Some clients read only while they
+        # wait for speech, and answer none in between; TCP_USER_TIMEOUT still finds a dead machine.
         self.demands_pongs: Callable[[], bool] = lambda: True
         self._pong_is_due = True
 

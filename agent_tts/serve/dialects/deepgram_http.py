@@ -59,7 +59,7 @@ def error_body(error: SpeechError) -> dict[str, Any]:
 routes = APIRouter(dependencies=[errors_as(error_body)])
 
 _SPEAKS = speaks(
-    DeepgramRequest.model_json_schema(),
+    DeepgramRequest,
     dict.fromkeys(("audio/wav", *RAW_TYPES.values(), *FILE_TYPES.values()), AUDIO),
     parameters=[
         {"in": "query", "name": name, "schema": schema, "required": False}

@@ -68,9 +68,10 @@ routes = APIRouter(dependencies=[errors_as(error_body)])
 
 PATH = "/v1/text-to-speech/{voice_id}"
 
-_BODY = ElevenLabsRequest.json_schema()
-_SPEAKS = speaks(_BODY, dict.fromkeys(CONTENT_TYPES.values(), AUDIO))
-_SPEAKS_TIMED = speaks(_BODY, {"application/json": {}}, "The audio in base64, and when its characters are spoken.")
+_SPEAKS = speaks(ElevenLabsRequest, dict.fromkeys(CONTENT_TYPES.values(), AUDIO))
+_SPEAKS_TIMED = speaks(
+    ElevenLabsRequest, {"application/json": {}}, "The audio in base64, and when its characters are spoken."
+)
 
 
 @routes.get("/v1/voices", responses=ERRORS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from agent_tts.serve.routes.http import json_body
@@ -18,7 +19,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {"4XX": _ERROR, "5XX": _ERROR}
 
 
 def speaks(
-    body: dict[str, Any],
+    body: type[BaseModel],
     content: dict[str, Any],
     description: str = "The audio, sent while it is made.",
     **extra: Any,
@@ -26,7 +27,7 @@ def speaks(
     """Arguments of a route that speaks.
 
     Args:
-        body: the JSON schema of its request.
+        body: of its request.
         content, description: of its answer, in OpenAPI; `extra` are other fields of the operation.
     """
     return {

@@ -58,9 +58,20 @@ ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": openai.ErrorBody}, "
 routes = APIRouter()
 
 
-def json_body(schema: dict[str, Any]) -> dict[str, Any]:
+def json_body(model: type[BaseModel]) -> dict[str, Any]:
     """`openapi_extra` of a route that reads its JSON body itself."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    schema = model.model_json_schema()
+    definitions = schema.pop("$defs", {})
+
+    def inlined(part: Any) -> Any:
+        if isinstance(part, list):
+            return [inlined(item) for item in part]
+        if not isinstance(part, dict):
+            return part
+        own = {name: inlined(value) for name, value in part.items() if name != "$ref"}
+        return inlined(definitions[part["$ref"].rpartition("/")[2]]) | own if "$ref" in part else own
+
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": inlined(schema)}}}}
 
 
 _FILE = {"schema": {"type": "string", "format": "binary"}}
@@ -75,7 +86,7 @@ _METRICS = {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}
     "/v1/audio/speech",
     response_class=Response,
     responses={200: _SPEECH, **ERRORS},
-    openapi_extra=json_body(openai.SpeechRequest.json_schema()),
+    openapi_extra=json_body(openai.SpeechRequest),
 )
 async def create_speech(request: Request, client: Authorized) -> Response:
     """Speak a text. The audio file is sent while it is made."""

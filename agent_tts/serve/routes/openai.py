@@ -42,15 +42,6 @@ class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):
     )
     normalize: bool | None = Field(None, description="say numbers, money and dates in words; default: the node's")
 
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """The JSON schema without references, to embed it in another document."""
-        schema: dict[str, Any] = cls.model_json_schema()
-        definitions = schema.pop("$defs")
-        voice = schema["properties"]["voice"]
-        voice["anyOf"] = [definitions[VoiceRef.__name__] if "$ref" in kind else kind for kind in voice["anyOf"]]
-        return schema
-
     def options(self, *, normalize: bool = False) -> SpeechOptions:
         """The engine's options, unpaced; `normalize` is the value if the request has none."""
         return speech_options(
