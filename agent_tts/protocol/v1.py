@@ -185,11 +185,7 @@ TYPES = [cls.model_fields["type"].annotation.__args__[0] for cls in ClientMessag
 
 
 def load(data: str | bytes) -> Message:
-    """Parse one message of a client.
-
-    Raises:
-        BadMessage: the data is not a JSON object as text.
-    """
+    """Parse one message of a client; raises `BadMessage` if it is not a JSON object as text."""
     if isinstance(data, bytes):
         raise BadMessage("binary messages have no meaning here: send JSON text")
     try:
@@ -226,7 +222,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _refuse(error: ValidationError, what: str, skip: int = 0) -> NoReturn:
-    """Raise the error for a configuration or a message. `skip`: leading parts of the path that pydantic adds."""
+    """Raise the error of a configuration or a message. `skip`: leading parts of the path that pydantic adds."""
     complaint = first_complaint(error)
     complaint = complaint._replace(path=complaint.path[skip:])
     where = complaint.path

@@ -52,9 +52,7 @@ class Pool:
 
     @asynccontextmanager
     async def connection(self, timeout_s: float) -> AsyncIterator[tuple[NodeConnection, bool]]:
-        """A connection for one context while the block runs, and whether it existed before.
-
-        Cancelling it is safe.
+        """A connection for one context while the block runs, and whether it existed before. Cancelling it is safe.
 
         Raises:
             SpeechError: the node cannot be reached, or refuses the connection.

@@ -57,11 +57,7 @@ class SpokenText(NamedTuple):
 
 @asynccontextmanager
 async def _speaking(target: Target, send: Send, data: dict[str, Any]) -> AsyncIterator[SpokenText]:
-    """Speak with the voice of an event's data, on a connection of its own; stopped at the end of the block.
-
-    Raises:
-        SpeechError: the node cannot be reached, or refuses.
-    """
+    """Speak with the voice of an event's data, on a connection of its own; stopped at the end of the block."""
     async with AsyncExitStack() as stack:
         link = connect(target.url, api_key=target.key, buffer_bytes=BUFFER_BYTES, **_session(data))
         try:
@@ -232,11 +228,7 @@ class WyomingServer:
         self._server: asyncio.Server | None = None
 
     async def listen(self, uri: str) -> str:
-        """Take clients; returns the address, with the chosen port for port 0.
-
-        Raises:
-            SettingsError: the address cannot be used.
-        """
+        """Take clients; returns the address, with the chosen port for port 0. Raises `SettingsError`."""
         host, port = parse(uri)
         try:
             self._server = await asyncio.start_server(self._accept, host, port, limit=MAX_LINE)
@@ -278,11 +270,7 @@ class WyomingServer:
 
 
 def parse(uri: str) -> tuple[str, int]:
-    """Host and port of `tcp://host:port`.
-
-    Raises:
-        SettingsError: another form.
-    """
+    """Host and port of `tcp://host:port`; raises `SettingsError` for another form."""
     try:
         parts = urlsplit(uri)
         scheme, host, port = parts.scheme, parts.hostname, parts.port

@@ -40,21 +40,13 @@ class DeepgramQuery(Lenient, strict=False):
     speed: float | None = Field(None, allow_inf_nan=False)
 
     def session(self, aliases: Mapping[str, str]) -> Message:
-        """Voice and speed as fields of a session; a voice of None is the engine's default.
-
-        Args:
-            aliases: of the node's settings: an alias for one of `STOCK_MODELS` is used.
-        """
+        """Voice and speed as fields of a session. Of `STOCK_MODELS` only names in the node's `aliases` are voices."""
         is_stock = self.model in STOCK_MODELS and self.model not in aliases and ANY_NAME not in aliases
         speed = {} if self.speed is None else {"speed": self.speed}
         return {"voice": None if is_stock else self.model or None, **speed}
 
     def raw_format(self) -> tuple[str, int]:
-        """Encoding, by this node's name, and sample rate (Hz) of raw audio.
-
-        Raises:
-            UnsupportedFormat: says which encodings there are.
-        """
+        """Encoding, by this node's name, and sample rate (Hz) of raw audio; raises `UnsupportedFormat`."""
         if (found := ENCODINGS.get(self.encoding or "linear16")) is None:
             raise UnsupportedFormat(f"encoding of raw audio is one of {', '.join(ENCODINGS)}")
         encoding, usual_rate = found
@@ -62,8 +54,6 @@ class DeepgramQuery(Lenient, strict=False):
 
 
 class SpeakMessage(Lenient):
-    """A `Speak` message."""
-
     text: str
 
 
@@ -75,7 +65,6 @@ def described(code: str, message: str) -> str:
 
 
 def model_uuid(model: str) -> str:
-    """A model's id, derived from its name."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, model))
 
 
@@ -102,7 +91,6 @@ class UtteranceQueue:
 
     @property
     def speaking(self) -> QueuedUtterance | None:
-        """The first utterance."""
         return self._utterances[0] if self._utterances else None
 
     @property
@@ -116,11 +104,7 @@ class UtteranceQueue:
         return first if first is not None and context_id is not None and first.context_id == context_id else None
 
     def write(self, text: str) -> list[Message]:
-        """More text.
-
-        Raises:
-            TextTooLong: too much of it waits for earlier utterances.
-        """
+        """Add text; raises `TextTooLong` when too much of it waits for earlier utterances."""
         if not text:
             return []
         self._budget.add(len(text))
@@ -134,11 +118,7 @@ class UtteranceQueue:
         return self.follow()
 
     def flush(self) -> list[Message]:
-        """The last utterance is complete, if there is one.
-
-        Raises:
-            BadMessage: too many flushes wait for it.
-        """
+        """Complete the last utterance, if there is one; raises `BadMessage` when too many flushes wait for it."""
         if not self._utterances:
             return []
         utterance = self._utterances[-1]

@@ -17,9 +17,9 @@ from agent_tts.events import SAMPLE_RATE
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.context import Word, Words
 from agent_tts.serve.dialects.elevenlabs_messages import (
-    CONTENT_TYPES,
     DEFAULT_FORMAT,
     FILE_FORMATS,
+    KINDS,
     AudioFormat,
     CharacterTimes,
     ElevenLabsRequest,
@@ -60,7 +60,6 @@ Format = Annotated[AudioFormat, Depends(_asked)]
 
 
 def error_body(error: SpeechError) -> dict[str, Any]:
-    """The body of a response that is an error."""
     return {"detail": {"status": error.code, "message": error.message}}
 
 
@@ -68,7 +67,7 @@ routes = APIRouter(dependencies=[errors_as(error_body)])
 
 PATH = "/v1/text-to-speech/{voice_id}"
 
-_SPEAKS = speaks(ElevenLabsRequest, dict.fromkeys(CONTENT_TYPES.values(), AUDIO))
+_SPEAKS = speaks(ElevenLabsRequest, {content_type: AUDIO for _, content_type in KINDS.values()})
 _SPEAKS_TIMED = speaks(
     ElevenLabsRequest, {"application/json": {}}, "The audio in base64, and when its characters are spoken."
 )
@@ -135,11 +134,7 @@ def _audio(audio: AudioFormat) -> AudioBody:
 
 
 class TimedBody(Body):
-    """JSON objects, one a line, each with audio and the characters that begin in it.
-
-    Args:
-        is_whole: send a single object at the end.
-    """
+    """JSON objects, one a line, each with audio and the characters that begin in it; if whole, one at the end."""
 
     def __init__(self, audio: AudioFormat, *, is_whole: bool) -> None:
         self._audio = _audio(audio)
