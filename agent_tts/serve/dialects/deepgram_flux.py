@@ -63,8 +63,7 @@ class FluxAdapter(DeepgramAdapter):
 
     def __init__(self, query: Mapping[str, str], aliases: Mapping[str, str]) -> None:
         super().__init__(query, aliases)
-        # Whether the session has taken the query.
-        self._connected = False
+        self._connected = False  # the session has taken the query
         # The utterance that is being cancelled, the client's playback offset in ms, and the text of the utterances
         # after it; None when there is none.
         self._interrupted: tuple[QueuedUtterance, float | None, str] | None = None
@@ -93,7 +92,7 @@ class FluxAdapter(DeepgramAdapter):
                     yield from self._queue.flush()
                     yield self._note()
             case "Interrupt":
-                yield from self._interrupt(check_message(InterruptMessage, message).playback_offset)
+                yield self._interrupt(check_message(InterruptMessage, message).playback_offset)
             case "Configure":
                 yield self._configure(check_message(ConfigureMessage, message).speed)
             case "Close":
@@ -117,26 +116,23 @@ class FluxAdapter(DeepgramAdapter):
             return self._note(failure)
         return protocol.build("session.update", session=fields)
 
-    def _interrupt(self, offset: PlaybackOffset | None) -> Iterator[Message]:
-        utterance = self._queue.speaking
+    def _interrupt(self, offset: PlaybackOffset | None) -> Message:
         if self._interrupted is not None:
-            yield self._note(_warning("INTERRUPT_IN_PROGRESS"))
-            return
+            return self._note(_warning("INTERRUPT_IN_PROGRESS"))
         if offset is not None and offset.value < self._interrupt_ms:
-            yield self._note(_warning("INVALID_INTERRUPT_OFFSET"))
-            return
-        behind = self._queue.drop()[1:]
+            return self._note(_warning("INVALID_INTERRUPT_OFFSET"))
+        dropped = self._queue.drop()
+        utterance = dropped[0] if dropped else None
         if utterance is None or utterance.context_id is None:
             if utterance is not None:
                 self._over(utterance)
-            yield self._note(_warning("NO_ACTIVE_SPEECH"))
-            return
+            return self._note(_warning("NO_ACTIVE_SPEECH"))
         offset_ms = None if offset is None else offset.value
-        self._interrupted = utterance, offset_ms, "".join(text for other in behind for text in other.waiting)
+        self._interrupted = utterance, offset_ms, "".join(text for other in dropped[1:] for text in other.waiting)
         cancel = protocol.build("context.cancel", context_id=utterance.context_id)
         if offset_ms is not None:
             cancel["played_ms"] = max(0.0, offset_ms - self._position_ms - utterance.audio_ms)
-        yield cancel
+        return cancel
 
     # ------------------------------------------------------------ to the client
 
@@ -162,9 +158,9 @@ class FluxAdapter(DeepgramAdapter):
         if self._connected:
             return protocol.build("ConfigureSuccess", applied={"speed": item["session"]["speed"]})
         self._connected = True
-        model = self._described_model()
-        uuids = [model.pop("model_uuid")]
-        return protocol.build("Connected", **model, model_uuids=uuids)
+        model: Message = self._described_model()
+        model["model_uuids"] = [model.pop("model_uuid")]
+        return protocol.build("Connected", **model)
 
     def _cancelled(self, item: Message) -> list[Message]:
         if self._interrupted is None:

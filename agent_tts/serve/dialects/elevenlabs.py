@@ -181,9 +181,9 @@ class MultiStreamAdapter(QueueingAdapter):
         if context.state != "open":
             return
         if text:
-            yield from self._append(context, text)
+            yield self._append(context, text)
         elif not message.flush and not context.ends_in_word:
-            yield from self._append(context, " ")  # keep-alive: white space counts as text and is silent
+            yield self._append(context, " ")  # keep-alive: white space counts as text and is silent
         if message.flush:
             context.is_flushed = self._is_last(text)
             yield {"type": "context.flush", "context_id": context.id}
@@ -217,11 +217,11 @@ class MultiStreamAdapter(QueueingAdapter):
             return
         raise TextTooLong(f"{why} characters")
 
-    def _append(self, context: _Context, text: str) -> Iterator[Message]:
+    def _append(self, context: _Context, text: str) -> Message:
         context.is_flushed = context.is_flushed and text.isspace()
         context.chars += len(text)
         context.ends_in_word = text[-1].isalnum()
-        yield {"type": "text.append", "context_id": context.id, "text": text}
+        return {"type": "text.append", "context_id": context.id, "text": text}
 
     def _close(self, name: str | None) -> Iterator[Message]:
         """The first close after a flush lets everything be spoken; any other is an interruption."""
