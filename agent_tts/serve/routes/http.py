@@ -115,7 +115,7 @@ async def list_models(request: Request, client: Authorized) -> openai.ModelList:
 @routes.get("/v1/models/{model:path}", responses=ERRORS)
 async def retrieve_model(model: str, request: Request, client: Authorized) -> openai.ModelCard:
     """One model."""
-    node_of(request).service.routing.check_model(model)
+    node_of(request).service.routing.find_model(model)
     return openai.ModelCard(id=model)
 
 
