@@ -93,7 +93,7 @@ async def describe(request: Request, client: Authorized) -> dict[str, Any]:
     }
 
 
-@routes.post("/offer", openapi_extra=json_body(CallOfferBody.model_json_schema()))
+@routes.post("/offer", openapi_extra=json_body(CallOfferBody))
 async def offer(request: Request) -> dict[str, str]:
     """Begin a call; answers with the node's candidates."""
     calls, client, body = await _signal(CallOfferBody, request)
@@ -104,7 +104,7 @@ async def offer(request: Request) -> dict[str, str]:
     "/offer",
     status_code=204,
     response_class=Response,
-    openapi_extra=json_body(CandidatesBody.model_json_schema()),
+    openapi_extra=json_body(CandidatesBody),
 )
 async def add_candidates(request: Request) -> None:
     """Add candidates that were found after the offer."""
@@ -118,7 +118,7 @@ async def _signal(shape: type[Body], request: Request) -> tuple[Calls, Client, B
     node = node_of(request)
     client = node.guard.authorize(request.headers, request.query_params, token_ok=True)
     try:
-        body = shape.model_validate_json(await read_body(request, node.settings))
+        body = shape.model_validate_json(await read_body(request))
     except ValidationError as error:
         raise message_error(first_complaint(error)) from None
     return request.app.state.agent.calls, client, body

@@ -1,19 +1,21 @@
-"""What Deepgram's two WebSocket protocols and its HTTP API share: the query, voices, errors. Pure."""
+"""What Deepgram's two WebSocket protocols and its HTTP API share: the query, voices, errors, utterances. Pure."""
 
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass, field
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from agent_tts.errors import UnsupportedFormat
+from agent_tts.errors import BadMessage, UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.adapter import Message, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk
+from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.validation import check_message
-from agent_tts.serve.dialects.utterance_queue import UtteranceQueue
+from agent_tts.serve.dialects.text import WaitingBudget
 from agent_tts.speech.routing import ANY_NAME
 
 # What Pipecat's and LiveKit's classes send when their user names no voice.
@@ -26,73 +28,50 @@ ENCODINGS = {"linear16": ("pcm_s16le", 24_000), "mulaw": ("mulaw", 8_000), "alaw
 CLOSE_CODES = {"at_capacity": 1013, "draining": 1012, "engine_lost": 1011, "internal": 1011, "slow_consumer": 1011}
 POLICY_VIOLATION = 1008
 
+MAX_FLUSHES = 1_000  # of one utterance
 
-class DeepgramQuery(BaseModel):
-    """The query of a connection or request. Unknown parameters are ignored."""
 
-    model_config = ConfigDict(frozen=True)
+class DeepgramQuery(Lenient, strict=False):
+    """The query of a connection or request."""
 
     model: str | None = Field(None, max_length=256)  # the voice
     encoding: str | None = None
     sample_rate: int | None = None
     speed: float | None = Field(None, allow_inf_nan=False)
 
+    def session(self, aliases: Mapping[str, str]) -> Message:
+        """Voice and speed as fields of a session; a voice of None is the engine's default.
 
-class SpeakMessage(BaseModel):
+        Args:
+            aliases: of the node's settings: an alias for one of `STOCK_MODELS` is used.
+        """
+        is_stock = self.model in STOCK_MODELS and self.model not in aliases and ANY_NAME not in aliases
+        speed = {} if self.speed is None else {"speed": self.speed}
+        return {"voice": None if is_stock else self.model or None, **speed}
+
+    def raw_format(self) -> tuple[str, int]:
+        """Encoding, by this node's name, and sample rate (Hz) of raw audio.
+
+        Raises:
+            UnsupportedFormat: says which encodings there are.
+        """
+        if (found := ENCODINGS.get(self.encoding or "linear16")) is None:
+            raise UnsupportedFormat(f"encoding of raw audio is one of {', '.join(ENCODINGS)}")
+        encoding, usual_rate = found
+        return encoding, usual_rate if self.sample_rate is None else self.sample_rate
+
+
+class SpeakMessage(Lenient):
     """A `Speak` message."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
 
     text: str
 
 
-def session_of(query: DeepgramQuery, aliases: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of `session.update` for a query.
-
-    Raises:
-        UnsupportedFormat: says which encodings a stream has.
-    """
-    encoding, sample_rate = raw_format(query)
-    session: dict[str, Any] = {
-        "voice": voice_of(query.model, aliases),
-        "timestamps": "none",  # no message of these protocols has them
-        "output": {"encoding": encoding, "sample_rate": sample_rate},
-    }
-    if query.speed is not None:
-        session["speed"] = query.speed
-    return session
-
-
-def raw_format(query: DeepgramQuery) -> tuple[str, int]:
-    """Encoding, by this node's name, and sample rate (Hz) of raw audio.
-
-    Raises:
-        UnsupportedFormat: says which encodings there are.
-    """
-    if (found := ENCODINGS.get(query.encoding or "linear16")) is None:
-        raise UnsupportedFormat(f"encoding of raw audio is one of {', '.join(ENCODINGS)}")
-    encoding, usual_rate = found
-    return encoding, usual_rate if query.sample_rate is None else query.sample_rate
-
-
-def voice_of(model: str | None, aliases: Mapping[str, str]) -> str | None:
-    """The voice that a model means; None is the engine's default.
-
-    Args:
-        aliases: of the node's settings: an alias for one of `STOCK_MODELS` is used.
-    """
-    if model in STOCK_MODELS and model not in aliases and ANY_NAME not in aliases:
-        return None
-    return model or None
-
-
 def described(code: str, message: str) -> str:
     """The text of an error; for an unknown voice also what the node's operator can do."""
-    return (
-        f"{message}; voice_aliases, a setting of the node, gives voices other names"
-        if code == "unknown_voice"
-        else message
-    )
+    if code == "unknown_voice":
+        return f"{message}; voice_aliases, a setting of the node, gives voices other names"
+    return message
 
 
 def model_uuid(model: str) -> str:
@@ -100,32 +79,135 @@ def model_uuid(model: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, model))
 
 
-def ping(text: str) -> Message:
-    """A message that the session answers with the same text, which keeps an answer in its place among the others."""
-    return protocol.build("ping", t=text)
+@dataclass(slots=True, eq=False)
+class QueuedUtterance:
+    """A text up to its flush, spoken as one context, or as several if text comes too late for one."""
+
+    context_id: str | None = None  # of the context that speaks it; None while it waits for its turn or for more text
+    waiting: list[str] = field(default_factory=list)  # texts that no context has
+    chars: int = 0  # text so far
+    tail: str = ""  # its last character
+    flushes: int = 0  # sent by the client; the first one completes the text
+    audio_ms: int = 0  # of contexts that have ended
 
 
-class DeepgramAdapter:
-    """What Aura and Flux share of a `QueueingAdapter`."""
+class UtteranceQueue:
+    """The utterances of one connection, in their order. Only the first has a context."""
+
+    def __init__(self) -> None:
+        self._utterances: deque[QueuedUtterance] = deque()
+        self._budget = WaitingBudget("too much text waits for earlier turns to be spoken: send it when some have been")
+        # Number of the last context.
+        self._context_no = 0
+
+    @property
+    def speaking(self) -> QueuedUtterance | None:
+        """The first utterance."""
+        return self._utterances[0] if self._utterances else None
+
+    @property
+    def writing(self) -> QueuedUtterance | None:
+        """The utterance that further text belongs to; None if further text begins one."""
+        return self._utterances[-1] if self._utterances and not self._utterances[-1].flushes else None
+
+    def of(self, context_id: str | None) -> QueuedUtterance | None:
+        """The utterance that a context speaks; None if it was dropped."""
+        first = self.speaking
+        return first if first is not None and context_id is not None and first.context_id == context_id else None
+
+    def write(self, text: str) -> list[Message]:
+        """More text.
+
+        Raises:
+            TextTooLong: too much of it waits for earlier utterances.
+        """
+        if not text:
+            return []
+        self._budget.add(len(text))
+        utterance = self.writing
+        if utterance is None:
+            utterance = QueuedUtterance()
+            self._utterances.append(utterance)
+        utterance.chars += len(text)
+        utterance.tail = text[-1]
+        utterance.waiting.append(text)
+        return self.follow()
+
+    def flush(self) -> list[Message]:
+        """The last utterance is complete, if there is one.
+
+        Raises:
+            BadMessage: too many flushes wait for it.
+        """
+        if not self._utterances:
+            return []
+        utterance = self._utterances[-1]
+        if utterance.flushes >= MAX_FLUSHES:
+            raise BadMessage(f"{MAX_FLUSHES} flushes wait for the same audio")
+        utterance.flushes += 1
+        if utterance.flushes == 1 and utterance.context_id is not None:
+            return [protocol.build("context.end", context_id=utterance.context_id)]
+        return []
+
+    def drop(self) -> list[QueuedUtterance]:
+        """Forget all utterances; the caller cancels the first one's context."""
+        dropped = list(self._utterances)
+        self._utterances.clear()
+        self._budget.clear()
+        return dropped
+
+    def ended(self, context_id: str, audio_ms: int) -> None:
+        """A context has ended, for whatever reason."""
+        if (utterance := self.of(context_id)) is not None:
+            utterance.context_id = None
+            utterance.audio_ms += audio_ms
+
+    def finish(self) -> QueuedUtterance | None:
+        """Forget and return the first utterance if all of it has been spoken; otherwise None."""
+        first = self.speaking
+        if first is None or not first.flushes or first.context_id is not None or first.waiting:
+            return None
+        self._utterances.popleft()
+        return first
+
+    def follow(self) -> list[Message]:
+        """What to tell the session now: the texts of the first utterance."""
+        first = self.speaking
+        if first is None or not first.waiting:
+            return []
+        if first.context_id is None:
+            self._context_no += 1
+            first.context_id = str(self._context_no)
+        ready = [protocol.build("text.append", context_id=first.context_id, text=text) for text in first.waiting]
+        if first.flushes:
+            ready.append(protocol.build("context.end", context_id=first.context_id))
+        for text in first.waiting:
+            self._budget.remove(len(text))
+        first.waiting.clear()
+        return ready
+
+
+class DeepgramAdapter(QueueingAdapter):
+    """What Aura and Flux share."""
 
     def __init__(self, query: Mapping[str, str], aliases: Mapping[str, str]) -> None:
-        self.closing: tuple[int, str] | None = None
+        super().__init__()
         self._query = query
         self._aliases = aliases
         self._queue = UtteranceQueue()
 
     def begin(self) -> Iterator[Message]:
-        """See `ProtocolAdapter.begin`."""
-        yield protocol.build(
-            "session.update", session=session_of(check_message(DeepgramQuery, self._query), self._aliases)
-        )
+        query = check_message(DeepgramQuery, self._query)
+        encoding, sample_rate = query.raw_format()
+        output = {"encoding": encoding, "sample_rate": sample_rate}
+        # No message of these protocols has times of words.
+        session = query.session(self._aliases) | {"timestamps": "none", "output": output}
+        yield protocol.build("session.update", session=session)
 
     def follow(self) -> Iterable[Message]:
-        """See `QueueingAdapter.follow`."""
         return self._queue.follow()
 
     def encode(self, item: Message | AudioChunk) -> list[str | bytes]:
-        """See `ProtocolAdapter.encode`."""
         if isinstance(item, AudioChunk):
             return [item.payload] if item.payload and self._queue.of(item.context_id) is not None else []
         return [protocol.dump(message) for message in self._answers(item)]
