@@ -29,19 +29,15 @@ class Complaint(NamedTuple):
         reason = details["msg"].removeprefix("Value error, ")
         return cls(tuple(map(str, details["loc"])), details["type"], reason[0].lower() + reason[1:])
 
-    @property
-    def field(self) -> str:
-        return ".".join(self.path) or "message"
-
 
 def first_complaint(error: ValidationError) -> Complaint:
     return Complaint.of(error.errors(include_url=False, include_input=False, include_context=False)[0])
 
 
 def message_error(complaint: Complaint, field: str | None = None) -> SpeechError:
-    """The error for a message of a WebSocket; `field` names the field instead of `complaint.field`."""
+    """The error for a message of a WebSocket; `field` is told instead of the complaint's path."""
     kind = UnsupportedFormat if complaint.path[:1] in (("output",), ("output_format",)) else BadMessage
-    return kind(f"{field or complaint.field}: {complaint.reason}")
+    return kind(f"{field or '.'.join(complaint.path) or 'message'}: {complaint.reason}")
 
 
 def check_message(model: type[Model], fields: Mapping[str, Any]) -> Model:

@@ -16,7 +16,7 @@ from agent_tts.client.connection import DEFAULT_URL, ConnectionLost, NodeConnect
 from agent_tts.client.utterance import Audio, Done, RemoteUtterance, Word, Words
 from agent_tts.errors import SettingsError, SpeechError
 from agent_tts.integrations.livekit.pool import Pool
-from agent_tts.protocol.v1 import SessionConfig
+from agent_tts.protocol.v1 import SessionConfig, replaced_by
 from agent_tts.speech.words.due_words import DueWords
 
 Rate = Literal[8_000, 16_000, 24_000, 48_000]
@@ -296,10 +296,8 @@ def _checked(session: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]
     """`session` updated by `changes`; None removes a field. Raises `SettingsError` for what is not allowed."""
     if "output" in changes:
         raise SettingsError("LiveKit takes pcm_s16le: pass sample_rate to TTS(...) instead of output")
-    new = {name: value for name, value in {**session, **changes}.items() if value is not None}
-    for name, other in (("voice", "speaker_embedding"), ("speaker_embedding", "voice")):
-        if changes.get(name) is not None and other not in changes:
-            new.pop(other, None)
+    merged = session | changes | replaced_by(changes)
+    new = {name: value for name, value in merged.items() if value is not None}
     try:
         SessionConfig().merged(new, max_lead_ms=60_000)
     except SpeechError as error:

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 
 from agent_tts.config.settings import Limits
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, from_code
+from agent_tts.events import SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message, ProtocolAdapter
 from agent_tts.protocol.context import AudioChunk, Word
@@ -132,6 +133,10 @@ class CartesiaRequest(Lenient):
         ):
             fields |= controls.overrides()
         return fields
+
+    def options(self) -> SpeechOptions:
+        """The options of speech, unpaced."""
+        return protocol.SessionConfig(lead_ms=None).merged(self.overrides(), protocol.MIN_LEAD_MS).options()
 
 
 # ---------------------------------------------------------------- to the client

@@ -79,8 +79,7 @@ async def create_audio(request: Request, client: Authorized) -> Response:
     text = (await read_request(request, DeepgramRequest)).text
     session = query.session(node.settings.voice_aliases) | {"lead_ms": None}
     config = protocol.SessionConfig().merged(session, node.settings.limits.max_lead_ms)
-    options = node.service.resolve(config.options())
-    response = SpeechResponse(node, client, text, options, media_type, make_body)
+    response = SpeechResponse(node, client, text, config.options(), media_type, make_body)
     model = query.model or "default"
     response.headers["dg-request-id"] = str(uuid.uuid4())
     response.headers["dg-model-name"] = model if model.isascii() and model.isprintable() else "unprintable"
