@@ -98,7 +98,6 @@ class SessionConfig(option_model(SpeechOptions)):  # type: ignore[misc]
         return merged
 
     def options(self) -> SpeechOptions:
-        """The engine's options."""
         return speech_options(self, sampling=sampling_of(self.sampling))
 
 
@@ -239,12 +238,10 @@ def _refuse(error: ValidationError, what: str, skip: int = 0) -> NoReturn:
 
 
 def build(type_: str, **fields: Any) -> Message:
-    """A message to a client."""
     return {"type": type_, **fields}
 
 
 def build_error(error: SpeechError, *, context_id: str | None = None, fatal: bool = False) -> Message:
-    """The message for an error."""
     return build(
         "error",
         code=error.code,

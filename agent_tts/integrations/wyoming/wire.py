@@ -16,8 +16,6 @@ REST_S = 5.0  # for the data and payload after a line
 
 @dataclass(frozen=True, slots=True)
 class WyomingEvent:
-    """One message, either way."""
-
     type: str
     data: dict[str, Any] = field(default_factory=dict)
     payload: bytes = b""

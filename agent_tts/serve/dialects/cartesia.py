@@ -74,16 +74,12 @@ class CartesiaControls(Lenient):
 
 
 class CartesiaVoice(Lenient):
-    """A voice as an object."""
-
     id: str | None = None
     embedding: list[float] | None = None
     controls: CartesiaControls = Field(CartesiaControls(), alias="__experimental_controls")
 
 
 class SampleFormat(Lenient):
-    """How each sample is written."""
-
     encoding: Encoding = "pcm_s16le"
     sample_rate: Rate = 24_000
     bit_rate: ClassVar = None
@@ -95,8 +91,6 @@ class SampleFormat(Lenient):
 
 
 class RawFormat(SampleFormat):
-    """Audio without a container."""
-
     container: Literal["raw"] = "raw"
 
 
@@ -222,8 +216,6 @@ MAX_REMEMBERED = 64
 
 
 class GenerationMessage(CartesiaRequest):
-    """A message of a client."""
-
     context_id: protocol.NewId | None = None
     output_format: RawFormat = RawFormat()
     cancel: bool | None = None

@@ -35,14 +35,10 @@ from agent_tts.speech.utterance import WordsMode
 
 
 class WavFormat(SampleFormat):
-    """A WAV file."""
-
     container: Literal["wav"]
 
 
 class Mp3Format(Lenient):
-    """An MP3 file."""
-
     container: Literal["mp3"]
     sample_rate: Rate = 44_100
     bit_rate: Literal[32_000, 64_000, 96_000, 128_000, 192_000] = 128_000

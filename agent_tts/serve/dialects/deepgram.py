@@ -194,11 +194,11 @@ class DeepgramAdapter(QueueingAdapter):
             return [item.payload] if item.payload and self._queue.of(item.context_id) is not None else []
         return [protocol.dump(message) for message in self._answers(item)]
 
-    def _answers(self, item: Message) -> list[Message]:
+    def _answers(self, item: Message) -> Iterator[Message]:
         """What the client is told of a message of the session."""
         raise NotImplementedError
 
-    def _described_model(self) -> dict[str, str]:
+    def _described_model(self) -> Message:
         name = self._query.get("model") or "default"
         return {
             "request_id": str(uuid.uuid4()),
@@ -248,21 +248,20 @@ class AuraAdapter(DeepgramAdapter):
             case _:
                 raise UnknownType(f"type is one of {', '.join(AURA_TYPES)}")
 
-    def _answers(self, item: Message) -> list[Message]:
-        told: list[Message] = []
+    def _answers(self, item: Message) -> Iterator[Message]:
         match item["type"]:
             case "session.updated":
-                told.append(protocol.build("Metadata", **self._described_model(), additional_model_uuids=[]))
+                yield protocol.build("Metadata", **self._described_model(), additional_model_uuids=[])
             case "context.done":
                 self._queue.ended(item["context_id"], item["audio_ms"])
             case "pong" if (note := self._notes.popleft()) is not None:
-                told.append(self._numbered(note))
+                yield self._numbered(note)
             case "error" if self._closes(item["code"], item["code"]):
                 message = described(item["code"], item["message"])
-                told.append(protocol.build("Error", description=message, message=message, variant=item["code"]))
+                yield protocol.build("Error", description=message, message=message, variant=item["code"])
         while (utterance := self._queue.finish()) is not None:
-            told += [self._numbered(protocol.build("Flushed")) for _ in range(utterance.flushes)]
-        return told
+            for _ in range(utterance.flushes):
+                yield self._numbered(protocol.build("Flushed"))
 
     def _apart(self, text: str) -> str:
         """The text, after a space if it begins a sentence and the text before it ended one without white space."""

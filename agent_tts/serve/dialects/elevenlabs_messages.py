@@ -75,8 +75,6 @@ class ElevenLabsQuery(Lenient, strict=False):
 
 
 class ElevenLabsMessage(Lenient):
-    """A message on a WebSocket."""
-
     text: str | None = None
     context_id: str | None = Field(None, max_length=MAX_ID, validation_alias=AliasChoices("context_id", "contextId"))
     voice_settings: VoiceSettings | None = None
