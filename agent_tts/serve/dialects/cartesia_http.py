@@ -16,7 +16,7 @@ from agent_tts.errors import SpeechError
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.context import Words
 from agent_tts.protocol.options import Lenient
-from agent_tts.serve.dialects.cartesia_messages import (
+from agent_tts.serve.dialects.cartesia import (
     CartesiaRequest,
     ContextEvents,
     Rate,
