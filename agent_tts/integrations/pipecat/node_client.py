@@ -44,7 +44,7 @@ class WebSocketNodeClient:
         """
         async with self._connecting:
             node = self._node
-            if node is not None and node.lost is None and not node.draining:
+            if node is not None and node.is_usable:
                 return False
             try:
                 async with asyncio.timeout(CONNECT_S):
