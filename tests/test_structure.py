@@ -30,7 +30,7 @@ LAYERS = {
     "integrations": {"client", "config", "protocol", "speech", "serve"},
     "agent": {"config", "integrations", "protocol", "serve", "voices"},
     "doctor": {"config", "serve", "speech", "voices"},
-    "bench": {"client", "config", "protocol", "speech", "ipc", "serve", "model", "voices"},
+    "bench": {"client", "config", "doctor", "protocol", "speech", "ipc", "serve", "model", "voices"},
 }
 
 BANNED_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "requests", "urllib.request"}
@@ -119,7 +119,7 @@ def test_opentelemetry_is_imported_where_it_is_turned_on_alone() -> None:
         for path in FILES
         if any(name.split(".")[0] == "opentelemetry" for name in imports(path))
     }
-    assert users == {f"serve/telemetry/{name}.py" for name in ("spans", "span_sender", "tracing")}
+    assert users == {f"serve/telemetry/{name}.py" for name in ("spans", "tracing")}
 
 
 @pytest.mark.node

@@ -74,8 +74,6 @@ class EngineChild(ChildProcess):
         """Whether it has sent `EngineReady` and is not known to be gone."""
         return self._greeted and not self.gone.done()
 
-    # ------------------------------------------------------------ start and end
-
     async def start(self) -> None:
         """Spawn it and wait for its `EngineReady`. After an error or a cancellation the process is gone.
 
@@ -108,11 +106,7 @@ class EngineChild(ChildProcess):
         raise EngineLost(f"the {self._name} did not start ({self.gone.result()}): {line}")
 
     def send(self, command: EngineCommand) -> None:
-        """Never blocks; dropped unless it is alive. All commands of a tick of the event loop leave in one write.
-
-        Raises:
-            WireError: the command is longer than a megabyte.
-        """
+        """See `EngineProcess.send`. All commands of a tick of the event loop leave in one write."""
         if self.alive:
             if not self._outbox:
                 self._loop.call_soon(self._flush)
@@ -153,8 +147,6 @@ class EngineChild(ChildProcess):
         self._hung = True
         self._lose(why)
 
-    # ------------------------------------------------------------ to the process
-
     def _write(self, data: bytes) -> None:
         assert self._stdin is not None
         if self._stdin.is_closing():  # the process has died; uvloop raises where asyncio drops the data
@@ -177,8 +169,6 @@ class EngineChild(ChildProcess):
         self._unanswered += 1
         self.send(EnginePing(self._unanswered))
         self._timer = self._loop.call_later(self._settings.timeouts.engine_heartbeat_s / BEATS, self._beat)
-
-    # ------------------------------------------------------------ from the process
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         super().pipe_data_received(fd, data)

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Protocol
 
 from fastapi import FastAPI
@@ -16,6 +15,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
 import agent_tts
+from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.ipc.engine_process import engine_processes
@@ -68,7 +68,6 @@ def create_app(
 
     Args:
         make_client: makes the client of its only engine; None starts engine processes as set.
-        extension: served on the same port.
 
     Raises:
         SettingsError: the voice library or telemetry cannot be set up with these settings.
@@ -112,7 +111,7 @@ def create_app(
     )
     app.state.node = node
     app.state.start_error = None
-    for routes in (http.routes, voices.routes, rtc.routes, dialects.router()):
+    for routes in (http.routes, voices.routes, rtc.routes, dialects.routes):
         app.include_router(routes)
     for path, dialect in {"/v1/tts/stream": NATIVE, **dialects.STREAMS}.items():
         app.router.routes.append(WebSocketRoute(path, StreamEndpoint(node, dialect)))
@@ -133,13 +132,6 @@ def create_app(
     return app
 
 
-def web_folder() -> Path:
-    """The folder of the page: in the installed package, or next to it in a checkout."""
-    package = Path(agent_tts.__file__).parent
-    installed = package / "web"
-    return installed if installed.is_dir() else package.parent / "web"
-
-
 class _Page(StaticFiles):
     def file_response(self, *args: object, **kwargs: object) -> Response:
         response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
@@ -155,7 +147,7 @@ async def _no_agent(_: object) -> Response:
 
 
 def _add_page(app: FastAPI) -> None:
-    folder = web_folder()
+    folder = data_folder("web")
 
     async def index(_: object) -> FileResponse:
         return FileResponse(folder / "index.html", headers=PAGE_HEADERS)
@@ -165,7 +157,6 @@ def _add_page(app: FastAPI) -> None:
 
 
 async def _probe_lag(node: Node) -> None:
-    """Measure the event loop's lag and tasks, twice a second."""
     while True:
         before = time.monotonic()
         await asyncio.sleep(LAG_PROBE_S)

@@ -18,7 +18,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from agent_tts.config.settings import Settings
 from agent_tts.errors import BadMessage, Internal, InvalidRequest, RequestTimeout, SpeechError, TextTooLong
 from agent_tts.protocol.validation import Complaint
 from agent_tts.serve.guard import Client, authorized
@@ -48,14 +47,11 @@ class Health(Status):
     engines: list[EngineState]  # by number, as in the metrics
 
 
-# ---------------------------------------------------------------- routes
-
 SLOWEST_UPLOAD = 131_072  # bytes/s of a file: 1 Mbit/s, a slow mobile uplink
 
 Authorized = Annotated[Client, Depends(authorized)]
 
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": openai.ErrorBody}, "5XX": {"model": openai.ErrorBody}}
-
 
 routes = APIRouter()
 
@@ -82,7 +78,7 @@ _METRICS = {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}
 async def create_speech(request: Request, client: Authorized) -> Response:
     """Speak a text. The audio file is sent while it is made."""
     node = node_of(request)
-    wanted = openai.parse(await read_body(request, node.settings), node.settings.limits.text_context_chars)
+    wanted = openai.parse(await read_body(request), node.settings.limits.text_context_chars)
     options = node.service.resolve(wanted.options(normalize=node.settings.normalize))
     file = wanted.response_format
     make_body: Callable[[], FileBody]
@@ -140,12 +136,11 @@ async def metrics(request: Request, client: Authorized) -> Response:
 
 
 def node_of(request: Request) -> Node:
-    """The node that serves a request."""
     node: Node = request.app.state.node
     return node
 
 
-async def read_body(request: Request, settings: Settings, file_bytes: int = 0) -> bytes:
+async def read_body(request: Request, file_bytes: int = 0) -> bytes:
     """The body of a request, within `limits.message_bytes` and `timeouts.handshake_s`. Cancelling it is safe.
 
     Args:
@@ -156,6 +151,7 @@ async def read_body(request: Request, settings: Settings, file_bytes: int = 0) -
         RequestTimeout: it takes longer.
         BadMessage: the client left before its end.
     """
+    settings = node_of(request).settings
     limit = settings.limits.message_bytes + file_bytes
     timeout_s = settings.timeouts.handshake_s + file_bytes / SLOWEST_UPLOAD
     too_long = TextTooLong(f"the body has more than {limit} bytes")
@@ -177,7 +173,6 @@ async def read_body(request: Request, settings: Settings, file_bytes: int = 0) -
 
 
 # ---------------------------------------------------------------- errors
-
 
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}  # of errors that starlette raises
 

@@ -21,8 +21,6 @@ from agent_tts.protocol.validation import check_body
 from agent_tts.speech.audio.files import FileFormat
 from agent_tts.speech.routing import Routing
 
-# ---------------------------------------------------------------- requests
-
 
 class VoiceRef(Strict):
     """A voice as an object."""
@@ -55,11 +53,7 @@ class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):
         return schema
 
     def options(self, *, normalize: bool = False) -> SpeechOptions:
-        """The engine's options, unpaced.
-
-        Args:
-            normalize: value if the request has none.
-        """
+        """The engine's options, unpaced; `normalize` is the value if the request has none."""
         return speech_options(
             self,
             voice=self.voice.id if isinstance(self.voice, VoiceRef) else self.voice,
@@ -71,16 +65,9 @@ class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):
 
 
 def parse(body: bytes, max_chars: int) -> SpeechRequest:
-    """The request in a body.
-
-    Raises:
-        InvalidRequest, UnsupportedFormat, TextTooLong: what was wrong and what is allowed, without any of the text.
-    """
+    """The request in a body. Raises the errors of `check_body`."""
     request: SpeechRequest = check_body(SpeechRequest, body, "input", max_chars)
     return request
-
-
-# ---------------------------------------------------------------- models
 
 
 class ModelCard(BaseModel):
@@ -97,9 +84,6 @@ class ModelList(BaseModel):
 
     object: Literal["list"] = "list"
     data: list[ModelCard]
-
-
-# ---------------------------------------------------------------- voices
 
 
 class VoiceCard(BaseModel):
@@ -122,9 +106,6 @@ class VoiceList(BaseModel):
 
 def voice_list(routing: Routing, *, clones: bool = False) -> VoiceList:
     """Every voice that the node can speak."""
-    aliases: dict[str, list[str]] = {}
-    for alias, name in routing.info.aliases.items():
-        aliases.setdefault(name, []).append(alias)
     return VoiceList(
         voices=[
             VoiceCard(
@@ -132,16 +113,13 @@ def voice_list(routing: Routing, *, clones: bool = False) -> VoiceList:
                 name=voice.name,
                 languages=list(voice.languages),
                 description=voice.description,
-                aliases=aliases.get(voice.name, []),
+                aliases=[alias for alias, name in routing.info.aliases.items() if name == voice.name],
             )
             for voice in routing.voices()
         ],
         default=routing.info.default_voice,
         clones=clones,
     )
-
-
-# ---------------------------------------------------------------- errors
 
 
 ErrorKind = Literal["invalid_request_error", "authentication_error", "rate_limit_error", "server_error"]
@@ -166,13 +144,11 @@ class ErrorBody(BaseModel):
 
     @classmethod
     def of(cls, status: int, message: str, code: str, param: str | None = None) -> Self:
-        """The body for an HTTP status."""
         kind = _KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
         return cls(error=ErrorDetail(message=message, type=kind, param=param, code=code))
 
     @classmethod
     def of_error(cls, error: SpeechError) -> Self:
-        """The body for an error, with the field that caused it."""
         param = error.param if isinstance(error, InvalidRequest) else _PARAMS.get(type(error))
         return cls.of(error.status, error.message, error.code, param)
 
@@ -186,9 +162,6 @@ _PARAMS: dict[type[SpeechError], str] = {
 }
 
 
-# ---------------------------------------------------------------- server-sent events
-
-
 class Usage(BaseModel):
     """Usage of a request. An input token is 4 bytes of text (an estimate), an output token is 80 ms of audio."""
 
@@ -198,7 +171,6 @@ class Usage(BaseModel):
 
     @classmethod
     def of(cls, text: str, frames: int) -> Usage:
-        """The usage of a text whose audio has `frames` frames."""
         tokens = -(-len(text.encode()) // 4)
         return cls(input_tokens=tokens, output_tokens=frames, total_tokens=tokens + frames)
 

@@ -86,11 +86,7 @@ class Metrics(EngineObserver):
         clock: Callable[[], float] = time.monotonic,
         about: Mapping[str, str | int] | None = None,
     ) -> ContextMeter:
-        """The meter of a context that is opened now.
-
-        Args:
-            about: ids of ours, attributes of its span.
-        """
+        """The meter of a context that is opened now; `about` are ids of ours, attributes of its span."""
         self.active.labels(transport).inc()
         span = None if self._spans is None else self._spans.context(transport, about or {})
         return ContextMeter(self, transport, clock, span)
@@ -114,8 +110,7 @@ class ContextMeter(Meter):
         self._metrics = metrics
         self._transport = transport
         self._clock = clock
-        # Its span; None where telemetry is off.
-        self._span = span
+        self._span = span  # None where telemetry is off
         # When the first text came, and the seconds from then to the first audio; None before.
         self._text_at: float | None = None
         self._ttfa_s: float | None = None
@@ -168,7 +163,7 @@ class ContextMeter(Meter):
     def finished(self, event: RequestFinished) -> Done:
         done = self._count(event)
         if self._span is not None:
-            self._span.end(event, done.audio_ms, done.ttfa_ms, done.rtf)
+            self._span.end(done, event.code)
         return done
 
     def _count(self, event: RequestFinished) -> Done:

@@ -7,27 +7,37 @@ text, audio, or what a client chose: context ids, voices, paths that match no ro
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import queue
+import threading
 from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 
+from loguru import logger
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_tts.events import RequestFinished
+from agent_tts.protocol.context import Done
 
 CLOSE_S = 5.0  # for the last spans to be sent
 TRACED = "/v1/"  # paths that get spans; probes, metrics and the page do not
 
+_PROPAGATOR = TraceContextTextMapPropagator()
+
+# Of `SpanSender`.
+MAX_WAITING = 2_048  # spans; more are dropped
+MAX_BATCH = 512  # spans of one export
+EVERY_S = 2.0  # between exports
+
 
 class Spans:
-    """Makes the spans of one node.
-
-    Args:
-        processor: gets the spans; closed by `close`.
-    """
+    """Makes the spans of one node. `processor` gets them; `close` closes it."""
 
     def __init__(self, processor: SpanProcessor) -> None:
         named = Resource({SERVICE_NAME: "agent-tts", SERVICE_VERSION: version("agent-tts")})
@@ -37,13 +47,43 @@ class Spans:
         self._tracer: Tracer = self._provider.get_tracer("agent_tts")
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
-        """`app` with spans for its requests and connections."""
-        return _Traced(app, self._tracer)
+        """`app` with spans for its requests and connections, whose parent is the one in a client's `traceparent`."""
+        return partial(self._trace, app)
 
     def context(self, transport: str, about: Mapping[str, str | int]) -> ContextSpan:
         """The span of a context that is opened now, a child of its request's or connection's span."""
         attributes = {"agent_tts.carrier": transport} | {f"agent_tts.{name}": value for name, value in about.items()}
         return ContextSpan(self._tracer.start_span("context", attributes=attributes))
+
+    async def _trace(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or not scope["path"].startswith(TRACED):
+            await app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        with self._tracer.start_as_current_span(
+            scope["type"],
+            _PROPAGATOR.extract(headers),
+            SpanKind.SERVER,
+            record_exception=False,  # its message may quote a client
+            set_status_on_exception=False,
+        ) as span:
+
+            async def send_and_record(message: Message) -> None:
+                if message["type"] in ("http.response.start", "websocket.close"):
+                    _record_answer(span, message)
+                await send(message)
+
+            try:
+                await app(scope, receive, send_and_record)
+            except BaseException as error:
+                span.set_status(StatusCode.ERROR)
+                span.set_attribute("error.type", type(error).__name__)
+                raise
+            finally:
+                route = _route(scope)
+                if route is not None:
+                    span.set_attribute("http.route", route)
+                    span.update_name(f"{scope.get('method', 'WEBSOCKET')} {route}")
 
     async def close(self) -> None:
         """Send the last spans, for `CLOSE_S` at most, and stop. Cancelling it only ends the wait."""
@@ -71,54 +111,12 @@ class ContextSpan:
         self._span.set_attribute("agent_tts.queue_ms", ms)
         self.mark("started")
 
-    def end(self, event: RequestFinished, audio_ms: int, ttfa_ms: float | None, rtf: float | None) -> None:
-        """It has ended."""
-        self._span.set_attributes({"agent_tts.reason": event.reason, "agent_tts.audio_ms": audio_ms})
-        for name, value in (("code", event.code), ("ttfa_ms", ttfa_ms), ("rtf", rtf)):
-            if value is not None:
-                self._span.set_attribute(f"agent_tts.{name}", value)
-        if event.reason == "error":
+    def end(self, done: Done, code: str | None) -> None:
+        told = asdict(done) | {"code": code}
+        self._span.set_attributes({f"agent_tts.{name}": value for name, value in told.items() if value is not None})
+        if done.reason == "error":
             self._span.set_status(StatusCode.ERROR)
         self._span.end()
-
-
-class _Traced:
-    """ASGI middleware. The parent span is the one in a client's `traceparent`."""
-
-    def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
-        self._app = app
-        self._tracer = tracer
-        self._propagator = TraceContextTextMapPropagator()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or not scope["path"].startswith(TRACED):
-            await self._app(scope, receive, send)
-            return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        with self._tracer.start_as_current_span(
-            scope["type"],
-            self._propagator.extract(headers),
-            SpanKind.SERVER,
-            record_exception=False,  # its message may quote a client
-            set_status_on_exception=False,
-        ) as span:
-
-            async def send_and_record(message: Message) -> None:
-                if message["type"] in ("http.response.start", "websocket.close"):
-                    _record_answer(span, message)
-                await send(message)
-
-            try:
-                await self._app(scope, receive, send_and_record)
-            except BaseException as error:
-                span.set_status(StatusCode.ERROR)
-                span.set_attribute("error.type", type(error).__name__)
-                raise
-            finally:
-                route = _route(scope)
-                if route is not None:
-                    span.set_attribute("http.route", route)
-                    span.update_name(f"{scope.get('method', 'WEBSOCKET')} {route}")
 
 
 def _record_answer(span: Span, message: Message) -> None:
@@ -139,3 +137,60 @@ def _route(scope: Scope) -> str | None:
     for name, value in scope["path_params"].items():
         path = path.replace(f"/{value}", f"/{{{name}}}", 1)
     return path
+
+
+class SpanSender(SpanProcessor):
+    """Hands finished spans to an exporter in a thread of its own, which has `close_s` for the last ones.
+
+    OpenTelemetry's batch processor restarts its thread in every forked process. uvloop forks to spawn the engine
+    process, which would hang.
+    """
+
+    def __init__(self, exporter: SpanExporter, close_s: float) -> None:
+        # Only the thread calls it. It may block until its own deadline.
+        self._exporter = exporter
+        self._close_s = close_s
+        self._waiting: queue.Queue[ReadableSpan] = queue.Queue(MAX_WAITING)
+        # Whether the last export failed. Only the first failure in a row is logged.
+        self._failed = False
+        # Set when the waiting spans are the last.
+        self._closing = threading.Event()
+        # A daemon: an exporter that hangs does not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
+        self._thread.start()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Queue a span. Never blocks."""
+        if span.context is None or not span.context.trace_flags.sampled:
+            return
+        with contextlib.suppress(queue.Full):  # the collector is slow or away, which the thread has logged
+            self._waiting.put_nowait(span)
+
+    def shutdown(self) -> None:
+        """Send the waiting spans, for `close_s` at most. Idempotent."""
+        self._closing.set()
+        self._thread.join(self._close_s)
+        self._exporter.shutdown()
+
+    def _run(self) -> None:
+        while not self._closing.wait(EVERY_S):
+            self._export()
+        while not self._waiting.empty():
+            self._export()
+            if self._failed:
+                break
+
+    def _export(self) -> None:
+        batch: list[ReadableSpan] = []
+        while len(batch) < MAX_BATCH and not self._waiting.empty():
+            batch.append(self._waiting.get_nowait())
+        if not batch:
+            return
+        try:
+            sent = self._exporter.export(batch).name == "SUCCESS"
+            fault = None if sent else "the collector does not accept spans: check telemetry.endpoint"
+        except Exception as error:  # noqa: BLE001 - the edge of a thread: the next batch may be sent
+            fault = f"sending spans failed: {type(error).__name__}"
+        if fault is not None and not self._failed:
+            logger.warning("telemetry: {}", fault)
+        self._failed = fault is not None

@@ -109,8 +109,6 @@ class SpeechTrack(MediaStreamTrack):
     Args:
         on_room: called when a context wants more audio, and when all of its audio is played.
         on_late: called for each packet with the seconds by which it left late.
-        clock: seconds, monotonic.
-        sleep: as `asyncio.sleep`.
     """
 
     kind = "audio"
@@ -131,8 +129,6 @@ class SpeechTrack(MediaStreamTrack):
         self._pacer: Pacer | None = None
         # Contexts with audio, by number; the first is playing.
         self._contexts: dict[int, _ContextAudio] = {}
-
-    # ------------------------------------------------------------ the session's side
 
     def write(self, context_no: int, pcm: bytes) -> None:
         """Append audio of a context: pcm_s16le, 24 kHz, mono, of any length."""
@@ -164,8 +160,6 @@ class SpeechTrack(MediaStreamTrack):
         """Whether audio of the context waits; `on_room` is called when none does."""
         audio = self._contexts.get(context_no)
         return audio is not None and audio.queued_ms > 0
-
-    # ------------------------------------------------------------ RTP's side
 
     async def recv(self) -> av.Packet[Any]:
         """The next packet, when it is due: 20 ms of Opus on the 48 kHz clock. Cancelling it loses nothing.
