@@ -25,10 +25,8 @@ Chars = list[tuple[str, int]]
 class Normalizer:
     """Takes characters with their offsets in the raw text; passes what is to be said to `sink`.
 
-    A replacement has the offsets of the characters that it replaces, in order.
-
-    Args:
-        language: a code; without numbers for the language everything passes unchanged.
+    A replacement has the offsets of the characters that it replaces, in order. Without numbers for the language
+    everything passes unchanged.
     """
 
     def __init__(self, sink: Sink, language: str) -> None:

@@ -57,8 +57,7 @@ class Enrolment:
             consent: why the speaker may be cloned, stored with the voice.
             transcript: the words of the clip; with it, the voice stores the codes of the clip, too.
         Raises:
-            InvalidRequest: the name, the clip or a text is not allowed; the message says what is.
-            VoiceExists, VoiceLimit: the library does not accept it.
+            InvalidRequest, VoiceExists, VoiceLimit: the name, the clip or a text is not allowed; the library is full.
             Unsupported: there is no Base model.
             AtCapacity: too many clips wait.
             SettingsError: a checkpoint cannot be used.
@@ -87,12 +86,7 @@ class Enrolment:
         return self._library.add(voice, arrays)
 
     def design(self, name: str, prompt: str, *, description: str = "") -> StoredVoice:
-        """Store a voice that a text describes.
-
-        Raises:
-            InvalidRequest: the name or a text is not allowed; the message says what is.
-            VoiceExists, VoiceLimit: the library does not accept it.
-        """
+        """Store a voice that a text describes; raises the errors of `VoiceLibrary.add`, `InvalidRequest` for a text."""
         voice = StoredVoice(
             name=name,
             kind="designed",
@@ -105,9 +99,9 @@ class Enrolment:
         """Store a speaker vector that was made elsewhere.
 
         Raises:
-            InvalidRequest: the name, the vector or a text is not allowed; the message says what is.
-            VoiceExists, VoiceLimit: the library does not accept it.
+            InvalidRequest: the vector or a text is not allowed; the message says what is.
             Unsupported: there is no Base model.
+            SpeechError: see `VoiceLibrary.add`.
         """
         import numpy as np
 
@@ -135,11 +129,9 @@ class Enrolment:
 async def _encode(
     waveform: NDArray[np.float32], checkpoints: Iterable[Path], *, reference: bool
 ) -> dict[str, NDArray[Any]]:
-    """float32[n], 24 kHz mono, -> the arrays of a cloned voice, in a child process: the front must not import torch.
+    """float32[n], 24 kHz mono, -> the arrays of a cloned voice, made in a child: the front must not import torch.
 
-    Args:
-        checkpoints: folders of Base models: each makes a vector of its own.
-        reference: whether to make codes of the clip and half a second of silence, too.
+    Each checkpoint makes a vector; with `reference` there are codes of the clip and half a second of silence, too.
     """
     what = "reference" if reference else "vector"
     try:

@@ -104,12 +104,7 @@ class Candidate(NamedTuple):
 
 
 class Fit:
-    """Marks in, audio in, times out.
-
-    Args:
-        speed: requested speed; 1 is normal.
-        pace: of the voice: real time / nominal time at speed 1.
-    """
+    """Marks in, audio in, times out; for a requested speed and a voice's pace (real time / nominal time at speed 1)."""
 
     def __init__(self, speed: float = 1.0, pace: float = 1.0) -> None:
         self._speed = speed
