@@ -103,10 +103,6 @@ class Tokenizer:
         ids: list[int] = self._pipeline.encode(_scalars(text)).ids
         return ids
 
-    def feed(self) -> TokenFeed:
-        """A feed for a text that comes in pieces."""
-        return TokenFeed(self)
-
     def role(self, im_start: int) -> tuple[int, ...]:
         """The ids before the ids of every text: `<|im_start|>assistant` and a line break.
 
