@@ -19,11 +19,9 @@ class Encoder(Protocol):
 
     def encode(self, pcm: bytes) -> list[Chunk]:
         """Chunks that can be sent now. `pcm` holds whole samples."""
-        ...
 
     def flush(self) -> list[Chunk]:
         """The rest, at the end of the audio. Do not encode after it."""
-        ...
 
 
 def make_encoder(encoding: str, sample_rate: int, bit_rate: int | None = None) -> Encoder:

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from agent_tts.errors import UnsupportedFormat
 from agent_tts.events import SAMPLE_RATE
-from agent_tts.speech.audio.muxer import CONTAINERS, Muxer
+from agent_tts.speech.audio.muxer import Muxer
 
 FileFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
@@ -35,10 +35,10 @@ class FileEncoder:
     def __init__(self, format: str) -> None:
         if format not in CONTENT_TYPES:
             raise UnsupportedFormat(f"response_format is one of {', '.join(get_args(FileFormat))}")
-        # Header, until it is sent.
+        # Not sent yet.
         self._head = wav_header() if format == "wav" else b""
         # None for wav and pcm, and after `close`.
-        self._muxer = Muxer(format) if format in CONTAINERS else None
+        self._muxer = None if format in ("wav", "pcm") else Muxer(format)
 
     def encode(self, pcm: bytes) -> bytes:
         """Bytes that can be sent now; may be empty. `pcm` holds whole samples."""
