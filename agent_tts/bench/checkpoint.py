@@ -19,8 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from agent_tts.bench.checkpoint_config import SIZES, CheckpointSize, encoder_config, write_configuration
-from agent_tts.bench.checkpoint_tokenizer import write_tokenizer
+from agent_tts.bench.checkpoint_config import (
+    SIZES,
+    CheckpointSize,
+    encoder_config,
+    write_configuration,
+    write_tokenizer,
+)
 from agent_tts.errors import SettingsError
 from agent_tts.model.clone import CodecEncoder, SpeakerEncoder
 from agent_tts.model.codec import Codec
