@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -23,6 +23,7 @@ from agent_tts.model.prompt import Prompt, PromptVoice, Reference, SpeakerPlace,
 from agent_tts.model.row_changes import RowChanges
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.upload import Writes
+from tests.examples import examples
 from tests.model import tiny
 
 GREEDY = SamplingParams(temperature=0, predictor_temperature=0)
@@ -243,7 +244,7 @@ def said_at_once() -> Tensor:
 
 
 class TestText:
-    @settings(max_examples=8, deadline=None)
+    @examples(8)
     @given(cuts=st.lists(st.integers(0, len(tiny.TEXT)), max_size=4).map(sorted), late=st.integers(1, 3))
     def test_word_by_word_is_the_whole_text(self, cuts: list[int], late: int) -> None:
         """Tokens in any pieces, each after the row has waited for it: the same codes, and nothing read in between."""
@@ -293,7 +294,7 @@ def said_alone() -> list[Tensor]:
 
 
 class TestRows:
-    @settings(max_examples=5, deadline=None)
+    @examples(5)
     @given(data=st.data())
     def test_say_the_same_in_any_company(self, data: st.DataObject) -> None:
         """Rows are admitted at any time, in any row, pause at any time; each says what it says alone."""

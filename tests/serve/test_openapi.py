@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given
 from schemathesis import Case, CheckContext, GenerationMode, Response
 from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
@@ -19,12 +18,13 @@ from schemathesis.specs.openapi import checks
 from agent_tts.config.settings import Settings
 from agent_tts.events import Model
 from agent_tts.serve.app import create_app
+from tests.examples import examples
 from tests.support import running_app, running_node, settings_of, until, with_models
 
 pytestmark = pytest.mark.node
 
-FACTOR = int(os.environ.get("TEST_FACTOR", "1"))
-EXAMPLES = 40 * FACTOR if FACTOR > 1 else 15  # of each kind, for each operation
+EXAMPLES = 40  # of each kind, for each operation
+TIMEOUT_S = 60  # of a request: this process computes for seconds between two of its own
 
 
 def rejects_what_is_wrong(ctx: CheckContext, response: Response, case: Case[Any]) -> bool | None:
@@ -53,9 +53,8 @@ def fuzz(url: str, paths: str = "^/") -> int:
             operation = result.ok()
             for mode in GenerationMode if operation.body else [GenerationMode.POSITIVE]:
 
-                @settings(
-                    max_examples=EXAMPLES,
-                    deadline=None,
+                @examples(
+                    EXAMPLES,
                     database=None,
                     derandomize=True,
                     phases=[Phase.generate],
@@ -65,7 +64,7 @@ def fuzz(url: str, paths: str = "^/") -> int:
                 def send(case: Case[Any]) -> None:
                     nonlocal sent
                     sent += 1
-                    case.call_and_validate(base_url=url, session=session, checks=CHECKS, timeout=5)
+                    case.call_and_validate(base_url=url, session=session, checks=CHECKS, timeout=TIMEOUT_S)
 
                 send()
     return sent
