@@ -19,17 +19,15 @@ from agent_tts.engine.qwen3.compiling import Steps, compiling
 from agent_tts.engine.qwen3.graphs import FrameGraphs, LaunchedStep, batch_sizes, most_rows, rows_of_state
 from agent_tts.events import VoiceKind
 from agent_tts.model import codec as codec_module
-from agent_tts.model.acceleration import accelerate, can_fuse
 from agent_tts.model.block_allocator import BlockAllocator
-from agent_tts.model.codec import Codec
-from agent_tts.model.codec_state import CodecState
+from agent_tts.model.codec import Codec, CodecState
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import Position, Prompt, PromptVoice, Reference
 from agent_tts.model.sampling import SamplingParams
-from agent_tts.model.speech import SpeechModel, SpeechState
+from agent_tts.model.speech import SpeechModel, SpeechState, accelerate, can_fuse
 from agent_tts.model.weights import build, plan
 from agent_tts.text.tokens import Tokenizer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 from collections.abc import Callable
 
@@ -15,17 +16,16 @@ from agent_tts.events import SpeechOptions
 from agent_tts.protocol.context import AudioChunk, Done, Words
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
+from agent_tts.serve.routes import openai
 from agent_tts.serve.transports.writer import Writer, disconnected
+from agent_tts.speech.audio.files import FileEncoder
 from agent_tts.speech.utterance import LocalUtterance, Utterance, WordsMode
 
 TRANSPORT = "http"  # in metrics
 
 
 class Body:
-    """The body of one response, made while audio arrives: a file, or events of a dialect. Pure.
-
-    Subclasses implement `audio` and `end`.
-    """
+    """The body of one response, made while audio arrives: a file, or events of a dialect. Pure."""
 
     def words(self, words: Words) -> bytes:
         """Word times, sent before their audio; called only if words were requested."""
@@ -47,6 +47,46 @@ class Body:
         """Free all resources. Idempotent."""
 
 
+class FileBody(Body):
+    """The plain file."""
+
+    def __init__(self, format: str) -> None:
+        self._file = FileEncoder(format)
+
+    def audio(self, pcm: bytes) -> bytes:
+        return self._file.encode(pcm)
+
+    def end(self) -> bytes:
+        return self._file.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class EventBody(FileBody):
+    """The file's bytes in `speech.audio.delta` events, with an event for the end and for an error."""
+
+    def __init__(self, format: str, text: str) -> None:
+        super().__init__(format)
+        self._text = text
+        self._frames = 0
+
+    def audio(self, pcm: bytes) -> bytes:
+        self._frames += 1
+        return _delta(super().audio(pcm))
+
+    def end(self) -> bytes:
+        usage = openai.Usage.of(self._text, self._frames)
+        return _delta(super().end()) + openai.server_sent(openai.AudioDone(usage=usage))
+
+    def error(self, error: SpeechError) -> bytes | None:
+        return openai.server_sent(openai.AudioError.of_error(error))
+
+
+def _delta(data: bytes) -> bytes:
+    return openai.server_sent(openai.AudioDelta(audio=base64.b64encode(data).decode())) if data else b""
+
+
 class SpeechResponse(Response):
     """Speaks one text.
 
@@ -64,9 +104,8 @@ class SpeechResponse(Response):
         make_body: Callable[[], Body],
         words: WordsMode = "none",
     ) -> None:
-        super().__init__(media_type=media_type)
+        super().__init__(headers={"Cache-Control": "no-store"}, media_type=media_type)
         del self.headers["content-length"]  # not known yet
-        self.headers["Cache-Control"] = "no-store"
         self._node = node
         self._client = client
         self._text = text
@@ -78,11 +117,7 @@ class SpeechResponse(Response):
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Speak. Cancelling this stops the speech; the slot is free when it returns.
-
-        Raises:
-            SpeechError: a failure before the first frame; nothing was sent.
-        """
+        """Speak; raises a failure before the first frame. Cancelling this stops the speech and frees the slot."""
         writer = Writer(scope, send, self._node.settings.timeouts.write_s)
         refused = self._node.metrics.refused
         with contextlib.ExitStack() as admitted:

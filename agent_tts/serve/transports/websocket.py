@@ -12,14 +12,16 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
+from agent_tts.config.settings import Settings
 from agent_tts.errors import Draining, SlowConsumer, SpeechError
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import ProtocolAdapter, QueueingAdapter
 from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
+from agent_tts.serve.server import CONNECTION, WebSocketProtocol
 from agent_tts.serve.session import Session
-from agent_tts.serve.transports.writer import CONNECTION, WRITE_BYTES, EndpointWebSocket, Writer
+from agent_tts.serve.transports.writer import WRITE_BYTES, Writer
 
 # Close codes of errors that refuse a connection.
 CLOSE_CODES = {"unauthorized": 1008, "at_capacity": 1013, "draining": 1012}
@@ -35,14 +37,14 @@ class Dialect:
     """The protocol of a route."""
 
     name: str  # in metrics
-    make_adapter: Callable[[WebSocket], ProtocolAdapter]  # for a new connection, from its path and query; never raises
+    make_adapter: Callable[[WebSocket, Settings], ProtocolAdapter]  # of a new connection; never raises
     subprotocol: str | None = None
     key_query: str | None = None  # a query parameter that may hold the API key
     denies: bool = False  # refuses by an HTTP status before the upgrade; otherwise by a message and a close code
     denial_header: str | None = None  # response header with the reason of such a refusal
 
 
-NATIVE = Dialect("websocket", lambda _: protocol.NativeAdapter(), protocol.SUBPROTOCOL)
+NATIVE = Dialect("websocket", lambda *_: protocol.NativeAdapter(), protocol.SUBPROTOCOL)
 
 
 class StreamEndpoint:
@@ -55,7 +57,7 @@ class StreamEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         websocket = WebSocket(scope, receive, send)
         dialect = self._dialect
-        adapter = dialect.make_adapter(websocket)
+        adapter = dialect.make_adapter(websocket, self._node.settings)
         if not dialect.denies:
             await self._accept(websocket)
         try:
@@ -108,20 +110,20 @@ class Connection:
     ) -> None:
         self._node = node
         self._adapter = adapter
-        # The same if it holds messages back, otherwise None.
+        # The adapter if it holds messages back.
         self._queue = adapter if isinstance(adapter, QueueingAdapter) else None
         self._websocket = websocket
         self._writer = Writer(websocket.scope, send, node.settings.timeouts.write_s)
-        self._connection: EndpointWebSocket = websocket.scope["extensions"][CONNECTION]
+        self._connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
         self._session = Session(node, dialect.name)
         if dialect is not NATIVE:  # native clients must always answer pings
             self._connection.demand_pongs(lambda: self._session.is_speaking)
-        # The next check for an idle session. None before `run`.
+        # The next check for an idle session.
         self._idle_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        # Completed when the session may have something to send; the writer replaces it before it polls the session.
-        self._awake: asyncio.Future[None] = self._loop.create_future()
-        self._session.waker = self._wake
+        # Set when the session may have something to send.
+        self._wake = asyncio.Event()
+        self._session.waker = self._wake.set
 
     async def run(self) -> None:
         """Serve until either side closes. Cancelling it stops all speech of the connection at once."""
@@ -154,8 +156,7 @@ class Connection:
         """Send until the session closes, or until the client takes nothing: then the connection is cut."""
         try:
             while True:
-                if self._awake.done():
-                    self._awake = self._loop.create_future()
+                self._wake.clear()
                 await self._writer.room()
                 if not self._send_all():
                     continue
@@ -164,17 +165,13 @@ class Connection:
                     code, reason = closing
                     await self._writer.write({"type": "websocket.close", "code": code, "reason": reason})
                     return
-                await self._awake
+                await self._wake.wait()
         except SlowConsumer:
             self._cut()
         except Exception as error:  # noqa: BLE001 - the edge of a task: without its writer the connection must end
             if not self._writer.is_closing:
                 logger.error("session {}: writer failed: {}", self._session.id, type(error).__name__)
             self._writer.cut()
-
-    def _wake(self) -> None:
-        if not self._awake.done():
-            self._awake.set_result(None)
 
     def _send_all(self) -> bool:
         """Send what the session has, at most `WRITE_BYTES` and a message in one write; returns whether that was all."""
