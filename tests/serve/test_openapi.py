@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import requests
 import schemathesis
-from hypothesis import HealthCheck, Phase, given
+from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import Case, CheckContext, GenerationMode, Response
 from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
@@ -18,12 +18,12 @@ from schemathesis.specs.openapi import checks
 from agent_tts.config.settings import Settings
 from agent_tts.events import Model
 from agent_tts.serve.app import create_app
-from tests.examples import examples
+from tests.examples import FACTOR
 from tests.support import running_app, running_node, settings_of, until, with_models
 
 pytestmark = pytest.mark.node
 
-EXAMPLES = 40  # of each kind, for each operation
+EXAMPLES = round(60 * FACTOR)  # of each kind, for each operation
 TIMEOUT_S = 60  # of a request: this process computes for seconds between two of its own
 
 
@@ -53,8 +53,9 @@ def fuzz(url: str, paths: str = "^/") -> int:
             operation = result.ok()
             for mode in GenerationMode if operation.body else [GenerationMode.POSITIVE]:
 
-                @examples(
-                    EXAMPLES,
+                @settings(
+                    max_examples=EXAMPLES,
+                    deadline=None,
                     database=None,
                     derandomize=True,
                     phases=[Phase.generate],
