@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
 from fastapi import FastAPI
@@ -16,6 +15,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
 import agent_tts
+from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.ipc.engine_process import engine_processes
@@ -80,25 +80,21 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        try:
-            await service.start()
-        except (EngineLost, SettingsError) as error:
-            app.state.start_error = error
-            raise
-        probe = asyncio.create_task(_probe_lag(node), name="loop lag probe")
-        try:
-            if extension is not None:
-                await extension.start()
-            yield
-        finally:
-            probe.cancel()
-            await asyncio.gather(probe, return_exceptions=True)
-            if extension is not None:
-                await extension.close()
-            await rtc.close_all(node)
-            await service.close()
+        async with AsyncExitStack() as closing:
             if spans is not None:
-                await spans.close()
+                closing.push_async_callback(spans.close)
+            try:
+                await service.start()
+            except (EngineLost, SettingsError) as error:
+                app.state.start_error = error
+                raise
+            closing.push_async_callback(service.close)
+            closing.push_async_callback(rtc.close_all, node)
+            if extension is not None:
+                closing.push_async_callback(extension.close)
+                await extension.start()
+            closing.callback(asyncio.create_task(_probe_lag(node), name="loop lag probe").cancel)
+            yield
 
     app = FastAPI(
         title="agent_tts",
@@ -132,13 +128,6 @@ def create_app(
     return app
 
 
-def web_folder() -> Path:
-    """The folder of the page: in the installed package, or next to it in a checkout."""
-    package = Path(agent_tts.__file__).parent
-    installed = package / "web"
-    return installed if installed.is_dir() else package.parent / "web"
-
-
 class _Page(StaticFiles):
     def file_response(self, *args: object, **kwargs: object) -> Response:
         response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
@@ -154,7 +143,7 @@ async def _no_agent(_: object) -> Response:
 
 
 def _add_page(app: FastAPI) -> None:
-    folder = web_folder()
+    folder = data_folder("web")
 
     async def index(_: object) -> FileResponse:
         return FileResponse(folder / "index.html", headers=PAGE_HEADERS)

@@ -9,7 +9,6 @@ A rename adds or removes a whole folder, so any number of processes may share a 
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import secrets
@@ -17,7 +16,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -29,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent_tts.config.settings import Voices
 from agent_tts.errors import Internal, SettingsError, UnknownVoice, VoiceExists, VoiceLimit
-from agent_tts.voices.names import checked_name, is_name, library_name
+from agent_tts.voices.names import checked_name, did_you_mean, is_name, library_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -91,11 +90,7 @@ class _Card(BaseModel):
 
 
 class VoiceLibrary:
-    """The voices in a folder, which is made when the first one is added.
-
-    Args:
-        limit: most voices.
-    """
+    """The voices in a folder, at most `limit`; the folder is made when the first one is added."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder = folder
@@ -110,11 +105,7 @@ class VoiceLibrary:
 
     @classmethod
     def of(cls, settings: Voices) -> Self:
-        """The library of these settings.
-
-        Raises:
-            SettingsError: its folder is not absolute, or there is no home folder for the default.
-        """
+        """The library of these settings. Raises `SettingsError` if there is no absolute folder."""
         try:
             folder = Path(settings.folder).expanduser() if settings.folder else default_folder()
         except RuntimeError as error:
@@ -143,11 +134,7 @@ class VoiceLibrary:
         return self._voices
 
     def get(self, name: str) -> StoredVoice:
-        """The voice of a name, with or without `clone:`.
-
-        Raises:
-            UnknownVoice: there is none, and the message names the nearest; or it is damaged.
-        """
+        """The voice of a name, with or without `clone:`; raises `UnknownVoice` if there is none, or it is damaged."""
         name = library_name(name)
         for voice in self.voices():
             if voice.name == name:
@@ -159,8 +146,7 @@ class VoiceLibrary:
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:
         """The arrays of a cloned voice: `vector_{H}` float32[H]; `codes` int64[T, 16], none negative.
 
-        Raises:
-            UnknownVoice: there is none, or it is damaged.
+        Raises `UnknownVoice` as `get` does.
         """
         import numpy as np
         from safetensors import SafetensorError
@@ -215,13 +201,7 @@ class VoiceLibrary:
     # ------------------------------------------------------------ writing
 
     def check_room(self, name: str) -> None:
-        """Check that a voice of this name can be added.
-
-        Raises:
-            InvalidRequest: no voice may have this name.
-            VoiceExists: there is one.
-            VoiceLimit: the library is full.
-        """
+        """Raise `InvalidRequest`, `VoiceExists` or `VoiceLimit` unless a voice of this name can be added."""
         checked_name(name)
         self.voices()
         if name in self._entries:
@@ -244,12 +224,7 @@ class VoiceLibrary:
         return self.get(voice.name)
 
     def delete(self, name: str) -> None:
-        """Delete a voice, damaged or not.
-
-        Raises:
-            InvalidRequest, UnknownVoice: there is none of this name.
-            Internal: the disk refuses it.
-        """
+        """Delete a voice, damaged or not. Raises `UnknownVoice` if there is none, `Internal` if the disk refuses."""
         path = self._path(library_name(name))
         doomed = self._folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
         with self._changing("deleted"):
@@ -306,7 +281,7 @@ class VoiceLibrary:
         return self._folder / checked_name(name)
 
     def _unknown(self, name: str) -> UnknownVoice:
-        return UnknownVoice(f"the library has no such voice{_did_you_mean(name, self._entries)}")
+        return UnknownVoice(f"the library has no such voice{did_you_mean(name, self._entries)}")
 
 
 def default_folder() -> Path:
@@ -325,11 +300,7 @@ def default_folder() -> Path:
 
 
 def _parts(voice: StoredVoice, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...], int]:
-    """Sizes of the vectors, and number of frames of codes, in arrays of these shapes.
-
-    Raises:
-        ValueError: the shapes do not fit the voice.
-    """
+    """Sizes of the vectors and frames of codes in arrays of these shapes; ValueError if they do not fit the voice."""
     sizes, frames = [], 0
     for name, shape in shapes.items():
         if vector := _VECTOR.fullmatch(name):
@@ -392,11 +363,6 @@ def _remove(folder: Path) -> None:
         folder.unlink(missing_ok=True)
     else:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name[:64], list(known), n=1)
-    return f": did you mean {near[0]!r}?" if near else ""
 
 
 def _exists(name: str) -> VoiceExists:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 from agent_tts.errors import InvalidRequest
 
@@ -25,15 +27,17 @@ def is_name(name: str) -> bool:
 
 
 def checked_name(name: str) -> str:
-    """Return `name`.
-
-    Raises:
-        InvalidRequest: no voice may have this name.
-    """
+    """Return `name`; raise `InvalidRequest` if no voice may have it."""
     if not is_name(name):
         allowed = "1 to 64 of a-z, 0-9, _ and -, starting with a letter or digit, and not a device name of Windows"
         raise InvalidRequest(f"name: {allowed}", "name")
     return name
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The nearest of the known names, as the end of an error message; empty if none is near."""
+    near = difflib.get_close_matches(name[:64], list(known), n=1)
+    return f": did you mean {near[0]!r}?" if near else ""
 
 
 def library_name(voice: str) -> str:
@@ -44,10 +48,7 @@ def library_name(voice: str) -> str:
 def parse_mix(voice: str) -> Mix | None:
     """`bob(0.7)+alice(0.3)` -> (("bob", 0.7), ("alice", 0.3)); None when `voice` is not a mix.
 
-    The default weight is 1; the weights are normalised.
-
-    Raises:
-        InvalidRequest: an invalid mix; the message says what is allowed.
+    The default weight is 1; weights are normalised. Raises `InvalidRequest` with what is allowed for an invalid mix.
     """
     if "+" not in voice:
         return None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from agent_tts.text.boundaries import PRE_TOKEN, kinds, last_boundary
+from agent_tts.text.tokens import PRE_TOKEN, kinds, last_boundary
 from tests.examples import examples
 from tests.text.pieces import KINDS, PIECES, SPECIAL
 

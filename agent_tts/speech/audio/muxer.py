@@ -10,6 +10,7 @@ from av.audio.stream import AudioStream
 from av.container import OutputContainer
 
 from agent_tts.events import SAMPLE_RATE
+from agent_tts.speech.audio.pcm import audio_frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +42,12 @@ _RECIPES = {
     "flac": _Recipe("flac", {"metadata_header_padding": "0"}, "flac", {"compression_level": "2"}),
 }
 
-CONTAINERS = frozenset(_RECIPES)
-
 
 class Muxer:
     """FFmpeg's encoder and container for mono pcm_s16le.
 
     Args:
-        format: one of `CONTAINERS`; `opus` is in Ogg.
+        format: mp3, opus (in Ogg), aac or flac.
         sample_rate: Hz of the pcm; the codec must support it.
         bit_rate: bits per second; None is the format's default.
     """
@@ -73,9 +72,8 @@ class Muxer:
 
     def encode(self, pcm: bytes) -> bytes:
         """Bytes that can be sent now; may be empty. `pcm` holds whole samples, at least one."""
-        frame = av.AudioFrame(format="s16", layout="mono", samples=len(pcm) // 2)
+        frame = audio_frame(pcm)
         frame.sample_rate, frame.time_base, frame.pts = self._rate, Fraction(1, self._rate), self._samples
-        frame.planes[0].update(pcm)
         self._samples += frame.samples
         self._container.mux(self._stream.encode(frame))
         return self._sink.take()
