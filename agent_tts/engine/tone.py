@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings, Tone
 from agent_tts.engine import faults
-from agent_tts.engine.base import DoneOutput, StartRequest, StepInput, StepOutput, to_pcm16
+from agent_tts.engine.base import DoneOutput, Engine, StartRequest, StepInput, StepOutput, to_pcm16
 from agent_tts.engine.faults import Fault
 from agent_tts.engine.slots import Mark, SlotFeed, SlotTable
 from agent_tts.events import SAMPLE_RATE, EngineInfo, NamedVoice, SpeechOptions, Voice
@@ -33,7 +33,7 @@ RAMP = 48  # samples (2 ms) of a word's rise, and of its fall
 QUIET, LOUD = 0.2, 0.5  # range of the amplitudes of words
 
 
-class ToneEngine:
+class ToneEngine(Engine):
     """Speaks one frame in each slot of every step; a frame takes some microseconds."""
 
     def __init__(self, settings: Settings, slots: int) -> None:
@@ -47,7 +47,6 @@ class ToneEngine:
             aliases=ALIASES,
         )
         self._slots = SlotTable(slots, lambda opened: _ToneRequest(opened, settings.tone))
-        self.batch_sizes: tuple[int, ...] = ()
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. Raises only scripted faults of the whole engine."""
@@ -56,9 +55,6 @@ class ToneEngine:
             request.strike_engine()
             outputs += self._slots.guard(request, request.speak)
         return outputs
-
-    def next_step_in_s(self) -> None:
-        """Nothing is: a step is done when it returns."""
 
     def close(self) -> None:
         """Free everything. Idempotent."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from agent_tts.config.settings import Settings
-from agent_tts.engine.base import AlignedOutput, StartRequest, StepInput, StepOutput
+from agent_tts.engine.base import AlignedOutput, Engine, StartRequest, StepInput, StepOutput
 from agent_tts.engine.espeak.library import (
     PITCH_MAX,
     PITCH_NORMAL,
     RATE_MAX,
     RATE_MIN,
     RATE_NORMAL,
+    Delivery,
     EspeakLibrary,
     Language,
     TooLong,
@@ -40,7 +40,7 @@ CLAUSE_ENDS = tuple(".!?;:,…—–。！？，、；：।؟؛،")
 CLOSERS = " \"'”’»)]}」』）"
 
 
-class EspeakEngine:
+class EspeakEngine(Engine):
     """Synthesises a clause when a slot is about to run out of audio; hands out one frame of it a step.
 
     Raises:
@@ -63,7 +63,6 @@ class EspeakEngine:
         )
         self._first_words = settings.espeak.first_words
         self._slots = SlotTable(slots, self._make)
-        self.batch_sizes: tuple[int, ...] = ()
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. A slot whose clause does not fit into the step's budget yields nothing.
@@ -79,9 +78,6 @@ class EspeakEngine:
             outputs += self._slots.guard(request, request.feed.hand_out)
         return outputs
 
-    def next_step_in_s(self) -> None:
-        """Nothing is: a step is done when it returns."""
-
     def close(self) -> None:
         """Free everything. Idempotent."""
         self._slots.clear()
@@ -89,36 +85,20 @@ class EspeakEngine:
 
     def _make(self, opened: StartRequest) -> _EspeakRequest:
         language, variant = self._voices.resolve(opened.options.resolved, opened.options.language)
-        delivery = Delivery.of(language, variant, opened.options)
-        return _EspeakRequest(
-            self._espeak,
-            SlotFeed(opened, language.code, self._first_words),
-            delivery,
-            unpaced=opened.options.lead_ms is None,
-        )
+        feed = SlotFeed(opened, language.code, self._first_words)
+        unpaced = opened.options.lead_ms is None
+        return _EspeakRequest(self._espeak, feed, _delivery(language, variant, opened.options), unpaced=unpaced)
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """How a request is spoken, in espeak-ng's terms."""
-
-    language: Language
-    variant: str | None
-    rate: int
-    pitch: int
-    pitch_range: int
-    stretch: float  # speed beyond what the rate can do; 1 is none
-
-    @classmethod
-    def of(cls, language: Language, variant: str | None, options: SpeechOptions) -> Delivery:
-        wanted = RATE_NORMAL * options.speed
-        rate = round(min(max(wanted, RATE_MIN), RATE_MAX))
-        stretch = 1.0 if RATE_MIN <= wanted <= RATE_MAX else wanted / rate
-        # A wider range also reaches lower, by a quarter of its growth, which a higher base makes up for.
-        base = options.pitch + (options.pitch - 1) / 4
-        pitch = round(PITCH_NORMAL * (1 + math.log2(base)))
-        pitch_range = round(PITCH_NORMAL * options.pitch)
-        return cls(language, variant, rate, _clamp(pitch), _clamp(pitch_range), stretch)
+def _delivery(language: Language, variant: str | None, options: SpeechOptions) -> Delivery:
+    wanted = RATE_NORMAL * options.speed
+    rate = round(min(max(wanted, RATE_MIN), RATE_MAX))
+    stretch = 1.0 if RATE_MIN <= wanted <= RATE_MAX else wanted / rate
+    # A wider range also reaches lower, by a quarter of its growth, which a higher base makes up for.
+    base = options.pitch + (options.pitch - 1) / 4
+    pitch = round(PITCH_NORMAL * (1 + math.log2(base)))
+    pitch_range = round(PITCH_NORMAL * options.pitch)
+    return Delivery(language, variant, rate, _clamp(pitch), _clamp(pitch_range), stretch)
 
 
 def _clamp(pitch: int) -> int:
@@ -137,10 +117,9 @@ class _EspeakRequest:
         # Most samples of espeak-ng in a unit, before and after it is stretched.
         self._max_samples = round(MAX_UNIT_S * espeak.sample_rate * min(1.0, delivery.stretch))
         # One resampler for all clauses, so that they join without a seam; a flush or a pause starts another.
-        self._resampler = self._new_resampler()
+        self._resampler = Resampler(espeak.sample_rate, SAMPLE_RATE)
         # Where the resampler started, in output samples, and what it has been fed, in samples of espeak-ng.
-        self._origin = 0
-        self._fed = 0
+        self._origin = self._fed = 0
         # Whether anything but silence has been spoken.
         self._audible = False
 
@@ -163,31 +142,24 @@ class _EspeakRequest:
             self.feed.rest(item)
         else:
             self.feed.mark(item)
-        self._resampler, self._origin, self._fed = self._new_resampler(), self.feed.samples, 0
+        self._resampler = Resampler(self._espeak.sample_rate, SAMPLE_RATE)
+        self._origin, self._fed = self.feed.samples, 0
         return []
 
     def _speak(self, unit: Unit) -> list[StepOutput]:
-        d = self._delivery
+        stretch = self._delivery.stretch
         text = unit.text.rstrip(CLOSERS)  # after punctuation they would be a clause and a pause of their own
         ends = text.endswith(CLAUSE_ENDS)
         if not ends:
             text += ","  # cut in mid-sentence: spoken as if it went on, and without a pause
         halves = unit.halves()
         try:
-            clause = self._espeak.synthesize(
-                text,
-                d.language,
-                d.variant,
-                rate=d.rate,
-                pitch=d.pitch,
-                pitch_range=d.pitch_range,
-                pause=ends,
-                max_samples=halves and self._max_samples,
-            )
+            most = self._max_samples if halves else None
+            clause = self._espeak.synthesize(text, self._delivery, pause=ends, max_samples=most)
         except TooLong:
             self.feed.pending.extendleft(reversed(halves or ()))  # without halves there is no limit
             return []
-        samples = clause.samples if d.stretch == 1.0 else self._espeak.stretch(clause.samples, d.stretch)
+        samples = clause.samples if stretch == 1.0 else self._espeak.stretch(clause.samples, stretch)
         scale = len(samples) / max(1, len(clause.samples))
         lead = 0
         if not self._audible:
@@ -208,6 +180,3 @@ class _EspeakRequest:
         self._fed += len(samples) - lead
         self.feed.write(self._resampler.push(samples[lead:]))
         return [AlignedOutput(self.feed.slot, self.feed.epoch, words)] if words else []
-
-    def _new_resampler(self) -> Resampler:
-        return Resampler(self._espeak.sample_rate, SAMPLE_RATE)

@@ -61,7 +61,7 @@ class EspeakVoices:
         self._by_code: dict[str, Language] = {}
         for language in espeak_lib.languages():
             self._by_code.setdefault(language.code, language)
-        self._variants = tuple(name for name in VARIANTS if espeak_lib.has_variant(name))
+        self._variants = tuple(name for name in VARIANTS if name in espeak_lib.variants())
         self._default = default
         base, _, variant = default.partition("+")
         if base not in self._by_code or (variant and variant not in self._variants):

@@ -79,12 +79,12 @@ def plan_memory(models: Sequence[Qwen3Model], device: torch.device, slots: int, 
     Raises:
         SettingsError: it is more than is free; the message says what to change.
     """
-    free, total = free_bytes(device), total_bytes(device)
+    free, total = memory(device) or (math.inf, math.inf)
     # A share of the free memory, bounded by a share of all memory, which the engines of one device split.
-    budget = math.inf if free is None or total is None else min(max(share, USUAL_SHARE) * free, share * total)
+    budget = min(max(share, USUAL_SHARE) * free, share * total)
     fixed = sum(model.weight_bytes + model.codec_bytes for model in models)
     caches = sum(model.cache_bytes for model in models)
-    if free is not None and fixed + caches > budget:
+    if fixed + caches > budget:
         left = budget - fixed
         for model in models:
             model.blocks = int(left / len(models) / model.block_bytes)
@@ -101,27 +101,16 @@ def plan_memory(models: Sequence[Qwen3Model], device: torch.device, slots: int, 
         )
 
 
-def free_bytes(device: torch.device) -> int | None:
-    """Free memory of a device; None where the system does not tell."""
+def memory(device: torch.device) -> tuple[int, int] | None:
+    """Free and total memory of a device, in bytes; None where the system does not tell."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return _meminfo("MemAvailable:")
-
-
-def total_bytes(device: torch.device) -> int | None:
-    """All memory of a device; None where the system does not tell."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[1]
-    return _meminfo("MemTotal:")
-
-
-def _meminfo(name: str) -> int | None:
+        return torch.cuda.mem_get_info(device)
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = [line.split() for line in Path("/proc/meminfo").read_text().splitlines()]
     except OSError:
         return None
-    value = next((line.split()[1] for line in lines if line.startswith(name)), None)
-    return int(value) * 1024 if value else None
+    kib = {name: int(value) for name, value, *_ in lines}
+    return kib["MemAvailable:"] * 1024, kib["MemTotal:"] * 1024
 
 
 def _device(name: str) -> torch.device:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,22 +13,20 @@ import torch
 from loguru import logger
 from numpy.typing import NDArray
 
-from agent_tts.engine.qwen3.admission import Admission, LoadedVoice
 from agent_tts.engine.qwen3.compiling import Steps, compiling
-from agent_tts.engine.qwen3.graphs import FrameGraphs, LaunchedStep, batch_sizes, most_rows, rows_of_state
+from agent_tts.engine.qwen3.graphs import FrameGraphs, batch_sizes, rows_of_state
+from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
 from agent_tts.events import VoiceKind
 from agent_tts.model import codec as codec_module
 from agent_tts.model.acceleration import accelerate, can_fuse
-from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.codec import Codec
 from agent_tts.model.codec_state import CodecState
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import BLOCK_SIZE
-from agent_tts.model.prompt import Position, Prompt, PromptVoice, Reference
-from agent_tts.model.sampling import SamplingParams
-from agent_tts.model.speech import SpeechModel, SpeechState
+from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace
+from agent_tts.model.speech import SpeechModel
 from agent_tts.model.weights import build, plan
 from agent_tts.text.tokens import Tokenizer
 
@@ -86,24 +83,24 @@ class Qwen3Model:
             plan(self._codec, codec_file, self._codec_dtype, unused=codec_module.ENCODING),
         )
         # None until it is loaded.
-        self._running: _Running | None = None
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Batches of its steps: on a CPU always all rows."""
-        if self._one_size or self.device.type != "cuda":
-            return (most_rows(self.rows, self.device),)
-        return tuple(batch_sizes(self.rows))
+        self._runner: ModelRunner | None = None
 
     @property
     def loaded(self) -> bool:
         """Whether it can speak."""
-        return self._running is not None
+        return self._runner is not None
 
     @property
-    def _loaded(self) -> _Running:
-        assert self._running is not None, "it has to be loaded first"
-        return self._running
+    def runner(self) -> ModelRunner:
+        """Its rows and steps, once it is loaded."""
+        assert self._runner is not None, "it has to be loaded first"
+        return self._runner
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Batches of its steps."""
+        sizes = batch_sizes(self.rows, self.device)
+        return sizes[-1:] if self._one_size else sizes
 
     @property
     def vector_size(self) -> int | None:
@@ -149,27 +146,25 @@ class Qwen3Model:
             fused = accelerate(model)
             state = model.init_state(rows_of_state(self.rows, self.device), self.max_model_len, self.blocks)
             times.append(time.monotonic())
-            compilation.wait(self._tell_compiled)
+            compilation.wait(partial(self._tell, "kernels compiled"))
             times.append(time.monotonic())
-        blocks = BlockAllocator(state.frame.cache) if self.blocks is not None else None
         captured = self._graphs and self.device.type == "cuda"
         if captured:
             logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if fused else "")
-        runner = FrameGraphs(
+        graphs = FrameGraphs(
             model,
             state,
             captured=captured,
-            buckets=() if self._one_size else None,
+            sizes=self.sizes,
             mixed=not self._one_size,
-            progress=self._tell,
+            progress=partial(self._tell, "captured"),
         )
-        admission = Admission(model, state, self.max_model_len, blocks, runner.prefill_budget)
         times.append(time.monotonic())
         spans = [after - before for before, after in pairwise(times)]
         logger.info("{}: weights {:.1f} s, then kernels {:.1f} s, capture {:.1f} s", self.name, *spans)
-        running = _Running(model, state, runner, admission)
-        running.warm_up(min(self.sizes[-1], WARM_UP_ROWS) if self.device.type == "cuda" else 1)
-        self._running = running
+        runner = ModelRunner(model, state, graphs, self.max_model_len)
+        runner.warm_up(min(self.sizes[-1], WARM_UP_ROWS) if self.device.type == "cuda" else 1)
+        self._runner = runner
 
     def _steps(self) -> Steps | None:
         """What to compile ahead; None without fused kernels."""
@@ -186,27 +181,23 @@ class Qwen3Model:
             capability=torch.cuda.get_device_capability(self.device),
         )
 
-    def _tell_compiled(self, done: int, total: int) -> None:
-        logger.info("{}: {} of {} kernels compiled", self.name, done, total)
+    def _tell(self, what: str, done: int, total: int) -> None:
+        logger.info("{}: {} of {} {}", self.name, done, total, what)
 
-    def _tell(self, done: int, total: int) -> None:
-        logger.info("{}: {} of {} captured", self.name, done, total)
-
-    def speaker(self, voice: PromptVoice, vector: NDArray[np.float32] | None = None) -> LoadedVoice:
-        """Load a voice; `vector` float32[H] where its prompt has a place for one. Takes as long as some frames.
+    def clone(self, vector: NDArray[np.float32], reference: Reference | None) -> LoadedVoice:
+        """Load a cloned voice, with its vector float32[H]. A reference takes as long as its frames.
 
         Raises:
             ValueError: the vector has another size, or holds what is not finite in the model's dtype.
         """
-        if vector is not None and len(vector) != self.config.talker.hidden_size:
+        if len(vector) != self.config.talker.hidden_size:
             raise ValueError(f"a speaker vector of {len(vector)} values, not {self.config.talker.hidden_size}")
-        placed = None if vector is None else torch.from_numpy(vector).to(self.dtype)
-        if placed is not None:
-            if not placed.isfinite().all():  # in the cache it would reach the next request of the row
-                raise ValueError("a speaker vector with values that are not finite, or too large")
-            placed = placed.to(self.device)
-        identity = b"" if vector is None else hashlib.sha256(vector.tobytes()).digest()
-        return LoadedVoice(voice, placed, identity, self._after(voice.reference) if voice.reference else None)
+        placed = torch.from_numpy(vector).to(self.dtype)
+        if not placed.isfinite().all():  # in the cache it would reach the next request of the row
+            raise ValueError("a speaker vector with values that are not finite, or too large")
+        voice = PromptVoice(SpeakerPlace.VECTOR, reference)
+        identity = hashlib.sha256(vector.tobytes()).digest()
+        return LoadedVoice(voice, placed.to(self.device), identity, self._after(reference) if reference else None)
 
     def _after(self, reference: Reference) -> CodecState:
         """The codec's state behind a reference. Decoded frame by frame: a long clip at once takes gigabytes.
@@ -217,98 +208,9 @@ class Qwen3Model:
         run = torch.ones(1, dtype=torch.bool, device=self.device)
         rows = torch.zeros(1, dtype=torch.int64, device=self.device)
         for codes in torch.tensor(reference.frames, device=self.device):
-            self._loaded.model.decode(state, codes[None], run, rows)
+            self.runner.model.decode(state, codes[None], run, rows)
         return state
-
-    def prefill(self, row: int, prompt: Prompt, sampling: SamplingParams, speaker: LoadedVoice) -> bool:
-        """Prefill a row, whatever it held before; True when the row may decode after the next update.
-
-        False while the cache has no room or the prompt is being computed, which steps do: call it again with the same
-        prompt.
-
-        Raises:
-            ValueError: the prompt is longer than the cache, or needs a speaker's vector.
-        """
-        return self._loaded.admission.prefill(row, prompt, sampling, speaker)
-
-    def reserve(self, row: int, positions: int) -> bool:
-        """Reserve the first `positions` of the cache for a row; False when the other rows have taken all blocks."""
-        return self._loaded.admission.reserve(row, positions)
-
-    def release(self, row: int) -> None:
-        """Free a row until its next prefill."""
-        if self._running:
-            self._running.admission.release(row)
-
-    @torch.inference_mode()
-    def wipe(self, row: int) -> None:
-        """Overwrite all that a row holds: a mask hides old numbers from the next request, but a masked NaN is NaN."""
-        state = self._loaded.state
-        blocks = state.frame.cache.block_table[row]
-        for cache in (state.frame.cache.keys, state.frame.cache.values):
-            cache[:, blocks] = 0
-        for ring in (state.codec.keys, state.codec.values):
-            ring[:, row] = 0
-
-    def add_text(self, row: int, tokens: Sequence[int], *, complete: bool) -> None:
-        """More of a row's text; the last of a complete text is followed by its end mark."""
-        end = [self.config.tts_eos_token_id] if complete else []
-        self._loaded.admission.add_text(row, [*tokens, *end], complete=complete)
-
-    def update(self) -> bool:
-        """Send the changes of rows to the device, ahead of a step; whether the step computes prompts."""
-        return self._running is not None and self._running.admission.update()
-
-    @property
-    def has_prompts(self) -> bool:
-        """Whether prompts wait to be computed by a step."""
-        return self._running is not None and self._running.admission.has_prompts
-
-    def launch(self, rows: Sequence[int]) -> LaunchedStep | None:
-        """Begin a step: prompts that wait, and a frame of different rows; None with no rows.
-
-        At most the largest of `sizes`. Each has its prompt in the cache, and has text left or its whole text.
-        """
-        return self._loaded.launch(rows)
 
 
 def _name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """The parts of a loaded model."""
-
-    model: SpeechModel
-    state: SpeechState
-    graphs: FrameGraphs
-    admission: Admission
-
-    def launch(self, rows: Sequence[int]) -> LaunchedStep | None:
-        """See `Qwen3Model.launch`."""
-        launched, ends = self.graphs.step(rows, self.admission.take())
-        self.admission.computed(ends)
-        return launched
-
-    def warm_up(self, most: int) -> None:
-        """Run up to `most` rows, as many as the cache holds: what is loaded or allocated on first use would delay
-        the first requests.
-        """
-        prompt = Prompt((Position(0, None),) * 16, shared=16, start=None, text=(0,), complete=False)
-        speaker, prefill = LoadedVoice(PromptVoice()), self.admission.prefill
-        for rows in map(range, sorted({1, most})):
-            self.admission.prefixes.clear()
-            for _ in ("computed", "kept"):
-                ready: list[int] = []
-                for _ in range(len(rows) + 1):  # each step computes one prompt at least
-                    ready += [
-                        row for row in rows if row not in ready and prefill(row, prompt, SamplingParams(), speaker)
-                    ]
-                    self.admission.update()
-                    if launched := self.launch(ready):
-                        launched.result()
-                for row in rows:
-                    self.admission.release(row)
-        self.admission.prefixes.clear()
-        self.admission.update()

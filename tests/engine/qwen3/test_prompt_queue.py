@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_tts.engine.qwen3.prompt_queue import PrefillBudget, PromptQueue
+from agent_tts.engine.qwen3.graphs import PrefillBudget
+from agent_tts.engine.qwen3.runner import LoadedVoice, PromptQueue, RowPrompt
+from agent_tts.model.prompt import Position, Prompt, PromptVoice
+from agent_tts.model.sampling import SamplingParams
 
 ENTRIES = 128
 
 
-@dataclass(eq=False)
-class One:
-    """A prompt."""
-
-    length: int
-    shared: int
-    computed: int = 0
+def one_of(length: int, shared: int, computed: int = 0) -> RowPrompt:
+    """A prompt of so many entries, of which so many are the same in others."""
+    prefix = (Position(None, None),) * (length - 1)
+    prompt = Prompt(prefix, min(shared, length - 1), start=None, text=(), complete=True)
+    return RowPrompt(0, prompt, SamplingParams(), LoadedVoice(PromptVoice()), computed)
 
 
 def queue(
     *lengths: int | tuple[int, int], prompts: int | None = None, cut: bool = False
-) -> tuple[PromptQueue[One], list[One]]:
+) -> tuple[PromptQueue, list[RowPrompt]]:
     """Of prompts that share all, or so much."""
-    made: PromptQueue[One] = PromptQueue(PrefillBudget(ENTRIES, prompts, cut))
-    waiting = [One(length, length) if isinstance(length, int) else One(*length) for length in lengths]
+    made = PromptQueue(PrefillBudget(ENTRIES, prompts, cut))
+    waiting = [one_of(length, length) if isinstance(length, int) else one_of(*length) for length in lengths]
     for one in waiting:
         made.add(one)
     return made, waiting
@@ -89,13 +88,13 @@ def test_what_is_shared_is_a_part_of_its_own(beside: int) -> None:
     parts = []
     for _ in range(8):
         if beside:
-            made.add(One(beside, beside))
+            made.add(one_of(beside, beside))
         parts += [(begin, end) for mine, begin, end in made.schedule() if mine is one]
     assert parts == [(0, 128), (128, 150), (150, 200)]
 
 
 def test_what_is_known_is_not_computed() -> None:
-    made, (one,) = queue()[0], [One(50, 20, computed=20)]
+    made, (one,) = queue()[0], [one_of(50, 20, computed=20)]
     made.add(one)
     assert made.schedule() == [(one, 20, 50)]
 
@@ -118,11 +117,11 @@ def test_what_is_dropped_is_not_computed() -> None:
 def test_nobody_waits_for_ever(arrivals: list[list[tuple[int, int]]], cut: bool) -> None:
     """In each step the first that waits is computed, within the step's entries, and all are in the end."""
     made, _ = queue(cut=cut)
-    prompts: list[One] = []
+    prompts: list[RowPrompt] = []
     steps = 0
     while steps < len(arrivals) or made:
         for length, shared in arrivals[steps] if steps < len(arrivals) else ():
-            prompts.append(One(length, min(length, shared)))
+            prompts.append(one_of(length, min(length, shared)))
             made.add(prompts[-1])
         before = {id(one): one.computed for one in made}
         first = next(iter(made), None)
