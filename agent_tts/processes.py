@@ -27,13 +27,6 @@ TAIL_BYTES = 4_096  # of a child's stderr, kept for the log
 REAP_S = 5.0  # for a killed process to exit; a driver may hold it in the kernel
 PIPES_S = 0.2  # for the pipes of an exited process to run empty
 
-# Options of a child that Ctrl-C does not reach: its parent decides when it ends.
-DETACHED: dict[str, Any] = {}
-if sys.platform == "win32":
-    DETACHED["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
-else:
-    DETACHED["start_new_session"] = True
-
 _PR_SET_PDEATHSIG = 1
 
 
@@ -52,13 +45,11 @@ class ChildProcess(asyncio.SubprocessProtocol):
         # What the log calls it.
         self._name = name
         self._loop = asyncio.get_running_loop()
-        # None until it is spawned.
+        # The process and its stdin; None until it is spawned.
         self._transport: asyncio.SubprocessTransport | None = None
-        # Its stdin. None until it is spawned.
         self._stdin: asyncio.WriteTransport | None = None
-        # Completed when the process has exited.
+        # Completed when the process has exited, and when its pipes are closed, too.
         self.exited: asyncio.Future[None] = self._loop.create_future()
-        # Completed when its pipes are closed, too.
         self.closed: asyncio.Future[None] = self._loop.create_future()
         # The end of its stderr, at most `TAIL_BYTES`.
         self._tail = bytearray()
@@ -88,8 +79,12 @@ class ChildProcess(asyncio.SubprocessProtocol):
             OSError: it cannot be started.
         """
         env = {name: value for name, value in os.environ.items() if passes(name)}
+        # Ctrl-C does not reach it: its parent decides when it ends.
+        detached: dict[str, Any] = {"start_new_session": True}
+        if sys.platform == "win32":
+            detached = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
         command = module_command(module, *args)
-        transport, _ = await self._loop.subprocess_exec(lambda: self, *command, env=env, **DETACHED)
+        transport, _ = await self._loop.subprocess_exec(lambda: self, *command, env=env, **detached)
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         return self._stdin
 
@@ -255,9 +250,6 @@ def take_stdout() -> int:
 
 
 def settle() -> None:
-    """Exempt all present objects from garbage collection; each full collection would take 0.1 s.
-
-    `gc.unfreeze` undoes it, for libraries that count what is left at the end.
-    """
+    """Exempt all present objects from garbage collection, 0.1 s each time; `gc.unfreeze` undoes it."""
     gc.collect()
     gc.freeze()

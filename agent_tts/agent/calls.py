@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,10 @@ from pipecat.transports.smallwebrtc.connection import SmallWebRTCConnection
 from pipecat.transports.smallwebrtc.transport import SmallWebRTCTransport
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent_tts.agent.call import Build, Call
+from agent_tts.agent.call import Build, Call, listen_to_page, make_worker, run
 from agent_tts.agent.llm import LanguageModel
-from agent_tts.agent.metrics import AgentMetrics
-from agent_tts.agent.running import listen_to_page, make_worker, run
 from agent_tts.agent.stt import SpeechToText
-from agent_tts.agent.turns import Tell, Turns
+from agent_tts.agent.turns import AgentMetrics, Tell, Turns
 from agent_tts.errors import BadMessage, Draining, Internal, at_capacity
 from agent_tts.events import SAMPLE_RATE, SpeechOptions
 from agent_tts.integrations.pipecat import AgentTTSService
@@ -50,7 +48,7 @@ class VoiceChoice(BaseModel):
 class _WebRTCCall:
     connection: SmallWebRTCConnection
     client: Client
-    task: asyncio.Task[None] | None = None  # runs and ends the call
+    task: asyncio.Task[None]  # runs and ends the call
 
 
 class Calls:
@@ -77,24 +75,25 @@ class Calls:
             SpeechError: the call is refused.
         """
         offer = sdp.read_offer(offer_sdp, microphone=True)
-        permit = self._admit("webrtc", client)
-        connection = SmallWebRTCConnection(ice_servers=ice.servers(self._node.settings))
-        try:
+        async with contextlib.AsyncExitStack() as resources:
+            resources.enter_context(self._admitted("webrtc", client))
+            connection = SmallWebRTCConnection(ice_servers=ice.servers(self._node.settings))
+            resources.callback(self._peers.pop, connection.pc_id, None)
+            resources.push_async_callback(_close, connection)
             self._check(choice)
             _bound_gathering(connection.pc)
-            async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
-                await connection.initialize(offer.sdp, "offer")
+            try:
+                async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
+                    await connection.initialize(offer.sdp, "offer")
+            except TimeoutError:
+                raise Internal("the offer was not answered in time") from None
             answer = connection.get_answer()
             if answer is None:
                 raise BadMessage("the offer cannot be answered")
-        except BaseException as error:
-            await _close(connection)
-            permit.close()
-            if isinstance(error, TimeoutError):
-                raise Internal("the offer was not answered in time") from None
-            raise
-        peer = self._peers[connection.pc_id] = _WebRTCCall(connection, client)
-        peer.task = asyncio.create_task(self._live(peer, choice, permit), name=f"call {connection.pc_id}")
+            task = asyncio.create_task(
+                self._live(connection, choice, resources.pop_all()), name=f"call {connection.pc_id}"
+            )
+            self._peers[connection.pc_id] = _WebRTCCall(connection, client, task)
         return {name: str(value) for name, value in answer.items()}
 
     async def candidates(self, pc_id: str, candidates: list[tuple[str, str, int]], client: Client) -> None:
@@ -120,32 +119,30 @@ class Calls:
 
     async def close(self) -> None:
         """End every call over WebRTC and wait until they are closed."""
-        tasks = [peer.task for peer in self._peers.values() if peer.task is not None]
+        tasks = [peer.task for peer in self._peers.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _live(self, peer: _WebRTCCall, choice: VoiceChoice, permit: contextlib.ExitStack) -> None:
-        connection = peer.connection
-        try:
-            params = TransportParams(audio_in_enabled=True, audio_out_enabled=True, audio_out_10ms_chunks=2)
-            transport = SmallWebRTCTransport(connection, params)
+    async def _live(
+        self, connection: SmallWebRTCConnection, choice: VoiceChoice, resources: contextlib.AsyncExitStack
+    ) -> None:
+        """Run a call over WebRTC, and close its resources."""
 
-            def tell(data: dict[str, Any]) -> None:
-                connection.send_app_message(ServerMessage(data=data).model_dump())
+        def tell(data: dict[str, Any]) -> None:
+            connection.send_app_message(ServerMessage(data=data).model_dump())
 
-            call = await self._make(transport, choice, tell)
-            worker = make_worker(call, await asyncio.to_thread(self._build, call), SAMPLE_RATE, rtvi=True)
-            listen_to_page(call, worker)
-            await run(call, worker, _Presence(connection).gone)
-        except asyncio.CancelledError:
-            logger.info("agent: call {}: the node is shutting down", connection.pc_id)
-        except Exception:  # noqa: BLE001 - a failed pipeline ends its own call
-            logger.exception("agent: call {} failed", connection.pc_id)
-        finally:
-            await _close(connection)
-            del self._peers[connection.pc_id]
-            permit.close()
+        async with resources:
+            try:
+                params = TransportParams(audio_in_enabled=True, audio_out_enabled=True, audio_out_10ms_chunks=2)
+                call = await self._make(SmallWebRTCTransport(connection, params), choice, tell)
+                worker = make_worker(call, await asyncio.to_thread(self._build, call), SAMPLE_RATE, rtvi=True)
+                listen_to_page(call, worker)
+                await run(call, worker, _presence(connection))
+            except asyncio.CancelledError:
+                logger.info("agent: call {}: the node is shutting down", connection.pc_id)
+            except Exception:  # noqa: BLE001 - a failed pipeline ends its own call
+                logger.exception("agent: call {} failed", connection.pc_id)
 
     # ------------------------------------------------------------ any transport
 
@@ -167,27 +164,24 @@ class Calls:
         Raises:
             AtCapacity, Draining: no call may begin now.
         """
-        with self._admit(transport_name, client):
+        with self._admitted(transport_name, client):
             call = await self._make(transport, VoiceChoice(), lambda _: None)
             pipeline = await asyncio.to_thread(self._build, call)
             await run(call, make_worker(call, pipeline, out_rate, rtvi=False), gone)
 
-    def _admit(self, transport_name: str, client: Client) -> contextlib.ExitStack:
-        """Count one more call until the stack is closed."""
+    @contextlib.contextmanager
+    def _admitted(self, transport_name: str, client: Client) -> Iterator[None]:
+        """Count one more call during the block."""
         if self._node.service.draining:
             raise Draining
         if self._count >= self._settings.calls:
             raise at_capacity("calls", self._settings.calls)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._node.guard.admit(client))
+        with self._node.guard.admit(client), self._metrics.calls.labels(transport_name).track_inprogress():
             self._count += 1
-            stack.callback(self._leave, transport_name)
-            self._metrics.calls.labels(transport_name).inc()
-            return stack.pop_all()
-
-    def _leave(self, transport_name: str) -> None:
-        self._count -= 1
-        self._metrics.calls.labels(transport_name).dec()
+            try:
+                yield
+            finally:
+                self._count -= 1
 
     def _check(self, choice: VoiceChoice) -> None:
         """Refuse a voice or language that the node lacks."""
@@ -213,23 +207,20 @@ class Calls:
         )
 
 
-class _Presence:
-    """Tells when a caller over WebRTC is gone."""
+def _presence(connection: SmallWebRTCConnection) -> Callable[[], str | None]:
+    """Gives a function that says why a call over WebRTC must end; None while it may go on."""
+    clock = asyncio.get_running_loop().time
+    due = clock() + CONNECT_S  # for the caller to be connected (again)
 
-    def __init__(self, connection: SmallWebRTCConnection) -> None:
-        self._connection = connection
-        self._clock = asyncio.get_running_loop().time
-        # Deadline for the caller to be connected (again).
-        self._due = self._clock() + CONNECT_S
-
-    def gone(self) -> str | None:
-        """The reason why the call must end; None while it may go on."""
-        if self._connection.pc.connectionState in ("closed", "failed"):
+    def gone() -> str | None:
+        nonlocal due
+        if connection.pc.connectionState in ("closed", "failed"):
             return "the caller has hung up"
-        now = self._clock()
-        if self._connection.is_connected():
-            self._due = now + SILENCE_S
-        return "the caller is gone" if now > self._due else None
+        if connection.is_connected():
+            due = clock() + SILENCE_S
+        return "the caller is gone" if clock() > due else None
+
+    return gone
 
 
 def _bound_gathering(connection: RTCPeerConnection) -> None:

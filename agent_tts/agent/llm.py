@@ -17,7 +17,7 @@ from pipecat.frames.frames import (
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.openai.llm import OpenAILLMService
 
-from agent_tts.agent.status import ComponentStatus
+from agent_tts.agent.stt import ComponentStatus
 from agent_tts.config.settings import AgentLlm
 
 FRESH_S = 5.0  # how long a found status is used again

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from pipecat.frames.frames import (
     CancelFrame,
@@ -31,6 +30,7 @@ from pipecat.frames.frames import (
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.utils.text.base_text_aggregator import TextType
 
+from agent_tts.agent.turns import Turns
 from agent_tts.integrations.pipecat import AgentTTSService
 from agent_tts.integrations.pipecat.words import SPOKEN, SpokenWord
 
@@ -41,30 +41,6 @@ STUCK_S = 0.5  # how long to wait for a transport that sends nothing
 MAX_QUEUED_MS = 2_000  # audio queued here; more is not requested from the engine
 
 
-class PlayoutListener(Protocol):
-    """Called with the progress of an answer. No method may raise or await."""
-
-    def sounded(self) -> None:
-        """The first audio of an answer leaves."""
-        ...
-
-    def heard(self, text: str) -> None:
-        """A word, or a part of one, is spoken now; `text` includes the space before it."""
-        ...
-
-    def held(self, rest_s: float) -> None:
-        """The user's voice holds the answer; silence follows after `rest_s` seconds."""
-        ...
-
-    def resumed(self) -> None:
-        """There was no interruption: the answer goes on."""
-        ...
-
-    def finished(self) -> None:
-        """All of the answer was heard."""
-        ...
-
-
 class Playout(FrameProcessor):
     """Paces audio and words; the user's voice holds them, an interruption drops them.
 
@@ -72,6 +48,7 @@ class Playout(FrameProcessor):
     words.
 
     Args:
+        turns: is told of the progress of each answer.
         tts: the pipeline's TTS service. The words of an `AgentTTSService` come with its audio; of another service, its
             word frames are used.
         output: the transport's output. At most `MAX_UNSENT_MS` wait there when it falls behind the clock, because what
@@ -80,13 +57,13 @@ class Playout(FrameProcessor):
 
     def __init__(
         self,
-        listener: PlayoutListener,
+        turns: Turns,
         tts: FrameProcessor,
         output: FrameProcessor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self._listener = listener
+        self._turns = turns
         # Audio that left and that `output` has not sent, ms. Valid while `_follows`.
         self._left_ms = 0.0
         # Sample rate of the audio that left last, Hz.
@@ -236,12 +213,12 @@ class Playout(FrameProcessor):
             self._left_ms += length_ms
             if not self._sounds:
                 self._sounds = True
-                self._listener.sounded()
+                self._turns.sounded()
         elif isinstance(frame, TTSTextFrame):
-            self._listener.heard(frame.text if frame.includes_inter_frame_spaces else f" {frame.text}")
+            self._turns.heard(frame.text if frame.includes_inter_frame_spaces else f" {frame.text}")
         elif isinstance(frame, LLMFullResponseEndFrame):
             self._open = self._sounds = False
-            self._listener.finished()
+            self._turns.finished()
 
     # ------------------------------------------------------------ held, dropped
 
@@ -250,11 +227,11 @@ class Playout(FrameProcessor):
             return
         self._held, self._holds_answer = True, self.busy
         if self._holds_answer:
-            self._listener.held(max(0.0, self._played_at - self._clock()))
+            self._turns.held(max(0.0, self._played_at - self._clock()))
 
     def _resume(self) -> None:
         if self._held and self._holds_answer:
-            self._listener.resumed()
+            self._turns.resumed()
         self._held = self._holds_answer = False
         self._changed.set()
 

@@ -1,16 +1,49 @@
-"""The agent as an extension of a node: its components, calls and routes."""
+"""The agent as an extension of a node: its components, and its routes in the shape of Pipecat's clients."""
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from dataclasses import asdict
+from typing import Any, Literal, TypeVar
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent_tts.agent.call import Build, load_build
-from agent_tts.agent.calls import Calls
+from agent_tts.agent.calls import Calls, VoiceChoice
 from agent_tts.agent.llm import LanguageModel
-from agent_tts.agent.routes import router
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.config.settings import Agent
+from agent_tts.protocol.validation import first_complaint, message_error
+from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
+from agent_tts.serve.routes.http import Authorized, json_body, node_of, read_body
+from agent_tts.serve.transports import ice
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class CallOfferBody(BaseModel):
+    """Pipecat's `SmallWebRTCRequest`. There is no renegotiation: another offer is another call."""
+
+    model_config = ConfigDict(extra="ignore")
+    sdp: str
+    type: Literal["offer"]
+    request_data: VoiceChoice | None = None
+
+
+class CandidateBody(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    candidate: str = Field(max_length=1_000)
+    sdp_mid: str = Field("0", max_length=64)
+    sdp_mline_index: int = 0
+
+
+class CandidatesBody(BaseModel):
+    """Pipecat's `SmallWebRTCPatchRequest`."""
+
+    model_config = ConfigDict(extra="ignore")
+    pc_id: str
+    candidates: list[CandidateBody]
 
 
 class AgentServer:
@@ -32,7 +65,7 @@ class AgentServer:
     def install(self, app: FastAPI, node: Node) -> None:
         self.calls = Calls(node, self.stt, self.llm, self._build)
         app.state.agent = self
-        app.include_router(router())
+        app.include_router(routes)
 
     async def start(self) -> None:
         self.stt.start()
@@ -40,3 +73,52 @@ class AgentServer:
     async def close(self) -> None:
         await self.calls.close()
         await self.stt.close()
+
+
+routes = APIRouter(prefix="/api/agent", tags=["agent"])
+
+
+@routes.get("")
+async def describe(request: Request, client: Authorized) -> dict[str, Any]:
+    """The agent's speech recognition, language model and voice, and what is missing."""
+    server: AgentServer = request.app.state.agent
+    node = node_of(request)
+    info = node.service.info
+    starting = "The engine is starting." if info is None else None
+    return {
+        "stt": asdict(server.stt.status),
+        "llm": asdict(await server.llm.status()),
+        "tts": {"kind": info and info.engine, "name": info and info.model, "message": starting},
+        "ice_servers": ice.for_browser(node.settings),
+    }
+
+
+@routes.post("/offer", openapi_extra=json_body(CallOfferBody.model_json_schema()))
+async def offer(request: Request) -> dict[str, str]:
+    """Begin a call; answers with the node's candidates."""
+    calls, client, body = await _signal(CallOfferBody, request)
+    return await calls.offer(body.sdp, body.request_data or VoiceChoice(), client)
+
+
+@routes.patch(
+    "/offer",
+    status_code=204,
+    response_class=Response,
+    openapi_extra=json_body(CandidatesBody.model_json_schema()),
+)
+async def add_candidates(request: Request) -> None:
+    """Add candidates that were found after the offer."""
+    calls, client, body = await _signal(CandidatesBody, request)
+    found = [(each.candidate, each.sdp_mid, each.sdp_mline_index) for each in body.candidates]
+    await calls.candidates(body.pc_id, found, client)
+
+
+async def _signal(shape: type[Body], request: Request) -> tuple[Calls, Client, Body]:
+    """Who sends a message of signalling, and what."""
+    node = node_of(request)
+    client = node.guard.authorize(request.headers, request.query_params, token_ok=True)
+    try:
+        body = shape.model_validate_json(await read_body(request, node.settings))
+    except ValidationError as error:
+        raise message_error(first_complaint(error)) from None
+    return request.app.state.agent.calls, client, body

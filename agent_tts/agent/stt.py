@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,21 @@ from pipecat.services.stt_service import SegmentedSTTService, STTService
 from pipecat.services.whisper.stt import WhisperSTTService
 from pipecat.utils.time import time_now_iso8601
 
-from agent_tts.agent.status import ComponentStatus
 from agent_tts.config.settings import AgentStt
 from agent_tts.voices.library import default_folder
 
 PROGRESS_S = 1.0  # between two updates of a download's progress
 SCRIPTED_LATENCY_S = 0.1  # an upper bound; Pipecat waits that long for a transcript
 TYPED = "Typed chat works."
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentStatus:
+    """What speech recognition or the language model is, for `GET /api/agent`."""
+
+    kind: str
+    name: str
+    message: str | None = None  # one or two sentences on why another component is not used; None when all is well
 
 
 class SpeechToText:

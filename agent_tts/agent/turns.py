@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from loguru import logger
@@ -22,23 +23,52 @@ from pipecat.frames.frames import (
 from pipecat.observers.base_observer import BaseObserver, FramePushed
 from pipecat.processors.frame_processor import FrameDirection
 from pipecat.processors.frameworks.rtvi.frames import RTVISendTextFrame
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from agent_tts.agent.metrics import AgentMetrics
 from agent_tts.integrations.pipecat.words import REQUEST_ID
 
 Tell = Callable[[dict[str, Any]], None]  # sends a message to the page; must not raise
 
+MARKS = ("user_stopped", "turn_end", "transcript", "llm_first_token", "audio_first")
+_SECONDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0)
+
+
+class AgentMetrics:
+    """Latency, barge-in and outcomes of conversations, without text or identity."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        histogram = partial(Histogram, buckets=_SECONDS, registry=registry)
+        self.calls = Gauge("agent_tts_agent_calls", "Calls open now.", ["carrier"], registry=registry)
+        self.turn = histogram(
+            "agent_tts_agent_turn_seconds",
+            "From the end of the user's speech, or from the typed text, to a mark of the answer.",
+            ["mark"],  # of `MARKS`, but for the first
+        )
+        self.speech = histogram(
+            "agent_tts_agent_speech_seconds", "From the first token of the language model to the first audio."
+        )
+        self.hold = histogram(
+            "agent_tts_agent_hold_seconds",
+            "From noticing the user's voice during an answer to the last sound of it that is sent.",
+        )
+        self.page = histogram(
+            "agent_tts_agent_page_seconds",
+            "As a page reports it: heard, the first sound of an answer; silent, after an interruption.",
+            ["mark"],
+        )
+        # answered, interrupted, failed
+        self.turns = Counter("agent_tts_agent_turns", "Answers ended.", ["outcome"], registry=registry)
+        self.resumed = Counter(
+            "agent_tts_agent_resumed", "Answers that went on after sounds without a word.", registry=registry
+        )
+
 
 @dataclass(slots=True)
 class _Turn:
-    """One answer. Times are seconds of the monotonic clock; None for what did not happen."""
+    """One answer."""
 
     number: int
-    user_stopped: float  # the end of the user's speech, or the typed text
-    turn_end: float | None = None
-    transcript: float | None = None
-    llm_first_token: float | None = None
-    audio_first: float | None = None
+    times: dict[str, float]  # of each of `MARKS` that happened, s of the monotonic clock; user_stopped is among them
     context_id: str | None = None  # of the text-to-speech service
     request_id: str | None = None  # of the engine; the last one of the turn
     written: str = ""  # by the language model
@@ -46,21 +76,13 @@ class _Turn:
     failed: bool = False
 
     def marks(self) -> dict[str, int | None]:
-        """Each mark in milliseconds from the end of the user's speech."""
-        times = {
-            "turn_end": self.turn_end,
-            "transcript": self.transcript,
-            "llm_first_token": self.llm_first_token,
-            "audio_first": self.audio_first,
-        }
-        return {"user_stopped": 0} | {name: self._ms(at) for name, at in times.items()}
-
-    def _ms(self, at: float | None) -> int | None:
-        return None if at is None else round((at - self.user_stopped) * 1_000)
+        """Each mark in milliseconds from the end of the user's speech, or from the typed text."""
+        began = self.times["user_stopped"]
+        return {name: round((self.times[name] - began) * 1_000) if name in self.times else None for name in MARKS}
 
 
 class Turns(BaseObserver):
-    """Observes the frames of one call. A `PlayoutListener`.
+    """Observes the frames of one call, and is told of the progress of its answers by `Playout`.
 
     Args:
         call_id: names the call in the log.
@@ -78,10 +100,8 @@ class Turns(BaseObserver):
         self.count = 0
         # The answer that is written or heard now; None between answers.
         self._turn: _Turn | None = None
-        # Marks of the user's last speech or text; see `_Turn`.
-        self._user_stopped: float | None = None
-        self._turn_end: float | None = None
-        self._transcript: float | None = None
+        # Times of the user's last speech or text, for the next answer; see `_Turn`.
+        self._asked: dict[str, float] = {}
 
     # ------------------------------------------------------------ the pipeline's side
 
@@ -94,18 +114,17 @@ class Turns(BaseObserver):
         now = self._clock()
         match data.frame:
             case VADUserStoppedSpeakingFrame(stop_secs=stop_s):
-                self._user_stopped, self._turn_end, self._transcript = now - stop_s, None, None
+                self._asked = {"user_stopped": now - stop_s}
             case TranscriptionFrame(text=text) if text.strip():
-                self._transcript = now
-            case LLMContextFrame() if self._transcript is not None:
-                self._turn_end = now
+                self._asked["transcript"] = now
+            case LLMContextFrame() if "transcript" in self._asked:
+                self._asked["turn_end"] = now
             case RTVISendTextFrame():
-                self._user_stopped, self._turn_end, self._transcript = now, None, None
+                self._asked = {"user_stopped": now}
             case LLMFullResponseStartFrame():
                 self._begin(now)
             case LLMTextFrame(text=text) if self._turn is not None:
-                if self._turn.llm_first_token is None:
-                    self._turn.llm_first_token = now
+                self._turn.times.setdefault("llm_first_token", now)
                 self._turn.written += text
             case TTSStartedFrame(context_id=context_id) if self._turn is not None:
                 self._turn.context_id = context_id
@@ -113,15 +132,12 @@ class Turns(BaseObserver):
                 self._turn.request_id = metadata.get(REQUEST_ID, self._turn.request_id)
             case InterruptionFrame():
                 self._interrupted()
-            case _:
-                pass
 
     def _begin(self, now: float) -> None:
         self._end("failed")  # the last answer was not heard to its end
         self.count += 1
-        stopped = self._user_stopped if self._user_stopped is not None else now
-        self._turn = _Turn(self.count, stopped, self._turn_end, self._transcript)
-        self._user_stopped = self._turn_end = self._transcript = None
+        self._turn = _Turn(self.count, {"user_stopped": now} | self._asked)
+        self._asked = {}
 
     def _interrupted(self) -> None:
         turn = self._turn
@@ -135,14 +151,12 @@ class Turns(BaseObserver):
         turn, self._turn = self._turn, None
         if turn is None:
             return
-        marks = turn.marks()
+        marks = {name: ms for name, ms in turn.marks().items() if ms is not None and name != "user_stopped"}
         for name, ms in marks.items():
-            if name != "user_stopped" and ms is not None:
-                self._metrics.turn.labels(name).observe(max(0.0, ms / 1_000))
-        if turn.llm_first_token is not None and turn.audio_first is not None:
-            self._metrics.speech.observe(turn.audio_first - turn.llm_first_token)
+            self._metrics.turn.labels(name).observe(max(0.0, ms / 1_000))
+        if {"llm_first_token", "audio_first"} <= marks.keys():
+            self._metrics.speech.observe(turn.times["audio_first"] - turn.times["llm_first_token"])
         self._metrics.turns.labels(outcome).inc()
-        told = ", ".join(f"{name} {ms}" for name, ms in marks.items() if ms is not None and name != "user_stopped")
         logger.info(
             "agent: call {} turn {} context {} stream {}: {}; ms after the user: {}",
             self._call_id,
@@ -150,29 +164,34 @@ class Turns(BaseObserver):
             turn.context_id,
             turn.request_id,
             outcome,
-            told or "nothing",
+            ", ".join(f"{name} {ms}" for name, ms in marks.items()) or "nothing",
         )
 
     # ------------------------------------------------------------ the playout's side
 
     def sounded(self) -> None:
-        if self._turn is not None and self._turn.audio_first is None:
-            self._turn.audio_first = self._clock()
+        """The first audio of an answer leaves."""
+        if self._turn is not None and "audio_first" not in self._turn.times:
+            self._turn.times["audio_first"] = self._clock()
             self._tell({"kind": "turn", "turn": self._turn.number, "marks": self._turn.marks()})
 
     def heard(self, text: str) -> None:
+        """A word, or a part of one, is spoken now; `text` includes the space before it."""
         if self._turn is not None:
             self._turn.heard += text
 
     def held(self, rest_s: float) -> None:
+        """The user's voice holds the answer; silence follows after `rest_s` seconds."""
         self._metrics.hold.observe(rest_s)
 
     def resumed(self) -> None:
+        """There was no interruption: the answer goes on."""
         self._metrics.resumed.inc()
         if self._turn is not None:
             self._tell({"kind": "resumed", "turn": self._turn.number})
 
     def finished(self) -> None:
+        """All of the answer was heard."""
         self._end("failed" if self._turn is not None and self._turn.failed else "answered")
 
     # ------------------------------------------------------------ the page's side

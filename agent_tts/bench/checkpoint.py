@@ -22,11 +22,10 @@ from torch import Tensor, nn
 from agent_tts.bench.checkpoint_config import SIZES, CheckpointSize, encoder_config, write_configuration
 from agent_tts.bench.checkpoint_tokenizer import write_tokenizer
 from agent_tts.errors import SettingsError
-from agent_tts.model.clone import CodecEncoder
+from agent_tts.model.clone import CodecEncoder, SpeakerEncoder
 from agent_tts.model.codec import Codec
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.frame import FrameModel
-from agent_tts.model.speaker import SpeakerEncoder
 from agent_tts.model.weights import build
 from agent_tts.voices.library import CODEBOOKS, Consent, StoredVoice, VoiceLibrary
 

@@ -19,12 +19,11 @@ from agent_tts.bench.checkpoint import distribution
 from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.errors import SettingsError
 from agent_tts.model import codec as codec_module
-from agent_tts.model.acceleration import accelerate
 from agent_tts.model.codec import Codec
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame import PROMPT_ENTRIES, FrameModel, PromptEntries
 from agent_tts.model.frame_state import FrameState
-from agent_tts.model.speech import SpeechModel, SpeechState
+from agent_tts.model.speech import SpeechModel, SpeechState, accelerate
 from agent_tts.model.talker import PromptPositions
 from agent_tts.model.weights import Loadable, build, plan
 

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from agent_tts import __version__
 from agent_tts.cli.bench import bench
 from agent_tts.cli.options import (
-    ApiKeys,
     Config,
+    ConfigFlags,
     Device,
     Dtype,
     Engine,
     Host,
     Key,
-    LogFormat,
-    LogLevel,
-    Models,
+    NodeFlags,
     Port,
-    PrintConfig,
     Set,
-    Slots,
+    SpeechFlags,
     TlsCert,
     TlsKey,
     Url,
+    command,
     settings_of,
-    with_speech_options,
+    speech_options,
 )
-from agent_tts.cli.reporting import reported
 from agent_tts.cli.voices import voices
-from agent_tts.events import SpeechOptions
 
+NODE, CONFIG, SPEECH = NodeFlags(), ConfigFlags(), SpeechFlags()
 HEALTH_S = 4.0  # for a node to answer `agent-tts health`
 
 app = typer.Typer(
@@ -57,57 +53,28 @@ def root(
 
 
 @app.command()
-def serve(
-    context: typer.Context,
-    host: Host = None,
-    port: Port = None,
-    engine: Engine = None,
-    model: Models = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    slots: Slots = None,
-    api_key: ApiKeys = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
-    config: Config = None,
-    set_: Set = None,
-    print_config: PrintConfig = False,
-) -> None:
+@command
+def serve(context: typer.Context, node: NodeFlags = NODE, configuration: ConfigFlags = CONFIG) -> None:
     """Run a node: WebSocket, WebRTC, HTTP and a web page on one port.
 
     Flags override AGENT_TTS_* variables, which override the file, which overrides the defaults.
     """
     from agent_tts.cli.serve import serve as run
 
-    with reported():
-        raise typer.Exit(run(config, settings_of(context), print_config))
+    raise typer.Exit(run(configuration.config, settings_of(context), configuration.print_config))
 
 
 @app.command()
+@command
 def agent(
     context: typer.Context,
-    host: Host = None,
-    port: Port = None,
-    engine: Engine = None,
-    model: Models = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    slots: Slots = None,
-    api_key: ApiKeys = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
+    node: NodeFlags = NODE,
     llm: Annotated[
         str | None, typer.Option("--llm", metavar="URL", help="A server with OpenAI's chat completions.")
     ] = None,
     llm_model: Annotated[str | None, typer.Option(help="Default: the first model of the server.")] = None,
     whisper: Annotated[str | None, typer.Option(help="Name, hub id or folder of a Whisper model.")] = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
-    config: Config = None,
-    set_: Set = None,
-    print_config: PrintConfig = False,
+    configuration: ConfigFlags = CONFIG,
 ) -> None:
     """Run a node for spoken conversations: speech recognition, a language model and speech on one port.
 
@@ -116,12 +83,11 @@ def agent(
     from agent_tts.cli.serve import agent_extension
     from agent_tts.cli.serve import serve as run
 
-    with reported():
-        raise typer.Exit(run(config, settings_of(context), print_config, agent_extension))
+    raise typer.Exit(run(configuration.config, settings_of(context), configuration.print_config, agent_extension))
 
 
 @app.command()
-@with_speech_options
+@command
 def say(
     context: typer.Context,
     text: Annotated[str, typer.Argument(help="The text; - speaks stdin as it arrives.")],
@@ -130,7 +96,7 @@ def say(
         typer.Option("--output", "-o", metavar="FILE", help="wav, mp3, flac, opus, ogg, aac, pcm; - is raw pcm_s16le."),
     ] = None,
     play: Annotated[bool, typer.Option("--play", help="Play it, even with -o; the default without -o.")] = False,
-    options: SpeechOptions = SpeechOptions(),  # noqa: B008
+    speech: Any = SPEECH,
     url: Url = None,
     key: Key = None,
     engine: Engine = None,
@@ -147,13 +113,13 @@ def say(
     """Speak a text, on a running node (--url) or an engine of this machine."""
     from agent_tts.cli.say import say as speak
 
-    options = dataclasses.replace(options, lead_ms=None, model=model if url else None)
-    with reported():
-        flags = settings_of(context) | {"qwen3.models": [model] if model and not url else None}
-        speak(text, options, output=output, play=play, url=url, key=key, flags=flags, quiet=quiet)
+    options = speech_options(speech, model if url else None)
+    flags = settings_of(context) | {"qwen3.models": [model] if model and not url else None}
+    speak(text, options, output=output, play=play, url=url, key=key, flags=flags, quiet=quiet)
 
 
 @app.command()
+@command
 def wyoming(
     uri: Annotated[str, typer.Option(help="Where to listen for Home Assistant.")] = "tcp://127.0.0.1:10200",
     node: Annotated[
@@ -166,11 +132,11 @@ def wyoming(
     from agent_tts.integrations.wyoming.conversation import Target
     from agent_tts.integrations.wyoming.server import serve as serve_wyoming
 
-    with reported():
-        serve_wyoming(uri, Target(http_url(node), key))
+    serve_wyoming(uri, Target(http_url(node), key))
 
 
 @app.command()
+@command
 def doctor(
     context: typer.Context,
     host: Host = None,
@@ -188,11 +154,11 @@ def doctor(
     """
     from agent_tts.cli.doctor import doctor as examine
 
-    with reported():
-        raise typer.Exit(examine(config, settings_of(context), json_))
+    raise typer.Exit(examine(config, settings_of(context), json_))
 
 
 @app.command()
+@command
 def health(
     ready: Annotated[bool, typer.Option("--ready", help="Whether it accepts speech; not while it drains.")] = False,
 ) -> None:
@@ -200,8 +166,7 @@ def health(
 
     The address comes from the AGENT_TTS_* variables; for the health checks of containers.
     """
-    with reported():
-        raise typer.Exit(0 if _is_healthy("/ready" if ready else "/health") else 1)
+    raise typer.Exit(0 if _is_healthy("/ready" if ready else "/health") else 1)
 
 
 def _is_healthy(path: str) -> bool:

@@ -17,9 +17,9 @@ from agent_tts.cli.bench_options import (
     OwnNodeOptions,
     PacedVoiceOptions,
     VoiceOptions,
-    command,
     counts,
 )
+from agent_tts.cli.options import command
 from agent_tts.errors import SettingsError
 
 bench = typer.Typer(

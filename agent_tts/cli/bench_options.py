@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from agent_tts.cli.options import Key, Set, Url
-from agent_tts.cli.reporting import overrides, reported
+from agent_tts.cli.options import Key, Set, Url, assigned
 from agent_tts.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -23,37 +20,6 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", int, float)
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
-
-
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a command of a function with option groups among its parameters: each field of a group is an option.
-
-    The default of such a parameter holds the defaults of its options. Errors become messages and exit codes.
-    """
-    hints = get_type_hints(function, include_extras=True)
-    groups: dict[str, type[Any]] = {}
-    parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(function).parameters.values():
-        kind = hints[parameter.name]
-        if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
-            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=kind))
-            continue
-        groups[parameter.name] = kind
-        for name, annotation in get_type_hints(kind, include_extras=True).items():
-            default = getattr(parameter.default, name)
-            parameters.append(
-                parameter.replace(name=name, kind=parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            )
-
-    @functools.wraps(function)
-    def run(**values: Any) -> None:
-        with reported():
-            for name, kind in groups.items():
-                values[name] = kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
-            function(**values)
-
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +53,7 @@ class ModelOptions:
     @property
     def settings(self) -> dict[str, Any]:
         """The engine and --set, as `own_node` takes them. Raises SettingsError: an assignment without "="."""
-        found = overrides({"engine": self.engine_name}, self.set_ or [])
+        found = {"engine": self.engine_name} | assigned(self.set_)
         return {name.replace(".", "__"): value for name, value in found.items()}
 
 

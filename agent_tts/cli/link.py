@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from agent_tts.config.hub import with_local_models
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
 from agent_tts.events import SpeechOptions, declared
-from agent_tts.protocol.context import Done
+from agent_tts.protocol.context import AnyUtterance
 from agent_tts.serve.own_engine import engine
 
 # Buffer for a slow output. It holds the longest context that a node speaks, so that no context is cut off.
@@ -25,17 +25,6 @@ ENGINE_FLAGS = {
     "qwen3.dtype": "--dtype",
     "limits.max_frames": "--max-frames",
 }
-
-
-class AnyUtterance(Protocol):
-    """The common interface of `LocalUtterance` and `RemoteUtterance`."""
-
-    @property
-    def done(self) -> Done | None: ...
-    def write(self, text: str) -> None: ...
-    def end(self) -> None: ...
-    def stop(self) -> None: ...
-    def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
 Speaker = Callable[[], Awaitable[AnyUtterance]]  # opens utterances

@@ -1,14 +1,18 @@
-"""Options that several commands share, and the settings that options stand for."""
+"""Options that several commands share, groups of them, and the settings that options stand for."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import inspect
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from agent_tts.cli.reporting import overrides
+from agent_tts.cli.reporting import reported
+from agent_tts.errors import SettingsError
 from agent_tts.events import Sampling, SpeechOptions, declared
 
 # Options of speech that are not options of a command; --model has another meaning there.
@@ -62,28 +66,78 @@ SETTINGS = {
 }
 
 
-def with_speech_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option for each declared one of speech; it gets them together, as its parameter `options`."""
-    asked = {name: one for name, one in declared(SpeechOptions).items() if name not in NOT_ASKED}
-    sampled = declared(Sampling)
-    parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if parameter.name != "options":
-            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
-            continue
-        for name, (hint, option, default) in (asked | sampled).items():
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFlags:
+    """The node that `agent-tts serve` and `agent-tts agent` run."""
+
+    host: Host = None
+    port: Port = None
+    engine: Engine = None
+    model: Models = None
+    device: Device = None
+    dtype: Dtype = None
+    slots: Slots = None
+    api_key: ApiKeys = None
+    tls_cert: TlsCert = None
+    tls_key: TlsKey = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigFlags:
+    """Its log, and where the rest of its settings comes from."""
+
+    log_level: LogLevel = None
+    log_format: LogFormat = None
+    config: Config = None
+    set_: Set = None
+    print_config: PrintConfig = False
+
+
+def _speech_flags() -> Iterator[tuple[str, Any, Any]]:
+    for name, (hint, option, default) in (declared(SpeechOptions) | declared(Sampling)).items():
+        if name not in NOT_ASKED:
             least = option.gt if option.ge is None else option.ge
-            given = Annotated[hint, typer.Option(min=least, max=option.le, help=option.help)]  # type: ignore[valid-type]
-            parameters.append(inspect.Parameter(name, parameter.KEYWORD_ONLY, default=default, annotation=given))
+            yield name, Annotated[hint, typer.Option(min=least, max=option.le, help=option.help)], default
 
+
+# One option for each declared one of speech.
+SpeechFlags = dataclasses.make_dataclass("SpeechFlags", _speech_flags(), frozen=True, slots=True)
+
+
+def speech_options(flags: Any, model: str | None) -> SpeechOptions:
+    """The options of unpaced speech that `SpeechFlags` stand for."""
+    given = dataclasses.asdict(flags)
+    sampling = Sampling(**{name: given.pop(name) for name in declared(Sampling)})
+    return SpeechOptions(**given, sampling=sampling, lead_ms=None, model=model)
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function whose parameters may be groups of options: each field of a group is an option.
+
+    A group is a dataclass; the default of such a parameter holds the defaults of its options. Errors become messages
+    and exit codes.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    groups: dict[str, type[Any]] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        parameter = parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[parameter.name])
+        if not dataclasses.is_dataclass(parameter.default):
+            parameters.append(parameter)
+            continue
+        kind = groups[parameter.name] = type(parameter.default)
+        for name, annotation in get_type_hints(kind, include_extras=True).items():
+            default = getattr(parameter.default, name)
+            parameters.append(parameter.replace(name=name, default=default, annotation=annotation))
+
+    @functools.wraps(function)
     def run(**values: Any) -> None:
-        sampling = Sampling(**{name: values.pop(name) for name in sampled})
-        options = SpeechOptions(**{name: values.pop(name) for name in asked}, sampling=sampling)
-        command(options=options, **values)
+        with reported():
+            for name, kind in groups.items():
+                values[name] = kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
+            function(**values)
 
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
@@ -94,6 +148,15 @@ def settings_of(context: typer.Context) -> dict[str, Any]:
         SettingsError: a --set without "=".
     """
     given = {name: value for name, value in context.params.items() if value not in (None, (), [])}
-    return overrides(
-        {SETTINGS[name]: value for name, value in given.items() if name in SETTINGS}, given.get("set_", ())
-    )
+    return {SETTINGS[name]: value for name, value in given.items() if name in SETTINGS} | assigned(given.get("set_"))
+
+
+def assigned(assignments: Iterable[str] | None) -> dict[str, str]:
+    """Settings of --set KEY=VALUE. Raises SettingsError: one without "="."""
+    found = {}
+    for assignment in assignments or ():
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise SettingsError(f"--set {assignment}: must be KEY=VALUE, like limits.rtc_peers=8")
+        found[key.strip()] = value
+    return found

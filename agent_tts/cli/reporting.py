@@ -1,13 +1,14 @@
-"""How a command ends: messages and exit codes; and settings from its flags."""
+"""How a command ends: messages and exit codes."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import typer
+
+from agent_tts.errors import SettingsError, SpeechError, UnknownVoice
 
 USAGE = 2  # a wrong option or setting
 INTERRUPTED, TERMINATED = 130, 143  # a shell's exit codes for SIGINT and SIGTERM
@@ -17,8 +18,6 @@ BROKEN_PIPE = 141  # a shell's exit code for SIGPIPE
 @contextmanager
 def reported() -> Iterator[None]:
     """Turn errors that a user can act on into a message and an exit code."""
-    from agent_tts.errors import SettingsError, SpeechError, UnknownVoice
-
     try:
         yield
     except SettingsError as error:
@@ -41,20 +40,3 @@ def complain(message: str, code: int) -> typer.Exit:
     for line in message.splitlines():
         print(f"agent-tts: {line}", file=sys.stderr)
     return typer.Exit(code)
-
-
-def overrides(flags: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """Settings from flags, where None is a flag that was not given, and from KEY=VALUE.
-
-    Raises:
-        SettingsError: an assignment without "=".
-    """
-    from agent_tts.errors import SettingsError
-
-    found = {key: value for key, value in flags.items() if value is not None}
-    for assignment in assignments:
-        key, equals, value = assignment.partition("=")
-        if not equals:
-            raise SettingsError(f"--set {assignment}: must be KEY=VALUE, like limits.rtc_peers=8")
-        found[key.strip()] = value
-    return found

@@ -10,12 +10,13 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from agent_tts.cli.link import AnyUtterance, Speaker, local, own_settings, refuse_engine_flags, remote
+from agent_tts.cli.link import Speaker, local, own_settings, refuse_engine_flags, remote
 from agent_tts.cli.progress import Progress
 from agent_tts.cli.sinks import FileSink, PlayerSink, Sink, StdoutSink
 from agent_tts.cli.text_source import arriving, once
 from agent_tts.errors import SettingsError
 from agent_tts.events import SpeechOptions
+from agent_tts.protocol.context import AnyUtterance
 from agent_tts.speech.audio.players import find_player
 from agent_tts.text.segments import Segmenter
 

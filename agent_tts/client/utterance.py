@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 from agent_tts.errors import SlowConsumer, SpeechError
+from agent_tts.protocol.context import AnyUtterance, Cancelled, ContextEvent, Done, Flushed, Word, Words
 from agent_tts.protocol.context import AudioChunk as Audio
-from agent_tts.protocol.context import Cancelled, ContextEvent, Done, Flushed, Word, Words
 
 __all__ = ["Audio", "Cancelled", "ContextEvent", "Done", "Flushed", "RemoteUtterance", "Word", "Words"]
 
 CANCEL_S = 5.0  # for a cancelled context to be confirmed
 
 
-class RemoteUtterance:
+class RemoteUtterance(AnyUtterance):
     """One utterance on a node. Made by `NodeConnection.open`.
 
     One reader iterates over the audio, or over `events()`. When more than the connection's `buffer_bytes` of audio
@@ -26,6 +26,8 @@ class RemoteUtterance:
 
     As an async context manager, it stops at the end of the block.
     """
+
+    done: Done | None = None
 
     def __init__(self, context_id: str, send: Callable[..., None], text_message_chars: int) -> None:
         self.context_id = context_id
@@ -64,8 +66,6 @@ class RemoteUtterance:
         self._cancelled: Cancelled | None = None
         # Why it failed, or None.
         self.error: SpeechError | None = None
-        # Its last event, or None.
-        self.done: Done | None = None
 
     async def __aenter__(self) -> RemoteUtterance:
         return self
@@ -80,7 +80,6 @@ class RemoteUtterance:
         return not (self._ended or self._stopped or self._closed.done())
 
     def write(self, text: str) -> None:
-        """Append text, verbatim and in any split. Never blocks; ignored after the context has ended or failed."""
         if not text or not self._takes_text:
             return
         self._text.append(text)
@@ -94,7 +93,6 @@ class RemoteUtterance:
             self._send("context.flush", context_id=self.context_id, flush_id=flush_id)
 
     def end(self) -> None:
-        """No more text. Idempotent."""
         if self._takes_text:
             self._ended = True
             self._send("context.end", context_id=self.context_id)
@@ -143,11 +141,6 @@ class RemoteUtterance:
         return tuple(self._words[start] for start in sorted(self._words))
 
     async def next(self) -> ContextEvent | None:
-        """The next event; None after `Done`. Cancelling it loses nothing.
-
-        Raises:
-            SpeechError: the context failed; raised after all earlier events.
-        """
         if self._reader is not None:
             raise RuntimeError("an utterance has one reader")
         while not self._events and not self._closed.done():
@@ -164,25 +157,6 @@ class RemoteUtterance:
         if self.error is not None:
             raise self.error
         return None
-
-    async def events(self) -> AsyncIterator[ContextEvent]:
-        """All events, `Done` last. Leaving the iteration does not stop the speech.
-
-        Raises:
-            SpeechError: the context failed.
-        """
-        while (event := await self.next()) is not None:
-            yield event
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The payloads of the audio. Leaving the iteration does not stop the speech.
-
-        Raises:
-            SpeechError: the context failed.
-        """
-        async for event in self.events():
-            if isinstance(event, Audio):
-                yield event.payload
 
     # ------------------------------------------------------------ the connection's side
 

@@ -16,7 +16,7 @@ from loguru import logger
 
 from agent_tts.config.settings import Checkpoint, Settings
 from agent_tts.errors import SettingsError
-from agent_tts.model.shards import index_of, read_index
+from agent_tts.model.entries import index_of, read_index
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError

@@ -53,14 +53,13 @@ class EngineChild(ChildProcess):
         self._decoder = Decoder(TO_FRONT)
         # Frames of this tick of the event loop, written together at its end.
         self._outbox: list[bytes] = []
-        # Whether its `EngineReady` has come.
+        # Whether its `EngineReady` has come; completed by that or by a death before it.
         self._greeted = False
+        self._started: asyncio.Future[None] = self._loop.create_future()
         # Whether it is being ended: its events are dropped, and its death is no loss.
         self._stopping = False
         # Whether it was given up while it still ran.
         self._hung = False
-        # Completed by `EngineReady` or by a death before it.
-        self._started: asyncio.Future[None] = self._loop.create_future()
         # Why no more events will come; completed as soon as that is known.
         self.gone: asyncio.Future[str] = self._loop.create_future()
         # Heartbeats sent since the last answer.
@@ -84,25 +83,11 @@ class EngineChild(ChildProcess):
             SettingsError: the engine cannot be set up with these settings.
             EngineLost: it did not start; the message holds the last line that it printed.
         """
-        try:
-            await self._come_up(self._settings.timeouts.engine_start_s)
-        except BaseException:
-            await self.end()
-            raise
-        if not self._greeted:
-            await self.end()
-            line = self.tail.rpartition("\n")[2] or "it printed nothing"
-            refusal = f"{SettingsError.__name__}: "
-            if line.startswith(refusal):
-                raise SettingsError(line.removeprefix(refusal))
-            raise EngineLost(f"the {self._name} did not start ({self.gone.result()}): {line}")
-
-    async def _come_up(self, limit_s: float) -> None:
+        limit_s = self._settings.timeouts.engine_start_s
         try:
             async with asyncio.timeout(limit_s):
-                parent = str(os.getpid())
                 await self.spawn(
-                    "agent_tts.ipc.child", parent, passes=lambda variable: ENVIRONMENT.match(variable.upper())
+                    "agent_tts.ipc.child", str(os.getpid()), passes=lambda name: ENVIRONMENT.match(name.upper())
                 )
                 self._write(encode(Setup(self._settings.model_dump_json(include=ENGINE_SETTINGS))))
                 await self._started
@@ -110,6 +95,17 @@ class EngineChild(ChildProcess):
             self._lose(f"not ready within {limit_s:g} s")
         except OSError as error:
             self._lose(f"cannot be spawned: {error.strerror}")
+        except BaseException:
+            await self.end()
+            raise
+        if self._greeted:
+            return
+        await self.end()
+        line = self.tail.rpartition("\n")[2] or "it printed nothing"
+        refusal = f"{SettingsError.__name__}: "
+        if line.startswith(refusal):
+            raise SettingsError(line.removeprefix(refusal))
+        raise EngineLost(f"the {self._name} did not start ({self.gone.result()}): {line}")
 
     def send(self, command: EngineCommand) -> None:
         """Never blocks; dropped unless it is alive. All commands of a tick of the event loop leave in one write.
@@ -127,10 +123,7 @@ class EngineChild(ChildProcess):
         self._stopping = True
 
     async def end(self) -> None:
-        """Stop it, then kill and reap it. Takes seconds at most. Idempotent. Neither an event nor `on_lost` follows.
-
-        Cancelling it skips the wait, never the kill.
-        """
+        """Stop, kill and reap it silently, within seconds. Idempotent. Cancelling skips the wait, never the kill."""
         self.silence()
         try:
             if self.alive:
@@ -145,7 +138,6 @@ class EngineChild(ChildProcess):
             await self.reap()
 
     def _lose(self, why: str) -> None:
-        """Hand out no events from now on."""
         if self.gone.done():
             return
         self.gone.set_result(why)

@@ -16,6 +16,7 @@ import struct
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from agent_tts import events
@@ -24,10 +25,8 @@ from agent_tts.events import AppendText, EngineCommand, EngineEvent, GrantCredit
 MAX_LENGTH = 1 << 20  # bytes of tag and body; the largest message, `EngineReady` with all voices, has about 50 KiB
 
 _HEAD = struct.Struct("<IB")  # length, tag
-_REQUEST_HEAD = struct.Struct("<IBI")  # length, tag, request_id of RequestAudio and AppendText; bytes follow
-_TAKEN = struct.Struct("<IBII")  # length, tag, request_id, frames
-_U32 = struct.Struct("<I")
-_U32_U32 = struct.Struct("<II")
+_U32 = struct.Struct("<I")  # request_id of RequestAudio and AppendText; bytes follow
+_U32_U32 = struct.Struct("<II")  # request_id and frames of GrantCredit
 
 
 class WireError(ValueError):
@@ -46,103 +45,65 @@ T = TypeVar("T")
 # ---------------------------------------------------------------- fields: checked, from what JSON yields
 
 
-def _int(value: object) -> int:
-    if type(value) is not int:
-        raise WireError("an integer was expected")
+def _exactly(kind: type[T], value: object) -> T:
+    if type(value) is not kind:
+        raise WireError(f"a value of type {kind.__name__} was expected")
     return value
 
 
-def _float(value: object) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
-        raise WireError("a finite number was expected")
-    return float(value)  # type: ignore[arg-type]
-
-
-def _of(kind: type[T]) -> Callable[[object], T]:
-    def read(value: object) -> T:
-        if type(value) is not kind:
-            raise WireError(f"a field of type {kind.__name__} was expected")
-        return value
-
-    return read
-
-
-def _one_of(allowed: tuple[object, ...]) -> Callable[[object], Any]:
-    def read(value: object) -> object:
-        if value not in allowed:
-            raise WireError("a value outside its set")
-        return value
-
-    return read
-
-
-def _optional(inner: Callable[[object], T]) -> Callable[[object], T | None]:
-    return lambda value: None if value is None else inner(value)
-
-
-def _tuple(inner: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
-    items = _of(list)
-    return lambda value: tuple([inner(item) for item in items(value)])
-
-
-def _dict(inner: Callable[[object], T]) -> Callable[[object], dict[str, T]]:
-    items = _of(dict)  # the keys of a JSON object are strings
-    return lambda value: {key: inner(item) for key, item in items(value).items()}
-
-
-def _dataclass(kind: type[T]) -> Callable[[object], T]:
-    hints = get_type_hints(kind)
-    readers = {name: _field(hint) for name, hint in hints.items()}
-    fields = _of(dict)
-
-    def read(value: object) -> T:
-        given = fields(value)
-        if given.keys() != readers.keys():
-            raise WireError(f"{kind.__name__} with missing or unknown fields")
-        return kind(**{name: reader(given[name]) for name, reader in readers.items()})
-
-    return read
-
-
-def _union(kinds: list[type]) -> Callable[[object], Any]:
-    """One of several dataclasses, distinguished by their field names."""
-    readers: dict[frozenset[str], Callable[[object], Any]]
-    readers = {frozenset(get_type_hints(kind)): _dataclass(kind) for kind in kinds}
-    fields = _of(dict)
-
-    def read(value: object) -> object:
-        reader = readers.get(frozenset(fields(value)))
-        if reader is None:
-            raise WireError("fields of no known kind")
-        return reader(value)
-
-    return read
-
-
-_SCALARS: dict[object, Callable[[object], Any]] = {int: _int, float: _float, str: _of(str), bool: _of(bool)}
-
-
-def _field(hint: Any) -> Callable[[object], Any]:
+def _checked(hint: Any, value: Any) -> Any:
+    """`value` as the type that `hint` names."""
+    if hint is float:
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise WireError("a finite number was expected")
+        return float(value)
+    if hint in (int, str, bool):
+        return _exactly(hint, value)
     args = get_args(hint)
     match get_origin(hint):
         case types.UnionType:
-            kinds = [arg for arg in args if arg is not types.NoneType]
-            read = _field(kinds[0]) if len(kinds) == 1 else _union(kinds)
-            return _optional(read) if len(kinds) < len(args) else read
+            if value is None and types.NoneType in args:
+                return None
+            return _checked(_one_of([arg for arg in args if arg is not types.NoneType], value), value)
         case origin if origin is Literal:
-            return _one_of(args)
+            if value not in args:
+                raise WireError("a value outside its set")
+            return value
         case origin if origin is tuple:
-            return _tuple(_field(args[0]))
+            return tuple([_checked(args[0], item) for item in _exactly(list, value)])
         case origin if origin is dict:
-            return _dict(_field(args[1]))
+            return {key: _checked(args[1], item) for key, item in _exactly(dict, value).items()}
         case _:
-            return _SCALARS.get(hint) or _dataclass(hint)
+            return _dataclass(hint, value)
+
+
+def _one_of(kinds: list[Any], value: Any) -> Any:
+    """The only type, or the one of several dataclasses that has the fields of `value`."""
+    if len(kinds) == 1:
+        return kinds[0]
+    given = _exactly(dict, value).keys()
+    for kind in kinds:
+        if _hints(kind).keys() == given:
+            return kind
+    raise WireError("fields of no known kind")
+
+
+def _dataclass(kind: type, value: object) -> Any:
+    hints, given = _hints(kind), _exactly(dict, value)
+    if given.keys() != hints.keys():
+        raise WireError(f"{kind.__name__} with missing or unknown fields")
+    return kind(**{name: _checked(hint, given[name]) for name, hint in hints.items()})
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 # ---------------------------------------------------------------- bodies
 
-_TAG_AUDIO, _TAG_TAKEN, _TAG_APPEND = 1, 2, 3
-_JSON_TAGS: dict[type, int] = {
+_TAG_AUDIO, _TAG_CREDIT, _TAG_APPEND = 1, 2, 3
+_COMMAND_TAGS: dict[type[Setup | EngineCommand], int] = {
     Setup: 16,
     events.OpenRequest: 17,
     events.FlushText: 18,
@@ -150,6 +111,8 @@ _JSON_TAGS: dict[type, int] = {
     events.CancelRequest: 20,
     events.EnginePing: 21,
     events.StopEngine: 22,
+}
+_EVENT_TAGS: dict[type[EngineEvent], int] = {
     events.EngineReady: 32,
     events.RequestStarted: 33,
     events.RequestWords: 34,
@@ -157,6 +120,7 @@ _JSON_TAGS: dict[type, int] = {
     events.RequestFinished: 36,
     events.EnginePong: 37,
 }
+_JSON_TAGS: dict[type, int] = {**_COMMAND_TAGS, **_EVENT_TAGS}
 
 
 def _audio(body: bytes) -> RequestAudio:
@@ -167,26 +131,24 @@ def _append(body: bytes) -> AppendText:
     return AppendText(_U32.unpack_from(body)[0], str(body[_U32.size :], "utf-8", "surrogatepass"))
 
 
-def _taken(body: bytes) -> GrantCredit:
+def _credit(body: bytes) -> GrantCredit:
     return GrantCredit(*_U32_U32.unpack(body))
 
 
-def _json(kind: type[T]) -> Callable[[bytes], T]:
-    read = _dataclass(kind)
-    return lambda body: read(json.loads(str(body, "utf-8", "surrogatepass")))
-
-
-def _table(kinds: tuple[type, ...]) -> dict[int, Callable[[bytes], Any]]:
-    return {_JSON_TAGS[kind]: _json(kind) for kind in kinds if kind in _JSON_TAGS}
+def _json(kind: type, body: bytes) -> Any:
+    return _dataclass(kind, json.loads(str(body, "utf-8", "surrogatepass")))
 
 
 # Body readers by tag for each direction, for a `Decoder`.
-TO_ENGINE: Mapping[int, Callable[[bytes], Setup | EngineCommand]] = {
-    _TAG_TAKEN: _taken,
+TO_ENGINE: dict[int, Callable[[bytes], Setup | EngineCommand]] = {
+    _TAG_CREDIT: _credit,
     _TAG_APPEND: _append,
-    **_table((Setup, *get_args(EngineCommand))),
+    **{tag: partial(_json, kind) for kind, tag in _COMMAND_TAGS.items()},
 }
-TO_FRONT: Mapping[int, Callable[[bytes], EngineEvent]] = {_TAG_AUDIO: _audio, **_table(get_args(EngineEvent))}
+TO_FRONT: dict[int, Callable[[bytes], EngineEvent]] = {
+    _TAG_AUDIO: _audio,
+    **{tag: partial(_json, kind) for kind, tag in _EVENT_TAGS.items()},
+}
 
 
 def _fields(message: Any) -> dict[str, object]:
@@ -208,21 +170,21 @@ def encode(message: Setup | EngineCommand | EngineEvent) -> bytes:
         WireError: the message is longer than `MAX_LENGTH`, or a number is outside its range.
     """
     try:
-        if isinstance(message, RequestAudio):
-            frame = _REQUEST_HEAD.pack(5 + len(message.pcm), _TAG_AUDIO, message.request_id) + message.pcm
-        elif isinstance(message, GrantCredit):
-            frame = _TAKEN.pack(9, _TAG_TAKEN, message.request_id, message.frames)
-        elif isinstance(message, AppendText):
-            text = message.text.encode("utf-8", "surrogatepass")
-            frame = _REQUEST_HEAD.pack(5 + len(text), _TAG_APPEND, message.request_id) + text
-        else:
-            body = _body(message)
-            frame = _HEAD.pack(1 + len(body), _JSON_TAGS[type(message)]) + body
+        match message:
+            case RequestAudio(request_id, pcm):
+                tag, body = _TAG_AUDIO, _U32.pack(request_id) + pcm
+            case GrantCredit(request_id, frames):
+                tag, body = _TAG_CREDIT, _U32_U32.pack(request_id, frames)
+            case AppendText(request_id, text):
+                tag, body = _TAG_APPEND, _U32.pack(request_id) + text.encode("utf-8", "surrogatepass")
+            case _:
+                tag, body = _JSON_TAGS[type(message)], _body(message)
     except (struct.error, ValueError) as error:
         raise WireError(f"{type(message).__name__} with a number outside its range") from error
-    if len(frame) > MAX_LENGTH + _U32.size:
-        raise WireError(f"{type(message).__name__} of {len(frame)} bytes; at most {MAX_LENGTH} are allowed")
-    return frame
+    length = 1 + len(body)
+    if length > MAX_LENGTH:
+        raise WireError(f"{type(message).__name__} of {length} bytes; at most {MAX_LENGTH} are allowed")
+    return _HEAD.pack(length, tag) + body
 
 
 class Decoder(Generic[T]):

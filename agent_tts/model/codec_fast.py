@@ -8,95 +8,256 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from agent_tts.model.codec import Codec, CodecTransformerLayer, Quantizer
-from agent_tts.model.codec_layers import (
-    CausalConv,
-    CausalUpsample,
-    Codebook,
-    ConvNeXtBlock,
-    DecoderBlock,
-    ResidualUnit,
-    Upsampling,
-)
-from agent_tts.model.codec_packed import PackedConv, PackedLinear, PackedSnake, PackedUnit, RingOutput, Streams
-from agent_tts.model.codec_state import CodecState
+from agent_tts.model.codec import Codec, CodecState, CodecTransformerLayer
+from agent_tts.model.codec_layers import CausalConv, CausalUpsample, DecoderBlock, ResidualUnit, Upsampling
 from agent_tts.model.kernels import codec as kernels
+from agent_tts.model.kernels import tiles
 from agent_tts.model.kernels.launch import launch, power_of_2
+from agent_tts.model.layers import RMSNorm
+
+Rings = tuple[Tensor, ...]  # the histories of a `CodecState`
 
 
-class PackedLayer(NamedTuple):
+class PackedSnake(NamedTuple):
+    """SnakeBeta as factor and reciprocal height, float32, for each column of a product."""
+
+    alpha: Tensor
+    beta: Tensor
+
+    @classmethod
+    def of(cls, snake: nn.Module, repeat: int = 1) -> PackedSnake:
+        alpha, beta = snake.get_parameter("alpha").float().exp(), snake.get_parameter("beta").float().exp()
+        return cls(alpha.repeat(repeat), (1.0 / (beta + 1e-9)).repeat(repeat))
+
+
+class Streams(NamedTuple):
+    """Whose frame a batch is."""
+
+    rows: Tensor | None  # int64[B]: the row of each stream in the state; None is its own number
+    position: Tensor  # int64[B]: of the frame
+
+    def of(self, x: Tensor, rate: int) -> Tensor | None:
+        """The rows of the streams in a ring of the state; None in a tensor of the batch, of `rate` steps."""
+        return self.rows if x.shape[1] > rate else None
+
+
+class Output(NamedTuple):
+    """Where a kernel puts its result: into a new tensor if `raw`, and into a ring, after SnakeBeta if there is one."""
+
+    ring: Tensor | None = None
+    snake: PackedSnake | None = None
+    raw: bool = True
+
+    def arguments(self, rate: int, outputs: int) -> dict[str, Any]:
+        """For a kernel whose result is [streams, rate, outputs]."""
+        frames = 1 if self.ring is None else self.ring[0].numel() // (rate * outputs)
+        alpha, beta = self.snake or (None, None)
+        return {"ring": self.ring, "ring_frames": frames, "alpha": alpha, "beta": beta}
+
+    def rows(self, streams: Streams, rate: int, outputs: int) -> Tensor | None:
+        """The rows of the streams in the ring."""
+        return None if self.ring is None else streams.of(self.ring, rate * outputs // self.ring.shape[2])
+
+
+NEW_TENSOR = Output()
+
+
+def _run(
+    kernel: Any, x: Tensor, streams: Streams, rate: int, outputs: int, to: Output, tile: tiles.Tile, **arguments: Any
+) -> Tensor:
+    """Launches a kernel on x whose result is [streams, rate, outputs]; gives the new tensor if `to.raw`."""
+    count = len(streams.position)
+    out = x.new_empty(count, rate, outputs) if to.raw else None
+    launch(
+        kernel, (-(-count * rate // tile.rows) * -(-outputs // tile.outputs),),
+        x=x, position=streams.position, out=out, M=count * rate, T=rate,
+        BM=tile.rows, BN=tile.outputs, BK=tile.inputs, STAGES=tile.stages, num_warps=tile.warps,
+        **to.arguments(rate, outputs), **arguments,
+    )  # fmt: skip
+    return cast(Tensor, out)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedLinear:
+    """A linear layer of `rate` steps a frame, and what comes before and after it."""
+
+    weight: Tensor  # [K, N], twice as wide if gated
+    bias: Tensor | None = None  # [N], as the scale
+    rate: int = 1
+    scale: Tensor | None = None
+    eps: float = 0.0  # of a root-mean-square norm before it, whose weight is in `weight`
+    gelu: bool = False
+    gated: bool = False
+
+    def __call__(
+        self, x: Tensor, streams: Streams, to: Output = NEW_TENSOR, *, residual: Tensor | None = None
+    ) -> Tensor:
+        """x [streams, rate, K] -> [streams, rate, N]."""
+        inputs, width = self.weight.shape
+        n = width // (1 + self.gated)
+        return _run(
+            kernels.linear, x, streams, self.rate, n, to, tiles.codec_tile(len(x) * self.rate, n, inputs),
+            weight=self.weight, bias=self.bias, scale=self.scale, residual=residual,
+            rows=to.rows(streams, self.rate, n), K=inputs, N=n, EPS=self.eps, GELU=self.gelu, GATED=self.gated,
+        )  # fmt: skip
+
+    @classmethod
+    def of(
+        cls,
+        *linears: nn.Linear,
+        rate: int = 1,
+        norm: RMSNorm | None = None,
+        scale: Tensor | None = None,
+        gelu: bool = False,
+        gated: bool = False,
+    ) -> PackedLinear:
+        """Layers of one input side by side, after a norm if there is one."""
+        weight = torch.cat([linear.weight for linear in linears]).t()
+        if norm is not None:
+            weight = (weight.float() * norm.weight.float()[:, None]).to(weight.dtype)
+        bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
+        return cls(weight.contiguous(), bias, rate, scale, norm.eps if norm else 0.0, gelu, gated)
+
+    @classmethod
+    def of_conv(cls, conv: CausalConv | CausalUpsample) -> PackedLinear:
+        """A convolution of one tap."""
+        packed = PackedConv.of(conv)
+        assert packed.taps == 1
+        return cls(packed.weight, packed.bias, packed.rate)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedConv:
+    """A causal convolution of `rate` steps a frame, whose input is in a ring."""
+
+    weight: Tensor  # [taps * channels, N]
+    bias: Tensor  # [N]
+    rate: int
+    taps: int
+    dilation: int = 1
+    history: int = -1  # the number of that ring
+
+    def ring_arguments(self, x: Tensor, streams: Streams) -> dict[str, Any]:
+        """For a kernel that reads the ring x."""
+        channels = len(self.weight) // self.taps
+        return {
+            "rows": streams.of(x, self.rate), "weight": self.weight, "bias": self.bias, "dilation": self.dilation,
+            "frames": x[0].numel() // (self.rate * channels), "C": channels, "TAPS": self.taps,
+        }  # fmt: skip
+
+    def __call__(self, x: Tensor, streams: Streams, to: Output = NEW_TENSOR) -> Tensor:
+        """The ring x -> [streams, rate, N]."""
+        n = self.weight.shape[1]
+        tile = tiles.codec_tile(len(streams.position) * self.rate, n, len(self.weight) // self.taps)
+        return _run(
+            kernels.conv, x, streams, self.rate, n, to, tile,
+            **self.ring_arguments(x, streams), N=n, ring_rows=to.rows(streams, self.rate, n),
+        )  # fmt: skip
+
+    @classmethod
+    def of(cls, conv: CausalConv | CausalUpsample) -> PackedConv:
+        """In an upsampling the first taps reach the `stride` outputs of an input's own step, the others later ones."""
+        bias, rate, history = cast(Tensor, conv.conv.bias), conv.history.rate, conv.history.index
+        if isinstance(conv, CausalConv):
+            outputs, _, taps = conv.conv.weight.shape
+            weight = conv.conv.weight.permute(2, 1, 0).reshape(-1, outputs).contiguous()
+            return cls(weight, bias, rate, taps, conv.conv.dilation[0], history)
+        inputs, outputs, kernel = conv.conv.weight.shape
+        stride = conv.stride
+        taps = kernel // stride
+        phases = conv.conv.weight.view(inputs, outputs, taps, stride).flip(2)
+        weight = phases.permute(2, 0, 3, 1).reshape(taps * inputs, stride * outputs).contiguous()
+        return cls(weight, bias.repeat(stride), rate, taps, history=history)
+
+
+class PackedLayer:
     """A transformer layer."""
 
-    qkv: PackedLinear
-    out: PackedLinear
-    gate: PackedLinear
-    down: PackedLinear
-
-    @classmethod
-    def of(cls, layer: CodecTransformerLayer) -> PackedLayer:
+    def __init__(self, layer: CodecTransformerLayer) -> None:
         attention, mlp = layer.self_attn, layer.mlp
-        return cls(
-            PackedLinear.of(attention.q_proj, attention.k_proj, attention.v_proj, norm=layer.input_layernorm),
-            PackedLinear.of(attention.o_proj, scale=layer.self_attn_layer_scale.scale),
-            PackedLinear.of(mlp.gate_proj, mlp.up_proj, norm=layer.post_attention_layernorm, gated=True),
-            PackedLinear.of(mlp.down_proj, scale=layer.mlp_layer_scale.scale),
-        )
+        self.qkv = PackedLinear.of(attention.q_proj, attention.k_proj, attention.v_proj, norm=layer.input_layernorm)
+        self.out = PackedLinear.of(attention.o_proj, scale=layer.self_attn_layer_scale.scale)
+        self.gate = PackedLinear.of(mlp.gate_proj, mlp.up_proj, norm=layer.post_attention_layernorm, gated=True)
+        self.down = PackedLinear.of(mlp.down_proj, scale=layer.mlp_layer_scale.scale)
 
 
-class PackedUpsampling(NamedTuple):
+class PackedUpsampling:
     """A doubling of the rate and its ConvNeXt block."""
 
-    upsample: PackedLinear
-    history: int
-    rate: int
-    depthwise: tuple[Tensor, Tensor]  # weight [taps, C] and bias
-    norm: tuple[Tensor, Tensor]
-    eps: float
-    expand: PackedLinear
-    reduce: PackedLinear
+    def __init__(self, upsampling: Upsampling) -> None:
+        upsample, block = cast(Any, upsampling)
+        conv = block.dwconv
+        self.history: int = conv.history.index
+        self.rate: int = conv.history.rate
+        self.upsample = PackedLinear.of_conv(upsample)
+        self.depthwise: Tensor = conv.conv.weight[:, 0].t().contiguous()  # [taps, C]
+        self.bias: Tensor = conv.conv.bias
+        self.norm: nn.LayerNorm = block.norm
+        self.expand = PackedLinear.of(block.pwconv1, rate=self.rate, gelu=True)
+        self.reduce = PackedLinear.of(block.pwconv2, rate=self.rate, scale=block.gamma)
 
-    @classmethod
-    def of(cls, upsampling: Upsampling) -> PackedUpsampling:
-        upsample, block = upsampling
-        assert isinstance(upsample, CausalUpsample)
-        assert isinstance(block, ConvNeXtBlock)
-        conv, rate = block.dwconv, block.dwconv.history.rate
-        return cls(
-            PackedLinear.of_conv(upsample),
-            conv.history.index,
-            rate,
-            (conv.conv.weight[:, 0].t().contiguous(), cast(Tensor, conv.conv.bias)),
-            (block.norm.weight, block.norm.bias),
-            block.norm.eps,
-            PackedLinear.of(block.pwconv1, rate=rate, gelu=True),
-            PackedLinear.of(block.pwconv2, rate=rate, scale=block.gamma),
-        )
+    def __call__(self, x: Tensor, streams: Streams, rings: Rings, to: Output = NEW_TENSOR) -> Tensor:
+        """[streams, T, C] -> [streams, T * ratio, C]."""
+        ring, channels = rings[self.history], x.shape[2]
+        x = self.upsample(x, streams, Output(ring)).view(len(x), self.rate, channels)
+        hidden = torch.empty_like(x)
+        launch(
+            kernels.depthwise_norm, (len(x) * self.rate,),
+            x=ring, rows=streams.rows, position=streams.position, weight=self.depthwise, bias=self.bias,
+            norm=self.norm.weight, shift=self.norm.bias, out=hidden, T=self.rate, C=channels,
+            TAPS=len(self.depthwise), FRAMES=ring.shape[1] // self.rate, EPS=self.norm.eps,
+            BLOCK=power_of_2(channels), num_warps=4,
+        )  # fmt: skip
+        return self.reduce(self.expand(hidden, streams), streams, to, residual=x)
 
 
-class PackedBlock(NamedTuple):
-    """A decoder block without the activation that it begins with."""
+class PackedUnit:
+    """A residual unit whose input, activated, is in a ring of its own."""
 
-    history: int
-    upsample: PackedConv
-    after: PackedSnake  # the first unit's activation, for each step of the upsampling's output
-    units: list[PackedUnit]
+    def __init__(self, unit: ResidualUnit) -> None:
+        self.before = PackedSnake.of(unit.act1)
+        self.first = PackedConv.of(unit.conv1)
+        self.between = PackedSnake.of(unit.act2)
+        self.second = PackedLinear.of_conv(unit.conv2)
 
-    @classmethod
-    def of(cls, block: DecoderBlock) -> PackedBlock:
-        _, upsample, first, *others = block.block
-        assert isinstance(upsample, CausalUpsample)
-        assert isinstance(first, ResidualUnit)
-        return cls(
-            upsample.history.index,
-            PackedConv.of(upsample),
-            PackedSnake.of(first.act1, upsample.stride),
-            [PackedUnit.of(cast(ResidualUnit, unit)) for unit in (first, *others)],
-        )
+    def __call__(self, x: Tensor, streams: Streams, rings: Rings, to: Output) -> Tensor:
+        """x, of streams * rate * C numbers, is the unit's input before activation -> [streams, rate, C]."""
+        ring, rate, channels = rings[self.first.history], self.first.rate, len(self.second.weight)
+        tile = tiles.unit_tile(len(x) * rate, channels)
+        if tile is None:
+            hidden = torch.empty_like(x)
+            self.first(ring, streams, Output(hidden, self.between, raw=False))
+            return self.second(hidden, streams, to, residual=x)
+        return _run(
+            kernels.unit, ring, streams, rate, channels, to, tile,
+            **self.first.ring_arguments(ring, streams), between_alpha=self.between.alpha,
+            between_beta=self.between.beta, pointwise=self.second.weight, pointwise_bias=self.second.bias, residual=x,
+        )  # fmt: skip
+
+
+class PackedBlock:
+    """A decoder block, whose input, activated, is in a ring."""
+
+    def __init__(self, block: DecoderBlock) -> None:
+        snake, upsample, *units = cast(Any, block.block)
+        self.before = PackedSnake.of(snake)
+        self.upsample = PackedConv.of(upsample)
+        self.units = [PackedUnit(unit) for unit in units]
+        # The first unit's activation, for each step of the upsampling's output.
+        self.after = PackedSnake.of(units[0].act1, upsample.stride)
+
+    def __call__(self, streams: Streams, rings: Rings, to: Output) -> None:
+        first, *others = self.units
+        x = self.upsample(rings[self.upsample.history], streams, Output(rings[first.first.history], self.after))
+        outputs = [Output(rings[unit.first.history], unit.before) for unit in others]
+        for unit, output in zip(self.units, [*outputs, to], strict=True):
+            x = unit(x, streams, rings, output)
 
 
 class FastCodec:
@@ -105,52 +266,48 @@ class FastCodec:
     @torch.no_grad()
     def __init__(self, codec: Codec) -> None:
         config, transformer = codec.config, codec.pre_transformer
-        first, *blocks, snake, last = codec.decoder
-        assert isinstance(first, CausalConv)
-        assert isinstance(last, CausalConv)
+        first, *blocks, snake, last = cast(Any, codec.decoder)
         self._config = config
         self._table = _projected_codebooks(codec)
-        self._start = codec.pre_conv.history.index
         self._pre_conv = PackedConv.of(codec.pre_conv)
         self._enter = PackedLinear.of(transformer.input_proj)
-        self._layers = [PackedLayer.of(cast(CodecTransformerLayer, layer)) for layer in transformer.layers]
+        self._layers = [PackedLayer(layer) for layer in cast(Any, transformer.layers)]
         self._leave = PackedLinear.of(transformer.output_proj, norm=transformer.norm)
         steps = torch.arange(0, config.head_dim, 2, device=self._table.device, dtype=torch.float32)
         self._frequencies = 1.0 / config.rope_theta ** (steps / config.head_dim)
-        self._stretches = [PackedUpsampling.of(cast(Upsampling, upsampling)) for upsampling in codec.upsample]
-        self._first_history = first.history.index
+        self._upsamplings = [PackedUpsampling(upsampling) for upsampling in cast(Any, codec.upsample)]
         self._first = PackedConv.of(first)
-        self._blocks = [PackedBlock.of(cast(DecoderBlock, block)) for block in blocks]
-        # The activation behind the first convolution and behind the last unit of each block.
-        self._next = [PackedSnake.of(cast(DecoderBlock, block).block[0]) for block in blocks] + [PackedSnake.of(snake)]
-        self._last_history = last.history.index
+        self._blocks = [PackedBlock(block) for block in blocks]
         self._last = PackedConv.of(last)
+        # Ring and activation of the input of each block and of the last convolution.
+        self._inputs = [(block.upsample.history, block.before) for block in self._blocks]
+        self._inputs.append((self._last.history, PackedSnake.of(snake)))
 
     @torch.inference_mode()
     def step(self, state: CodecState, codes: Tensor, run: Tensor, rows: Tensor | None = None) -> Tensor:
         """As `Codec.step`."""
         streams = Streams(rows, state.position if rows is None else state.position[rows])
         rings = state.histories
-        x = self._transform(self._quantize(state, codes, run, streams), state, streams)
-        for index, stretch in enumerate(self._stretches):
-            last = index == len(self._stretches) - 1
-            x = _stretch(stretch, x, streams, rings, rings[self._first_history] if last else None)
-        entries = [rings[block.history] for block in self._blocks] + [rings[self._last_history]]
-        self._first(rings[self._first_history], streams, to=RingOutput(entries[0], self._next[0]), raw=False)
-        for index, block in enumerate(self._blocks):
-            to = RingOutput(entries[index + 1], self._next[index + 1])
-            self._block(block, entries[index], streams, rings, to)
-        pcm = self._waveform(entries[-1], streams, run)
+        x = self._transform(self._quantize(rings, codes, run, streams), state, streams)
+        *upsamplings, last = self._upsamplings
+        for upsampling in upsamplings:
+            x = upsampling(x, streams, rings)
+        last(x, streams, rings, Output(rings[self._first.history], raw=False))
+        inputs = [Output(rings[history], snake, raw=False) for history, snake in self._inputs]
+        self._first(rings[self._first.history], streams, inputs[0])
+        for block, to in zip(self._blocks, inputs[1:], strict=True):
+            block(streams, rings, to)
+        pcm = self._waveform(rings[self._last.history], streams, run)
         if rows is None:
             state.position.add_(run)
         else:
             state.position[rows] = streams.position + run
         return pcm
 
-    def _quantize(self, state: CodecState, codes: Tensor, run: Tensor, streams: Streams) -> Tensor:
-        """Codes -> [rows, 1, latent]."""
+    def _quantize(self, rings: Rings, codes: Tensor, run: Tensor, streams: Streams) -> Tensor:
+        """Codes -> [streams, 1, latent]."""
         books, size, channels = self._table.shape
-        ring = state.histories[self._start]
+        ring = rings[self._pre_conv.history]
         block = min(256, power_of_2(channels))
         launch(
             kernels.quantize, (len(run), -(-channels // block)),
@@ -177,17 +334,6 @@ class FastCodec:
             x = layer.down(layer.gate(x, streams), streams, residual=x)
         return self._leave(x, streams)
 
-    @staticmethod
-    def _block(block: PackedBlock, x: Tensor, streams: Streams, rings: tuple[Tensor, ...], to: RingOutput) -> None:
-        """A decoder block on its activated input."""
-        raw = block.upsample(x, streams, to=RingOutput(rings[block.units[0].history], block.after))
-        for unit, following in zip(block.units, [*block.units[1:], None], strict=True):
-            entry = rings[unit.history]
-            if following:
-                raw = unit(entry, streams, raw, RingOutput(rings[following.history], following.before))
-            else:
-                unit(entry, streams, raw, to, raw=False)
-
     def _waveform(self, ring: Tensor, streams: Streams, run: Tensor) -> Tensor:
         conv, channels = self._last, ring.shape[2]
         m, tile = len(run) * conv.rate, 32
@@ -201,31 +347,12 @@ class FastCodec:
         return out
 
 
-def _stretch(
-    stretch: PackedUpsampling, x: Tensor, streams: Streams, rings: tuple[Tensor, ...], ring: Tensor | None
-) -> Tensor:
-    """[rows, T, C] -> [rows, T * ratio, C], into `ring` if there is one."""
-    entry, channels = rings[stretch.history], x.shape[2]
-    x = stretch.upsample(x, streams, to=RingOutput(entry)).view(len(x), stretch.rate, channels)
-    hidden = torch.empty_like(x)
-    (weight, bias), (scale, shift) = stretch.depthwise, stretch.norm
-    launch(
-        kernels.depthwise_norm, (len(x) * stretch.rate,),
-        x=entry, rows=streams.rows, position=streams.position, weight=weight, bias=bias, norm=scale, shift=shift,
-        out=hidden,
-        T=stretch.rate, C=channels, TAPS=len(weight), FRAMES=entry.shape[1] // stretch.rate, EPS=stretch.eps,
-        BLOCK=power_of_2(channels), num_warps=4,
-    )  # fmt: skip
-    return stretch.reduce(stretch.expand(hidden, streams), streams, residual=x, to=RingOutput(ring), raw=ring is None)
-
-
 def _projected_codebooks(codec: Codec) -> Tensor:
     """[codebooks, codes, channels]: each code's vector after the projection of its quantizer."""
     tables = []
     for quantizer in (codec.quantizer.rvq_first, codec.quantizer.rvq_rest):
-        assert isinstance(quantizer, Quantizer)
         projection = quantizer.output_proj.weight[..., 0].float().t()
-        for book in cast(list[Codebook], list(quantizer.codebooks)):
+        for book in cast(Any, quantizer.codebooks):
             codes = torch.arange(len(book.cluster_usage), device=projection.device)
             tables.append((book(codes).float() @ projection).to(book.embedding_sum.dtype))
     return torch.stack(tables)

@@ -1,8 +1,12 @@
-"""JSON objects as typed dataclasses, with errors that say which file and which entry."""
+"""A checkpoint's JSON files: objects as typed dataclasses, and which files hold its weights.
+
+Errors say which file and which entry. No torch here: `config.hub` checks checkpoints in processes without it.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import typing
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -12,6 +16,9 @@ from typing import Any, Literal, Self, TypeVar
 from agent_tts.errors import SettingsError
 
 T = TypeVar("T")
+
+# A file in the folder of the index.
+_SHARD = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
 
 
 class CheckpointError(SettingsError):
@@ -88,3 +95,23 @@ def _fits(kind: Any, value: Any) -> bool:
     if kind in (int, float):  # in Python, true and false are numbers
         return isinstance(value, int | kind) and not isinstance(value, bool)
     return origin is None and isinstance(value, kind)
+
+
+def index_of(path: Path) -> Path:
+    """The index that replaces a weights file."""
+    return path.with_name(path.name + ".index.json")
+
+
+def read_index(index: Path) -> dict[str, str]:
+    """Name of each tensor -> name of its shard, a file beside the index.
+
+    Raises:
+        CheckpointError: the index is not there or not an index, or a shard is not a plain file name.
+    """
+    shards = JsonObject.load(index.parent, index.name).section("weight_map").entries
+    if not shards:
+        raise CheckpointError(f"{index.name}: weight_map names no tensors")
+    for name, shard in shards.items():
+        if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
+            raise CheckpointError(f"{index.name}: {name} is in {shard!r}, not in a .safetensors file beside the index")
+    return shards

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame_state import COUNTS, FLAGS, SAMPLING_PARAMS, FrameState
@@ -24,11 +24,15 @@ from agent_tts.model.row_changes import Prefix, RowChanges
 from agent_tts.model.sampling import SamplingParams, Warp, draw, forbid, penalise
 from agent_tts.model.talker import PromptPositions, Talker
 from agent_tts.model.upload import Writes, staged
+from agent_tts.model.weights import Loadable
 
 # What chooses a code of every row: (logits [B, V], codebook from 0) -> int64[B].
 Choose = Callable[[Tensor, int], Tensor]
 
 PROMPT_ENTRIES = 128  # of prompts in a step of fused kernels; `bench frame` measures their cost
+
+# Parts of talker and predictor that a checkpoint keeps outside of their transformers.
+_BESIDE_LAYERS = ("text_projection.", "codec_head.", "lm_head.", "small_to_mtp_projection.")
 
 CONTROL_CODES = 1024  # at the end of the talker's vocabulary; never drawn, except for the end of speech
 
@@ -79,7 +83,7 @@ class Frame:
     full: Tensor  # bool[B]: the row was to run, but its cache is full
 
 
-class FrameModel(nn.Module):
+class FrameModel(Loadable):
     """Talker and code predictor as one step. Rows change between steps; a step is only masks and tensors."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -270,9 +274,7 @@ class FrameModel(nn.Module):
         how = state.sampling.predictor if codebook else state.sampling.talker
         return self.ops.draw(logits, how, state.sampling.seed, state.frame, codebook)
 
-    def checkpoint_names(self) -> dict[str, str]:
-        """Our name of each parameter -> its name in the checkpoint."""
-        parts = (("talker.", self.talker), ("predictor.", self.predictor))
-        return {
-            prefix + name: part.checkpoint_name(name) for prefix, part in parts for name, _ in part.named_parameters()
-        }
+    def checkpoint_name(self, name: str) -> str:
+        part, _, inner = name.partition(".")
+        owner = "talker" if part == "talker" else "talker.code_predictor"
+        return f"{owner}.{inner}" if inner.startswith(_BESIDE_LAYERS) else f"{owner}.model.{inner}"

@@ -71,9 +71,3 @@ class Predictor(Transformer):
             embedded.append(self.codec_embedding[index](code))
             x = embedded[-1][:, None]
         return torch.stack(codes, dim=1), torch.stack(embedded, dim=1)
-
-    @staticmethod
-    def checkpoint_name(name: str) -> str:
-        """The name of a parameter in the checkpoint."""
-        outer = name.startswith(("lm_head.", "small_to_mtp_projection."))
-        return f"talker.code_predictor.{name}" if outer else f"talker.code_predictor.model.{name}"

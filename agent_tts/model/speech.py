@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
-from agent_tts.model.codec import Codec
-from agent_tts.model.codec_state import CodecState
+from agent_tts.model.codec import Codec, CodecState
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.talker import PromptPositions
@@ -66,3 +66,31 @@ class SpeechModel:
         finite = frame.finite & sound.isfinite().all(-1)
         pcm = (sound.nan_to_num().clamp(-1, 1) * PEAK).to(torch.int16)
         return SpeechFrame(frame.codes, pcm, frame.spoke, frame.ended, frame.starved, frame.full, finite)
+
+
+def can_fuse(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether fused kernels can run a frame model: on a GPU, in bfloat16, with triton."""
+    return device.type == "cuda" and dtype == torch.bfloat16 and find_spec("triton") is not None
+
+
+def accelerate(model: SpeechModel) -> bool:
+    """Replaces modules by fused kernels where these can run; whether they can.
+
+    Concatenates weights of the frame model in place; the codec's kernels keep a copy of theirs, 0.2 GB.
+    """
+    weight = model.frame.talker.codec_head.weight
+    if can_fuse(weight.device, weight.dtype):
+        put_kernels(model)
+        return True
+    return False
+
+
+def put_kernels(model: SpeechModel) -> None:
+    """As `accelerate`, on any device: on the meta device, to compile the kernels ahead."""
+    from agent_tts.model.fused import fuse
+
+    fuse(model.frame)
+    if next(model.codec.parameters()).dtype != torch.float32:  # the codec's tiles are for 16-bit numbers
+        from agent_tts.model.codec_fast import FastCodec
+
+        model.decode = FastCodec(model.codec).step

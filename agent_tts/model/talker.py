@@ -1,7 +1,6 @@
 """The talker: one hidden state per 80 ms frame, and from it the first of the frame's 16 codes.
 
 Its input at each position is the sum of a text side (a token of the text) and a codec side (the last frame).
-Parameters have the names of the checkpoint without the prefix that `checkpoint_name` adds.
 """
 
 from __future__ import annotations
@@ -67,9 +66,3 @@ class Talker(Transformer):
         """
         span = cache.padding_position  # a position that is used is below the padding position
         return self.run(x[:, None], cache, self.window(positions[:, None], span, cache, rows))[:, 0]
-
-    @staticmethod
-    def checkpoint_name(name: str) -> str:
-        """The name of a parameter in the checkpoint."""
-        outer = name.startswith(("text_projection.", "codec_head."))
-        return f"talker.{name}" if outer else f"talker.model.{name}"

@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from agent_tts.model.entries import CheckpointError
-from agent_tts.model.shards import index_of, read_index
+from agent_tts.model.entries import CheckpointError, index_of, read_index
 
 P = ParamSpec("P")
 M = TypeVar("M", bound=nn.Module)
@@ -27,13 +26,16 @@ M = TypeVar("M", bound=nn.Module)
 _SHOWN = 5  # names in an error message
 
 
-class Loadable(Protocol):
+class Loadable(nn.Module):
     """A module that knows the names of its tensors in a checkpoint."""
 
-    def checkpoint_names(self) -> dict[str, str]: ...  # our name -> the file's
-    def get_submodule(self, target: str) -> nn.Module: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def to(self, device: torch.device | str) -> Any: ...
+    def checkpoint_name(self, name: str) -> str:
+        """The name in the checkpoint of the tensor that is `name` here."""
+        return name
+
+    def checkpoint_names(self) -> dict[str, str]:
+        """Our name of each tensor -> its name in the checkpoint."""
+        return {name: self.checkpoint_name(name) for name in self.state_dict()}
 
 
 def build(module: Callable[P, M], *args: P.args, **kwargs: P.kwargs) -> M:
@@ -44,10 +46,8 @@ def build(module: Callable[P, M], *args: P.args, **kwargs: P.kwargs) -> M:
 
 def hollow(module: Loadable, dtype: torch.dtype) -> None:
     """Makes a module from `build` one of shapes alone, on the meta device, as `LoadPlan.load` makes it on another."""
-    state = module.state_dict()
-    for name in module.checkpoint_names():
-        tensor = torch.empty(state[name].shape, dtype=dtype, device="meta")
-        _place(module, name, tensor)
+    for name, tensor in module.state_dict().items():
+        _place(module, name, torch.empty(tensor.shape, dtype=dtype, device="meta"))
     module.to("meta")
 
 
@@ -55,10 +55,8 @@ class _NoMemory(TorchFunctionMode):
     """Makes `torch.empty`, which allocates the parameters of torch's layers, give meta tensors."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        options = dict(kwargs or {})
-        if func is torch.empty:
-            options["device"] = "meta"
-        return func(*args, **options)
+        device = {"device": "meta"} if func is torch.empty else {}
+        return func(*args, **(kwargs or {}) | device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ class LoadPlan:
     nbytes: int  # memory that `load` takes on its device
 
     def load(self, device: torch.device | str) -> None:
-        """Fills the module, and moves its buffers to the device too. Parameters are frozen."""
+        """Fills the module with frozen parameters, and moves its buffers to the device too."""
         with ExitStack() as stack:
             files = {path: stack.enter_context(safe_open(path, "pt")) for path in set(self.files.values())}
             for ours, theirs in self.names.items():

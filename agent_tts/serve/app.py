@@ -22,8 +22,7 @@ from agent_tts.ipc.engine_process import engine_processes
 from agent_tts.serve.dialects import routes as dialects
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes import http, rtc
-from agent_tts.serve.routes import voices as voices_http
+from agent_tts.serve.routes import http, rtc, voices
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.telemetry.tracing import spans_of
 from agent_tts.serve.transports.websocket import NATIVE, StreamEndpoint
@@ -52,15 +51,12 @@ class Extension(Protocol):
 
     def install(self, app: FastAPI, node: Node) -> None:
         """Add its routes."""
-        ...
 
     async def start(self) -> None:
         """Start it; the engines are up. Must not wait."""
-        ...
 
     async def close(self) -> None:
         """Stop all that it started, within seconds; the engines are still up."""
-        ...
 
 
 def create_app(
@@ -109,22 +105,20 @@ def create_app(
         title="agent_tts",
         version=agent_tts.__version__,
         lifespan=lifespan,
+        exception_handlers=http.ERROR_HANDLERS,
         docs_url=None,
         redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # FastAPI's holds URLs and messages of faults
     )
     app.state.node = node
     app.state.start_error = None
-    app.include_router(http.router())
-    app.include_router(voices_http.router())
-    app.include_router(rtc.router())
-    app.include_router(dialects.router())
+    for routes in (http.routes, voices.routes, rtc.routes, dialects.router()):
+        app.include_router(routes)
     for path, dialect in {"/v1/tts/stream": NATIVE, **dialects.STREAMS}.items():
         app.router.routes.append(WebSocketRoute(path, StreamEndpoint(node, dialect)))
     if extension is not None:
         extension.install(app, node)
     app.router.routes.append(Route("/api/agent", _no_agent))
-    http.install_error_handlers(app)
     if settings.web:
         _add_page(app)
     if settings.auth.allowed_origins:

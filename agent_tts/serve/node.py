@@ -17,7 +17,6 @@ class OpenSession(Protocol):
 
     def drain(self) -> None:
         """Refuse new contexts; ask to be closed when the open ones have finished."""
-        ...
 
 
 class OpenPeer(Protocol):
@@ -27,11 +26,9 @@ class OpenPeer(Protocol):
 
     async def close(self) -> None:
         """Close it and wait until all its tasks have ended. Idempotent."""
-        ...
 
     async def wait_closed(self) -> None:
         """Wait until it has closed for a reason of its own."""
-        ...
 
 
 @dataclass(slots=True)
@@ -42,11 +39,9 @@ class Node:
     service: SpeechService
     guard: Guard
     metrics: Metrics
-    # Open protocol sessions of all transports; each adds and removes itself.
+    # Open protocol sessions of all transports, and open WebRTC peers by session id. Each adds and removes itself.
     sessions: set[OpenSession] = field(default_factory=set)
-    # Open WebRTC peers by session id; owned by `routes.rtc`.
     peers: dict[str, OpenPeer] = field(default_factory=dict)
     # Makes voices for the library; None before the first voice. Owned by `routes.voices`.
     enrolment: Enrolment | None = None
-    # Number of request bodies with a new voice that are being received.
-    uploads: int = 0
+    uploads: int = 0  # request bodies with a new voice that are being received

@@ -18,7 +18,6 @@ from loguru import logger
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 
@@ -65,11 +64,9 @@ SHUTDOWN_S = 2  # for responses that are still being sent after the drain
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """HTTP with limits: on the size and time of every request's head, and on pipelined requests.
+    """HTTP with limits on the size and time of each request's head, and on pipelined requests."""
 
-    It is the `EndpointConnection` of its endpoint.
-    """
-
+    config: NodeConfig
     # Cuts the connection when a head, or the rest of a body whose request is answered, is late. None when neither is
     # awaited.
     _deadline: asyncio.TimerHandle | None = None
@@ -83,7 +80,7 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._set_deadline()
-        pending = self._node_config.pending
+        pending = self.config.pending
         if len(pending) >= MAX_PENDING:
             oldest = next(iter(pending))
             del pending[oldest]
@@ -91,7 +88,7 @@ class HttpProtocol(HttpToolsProtocol):
         pending[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._node_config.pending.pop(self, None)
+        self.config.pending.pop(self, None)
         self._clear_deadline()
         super().connection_lost(exc)
 
@@ -122,8 +119,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._header_bytes = 0
-        extensions: dict[str, object] = {CONNECTION: self}
-        self.scope["extensions"] = extensions  # type: ignore[typeddict-item]
+        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
 
     def on_url(self, url: bytes) -> None:
         if len(self.url) + len(url) > MAX_URL_BYTES:
@@ -141,7 +137,7 @@ class HttpProtocol(HttpToolsProtocol):
             raise ValueError("too many requests at once")
         self._in_head = False
         self._unparsed = 0
-        self._node_config.pending.pop(self, None)
+        self.config.pending.pop(self, None)
         self._clear_deadline()
         super().on_headers_complete()
 
@@ -169,14 +165,9 @@ class HttpProtocol(HttpToolsProtocol):
     async def drained(self) -> None:
         await self.flow.drain()
 
-    @property
-    def _node_config(self) -> NodeConfig:
-        assert isinstance(self.config, NodeConfig)
-        return self.config
-
     def _set_deadline(self) -> None:
         self._clear_deadline()
-        self._deadline = self.loop.call_later(self._node_config.settings.timeouts.handshake_s, self.transport.abort)
+        self._deadline = self.loop.call_later(self.config.settings.timeouts.handshake_s, self.transport.abort)
 
     def _clear_deadline(self) -> None:
         if self._deadline is not None:
@@ -185,23 +176,16 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket with limits on frames that carry no message. It is the `EndpointWebSocket` of its endpoint."""
+    """A WebSocket with limits on frames that carry no message."""
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self._idle_frames = TokenBucket(IDLE_FRAMES_PER_S, IDLE_FRAMES_BURST, self.loop.time())
         # Bytes after a message that the endpoint has not taken yet. Reading is paused meanwhile.
         self._unparsed = b""
-        # Whether the client has to answer pings now. Some clients read only while they wait for speech, and answer no
-        # ping in between; TCP_USER_TIMEOUT still finds a dead machine.
+        # Whether the client has to answer pings: now, and when the last one was sent. Some clients read only while they
+        # wait for speech, and answer no ping in between; TCP_USER_TIMEOUT still finds a dead machine.
         self._demands_pongs: Callable[[], bool] = lambda: True
-        # The same when the last ping was sent.
         self._pong_is_due = True
 
     def data_received(self, data: bytes) -> None:
@@ -264,7 +248,6 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     def _may_send_idle_frame(self) -> bool:
-        """Count one; cuts a client that sends too many."""
         if self._idle_frames.take(self.loop.time()):
             self.transport.abort()
         return not self.transport.is_closing()
@@ -275,8 +258,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.handshake_complete = True  # it was denied; uvicorn would log a missing answer
 
     async def run_asgi(self) -> None:
-        extensions: dict[str, object] = self.scope["extensions"]  # type: ignore[assignment]
-        extensions[CONNECTION] = self
+        self.scope["extensions"][CONNECTION] = self  # type: ignore[assignment]
         await super().run_asgi()
 
     # EndpointWebSocket
@@ -320,9 +302,8 @@ def listen(settings: Settings) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
         raise SettingsError(f"host {host} is not an address of this machine: {error.strerror}") from error
-    listener = socket.socket(
-        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
-    )  # asyncio sets TCP_NODELAY only with this protocol
+    # asyncio sets TCP_NODELAY only with this protocol.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if sys.platform != "win32":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -341,14 +322,9 @@ def listen(settings: Settings) -> socket.socket:
 
 
 class NodeConfig(uvicorn.Config):
-    """The settings of the node's uvicorn.
-
-    Raises:
-        SettingsError: see `server_context`.
-    """
+    """The settings of the node's uvicorn. Raises the SettingsError of `server_context`."""
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
-        # None without TLS.
         self.tls = server_context(settings.tls)
         super().__init__(
             app,
@@ -375,17 +351,17 @@ class NodeConfig(uvicorn.Config):
 class NodeServer(uvicorn.Server):
     """A uvicorn that drains: the first SIGTERM or SIGINT lets open contexts finish, the second ends them at once."""
 
+    config: NodeConfig
+
     def __init__(self, app: FastAPI, settings: Settings, on_ready: Callable[[str], None] | None = None) -> None:
-        self._config = NodeConfig(app, settings)
-        super().__init__(self._config)
+        super().__init__(NodeConfig(app, settings))
         self._node: Node = app.state.node
         # Called with the URL once the node takes requests.
         self._on_ready = on_ready
-        # The drain, once it has begun. Awaited by `serve`.
+        # The drain, once it has begun.
         self._drain: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Exit code of the process.
-        self.exit_code = 0
+        self.exit_code = 0  # of the process
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until drained. Cancelling it stops the server without a drain."""
@@ -404,11 +380,11 @@ class NodeServer(uvicorn.Server):
             EngineLost: an engine did not start; `app.state.start_error` says why.
         """
         try:
-            await super().startup(sockets if self._config.tls is None else [])
+            await super().startup(sockets if self.config.tls is None else [])
         except SystemExit:  # uvicorn raises it when the application's lifespan fails
             raise EngineLost("the engine did not start") from None
-        if self._config.tls is not None:
-            await self._listen_for_tls(sockets or [], self._config.tls)
+        if self.config.tls is not None:
+            await self._listen_for_tls(sockets or [], self.config.tls)
         if sockets and self._on_ready is not None and not self.should_exit:
             host, port = sockets[0].getsockname()[:2]
             scheme = "http" if self._node.settings.tls.cert is None else "https"
@@ -416,10 +392,10 @@ class NodeServer(uvicorn.Server):
 
     async def _listen_for_tls(self, sockets: list[socket.socket], context: ssl.SSLContext) -> None:
         """Listen with a deadline for TLS handshakes; uvicorn would allow a minute."""
-        handshake_s = self._config.settings.timeouts.handshake_s
+        handshake_s = self.config.settings.timeouts.handshake_s
         for listener in sockets:
             server = await asyncio.get_running_loop().create_server(
-                lambda: HttpProtocol(self._config, self.server_state, self.lifespan.state),
+                lambda: HttpProtocol(self.config, self.server_state, self.lifespan.state),
                 sock=listener,
                 ssl=context,
                 ssl_handshake_timeout=handshake_s,
@@ -428,7 +404,6 @@ class NodeServer(uvicorn.Server):
             self.servers.append(server)
 
     async def on_tick(self, counter: int) -> bool:
-        """Whether to stop. Called every 0.1 s."""
         if self._node.service.failed:
             logger.error("no engine can be kept running: the node exits")
             self.exit_code = 1
@@ -436,7 +411,6 @@ class NodeServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain at the first signal, exit at the second."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._stop_once_or_twice, sig)
 
@@ -466,7 +440,7 @@ class NodeServer(uvicorn.Server):
         self.should_exit = True
 
     def _is_sending(self) -> bool:
-        """Whether audio is still being sent: by a session, a response, or from a connection's buffer."""
+        """Whether a session, a response or a connection's buffer still sends audio."""
         state = self.server_state
         return bool(self._node.sessions or state.tasks) or any(
             connection.transport.get_write_buffer_size() for connection in state.connections

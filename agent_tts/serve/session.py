@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from secrets import token_hex
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from agent_tts.errors import (
     BadMessage,
@@ -32,51 +32,38 @@ from agent_tts.serve.node import Node
 from agent_tts.speech.utterance import PCM, Told, Utterance
 from agent_tts.speech.words.paces import Paces
 
-# Number of ids kept of refused or failed contexts, so that text in flight does not open them again.
-MAX_REMEMBERED = 64
+if TYPE_CHECKING:
+    from agent_tts.serve.transports.rtc_track import SpeechTrack
 
-# Maximum unanswered flushes per context: each uses memory of the engine.
-MAX_FLUSHES = 1_000
-
-# Words per message: about 80 bytes each, so that a message fits any data channel.
-MAX_WORDS = 200
-
-# Answers that a client may leave unread before it is disconnected.
-MAX_REPLIES = 1_000
+MAX_REMEMBERED = 64  # ids of refused or failed contexts, so that text in flight does not open them again
+MAX_FLUSHES = 1_000  # unanswered, per context: each uses memory of the engine
+MAX_WORDS = 200  # per message: about 80 bytes each, so that a message fits any data channel
+MAX_REPLIES = 1_000  # answers that a client may leave unread before it is disconnected
 
 
-class PlayoutBuffer(Protocol):
-    """Plays audio in the node, one context after another; for a WebRTC track."""
-
-    def played_ms(self, context_no: int) -> int | None:
-        """Milliseconds of the context that have been played; None before its first."""
-        ...
-
-    def clear(self, context_no: int) -> None:
-        """Drop the audio that was not played yet."""
-        ...
-
-    def wants(self, context_no: int) -> bool:
-        """Whether to hand over more audio of the context now; the transport wakes when this becomes true."""
-        ...
-
-    def is_playing(self, context_no: int) -> bool:
-        """Whether audio of the context is still to be played; the transport wakes when this becomes false."""
-        ...
-
-    def end(self, context_no: int) -> None:
-        """All audio of the context was handed over."""
-        ...
+# The limits that `session.created` tells.
+TOLD_LIMITS = {
+    "text_message_chars",
+    "text_context_chars",
+    "message_bytes",
+    "session_idle_s",
+    "text_idle_s",
+    "max_lead_ms",
+}
 
 
 class Session:
-    """All contexts of one client."""
+    """All contexts of one client.
+
+    Args:
+        playout: plays the audio in the node. A context then stays open, and can be cancelled, while it plays.
+    """
 
     def __init__(
         self,
         node: Node,
         transport: str,
-        playout: PlayoutBuffer | None = None,
+        playout: SpeechTrack | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.id = token_hex(8)
@@ -99,14 +86,14 @@ class Session:
         self._outbox: deque[Message | AudioChunk] = deque()
         # Open contexts that may have events, in round-robin order.
         self._ready: OrderedDict[str, None] = OrderedDict()
-        # (WebSocket close code, reason) with which the session closes once no context is open; None while it continues.
-        self._leaving: tuple[int, str] | None = None
         # Time of the client's last message or of the last end of a context.
         self._active_at = clock()
-        # (WebSocket close code, reason) with which the transport closes after all events were polled; None before.
+        # (WebSocket close code, reason) with which the session closes once no context is open; None while it continues.
+        self._leaving: tuple[int, str] | None = None
+        # The same when all events were polled: the transport closes now.
         self.closing: tuple[int, str] | None = None
         # Called when `poll` may have an event; set by the transport. Must not block.
-        self.waker: Callable[[], None] | None = None
+        self.waker: Callable[[], None] = lambda: None
         node.sessions.add(self)
         self._greet()
 
@@ -170,7 +157,7 @@ class Session:
             return left_s
         if self.closing is None:
             self.closing = (1000, f"idle for {limit_s:g} s")
-            self._wake()
+            self.waker()
         return limit_s
 
     def close(self) -> None:
@@ -203,8 +190,7 @@ class Session:
                 self._end(context_id)
             case protocol.ContextCancel(context_id="*", played_ms=played_ms):
                 self._dead.clear()
-                for utterance in list(self._contexts.values()):
-                    self._cancel(utterance, played_ms)
+                self._cancel_all(played_ms)
             case protocol.ContextCancel(context_id=context_id, played_ms=played_ms):
                 if not self._release_id(context_id):
                     self._cancel(self._utterance(context_id), played_ms)
@@ -214,9 +200,8 @@ class Session:
                 self._reply(protocol.build("pong", t=t))
             case protocol.SessionClose():
                 self._leaving = (1000, "closed by the client")
-                for utterance in list(self._contexts.values()):
-                    self._cancel(utterance, None)
-                self._wake()
+                self._cancel_all(None)
+                self.waker()
 
     def _update(self, fields: dict[str, object]) -> None:
         config = self._config.merged(fields, self._limits.max_lead_ms)
@@ -292,6 +277,10 @@ class Session:
             utterance = self._utterance(context_id)
             self._tell(utterance, utterance.end())
 
+    def _cancel_all(self, played_ms: float | None) -> None:
+        for utterance in list(self._contexts.values()):
+            self._cancel(utterance, played_ms)
+
     def _cancel(self, utterance: Utterance, played_ms: float | None) -> None:
         """Barge-in: no audio of the context is sent after this; `context.done` follows when the engine has stopped."""
         if utterance.request.stopped:
@@ -336,7 +325,7 @@ class Session:
     # ------------------------------------------------------------ what the client is told
 
     def _next_ready(self) -> Utterance | None:
-        """The next utterance in round-robin order, removed from the queue."""
+        """The next utterance in round-robin order."""
         for context_id in self._ready:
             utterance = self._contexts[context_id]
             if self._playout is None or not self._is_held(utterance, self._playout):
@@ -344,11 +333,8 @@ class Session:
                 return utterance
         return None
 
-    def _is_held(self, utterance: Utterance, playout: PlayoutBuffer) -> bool:
-        """Whether its next event waits for the playout: audio until there is room, a regular end until it is played.
-
-        A context therefore stays open, and can be cancelled, while it plays.
-        """
+    def _is_held(self, utterance: Utterance, playout: SpeechTrack) -> bool:
+        """Whether its next event waits for the playout: audio until there is room, a regular end until it is played."""
         event = next(utterance.request.ahead(), None)
         if isinstance(event, RequestFinished):
             return event.reason in ("end", "length") and playout.is_playing(utterance.context_no)
@@ -373,19 +359,9 @@ class Session:
                     self._tell_done(utterance, event)
 
     def _tell_words(self, put: Callable[[Message], None], context_id: str, kind: str, words: Sequence[Word]) -> None:
-        told = [
-            {
-                "word": word.word,
-                "start_ms": word.start_ms,
-                "end_ms": word.end_ms,
-                "char_start": word.char_start,
-                "char_end": word.char_end,
-            }
-            for word in words
-        ]
-        for first in range(0, len(told), MAX_WORDS):
-            part = told[first : first + MAX_WORDS]
-            put(protocol.build("words", context_id=context_id, kind=kind, words=part))
+        for first in range(0, len(words), MAX_WORDS):
+            told = [asdict(word) for word in words[first : first + MAX_WORDS]]
+            put(protocol.build("words", context_id=context_id, kind=kind, words=told))
 
     def _tell_done(self, utterance: Utterance, done: Done) -> None:
         context_id, context_no = utterance.context_id, utterance.context_no
@@ -399,8 +375,8 @@ class Session:
             self._outbox.append(protocol.build_error(utterance.error, context_id=context_id))
         if done.reason in ("length", "error") and not utterance.request.ended:
             self._mark(self._dead, context_id)
-        figures = {"reason": done.reason, "audio_ms": done.audio_ms, "ttfa_ms": done.ttfa_ms, "rtf": done.rtf}
-        self._outbox.append(protocol.build("context.done", context_id=context_id, context_no=context_no, **figures))
+        message = protocol.build("context.done", context_id=context_id, context_no=context_no, **asdict(done))
+        self._outbox.append(message)
 
     # ------------------------------------------------------------ inside
 
@@ -415,26 +391,14 @@ class Session:
                 model=info.model if info else None,
                 sample_rate=SAMPLE_RATE,
                 frame_ms=FRAME_MS,
-                limits={
-                    "text_message_chars": limits.text_message_chars,
-                    "text_context_chars": limits.text_context_chars,
-                    "message_bytes": limits.message_bytes,
-                    "contexts": limits.contexts_per_session,
-                    "session_idle_s": limits.session_idle_s,
-                    "text_idle_s": limits.text_idle_s,
-                    "max_lead_ms": limits.max_lead_ms,
-                },
+                limits=limits.model_dump(include=TOLD_LIMITS) | {"contexts": limits.contexts_per_session},
             )
         )
 
     def _mark_ready(self, context_id: str) -> None:
         self._ready[context_id] = None
-        self._wake()
+        self.waker()
 
     def _reply(self, message: Message) -> None:
         self._replies.append(message)
-        self._wake()
-
-    def _wake(self) -> None:
-        if self.waker is not None:
-            self.waker()
+        self.waker()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, Protocol
 
 from loguru import logger
@@ -20,7 +21,6 @@ from agent_tts.events import (
     SpeechOptions,
 )
 from agent_tts.speech.engine_request import EngineRequest
-from agent_tts.speech.placement import Load
 from agent_tts.speech.routing import Routing
 
 # ready: running, trial synthesis succeeded; starting: running, no audio yet; lost: restarting; failed: given up.
@@ -31,7 +31,12 @@ class EngineClient(Protocol):
     """Connection to an engine loop in another process or in this one."""
 
     async def start(self) -> None:
-        """Start the engine. `EngineReady` has been delivered when this returns."""
+        """Start the engine. `EngineReady` has been delivered when this returns.
+
+        Raises:
+            SettingsError: the settings do not suit the engine.
+            EngineLost: the engine did not start; the message says why.
+        """
         ...
 
     def send(self, command: EngineCommand) -> None:
@@ -56,30 +61,32 @@ class EngineClient(Protocol):
 EngineClientFactory = Callable[[Callable[[list[EngineEvent]], None], Callable[[str], None]], EngineClient]
 
 
-class EngineObserver(Protocol):
+class EngineObserver:
     """Receives changes of the engines' state, with the engine's index. No method may raise or await."""
 
     def started(self, engine: int, info: EngineInfo) -> None:
         """The engine has started."""
-        ...
 
     def pulse(self, engine: int, pong: EnginePong) -> None:
         """The engine has answered a heartbeat."""
-        ...
 
     def lost(self, engine: int) -> None:
         """The engine is lost; `started` follows if it restarts."""
-        ...
+
+
+def load(requests: int, slots: int, queue: int) -> tuple[bool, float]:
+    """(Whether an engine would refuse another request, open requests per slot). The least is the best place for one."""
+    return requests >= slots + queue, requests / slots
 
 
 class EngineHandle:
     """One engine: its client and its open requests. Its failures do not affect other engines."""
 
-    def __init__(self, number: int, make_client: EngineClientFactory, observer: EngineObserver | None) -> None:
+    def __init__(self, number: int, make_client: EngineClientFactory, observer: EngineObserver) -> None:
         # Index among the node's engines, from 0.
         self.number = number
         self._observer = observer
-        self._client = make_client(self._on_events, self._on_lost)
+        self.client = make_client(self._on_events, self._on_lost)
         self._open: dict[int, EngineRequest] = {}
         # Id of the next request, a u32; never reused while the engine lives.
         self._next_id = 1
@@ -100,12 +107,12 @@ class EngineHandle:
     @property
     def alive(self) -> bool:
         """Whether the engine runs and answers."""
-        return self._client.alive
+        return self.client.alive
 
     @property
     def failed(self) -> bool:
         """Whether the engine has failed permanently."""
-        return self._client.failed.is_set()
+        return self.client.failed.is_set()
 
     @property
     def state(self) -> EngineState:
@@ -120,39 +127,25 @@ class EngineHandle:
         return len(self._open)
 
     @property
-    def load(self) -> Load:
-        """Load, counted in the front: current without a heartbeat."""
-        return Load(len(self._open), self.info.slots if self.info is not None else 1, self._queue)
-
-    async def start(self) -> None:
-        """Start the engine.
-
-        Raises:
-            SettingsError: the settings do not suit the engine.
-            EngineLost: the engine did not start; the message says why.
-        """
-        await self._client.start()
-
-    async def close(self) -> None:
-        """Stop the engine. Call `fail_all` first. Idempotent."""
-        await self._client.close()
+    def load(self) -> tuple[bool, float]:
+        """See `load`. Counted in the front: current without a heartbeat."""
+        return load(len(self._open), self.info.slots if self.info is not None else 1, self._queue)
 
     def open(self, options: SpeechOptions) -> EngineRequest:
         """Start a request with resolved options. It takes a slot or a place in the queue at once."""
-        utterance = EngineRequest(self._next_id, self._client.send, self._window, self.number)
+        request = EngineRequest(self._next_id, self.client.send, self._window, self.number)
         self._next_id += 1
-        self._open[utterance.request_id] = utterance
+        self._open[request.request_id] = request
         self.idle.clear()
-        self._client.send(OpenRequest(utterance.request_id, options))
-        return utterance
+        self.client.send(OpenRequest(request.request_id, options))
+        return request
 
     def fail_all(self, code: str, message: str) -> None:
         """End every request with an error."""
         self._trial = None  # its failure need not be logged
-        for request_id in list(self._open):
-            utterance = self._open[request_id]
+        for request_id, request in list(self._open.items()):
             self._forget(request_id)
-            utterance.deliver(RequestFinished(request_id, "error", code=code, message=message, retry_after_ms=RETRY_MS))
+            request.deliver(RequestFinished(request_id, "error", code=code, message=message, retry_after_ms=RETRY_MS))
 
     # ------------------------------------------------------------ the engine client's side
 
@@ -161,44 +154,37 @@ class EngineHandle:
             if isinstance(event, EngineReady):
                 self._on_ready(event)
             elif isinstance(event, EnginePong):
-                if self._observer is not None:
-                    self._observer.pulse(self.number, event)
-            elif (utterance := self._open.get(event.request_id)) is not None:
+                self._observer.pulse(self.number, event)
+            elif (request := self._open.get(event.request_id)) is not None:
                 if isinstance(event, RequestFinished):
                     self._forget(event.request_id)
                     if event.code == "internal":  # the engine's log has the traceback
-                        logger.error("request {} failed: {}", utterance.name, event.message)
-                utterance.deliver(event)
+                        logger.error("request {} failed: {}", request.name, event.message)
+                request.deliver(event)
 
     def _on_ready(self, event: EngineReady) -> None:
         self.info, self._queue, self._window = event.info, event.queue, event.window
-        if self._observer is not None:
-            self._observer.started(self.number, event.info)
+        self._observer.started(self.number, event.info)
         self._trial = trial = self.open(Routing(event.info).resolve(SpeechOptions(lead_ms=None)))
-        self._forget_when_heard(trial)
+        trial.waker = partial(self._on_trial, trial)
         trial.write("ready")
         trial.end()
 
-    def _forget_when_heard(self, trial: EngineRequest) -> None:
+    def _on_trial(self, trial: EngineRequest) -> None:
         """Discard the audio of `trial`; set `ready` if it made audio and did not fail."""
-
-        def hear() -> None:
-            while trial.poll() is not None:
-                pass
-            if trial.finished is not None and trial is self._trial:
-                self._trial = None
-                self.ready = trial.finished.reason in ("end", "length") and trial.samples > 0
-                if not self.ready:
-                    why = trial.finished.message or "it gave no audio"
-                    logger.error("engine {}: its first synthesis failed: {}", self.number, why)
-
-        trial.waker = hear
+        while trial.poll() is not None:
+            pass
+        if trial.finished is not None and trial is self._trial:
+            self._trial = None
+            self.ready = trial.finished.reason in ("end", "length") and trial.samples > 0
+            if not self.ready:
+                why = trial.finished.message or "it gave no audio"
+                logger.error("engine {}: its first synthesis failed: {}", self.number, why)
 
     def _on_lost(self, why: str) -> None:
         logger.error("engine {} is lost with {} utterances: {}", self.number, len(self._open), why)
         self.ready = False
-        if self._observer is not None:
-            self._observer.lost(self.number)
+        self._observer.lost(self.number)
         self.fail_all("engine_lost", "the engine was lost; it restarts by itself: try again")
 
     def _forget(self, request_id: int) -> None:

@@ -58,8 +58,8 @@ class EngineRequest:
         self.samples = 0
         # Called when an event arrives; set by the reader. It must not raise or await.
         self.waker: Callable[[], None] | None = None
-        # Future that `next` waits on; None when `next` does not wait.
-        self._waiting: asyncio.Future[None] | None = None
+        # Set by each event; awaited by `next`.
+        self._arrived = asyncio.Event()
         # Set by `RequestFinished`; awaited by `cancel`.
         self._closed = asyncio.Event()
 
@@ -116,12 +116,12 @@ class EngineRequest:
         if not self._events:
             return None
         event = self._events.popleft()
-        if type(event) is RequestAudio:
+        if isinstance(event, RequestAudio):
             self._taken += 1
             if self._taken == self._grant:
                 self._send(GrantCredit(self.request_id, self._taken))
                 self._taken = 0
-        elif type(event) is RequestFinished:
+        elif isinstance(event, RequestFinished):
             self._over = True
         return event
 
@@ -132,18 +132,15 @@ class EngineRequest:
 
     def ahead(self) -> Iterator[RequestEvent]:
         """Events that have arrived but are not taken, up to the next audio."""
-        return takewhile(_is_not_audio, self._events)
+        return takewhile(lambda event: not isinstance(event, RequestAudio), self._events)
 
     async def next(self) -> RequestEvent | None:
         """The next event; None after `RequestFinished`. Cancelling it loses nothing."""
         while (event := self.poll()) is None:
             if self.finished is not None:
                 return None
-            self._waiting = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiting
-            finally:
-                self._waiting = None
+            self._arrived.clear()
+            await self._arrived.wait()
         return event
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -172,11 +169,6 @@ class EngineRequest:
         if self.stopped and event is not self.finished:
             return
         self._events.append(event)
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        self._arrived.set()
         if self.waker is not None:
             self.waker()
-
-
-def _is_not_audio(event: RequestEvent) -> bool:
-    return type(event) is not RequestAudio

@@ -10,7 +10,6 @@ from agent_tts.errors import RETRY_MS, Draining, EngineLost
 from agent_tts.events import EngineInfo, SpeechOptions
 from agent_tts.speech.engine_handle import EngineClientFactory, EngineHandle, EngineObserver
 from agent_tts.speech.engine_request import EngineRequest
-from agent_tts.speech.placement import least_loaded
 from agent_tts.speech.routing import Routing
 from agent_tts.voices.library import VoiceLibrary
 
@@ -25,6 +24,7 @@ class SpeechService:
         observer: EngineObserver | None = None,
         aliases: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        observer = observer or EngineObserver()
         self.engines = tuple(EngineHandle(number, make, observer) for number, make in enumerate(make_clients))
         # Voices in addition to the engines' own; None without a voice library.
         self.library = library
@@ -69,7 +69,7 @@ class SpeechService:
         try:
             async with asyncio.TaskGroup() as starts:
                 for engine in self.engines:
-                    starts.create_task(engine.start(), name=f"start of engine {engine.number}")
+                    starts.create_task(engine.client.start(), name=f"start of engine {engine.number}")
         except BaseException as error:
             await self._stop()
             if isinstance(error, BaseExceptionGroup):
@@ -86,7 +86,7 @@ class SpeechService:
     async def _stop(self) -> None:
         async with asyncio.TaskGroup() as stops:
             for engine in self.engines:
-                stops.create_task(engine.close(), name=f"stop of engine {engine.number}")
+                stops.create_task(engine.client.close(), name=f"stop of engine {engine.number}")
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuse new utterances and wait for the open ones. True if all ended in time. Safe to cancel."""
@@ -114,7 +114,7 @@ class SpeechService:
             raise EngineLost("the engine is restarting: try again", retry_after_ms=RETRY_MS)
         # An engine that is not ready may fail fast and so look idle: it would receive every utterance.
         able = [engine for engine in up if engine.ready] or up
-        return able[least_loaded([engine.load for engine in able])].open(self.resolve(options))
+        return min(able, key=lambda engine: engine.load).open(self.resolve(options))
 
     def resolve(self, options: SpeechOptions) -> SpeechOptions:
         """The options with voice, language and model resolved; raises the errors of `Routing.resolve`."""

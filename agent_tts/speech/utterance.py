@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from typing import Literal, Protocol
+from collections.abc import Callable
+from typing import Literal
 
 from agent_tts.errors import SpeechError, from_code
 from agent_tts.events import (
@@ -21,6 +21,7 @@ from agent_tts.events import (
 from agent_tts.protocol.context import (
     FLAG_FLUSH,
     FLAG_LAST,
+    AnyUtterance,
     AudioChunk,
     Cancelled,
     ContextEvent,
@@ -43,60 +44,38 @@ Told = RequestStarted | ContextEvent
 PCM = OutputFormat()
 
 
-class Meter(Protocol):
-    """Measures one utterance; see `serve.telemetry.metrics.ContextMeter`. `finished` is called exactly once."""
+class Meter:
+    """Measures one utterance. This one has no clock: it knows the length of the audio, no times."""
+
+    def __init__(self) -> None:
+        # Audio given to the listener.
+        self.audio_ms = 0.0
 
     def text(self) -> None:
         """Text was appended."""
-        ...
 
     def started(self, queue_ms: int) -> None:
         """The utterance has a slot."""
-        ...
 
     def audio(self, ms: float) -> None:
         """Audio was given to the listener."""
-        ...
+        self.audio_ms += ms
 
     def taken_back(self, ms: float) -> None:
-        """The last audio that was handed out was not sent."""
-        ...
+        """The last audio that was given was not sent."""
+        self.audio_ms -= ms
 
     def cancelled(self) -> None:
         """The listener stopped the utterance. Idempotent."""
-        ...
 
     def played_ms(self) -> float:
-        """Milliseconds that a listener who plays in real time has heard by now."""
-        ...
+        """What a listener who plays in real time has heard by now."""
+        return self.audio_ms
 
     def finished(self, event: RequestFinished) -> Done:
-        """The utterance has ended; returns its figures."""
-        ...
-
-
-class Unmeasured:
-    """A meter without clock: it knows the length of audio, no times."""
-
-    def __init__(self) -> None:
-        self._audio_ms = 0.0
-
-    def text(self) -> None: ...
-    def started(self, queue_ms: int) -> None: ...
-    def cancelled(self) -> None: ...
-
-    def audio(self, ms: float) -> None:
-        self._audio_ms += ms
-
-    def taken_back(self, ms: float) -> None:
-        self._audio_ms -= ms
-
-    def played_ms(self) -> float:
-        return self._audio_ms
-
-    def finished(self, event: RequestFinished) -> Done:
-        rtf = event.busy_ms / self._audio_ms if self._audio_ms else None
-        return Done(event.reason, round(self._audio_ms), None, rtf)
+        """The utterance has ended; returns its figures. Called exactly once."""
+        rtf = event.busy_ms / self.audio_ms if self.audio_ms else None
+        return Done(event.reason, round(self.audio_ms), None, rtf)
 
 
 class Utterance:
@@ -130,11 +109,9 @@ class Utterance:
         self.context_id = context_id or request.name
         self.context_no = context_no
         self._clock = clock
-        self._meter = meter or Unmeasured()
+        self._meter = meter or Meter()
         self._output = output
-        # None if the output is the engine's format.
-        plain = output.encoding == "pcm_s16le" and output.sample_rate == SAMPLE_RATE
-        self._encoder = None if plain else make_encoder(output.encoding, output.sample_rate, output.bit_rate)
+        self._encoder = make_encoder(output.encoding, output.sample_rate, output.bit_rate)
         self._base64 = output.framing == "base64"
         self._paces = paces or Paces()
         self._voice = options.voice
@@ -297,7 +274,7 @@ class Utterance:
             if self._tells and (settled := self._timeline.settle(self.audio_ms)):
                 told += self._words("aligned", settled)
         self._meter.audio(samples * 1_000 / SAMPLE_RATE)
-        chunks = [(pcm, samples)] if self._encoder is None else self._encoder.encode(pcm)
+        chunks = self._encoder.encode(pcm)
         flags = 0
         for later in self.request.ahead():
             if isinstance(later, RequestFlushed):
@@ -305,12 +282,9 @@ class Utterance:
             elif isinstance(later, RequestFinished) and later.reason in ("end", "length"):
                 flags |= FLAG_LAST
                 self._closed = True
-                chunks += self._tail()
+                chunks += self._encoder.flush()
         self._add_chunks(told, chunks, flags)
         return told
-
-    def _tail(self) -> list[Chunk]:
-        return [] if self._encoder is None else self._encoder.flush()
 
     def _add_chunks(self, told: list[Told], chunks: list[Chunk], flags: int) -> None:
         """Append `chunks`, the last with `flags`; flags without audio are sent with an empty chunk."""
@@ -328,7 +302,7 @@ class Utterance:
         told: list[Told] = []
         if event.reason in ("end", "length"):
             if self._samples and not self._closed:
-                self._add_chunks(told, self._tail(), FLAG_LAST)
+                self._add_chunks(told, self._encoder.flush(), FLAG_LAST)
             if self._timeline is not None and self._tells:
                 left = self._timeline.finish(self.audio_ms, cut=event.reason == "length")
                 told += self._words(self._timeline.kind, left)
@@ -349,8 +323,8 @@ class Utterance:
         return [Words(kind, tuple(words))] if words and self._tells else []
 
 
-class LocalUtterance:
-    """An utterance for one reader in the node's event loop, with the interface of `RemoteUtterance`."""
+class LocalUtterance(AnyUtterance):
+    """An utterance for one reader in the node's event loop."""
 
     def __init__(self, utterance: Utterance) -> None:
         self._utterance = utterance
@@ -360,7 +334,6 @@ class LocalUtterance:
 
     @property
     def done(self) -> Done | None:
-        """The figures; None before the end."""
         return self._utterance.done
 
     @property
@@ -369,15 +342,12 @@ class LocalUtterance:
         return self._utterance.error
 
     def write(self, text: str) -> None:
-        """Append text, verbatim and in any split. Never blocks; ignored after the end."""
         self._told += self._utterance.write(text)
 
     def end(self) -> None:
-        """No more text. Idempotent."""
         self._told += self._utterance.end()
 
     def stop(self) -> None:
-        """Stop without waiting: no audio follows. Idempotent."""
         self._told.clear()
         self._utterance.stop()
 
@@ -387,35 +357,11 @@ class LocalUtterance:
         await self._utterance.cancel()
 
     async def next(self) -> ContextEvent | None:
-        """The next event; None after `Done`. Cancelling it loses nothing.
-
-        Raises:
-            SpeechError: the utterance failed; raised after all earlier events.
-        """
         while not self._told:
             told = await self._utterance.next()
             if told is None:
-                if self._utterance.error is not None:
-                    raise self._utterance.error
+                if self.error is not None:
+                    raise self.error
                 return None
             self._told += [event for event in told if not isinstance(event, RequestStarted)]
         return self._told.popleft()
-
-    async def events(self) -> AsyncIterator[ContextEvent]:
-        """All events; the last is `Done`.
-
-        Raises:
-            SpeechError: the utterance failed.
-        """
-        while (event := await self.next()) is not None:
-            yield event
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The audio payloads.
-
-        Raises:
-            SpeechError: the utterance failed.
-        """
-        async for event in self.events():
-            if isinstance(event, AudioChunk):
-                yield event.payload

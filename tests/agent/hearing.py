@@ -9,8 +9,7 @@ from pipecat.services.settings import STTSettings
 from pipecat.services.stt_service import SegmentedSTTService, STTService
 from pipecat.utils.time import time_now_iso8601
 
-from agent_tts.agent.status import ComponentStatus
-from agent_tts.agent.stt import SpeechToText
+from agent_tts.agent.stt import ComponentStatus, SpeechToText
 from agent_tts.config.settings import AgentStt
 from tests.hearing import heard
 

@@ -108,7 +108,7 @@ async def test_candidates_come_later_and_nonsense_is_refused() -> None:
 async def test_a_caller_that_vanishes_is_missed_within_seconds() -> None:
     """Pings stop, and nothing else is said: no close, no ICE.
 
-    Mutation: `_Presence.gone` giving None.
+    Mutation: `_presence` giving None.
     """
     async with running_agent() as agent, calling(agent.url) as caller:
         assert caller._pinger is not None

@@ -26,6 +26,7 @@ from pipecat.transports.base_output import BaseOutputTransport
 from pipecat.workers.runner import WorkerRunner
 
 from agent_tts.agent.playout import LEAD_MS, MAX_QUEUED_MS, MAX_UNSENT_MS, PIECE_MS, Playout
+from agent_tts.agent.turns import Turns
 from agent_tts.integrations.pipecat import AgentTTSService
 from agent_tts.integrations.pipecat.words import SPOKEN, SpokenWord
 from tests.integrations.pipecat.pipeline import Loudspeaker
@@ -35,10 +36,10 @@ RATE = 24_000
 SLACK_S = 0.3  # for a loaded machine
 
 
-class Notes:
-    """What a listener is told."""
+class Notes(Turns):
+    """What is told of an answer."""
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # nothing of its base is used
         self.told: list[str] = []
 
     def sounded(self) -> None:

@@ -258,7 +258,7 @@ async def test_a_lost_engine_is_said_and_spoken_with_again(browser: DevTools) ->
         await ready(page)
         await write(page, LONG)
         await speak(page)
-        link: Any = running.node.service.engines[0]._client
+        link: Any = running.node.service.engines[0].client
         os.kill(link.pid, signal.SIGKILL)
         await page.until("agentTts.notices.includes('engine_lost') && !agentTts.speaking")
         await until(lambda: running.node.service.ready, 20)

@@ -12,7 +12,7 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent_tts.agent.metrics import AgentMetrics
+from agent_tts.agent.turns import AgentMetrics
 from agent_tts.events import EngineInfo, EnginePong, RequestFinished
 from agent_tts.serve.telemetry.metrics import Metrics
 

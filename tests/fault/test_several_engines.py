@@ -39,7 +39,7 @@ async def several(engines: int = 2, **values: Any) -> AsyncIterator[tuple[Speech
     service = SpeechService(engine_processes(tone_settings(engines=engines, **values)))
     await service.start()
     try:
-        links = [engine._client for engine in service.engines]
+        links = [engine.client for engine in service.engines]
         await until(lambda: all(engine.ready for engine in service.engines), BACK_S)
         yield service, links  # type: ignore[misc]
     finally:
@@ -258,7 +258,7 @@ async def test_a_node_shows_each_engine_and_is_ready_while_one_is_up(engine: str
             await until(lambda: value("agent_tts_slots_used") == 4, BACK_S)
             used = [value("agent_tts_engine_slots_used", {"engine": number}) for number in ("0", "1")]
             assert used == [2, 2]
-            link: Any = engines[0]._client
+            link: Any = engines[0].client
             kill(link)
             ends = [(await peer.until("context.done", f"t{number}"))["reason"] for number in (0, 2)]
             assert ends == ["error", "error"]

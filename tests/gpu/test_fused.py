@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from agent_tts.bench.frame import mid_speech
 from agent_tts.engine.qwen3.graphs import FrameGraphs, LaunchedStep, rows_of_state
-from agent_tts.model.acceleration import accelerate
 from agent_tts.model.frame import FrameModel
-from agent_tts.model.speech import SpeechModel, SpeechState
+from agent_tts.model.speech import SpeechModel, SpeechState, accelerate
 from agent_tts.model.talker import PromptPositions
 from agent_tts.model.weights import build
 

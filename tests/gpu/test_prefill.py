@@ -16,10 +16,9 @@ from agent_tts.engine.base import AddText, FrameOutput, ReleaseSlot, StartReques
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import ChunkInputs, FrameGraphs
 from agent_tts.events import Sampling, SpeechOptions
-from agent_tts.model.acceleration import accelerate
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.prompt import NOTHING
-from agent_tts.model.speech import SpeechModel, SpeechState
+from agent_tts.model.speech import SpeechModel, SpeechState, accelerate
 from tests.gpu.test_engine import FRAMES, RYAN, TEXT, engine, folder
 from tests.gpu.test_fused import modules_of
 

@@ -45,7 +45,7 @@ async def test_each_gpu_has_its_engine_and_one_that_dies_takes_only_its_own_stre
         hearings = [Hearing(service) for _ in range(STREAMS)]
         assert [engine.speaking for engine in service.engines] == [STREAMS // 2, STREAMS // 2]
         await asyncio.sleep(2.0)
-        kill(service.engines[1]._client)  # type: ignore[arg-type]
+        kill(service.engines[1].client)  # type: ignore[arg-type]
         await until(lambda: service.engines[1].speaking == 0)
         hearings += [Hearing(service) for _ in range(4)]
         assert service.engines[0].speaking == STREAMS // 2 + 4

@@ -14,7 +14,7 @@ import torch
 from triton.runtime.errors import OutOfResources
 from triton.testing import do_bench
 
-from agent_tts.model.codec_packed import PackedConv, PackedLinear, Streams
+from agent_tts.model.codec_fast import PackedConv, PackedLinear, Streams
 from agent_tts.model.kernels import tiles
 from agent_tts.model.kernels.linear import linear
 from agent_tts.model.kernels.tiles import Tile

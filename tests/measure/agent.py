@@ -21,8 +21,9 @@ from aiortc.mediastreams import AudioStreamTrack, MediaStreamError
 from agent_tts.bench import report
 from agent_tts.bench.node import own_node
 from agent_tts.bench.statistics import percentiles
-from agent_tts.cli.bench_options import Json, NodeOptions, Outputs, command, counts
+from agent_tts.cli.bench_options import Json, NodeOptions, Outputs, counts
 from agent_tts.cli.bench_runs import run
+from agent_tts.cli.options import command
 from agent_tts.client.connection import http_url
 from agent_tts.errors import SpeechError
 from tests.measure.chat import running_chat

@@ -21,8 +21,9 @@ import typer
 from agent_tts.bench import report
 from agent_tts.bench.connection import RawConnection, dial_all, send_text
 from agent_tts.bench.statistics import lag_watched, percentiles
-from agent_tts.cli.bench_options import NodeOptions, Outputs, PacedVoiceOptions, command
+from agent_tts.cli.bench_options import NodeOptions, Outputs, PacedVoiceOptions
 from agent_tts.cli.bench_runs import SPARE_CONNECTIONS, print_memory, progress, run, target
+from agent_tts.cli.options import command
 from agent_tts.config.settings import Limits
 from agent_tts.errors import SpeechError
 

@@ -8,7 +8,7 @@ from typing import Annotated, cast
 import typer
 
 from agent_tts.bench.checkpoint import write
-from agent_tts.cli.bench_options import command
+from agent_tts.cli.options import command
 from agent_tts.model.config import ModelType
 
 

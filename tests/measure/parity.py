@@ -12,11 +12,12 @@ import torch
 import typer
 
 from agent_tts.bench import report
-from agent_tts.cli.bench_options import Json, Outputs, command
+from agent_tts.cli.bench_options import Json, Outputs
+from agent_tts.cli.options import command
 from agent_tts.config.hub import local_folder
 from agent_tts.errors import SettingsError
-from agent_tts.model.acceleration import can_fuse
 from agent_tts.model.config import ModelConfig
+from agent_tts.model.speech import can_fuse
 from tests.measure.parity_distance import Distance, Subject, distances
 from tests.measure.parity_eager import Eager
 from tests.measure.parity_request import Request

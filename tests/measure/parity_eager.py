@@ -8,12 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agent_tts.model.acceleration import accelerate
 from agent_tts.model.codec import ENCODING, Codec
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame import CONTROL_CODES, Choose, FrameModel
 from agent_tts.model.sampling import SamplingParams
-from agent_tts.model.speech import SpeechModel
+from agent_tts.model.speech import SpeechModel, accelerate
 from agent_tts.model.weights import build, plan
 from tests.measure.parity_distance import Logits
 from tests.measure.parity_request import Request

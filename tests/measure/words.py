@@ -15,9 +15,10 @@ import typer
 
 from agent_tts.bench import report
 from agent_tts.bench.statistics import percentiles
-from agent_tts.cli.bench_options import Json, Outputs, command
+from agent_tts.cli.bench_options import Json, Outputs
 from agent_tts.cli.bench_runs import run
 from agent_tts.cli.link import own_settings
+from agent_tts.cli.options import command
 from agent_tts.errors import SettingsError, SpeechError, from_code
 from agent_tts.events import SAMPLE_RATE, RequestAudio, RequestFinished, RequestFlushed, SpeechOptions
 from agent_tts.events import RequestWords as Aligned

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from agent_tts.bench.checkpoint import distribution
 from agent_tts.bench.checkpoint_config import SIZES, codec_config
-from agent_tts.model.codec import Codec
-from agent_tts.model.codec_state import CodecState
+from agent_tts.model.codec import Codec, CodecState
 from agent_tts.model.config import CodecConfig
 from agent_tts.model.weights import build
 

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from agent_tts.model.codec import ENCODING, Codec
+from agent_tts.model.codec import ENCODING, Codec, CodecState
 from agent_tts.model.codec_layers import CausalUpsample
-from agent_tts.model.codec_state import CodecState
 from agent_tts.model.config import CodecConfig, ModelConfig
 from agent_tts.model.weights import build, plan
 from tests.model import oracle

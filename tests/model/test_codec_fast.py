@@ -14,9 +14,8 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="the kernels need triton, which comes with torch for CUDA")
 
-from agent_tts.model.codec import Codec
+from agent_tts.model.codec import Codec, CodecState
 from agent_tts.model.codec_fast import FastCodec
-from agent_tts.model.codec_state import CodecState
 from agent_tts.model.kernels import tiles
 from tests.model.codec_noise import signal_to_noise, synthetic_codec
 from tests.model.test_codec import NO_CODE, config, fill, relative_error

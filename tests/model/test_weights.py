@@ -16,12 +16,12 @@ from agent_tts.model.codec import ENCODING, Codec
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
-from agent_tts.model.weights import build, hollow, plan
+from agent_tts.model.weights import Loadable, build, hollow, plan
 from tests.model import oracle
 from tests.model.conftest import Checkpoint
 
 
-class Toy(nn.Module):
+class Toy(Loadable):
     """Two layers and a buffer; in the file the first is called `input`."""
 
     def __init__(self) -> None:
@@ -31,8 +31,8 @@ class Toy(nn.Module):
         self.mask: Tensor
         self.register_buffer("mask", torch.arange(4) > 1, persistent=False)
 
-    def checkpoint_names(self) -> dict[str, str]:
-        return {name: name.replace("first", "input") for name, _ in self.named_parameters()}
+    def checkpoint_name(self, name: str) -> str:
+        return name.replace("first", "input")
 
 
 @pytest.fixture

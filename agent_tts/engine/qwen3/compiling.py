@@ -144,13 +144,12 @@ def rehearse(steps: Steps) -> list[Launch]:
     """All kernels that the steps launch, each variant once."""
     import torch
 
-    from agent_tts.model.acceleration import put_kernels
     from agent_tts.model.codec import Codec
     from agent_tts.model.config import ModelConfig
     from agent_tts.model.frame import PROMPT_ENTRIES, FrameModel, PromptEntries
     from agent_tts.model.kernels.ahead import Rehearsal
     from agent_tts.model.kernels.launch import unmade
-    from agent_tts.model.speech import SpeechModel
+    from agent_tts.model.speech import SpeechModel, put_kernels
     from agent_tts.model.weights import build, hollow
 
     config = ModelConfig.read(Path(steps.folder))

@@ -13,9 +13,9 @@ from loguru import logger
 from agent_tts.config.settings import Qwen3
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.errors import SettingsError
-from agent_tts.model.acceleration import can_fuse
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.layers import BLOCK_SIZE
+from agent_tts.model.speech import can_fuse
 
 GIB = 1 << 30
 USUAL_SHARE = Qwen3().memory  # of the free memory; graphs and libraries take the rest

@@ -18,15 +18,13 @@ from agent_tts.engine.qwen3.graphs import FrameGraphs, batch_sizes, rows_of_stat
 from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
 from agent_tts.events import VoiceKind
 from agent_tts.model import codec as codec_module
-from agent_tts.model.acceleration import accelerate, can_fuse
-from agent_tts.model.codec import Codec
-from agent_tts.model.codec_state import CodecState
+from agent_tts.model.codec import Codec, CodecState
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace
-from agent_tts.model.speech import SpeechModel
+from agent_tts.model.speech import SpeechModel, accelerate, can_fuse
 from agent_tts.model.weights import build, plan
 from agent_tts.text.tokens import Tokenizer
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from agent_tts.engine.qwen3.graphs import ChunkInputs, FrameGraphs, LaunchedStep, PrefillBudget
 from agent_tts.model.block_allocator import BlockAllocator
-from agent_tts.model.codec_state import CodecState
+from agent_tts.model.codec import CodecState
 from agent_tts.model.prompt import Position, Prompt, PromptVoice
 from agent_tts.model.row_changes import Prefix, RowChanges
 from agent_tts.model.sampling import SamplingParams

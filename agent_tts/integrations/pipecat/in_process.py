@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from agent_tts.config.settings import Limits
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
-from agent_tts.integrations.pipecat.node_client import NodeUtterance, Session
+from agent_tts.integrations.pipecat.node_client import Session
+from agent_tts.protocol.context import AnyUtterance
 from agent_tts.protocol.v1 import SessionConfig
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
@@ -38,7 +39,7 @@ class InProcessNodeClient:
     async def check(self, session: Session) -> None:
         self._service.resolve(self._config(session).options())
 
-    def begin(self, session: Session) -> NodeUtterance:
+    def begin(self, session: Session) -> AnyUtterance:
         config = self._config(session)
         request, options = self._service.open(config.options()), config.options()
         meter = self._metrics.context(TRANSPORT)

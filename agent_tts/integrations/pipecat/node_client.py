@@ -3,41 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from agent_tts.client.connection import ConnectionLost, NodeConnection, open_connection, stream_url
-from agent_tts.client.utterance import ContextEvent
+from agent_tts.protocol.context import AnyUtterance
 
 CONNECT_S = 3.0  # for the node to answer a connection or settings; a turn waits for it
 
 Session = Mapping[str, Any]  # fields of protocol.md's `session`
-
-
-class NodeUtterance(Protocol):
-    """One context of a node."""
-
-    context_id: str  # names it in the logs of the node
-
-    def write(self, text: str) -> None:
-        """Append text, verbatim and in any split. Never blocks; ignored once it has ended or failed."""
-        ...
-
-    def end(self) -> None:
-        """No more text. Idempotent."""
-        ...
-
-    def stop(self) -> None:
-        """Stop now, without waiting; no audio follows. Idempotent."""
-        ...
-
-    def events(self) -> AsyncIterator[ContextEvent]:
-        """All events; the last is `Done`. May be iterated once.
-
-        Raises:
-            SpeechError: the context was refused, or failed.
-        """
-        ...
 
 
 class NodeClient(Protocol):
@@ -53,7 +27,7 @@ class NodeClient(Protocol):
         """Raise a `SpeechError` if the node refuses these settings. Safe to cancel."""
         ...
 
-    def begin(self, session: Session) -> NodeUtterance:
+    def begin(self, session: Session) -> AnyUtterance:
         """Start a context; it takes a slot, or a place in the queue, before its first word.
 
         Raises:
@@ -102,7 +76,7 @@ class WebSocketNodeClient:
         except TimeoutError:
             raise ConnectionLost(f"the node did not answer within {CONNECT_S:g} s") from None
 
-    def begin(self, session: Session) -> NodeUtterance:
+    def begin(self, session: Session) -> AnyUtterance:
         return self._connected.begin(**session)
 
     async def close(self) -> bool:

@@ -26,9 +26,10 @@ from agent_tts.client.connection import DEFAULT_URL
 from agent_tts.client.utterance import Audio, Done, Words
 from agent_tts.errors import RETRY_MS, SpeechError, Starved
 from agent_tts.integrations.pipecat.in_process import InProcessNodeClient
-from agent_tts.integrations.pipecat.node_client import NodeClient, NodeUtterance, WebSocketNodeClient
+from agent_tts.integrations.pipecat.node_client import NodeClient, WebSocketNodeClient
 from agent_tts.integrations.pipecat.settings import AgentTTSSettings, defaults
 from agent_tts.integrations.pipecat.words import REQUEST_ID, SPOKEN, SpokenWord, SpokenWords
+from agent_tts.protocol.context import AnyUtterance
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
 
@@ -58,7 +59,7 @@ class _Turn:
     context_id: str
     words: SpokenWords = field(default_factory=SpokenWords)
     spoken: list[SpokenWord] = field(default_factory=list)  # metadata of the next frame
-    utterance: NodeUtterance | None = None  # None before it begins and when it starved
+    utterance: AnyUtterance | None = None  # None before it begins and when it starved
     hearing: asyncio.Task[None] | None = None  # reads `utterance`
     ended: bool = False  # no more text comes
     lost: bool = False  # failed: the rest of its text is not spoken
@@ -275,7 +276,7 @@ class AgentTTSService(TTSService):
         turn.utterance.stop()
         await self.cancel_task(turn.hearing)
 
-    async def _hear(self, turn: _Turn, utterance: NodeUtterance) -> None:
+    async def _hear(self, turn: _Turn, utterance: AnyUtterance) -> None:
         """Push the audio and words of an utterance."""
         sample_rate, samples = self.sample_rate, 0
         try:

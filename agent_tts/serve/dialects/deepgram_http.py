@@ -18,9 +18,8 @@ from agent_tts.protocol.formats import check_format
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.deepgram import ENCODINGS, DeepgramQuery, described, model_uuid, raw_format, voice_of
 from agent_tts.serve.dialects.vendor_http import ERROR_ANSWER, AudioBody, audio_answer, json_body, read_request
-from agent_tts.serve.routes.file_body import FileBody
 from agent_tts.serve.routes.http import Authorized, errors_as, node_of
-from agent_tts.serve.routes.speech_response import Body, SpeechResponse
+from agent_tts.serve.routes.speech_response import Body, FileBody, SpeechResponse
 
 # Content types of raw audio, by Deepgram's names of its encodings.
 RAW_TYPES = {"linear16": "audio/l16", "mulaw": "audio/mulaw", "alaw": "audio/alaw"}

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, Depends
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
@@ -19,20 +19,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from agent_tts.config.settings import Settings
-from agent_tts.errors import (
-    BadMessage,
-    Internal,
-    InvalidRequest,
-    RequestTimeout,
-    SpeechError,
-    TextTooLong,
-)
+from agent_tts.errors import BadMessage, Internal, InvalidRequest, RequestTimeout, SpeechError, TextTooLong
 from agent_tts.protocol.validation import Complaint
 from agent_tts.serve.guard import Client, authorized
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
-from agent_tts.serve.routes.file_body import EventBody, FileBody
-from agent_tts.serve.routes.speech_response import SpeechResponse
+from agent_tts.serve.routes.speech_response import EventBody, FileBody, SpeechResponse
 from agent_tts.speech.audio.files import CONTENT_TYPES
 from agent_tts.speech.engine_handle import EngineState
 
@@ -65,30 +57,7 @@ Authorized = Annotated[Client, Depends(authorized)]
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": openai.ErrorBody}, "5XX": {"model": openai.ErrorBody}}
 
 
-def router() -> APIRouter:
-    """All routes of this module. Their node is `app.state.node`."""
-    file = {"schema": {"type": "string", "format": "binary"}}
-    speech = {
-        "description": "The audio file, or `speech.audio.delta` events with its bytes, sent while it is made.",
-        "content": dict.fromkeys(CONTENT_TYPES.values(), file) | {"text/event-stream": {}},
-    }
-    routes = APIRouter()
-    routes.add_api_route(
-        "/v1/audio/speech",
-        create_speech,
-        methods=["POST"],
-        response_class=Response,
-        responses={200: speech, **ERRORS},
-        openapi_extra=json_body(openai.SpeechRequest.json_schema()),
-    )
-    routes.add_api_route("/v1/models", list_models, responses=ERRORS)
-    routes.add_api_route("/v1/models/{model:path}", retrieve_model, responses=ERRORS)
-    routes.add_api_route("/v1/tokens", create_token, methods=["POST"], responses=ERRORS)
-    routes.add_api_route("/health", health, response_model=Health, responses={503: {"model": Health}})
-    routes.add_api_route("/ready", ready, response_model=Status, responses={503: {"model": Status}})
-    text = {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}
-    routes.add_api_route("/metrics", metrics, response_class=Response, responses={200: text, **ERRORS})
-    return routes
+routes = APIRouter()
 
 
 def json_body(schema: dict[str, Any]) -> dict[str, Any]:
@@ -96,6 +65,20 @@ def json_body(schema: dict[str, Any]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
+_FILE = {"schema": {"type": "string", "format": "binary"}}
+_SPEECH = {
+    "description": "The audio file, or `speech.audio.delta` events with its bytes, sent while it is made.",
+    "content": dict.fromkeys(CONTENT_TYPES.values(), _FILE) | {"text/event-stream": {}},
+}
+_METRICS = {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}
+
+
+@routes.post(
+    "/v1/audio/speech",
+    response_class=Response,
+    responses={200: _SPEECH, **ERRORS},
+    openapi_extra=json_body(openai.SpeechRequest.json_schema()),
+)
 async def create_speech(request: Request, client: Authorized) -> Response:
     """Speak a text. The audio file is sent while it is made."""
     node = node_of(request)
@@ -113,24 +96,28 @@ async def create_speech(request: Request, client: Authorized) -> Response:
     return response
 
 
+@routes.get("/v1/models", responses=ERRORS)
 async def list_models(request: Request, client: Authorized) -> openai.ModelList:
     """The models that a request may name."""
     names = node_of(request).service.routing.model_names()
     return openai.ModelList(data=[openai.ModelCard(id=name) for name in names])
 
 
+@routes.get("/v1/models/{model:path}", responses=ERRORS)
 async def retrieve_model(model: str, request: Request, client: Authorized) -> openai.ModelCard:
     """One model."""
     node_of(request).service.routing.check_model(model)
     return openai.ModelCard(id=model)
 
 
+@routes.post("/v1/tokens", responses=ERRORS)
 async def create_token(request: Request, client: Authorized) -> Token:
     """A one-time token for a browser that opens the WebSocket."""
     token, expires_in = node_of(request).guard.issue_token(client)
     return Token(token=token, expires_in=expires_in)
 
 
+@routes.get("/health", response_model=Health, responses={503: {"model": Health}})
 async def health(request: Request) -> Response:
     """Whether the event loop and an engine are alive, and the state of each engine."""
     service = node_of(request).service
@@ -138,6 +125,7 @@ async def health(request: Request) -> Response:
     return JSONResponse({"status": status, "engines": [engine.state for engine in service.engines]}, code)
 
 
+@routes.get("/ready", response_model=Status, responses={503: {"model": Status}})
 async def ready(request: Request) -> Response:
     """Whether to send requests here: an engine has spoken since it started, and the node is not draining."""
     service = node_of(request).service
@@ -145,6 +133,7 @@ async def ready(request: Request) -> Response:
     return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
 
+@routes.get("/metrics", response_class=Response, responses={200: _METRICS, **ERRORS})
 async def metrics(request: Request, client: Authorized) -> Response:
     """Prometheus metrics."""
     return Response(generate_latest(node_of(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
@@ -190,16 +179,7 @@ async def read_body(request: Request, settings: Settings, file_bytes: int = 0) -
 # ---------------------------------------------------------------- errors
 
 
-def install_error_handlers(app: FastAPI) -> None:
-    """Answer every error in OpenAI's format, or in that of `request.state.error_body`."""
-    app.add_exception_handler(SpeechError, _on_speech_error)
-    app.add_exception_handler(RequestValidationError, _on_validation_error)
-    app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(Exception, _on_fault)
-
-
-# Error codes for errors that starlette raises.
-_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}  # of errors that starlette raises
 
 # Makes the JSON body of an error response.
 ErrorBody = Callable[[SpeechError], dict[str, Any]]
@@ -222,8 +202,7 @@ def _openai_error(error: SpeechError) -> dict[str, Any]:
 _CLOSING = {RequestTimeout.status, TextTooLong.status}
 
 
-async def _on_speech_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, SpeechError)
+async def _on_speech_error(request: Request, error: SpeechError) -> Response:
     headers = {}
     if error.retry_after_ms is not None:
         headers["Retry-After"] = str(-(-error.retry_after_ms // 1_000))
@@ -236,15 +215,13 @@ async def _on_speech_error(request: Request, error: Exception) -> Response:
     return JSONResponse(error_body(error), error.status, headers)
 
 
-async def _on_validation_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
+async def _on_validation_error(request: Request, error: RequestValidationError) -> Response:
     complaint = Complaint.of(error.errors()[0])
     param = complaint.path[-1]
     return await _on_speech_error(request, InvalidRequest(f"{param}: {complaint.reason}", param))
 
 
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+async def _on_http_error(request: Request, error: HTTPException) -> Response:
     code = _HTTP_CODES.get(error.status_code, "bad_message")
     body = openai.ErrorBody.of(error.status_code, error.detail, code)
     return JSONResponse(body.model_dump(), error.status_code, error.headers)
@@ -253,3 +230,12 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 async def _on_fault(request: Request, error: Exception) -> Response:
     # uvicorn logs the fault itself.
     return await _on_speech_error(request, Internal("internal error; the node has logged it"))
+
+
+# Answer every error in OpenAI's format, or in that of `request.state.error_body`.
+ERROR_HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]] = {
+    SpeechError: _on_speech_error,
+    RequestValidationError: _on_validation_error,
+    HTTPException: _on_http_error,
+    Exception: _on_fault,
+}

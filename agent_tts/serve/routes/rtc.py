@@ -15,8 +15,6 @@ from agent_tts.serve.routes.http import ERRORS, Authorized, json_body, node_of, 
 from agent_tts.serve.transports import ice, sdp
 from agent_tts.serve.transports.rtc_peer import RtcPeer
 
-__all__ = ["RtcPeer", "close_all", "router"]
-
 PLAY_OUT_S = 5.0  # for audio that is made but not played when the node has drained; the engine's window is 4 s
 
 
@@ -28,13 +26,7 @@ class OfferBody(BaseModel):
     type: Literal["offer"]
 
 
-def router() -> APIRouter:
-    """`POST /v1/rtc/offer`, `DELETE /v1/rtc/{session_id}` and `GET /v1/rtc/ice`."""
-    routes = APIRouter(prefix="/v1/rtc", tags=["webrtc"], responses=ERRORS)
-    routes.add_api_route("/offer", _offer, methods=["POST"], openapi_extra=json_body(OfferBody.model_json_schema()))
-    routes.add_api_route("/ice", _ice, methods=["GET"])
-    routes.add_api_route("/{session_id}", _delete, methods=["DELETE"], status_code=204, response_class=Response)
-    return routes
+routes = APIRouter(prefix="/v1/rtc", tags=["webrtc"], responses=ERRORS)
 
 
 async def close_all(node: Node) -> None:
@@ -47,6 +39,7 @@ async def close_all(node: Node) -> None:
     await asyncio.gather(*(peer.close() for peer in peers))
 
 
+@routes.post("/offer", openapi_extra=json_body(OfferBody.model_json_schema()))
 async def _offer(request: Request) -> dict[str, str]:
     """Open a peer; returns the answer with the node's candidates, and the session's id."""
     node = node_of(request)
@@ -76,11 +69,13 @@ def _parse(body: bytes) -> OfferBody:
         raise BadMessage('an offer is JSON: {"type": "offer", "sdp": "v=0..."}') from None
 
 
+@routes.get("/ice")
 async def _ice(request: Request, client: Authorized) -> dict[str, list[dict[str, object]]]:
     """The STUN and TURN servers for `RTCPeerConnection`."""
     return {"iceServers": ice.for_browser(node_of(request).settings)}
 
 
+@routes.delete("/{session_id}", status_code=204, response_class=Response)
 async def _delete(session_id: str, request: Request, client: Authorized) -> Response:
     """Close a peer of the same client, and wait until it is closed."""
     peer = node_of(request).peers.get(session_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 from collections.abc import Callable
 
@@ -15,7 +16,9 @@ from agent_tts.events import SpeechOptions
 from agent_tts.protocol.context import AudioChunk, Done, Words
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
+from agent_tts.serve.routes import openai
 from agent_tts.serve.transports.writer import Writer, disconnected
+from agent_tts.speech.audio.files import FileEncoder
 from agent_tts.speech.utterance import LocalUtterance, Utterance, WordsMode
 
 TRANSPORT = "http"  # in metrics
@@ -45,6 +48,46 @@ class Body:
 
     def close(self) -> None:
         """Free all resources. Idempotent."""
+
+
+class FileBody(Body):
+    """The plain file."""
+
+    def __init__(self, format: str) -> None:
+        self._file = FileEncoder(format)
+
+    def audio(self, pcm: bytes) -> bytes:
+        return self._file.encode(pcm)
+
+    def end(self) -> bytes:
+        return self._file.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class EventBody(FileBody):
+    """The file's bytes in `speech.audio.delta` events, with an event for the end and for an error."""
+
+    def __init__(self, format: str, text: str) -> None:
+        super().__init__(format)
+        self._text = text
+        self._frames = 0
+
+    def audio(self, pcm: bytes) -> bytes:
+        self._frames += 1
+        return _delta(super().audio(pcm))
+
+    def end(self) -> bytes:
+        usage = openai.Usage.of(self._text, self._frames)
+        return _delta(super().end()) + openai.server_sent(openai.AudioDone(usage=usage))
+
+    def error(self, error: SpeechError) -> bytes | None:
+        return openai.server_sent(openai.AudioError.of_error(error))
+
+
+def _delta(data: bytes) -> bytes:
+    return openai.server_sent(openai.AudioDelta(audio=base64.b64encode(data).decode())) if data else b""
 
 
 class SpeechResponse(Response):

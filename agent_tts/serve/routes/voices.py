@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -164,25 +163,23 @@ class VoiceDeleted(BaseModel):
 # ---------------------------------------------------------------- routes
 
 
-def router() -> APIRouter:
-    """All routes of this module. Their node is `app.state.node`."""
-    routes = APIRouter(prefix="/v1/audio/voices")
-    content = {
-        "application/json": _one_of(NewDesign, NewEmbedding),
-        multipart.CONTENT_TYPE: _one_of(NewClone, NewDesign),
-    }
-    body = {"required": True, "content": content}
-    routes.add_api_route("", list_voices, responses=ERRORS)
-    routes.add_api_route("", create_voice, methods=["POST"], responses=ERRORS, openapi_extra={"requestBody": body})
-    routes.add_api_route("", delete_voice, methods=["DELETE"], responses=ERRORS)
-    routes.add_api_route("/{name}", delete_voice, methods=["DELETE"], responses=ERRORS)
-    return routes
+routes = APIRouter(prefix="/v1/audio/voices", responses=ERRORS)
 
 
 def _one_of(*models: type[_NewVoice]) -> dict[str, Any]:
     return {"schema": {"oneOf": [model.model_json_schema() for model in models]}}
 
 
+_BODY = {
+    "required": True,
+    "content": {
+        "application/json": _one_of(NewDesign, NewEmbedding),
+        multipart.CONTENT_TYPE: _one_of(NewClone, NewDesign),
+    },
+}
+
+
+@routes.get("")
 async def list_voices(request: Request, client: Authorized) -> openai.VoiceList:
     """All voices that a request may name."""
     service = node_of(request).service
@@ -190,6 +187,7 @@ async def list_voices(request: Request, client: Authorized) -> openai.VoiceList:
     return openai.voice_list(service.routing, clones=clones)
 
 
+@routes.post("", openapi_extra={"requestBody": _BODY})
 async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
     """Add a voice: cloned from a clip (multipart), designed from a description, or from a speaker embedding (JSON).
 
@@ -201,16 +199,23 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
         raise Draining
     enrolment = _enrolment(node)
     with node.guard.admit(client):
-        with _upload(node):
-            # Only a form may be as long as a clip: parsing JSON costs time and memory for each value.
-            clip_bytes = node.settings.voices.clip_bytes if _is_form(content_type) else 0
+        if node.uploads >= MAX_UPLOADS:
+            raise at_capacity("new voices", MAX_UPLOADS)
+        # Only a form may be as long as a clip: parsing JSON costs time and memory for each value.
+        clip_bytes = node.settings.voices.clip_bytes if _is_form(content_type) else 0
+        node.uploads += 1
+        try:
             body = await read_body(request, node.settings, clip_bytes)
+        finally:
+            node.uploads -= 1
         new = parse(content_type, body)
         node.service.routing.check_new(new.name, "designed" if isinstance(new, NewDesign) else "cloned")
         voice = await _unless_gone(request.receive, _add(enrolment, new))
     return VoiceAdded.of(voice, new.type)
 
 
+@routes.delete("")
+@routes.delete("/{name}")
 async def delete_voice(name: str, request: Request, client: Authorized) -> VoiceDeleted:
     """Delete an added voice."""
     service = node_of(request).service
@@ -259,17 +264,6 @@ async def _add(enrolment: Enrolment, new: NewClone | NewDesign | NewEmbedding) -
             return enrolment.design(new.name, new.prompt, description=new.description)
         case NewEmbedding():
             return enrolment.embed(new.name, new.speaker_embedding, consent=new.consent, description=new.description)
-
-
-@contextmanager
-def _upload(node: Node) -> Iterator[None]:
-    if node.uploads >= MAX_UPLOADS:
-        raise at_capacity("new voices", MAX_UPLOADS)
-    node.uploads += 1
-    try:
-        yield
-    finally:
-        node.uploads -= 1
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

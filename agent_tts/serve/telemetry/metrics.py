@@ -11,6 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from agent_tts.events import EngineInfo, EnginePong, RequestFinished
 from agent_tts.protocol.context import Done
+from agent_tts.speech.engine_handle import EngineObserver
+from agent_tts.speech.utterance import Meter
 
 if TYPE_CHECKING:
     from agent_tts.serve.telemetry.spans import ContextSpan, Spans
@@ -19,7 +21,7 @@ _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1
 _RTF = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)
 
 
-class Metrics:
+class Metrics(EngineObserver):
     """The node's metrics, in a registry of their own. Nothing in them identifies a client or quotes a text."""
 
     def __init__(self, spans: Spans | None = None) -> None:
@@ -60,17 +62,14 @@ class Metrics:
         self._engines: dict[int, _Engine] = {}
 
     def started(self, engine: int, info: EngineInfo) -> None:
-        """An engine has started."""
         self.engine_starts.labels(engine).inc()
         self._show(engine, _Engine(info.slots))
 
     def pulse(self, engine: int, pong: EnginePong) -> None:
-        """An engine has answered a heartbeat."""
         self.engine_step.labels(engine).observe(pong.step_ms / 1_000)
         self._show(engine, _Engine(self._engines[engine].slots, pong.speaking, pong.queued))
 
     def lost(self, engine: int) -> None:
-        """An engine is down."""
         self._show(engine, None)
 
     def _show(self, engine: int, now: _Engine | None) -> None:
@@ -105,12 +104,13 @@ class _Engine(NamedTuple):
     queued: int = 0
 
 
-class ContextMeter:
-    """Measures one context; `finished` must be called exactly once."""
+class ContextMeter(Meter):
+    """Measures one context."""
 
     def __init__(
         self, metrics: Metrics, transport: str, clock: Callable[[], float], span: ContextSpan | None = None
     ) -> None:
+        super().__init__()
         self._metrics = metrics
         self._transport = transport
         self._clock = clock
@@ -123,25 +123,20 @@ class ContextMeter:
         self.started_at: float | None = None
         # When a listener who plays from the first frame on will have heard all.
         self._heard_until = 0.0
-        # Audio handed to the transport.
-        self.audio_ms = 0.0
         # When the cancel came, or None.
         self._cancelled_at: float | None = None
 
     def text(self) -> None:
-        """Text has come."""
         if self._text_at is None:
             self._text_at = self._clock()
             if self._span is not None:
                 self._span.mark("text")
 
     def started(self, queue_ms: int) -> None:
-        """It has a slot."""
         if self._span is not None:
             self._span.queued(queue_ms)
 
     def audio(self, ms: float) -> None:
-        """Audio is handed to the transport."""
         now = self._clock()
         if self.started_at is None:
             self.started_at = self._heard_until = now
@@ -153,28 +148,24 @@ class ContextMeter:
             self._metrics.underrun.inc(now - self._heard_until)
             self._heard_until = now
         self._heard_until += ms / 1_000
-        self.audio_ms += ms
+        super().audio(ms)
 
     def taken_back(self, ms: float) -> None:
-        """The transport has dropped the last audio that it got."""
         self._heard_until -= ms / 1_000
-        self.audio_ms -= ms
+        super().taken_back(ms)
 
     def cancelled(self) -> None:
-        """The client has cancelled it."""
         if self._cancelled_at is None:
             self._cancelled_at = self._clock()
             if self._span is not None:
                 self._span.mark("cancelled")
 
     def played_ms(self) -> float:
-        """What a listener who plays from the first frame on has heard by now."""
         if self.started_at is None:
             return 0.0
         return max(0.0, self.audio_ms - max(0.0, self._heard_until - self._clock()) * 1_000)
 
     def finished(self, event: RequestFinished) -> Done:
-        """The context has ended."""
         done = self._count(event)
         if self._span is not None:
             self._span.end(event, done.audio_ms, done.ttfa_ms, done.rtf)

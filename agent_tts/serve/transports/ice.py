@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from aioice import Candidate
 from aiortc import RTCIceServer, RTCRtpSender
@@ -14,17 +15,10 @@ GATHER_S = 1  # for answers of STUN and TURN servers; aioice waits 5 s, too long
 
 def servers(settings: Settings) -> list[RTCIceServer]:
     """The STUN and TURN servers for aiortc. Never None, for which aiortc uses a public server."""
-    return [
-        RTCIceServer(
-            urls=list(server.urls),
-            username=server.username,
-            credential=None if server.credential is None else server.credential.get_secret_value(),
-        )
-        for server in settings.ice_servers
-    ]
+    return [RTCIceServer(**server) for server in for_browser(settings)]
 
 
-def for_browser(settings: Settings) -> list[dict[str, object]]:
+def for_browser(settings: Settings) -> list[dict[str, Any]]:
     """The STUN and TURN servers for a browser: `iceServers` of `RTCPeerConnection`."""
     known = [
         {

@@ -34,8 +34,8 @@ MAX_BUFFERED = 262_144  # bytes of messages that wait for a client
 MAX_BYTES_PER_S = 4 * 1_024 * 1_024  # from a client; SCTP assembles messages of any size in memory first
 MAX_STRAY_CHANNELS = 8  # data channels that are not the protocol's
 
-# How long a client may be silent, in seconds: one that has sent a `ping`, as the page does each second; and any other,
-# whose receiver reports count too (libwebrtc sends them every 2.5 to 7.5 s).
+# How long a client may be silent: one that has sent a `ping`, as the page does each second; and any other, whose
+# receiver reports count too (libwebrtc sends them every 2.5 to 7.5 s).
 PING_SILENCE_S = 4.0
 RTCP_SILENCE_S = 10.0
 CHECK_S = 0.5  # between two checks of its activity
@@ -77,15 +77,12 @@ class RtcPeer:
         self.id = self._session.id
         # Bytes that the client accepts in one message.
         self._max_message = DEFAULT_MAX_MESSAGE
-        # The protocol's data channel; None until the client has opened it.
+        # The protocol's data channel, None until the client has opened it; when it must be there; how many others are.
         self._channel: RTCDataChannel | None = None
-        # Number of other data channels that the client has opened.
-        self._stray_channels = 0
-        # When the client must have opened the data channel.
         self._channel_due = time.monotonic() + 3 * node.settings.timeouts.handshake_s
-        # When the client was last known to be alive: by a message or, unless it pings, by a receiver report.
+        self._stray_channels = 0
+        # When the client was last known to be alive: by a message or, unless it has sent a ping, by a receiver report.
         self._alive_at = time.monotonic()
-        # Whether it has ever sent a `ping`.
         self._pings = False
         # Time of the last receiver report, only compared for equality: it is wall clock time.
         self._report: object = None
@@ -118,7 +115,7 @@ class RtcPeer:
     async def close(self) -> None:
         """Close the peer, and wait until all its tasks have ended. Idempotent. Cancelling the wait is safe."""
         self.hang_up("closed")
-        await asyncio.shield(self._task)
+        await self.wait_closed()
 
     async def wait_closed(self) -> None:
         """Wait until the peer has closed for a reason of its own. Cancelling it is safe."""
@@ -214,7 +211,6 @@ class RtcPeer:
             self.hang_up(error.message)
 
     async def _pump(self) -> None:
-        """Move messages of the session to the data channel, and its audio to the track."""
         while True:
             self._wake.clear()
             if self._channel is not None:

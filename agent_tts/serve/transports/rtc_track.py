@@ -72,7 +72,7 @@ class Pacer:
 
 @dataclass(slots=True, eq=False)
 class _ContextAudio:
-    """The audio of one context. It is encoded when it is played, which spreads the work of all peers over time."""
+    """The audio of one context, encoded when it is played: that spreads the work of all peers over time."""
 
     encoder: OpusEncoder = field(default_factory=OpusEncoder)
     pieces: deque[bytes] = field(default_factory=deque)  # pcm of one packet each, not played yet
@@ -102,7 +102,7 @@ class _ContextAudio:
 
 
 class SpeechTrack(MediaStreamTrack):
-    """Plays contexts one after another, in the order of their first audio; silence between them. A `Playout`.
+    """Plays contexts one after another, in the order of their first audio; silence between them.
 
     RTP never stops: without packets a listener's decoder makes up 120 to 175 ms of sound.
 

@@ -108,7 +108,7 @@ class Connection:
     ) -> None:
         self._node = node
         self._adapter = adapter
-        # The same if it holds messages back, otherwise None.
+        # The adapter if it holds messages back.
         self._queue = adapter if isinstance(adapter, QueueingAdapter) else None
         self._websocket = websocket
         self._writer = Writer(websocket.scope, send, node.settings.timeouts.write_s)
@@ -116,12 +116,12 @@ class Connection:
         self._session = Session(node, dialect.name)
         if dialect is not NATIVE:  # native clients must always answer pings
             self._connection.demand_pongs(lambda: self._session.is_speaking)
-        # The next check for an idle session. None before `run`.
+        # The next check for an idle session.
         self._idle_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        # Completed when the session may have something to send; the writer replaces it before it polls the session.
-        self._awake: asyncio.Future[None] = self._loop.create_future()
-        self._session.waker = self._wake
+        # Set when the session may have something to send.
+        self._wake = asyncio.Event()
+        self._session.waker = self._wake.set
 
     async def run(self) -> None:
         """Serve until either side closes. Cancelling it stops all speech of the connection at once."""
@@ -154,8 +154,7 @@ class Connection:
         """Send until the session closes, or until the client takes nothing: then the connection is cut."""
         try:
             while True:
-                if self._awake.done():
-                    self._awake = self._loop.create_future()
+                self._wake.clear()
                 await self._writer.room()
                 if not self._send_all():
                     continue
@@ -164,17 +163,13 @@ class Connection:
                     code, reason = closing
                     await self._writer.write({"type": "websocket.close", "code": code, "reason": reason})
                     return
-                await self._awake
+                await self._wake.wait()
         except SlowConsumer:
             self._cut()
         except Exception as error:  # noqa: BLE001 - the edge of a task: without its writer the connection must end
             if not self._writer.is_closing:
                 logger.error("session {}: writer failed: {}", self._session.id, type(error).__name__)
             self._writer.cut()
-
-    def _wake(self) -> None:
-        if not self._awake.done():
-            self._awake.set_result(None)
 
     def _send_all(self) -> bool:
         """Send what the session has, at most `WRITE_BYTES` and a message in one write; returns whether that was all."""

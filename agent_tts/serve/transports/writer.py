@@ -18,28 +18,24 @@ CONNECTION = "agent_tts.connection"
 # Bytes of one write of several messages: a third of a second of 24 kHz audio. This and one message is the most that
 # waits in this process for one connection; more would hide a slow reader for longer.
 WRITE_BYTES = 16_384
-
-# Checks of the backlog within one deadline.
-CHECKS = 4
+CHECKS = 4  # of the backlog within one deadline
 
 
 class EndpointConnection(Protocol):
-    """A connection, as its endpoint sees it."""
+    """A connection, as its endpoint sees it; see `server.HttpProtocol`."""
 
     transport: Transport
 
     @property
     def is_full(self) -> bool:
         """Whether written bytes wait in this process."""
-        ...
 
     async def drained(self) -> None:
         """Wait until it is not full, or until it is lost. Cancelling it is safe."""
-        ...
 
 
 class EndpointWebSocket(EndpointConnection, Protocol):
-    """The connection of an accepted WebSocket."""
+    """The connection of an accepted WebSocket; see `server.WebSocketProtocol`."""
 
     def write(self, messages: Sequence[str | bytes]) -> None:
         """Write messages now, whether there is room or not.
@@ -47,11 +43,9 @@ class EndpointWebSocket(EndpointConnection, Protocol):
         Raises:
             ClientDisconnected: the WebSocket is closed or closing.
         """
-        ...
 
     def demand_pongs(self, demands: Callable[[], bool]) -> None:
         """Let `demands` say whether the client must answer pings now; by default it always must."""
-        ...
 
 
 async def disconnected(receive: Receive) -> None:
@@ -76,11 +70,7 @@ class Writer:
         self._connection.transport.set_write_buffer_limits(high=1, low=0)
 
     async def write(self, message: Message | dict[str, Any]) -> None:
-        """Send one message when there is room. Cancelling it sends all of the message or nothing.
-
-        Raises:
-            SlowConsumer: as `room`.
-        """
+        """Send a message after `room`, whose errors it raises. Cancelling it sends all of the message or nothing."""
         await self.room()
         await self._send(message)
 
@@ -107,7 +97,6 @@ class Writer:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the connection is closed or closing."""
         return self._connection.transport.is_closing()
 
 

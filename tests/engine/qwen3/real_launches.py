@@ -17,13 +17,12 @@ import triton
 
 from agent_tts.engine.qwen3.compiling import Steps
 from agent_tts.engine.qwen3.graphs import PromptInputs
-from agent_tts.model.acceleration import put_kernels
 from agent_tts.model.codec import Codec
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame import PROMPT_ENTRIES, FrameModel
 from agent_tts.model.kernels.ahead import CompileTarget
 from agent_tts.model.kernels.launch import unmade
-from agent_tts.model.speech import SpeechModel
+from agent_tts.model.speech import SpeechModel, put_kernels
 from agent_tts.model.weights import build, hollow
 
 
