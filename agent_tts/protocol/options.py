@@ -17,6 +17,12 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
+class Lenient(BaseModel):
+    """Base of clients' messages. Unknown fields are ignored: newer clients and clients of other vendors send them."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+
 def limits(option: str | Option) -> dict[str, Any]:
     """Arguments of pydantic's `Field`: the limits of an `Option` or of a field of `SpeechOptions`."""
     if isinstance(option, str):

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, NoReturn, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
-    ConfigDict,
     Field,
     TypeAdapter,
     ValidationError,
@@ -21,10 +20,10 @@ from pydantic import (
 
 from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFormat
 from agent_tts.events import Sampling, SpeechOptions
-from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.adapter import Message, ProtocolAdapter
 from agent_tts.protocol.context import AudioChunk
 from agent_tts.protocol.formats import check_format
-from agent_tts.protocol.options import Strict, option_model, sampling_of, speech_options
+from agent_tts.protocol.options import Lenient, Strict, option_model, sampling_of, speech_options
 from agent_tts.protocol.validation import UNKNOWN_FIELD, first_complaint, message_error
 
 SUBPROTOCOL = "agent_tts.v1"
@@ -44,12 +43,6 @@ Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
 Milliseconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 # ---------------------------------------------------------------- client -> server
-
-
-class _Message(BaseModel):
-    """Unknown fields of a message are ignored, for newer clients."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
 
 
 class OutputFormat(Strict):
@@ -122,15 +115,14 @@ def _not_star(context_id: str) -> str:
 NewId = Annotated[Id, AfterValidator(_not_star)]
 
 
-class SessionUpdate(_Message):
+class SessionUpdate(Lenient):
     type: Literal["session.update"]
     session: dict[str, Any]
 
 
-class ContextOpen(_Message):
+class ContextOpen(Lenient, extra="allow"):
     """Further fields override the session's."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
     type: Literal["context.open"]
     context_id: NewId
 
@@ -139,41 +131,41 @@ class ContextOpen(_Message):
         return dict(self.model_extra or {})
 
 
-class TextAppend(_Message):
+class TextAppend(Lenient):
     type: Literal["text.append"]
     context_id: NewId
     text: str
 
 
-class ContextFlush(_Message):
+class ContextFlush(Lenient):
     type: Literal["context.flush"]
     context_id: Id
     flush_id: str = Field("", max_length=128)
 
 
-class ContextEnd(_Message):
+class ContextEnd(Lenient):
     type: Literal["context.end"]
     context_id: Id
 
 
-class ContextCancel(_Message):
+class ContextCancel(Lenient):
     type: Literal["context.cancel"]
     context_id: Id
     played_ms: Milliseconds | None = None
 
 
-class PlaybackAck(_Message):
+class PlaybackAck(Lenient):
     type: Literal["playback.ack"]
     context_id: Id
     played_ms: Milliseconds
 
 
-class Ping(_Message):
+class Ping(Lenient):
     type: Literal["ping"]
     t: int | Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, Field(max_length=128)] | None = None
 
 
-class SessionClose(_Message):
+class SessionClose(Lenient):
     type: Literal["session.close"]
 
 
@@ -278,21 +270,13 @@ def header(context_no: int, first_sample: int, flags: int) -> bytes:
     return HEADER.pack(VERSION, KIND_AUDIO, flags, context_no, first_sample)
 
 
-class NativeAdapter:
+class NativeAdapter(ProtocolAdapter):
     """The adapter of this protocol, which needs no translation."""
 
-    closing: tuple[int, str] | None = None
-
-    def begin(self) -> Iterator[Message]:
-        """See `ProtocolAdapter.begin`."""
-        yield from ()
-
     def decode(self, data: str | bytes) -> Iterator[Message]:
-        """See `ProtocolAdapter.decode`."""
         yield load(data)
 
     def encode(self, item: Message | AudioChunk) -> tuple[str | bytes]:
-        """See `ProtocolAdapter.encode`."""
         if not isinstance(item, AudioChunk):
             return (dump(item),)
         if not item.base64:

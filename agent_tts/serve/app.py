@@ -112,7 +112,7 @@ def create_app(
     )
     app.state.node = node
     app.state.start_error = None
-    for routes in (http.routes, voices.routes, rtc.routes, dialects.router()):
+    for routes in (http.routes, voices.routes, rtc.routes, dialects.routes):
         app.include_router(routes)
     for path, dialect in {"/v1/tts/stream": NATIVE, **dialects.STREAMS}.items():
         app.router.routes.append(WebSocketRoute(path, StreamEndpoint(node, dialect)))

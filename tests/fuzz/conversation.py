@@ -83,13 +83,8 @@ class Conversation:
 def codec_of(conversation: Conversation, dialect: Dialect, path: str, query: str = "") -> ProtocolAdapter:
     """A adapter for a connection to a path with a query."""
 
-    class App:
-        class state:
-            node = conversation.node
-
     scope = {
         "type": "websocket",
-        "app": App,
         "path": path,
         "path_params": {"voice": "tone-660", "voice_id": "tone-660"},
         "query_string": query.encode(),
@@ -99,4 +94,4 @@ def codec_of(conversation: Conversation, dialect: Dialect, path: str, query: str
     async def unused(*_: object) -> Any:
         raise AssertionError("a adapter does no I/O")
 
-    return dialect.make_adapter(WebSocket(scope, unused, unused))
+    return dialect.make_adapter(WebSocket(scope, unused, unused), conversation.node.settings)

@@ -12,7 +12,7 @@ from pydantic import Field
 from agent_tts.config.settings import Limits
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, from_code
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.adapter import Message, ProtocolAdapter
 from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.cartesia_messages import CartesiaRequest, ContextEvents, RawFormat, failure
@@ -43,14 +43,12 @@ class _Context:
     is_cancelled: bool = False
 
 
-class CartesiaAdapter:
+class CartesiaAdapter(ProtocolAdapter):
     """See `ProtocolAdapter`.
 
     An error ends its context; its later text is dropped, up to the message that would have ended it. After `starved`
     all text has been spoken, and later text goes on in a new context.
     """
-
-    closing: tuple[int, str] | None = None
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -61,14 +59,9 @@ class CartesiaAdapter:
         # The session's id, for error messages.
         self._request_id = ""
 
-    def begin(self) -> Iterator[Message]:
-        """See `ProtocolAdapter.begin`."""
-        yield from ()
-
     # ------------------------------------------------------------ from the client
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
-        """See `ProtocolAdapter.decode`."""
         fields = protocol.load(data)
         try:
             message = check_message(GenerationMessage, fields)
@@ -150,7 +143,6 @@ class CartesiaAdapter:
     # ------------------------------------------------------------ to the client
 
     def encode(self, item: Message | AudioChunk) -> Iterable[str]:
-        """See `ProtocolAdapter.encode`."""
         if isinstance(item, AudioChunk):
             context = self._contexts.get(item.context_id)
             return () if context is None else context.events.audio(item.payload, item.first_sample)

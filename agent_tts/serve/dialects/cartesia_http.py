@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from secrets import token_hex
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -12,11 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_tts.errors import SpeechError
-from agent_tts.events import SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.context import Words
+from agent_tts.protocol.options import Lenient
 from agent_tts.serve.dialects.cartesia_messages import (
-    CartesiaFields,
     CartesiaRequest,
     ContextEvents,
     Rate,
@@ -26,9 +26,11 @@ from agent_tts.serve.dialects.cartesia_messages import (
     failure,
 )
 from agent_tts.serve.dialects.vendor_http import AudioBody, read_request
+from agent_tts.serve.guard import Client
 from agent_tts.serve.routes.http import Authorized, errors_as, node_of
 from agent_tts.serve.routes.speech_response import Body, SpeechResponse
-from agent_tts.speech.audio.encoding import Encoder, make_encoder
+from agent_tts.speech.audio.encoding import Chunk, make_encoder
+from agent_tts.speech.utterance import WordsMode
 
 # ---------------------------------------------------------------- requests
 
@@ -39,17 +41,13 @@ class WavFormat(SampleFormat):
     container: Literal["wav"]
 
 
-class Mp3Format(CartesiaFields):
+class Mp3Format(Lenient):
     """An MP3 file."""
 
     container: Literal["mp3"]
     sample_rate: Rate = 44_100
     bit_rate: Literal[32_000, 64_000, 96_000, 128_000, 192_000] = 128_000
-
-    @property
-    def ours(self) -> str:
-        """The encoding by this node's name."""
-        return "mp3"
+    ours: ClassVar = "mp3"
 
 
 class CartesiaBytesRequest(CartesiaRequest):
@@ -72,87 +70,76 @@ MEDIA_TYPES = {"raw": "audio/pcm", "wav": "audio/wav", "mp3": "audio/mpeg"}
 
 
 class CartesiaEventsBody(Body):
-    """Audio and words as server-sent events. See `Body`."""
+    """Audio and words as server-sent events."""
 
     def __init__(self, request: CartesiaEventsRequest) -> None:
         audio_format = request.output_format
         self._context_id = request.context_id
-        self._encoder: Encoder = make_encoder(audio_format.ours, audio_format.sample_rate)
+        self._encoder = make_encoder(audio_format.ours, audio_format.sample_rate)
         self._events = ContextEvents(request.context_id, audio_format)
         # Index of the next sample at the output rate.
         self._first_sample = 0
 
     def words(self, words: Words) -> bytes:
-        """See `Body`: they are sent with their audio."""
         self._events.words.learn(words.words, final=words.kind == "aligned")
         return b""
 
     def audio(self, pcm: bytes) -> bytes:
-        """See `Body`."""
-        return b"".join(self._chunk(payload, samples) for payload, samples in self._encoder.encode(pcm))
+        return _server_sent(self._audio(self._encoder.encode(pcm)))
 
     def end(self) -> bytes:
-        """See `Body`."""
-        last = b"".join(self._chunk(payload, samples) for payload, samples in self._encoder.flush())
-        return last + b"".join(map(_server_sent, self._events.end()))
+        return _server_sent([*self._audio(self._encoder.flush()), *self._events.end()])
 
-    def error(self, error: SpeechError) -> bytes | None:
-        """See `Body`."""
-        return b"".join(map(_server_sent, failure(self._context_id, error, token_hex(8))))
+    def error(self, error: SpeechError) -> bytes:
+        return _server_sent(failure(self._context_id, error, token_hex(8)))
 
-    def _chunk(self, payload: bytes, samples: int) -> bytes:
-        events = self._events.audio(payload, self._first_sample)
-        self._first_sample += samples
-        return b"".join(map(_server_sent, events))
+    def _audio(self, chunks: list[Chunk]) -> Iterator[str]:
+        for payload, samples in chunks:
+            yield from self._events.audio(payload, self._first_sample)
+            self._first_sample += samples
 
 
-def _server_sent(event: str) -> bytes:
-    return b"data: " + event.encode() + b"\n\n"
+def _server_sent(events: Iterable[str]) -> bytes:
+    return b"".join(b"data: " + event.encode() + b"\n\n" for event in events)
 
 
 # ---------------------------------------------------------------- routes
 
 
-def router() -> APIRouter:
-    """Both routes. Their node is `app.state.node`."""
-    routes = APIRouter(dependencies=[errors_as(_error_body)])
-    # Documented by Cartesia.
-    routes.add_api_route("/tts/bytes", speak_bytes, methods=["POST"], include_in_schema=False)
-    routes.add_api_route("/tts/sse", speak_events, methods=["POST"], include_in_schema=False)
-    return routes
+def _error_body(error: SpeechError) -> dict[str, Any]:
+    return {"status_code": error.status, **error_fields(error, token_hex(8))}
 
 
+# Cartesia documents its routes.
+routes = APIRouter(dependencies=[errors_as(_error_body)], include_in_schema=False)
+
+
+@routes.post("/tts/bytes")
 async def speak_bytes(request: Request, client: Authorized) -> Response:
     """Speak a text: the audio is sent while it is made."""
     wanted = await read_request(request, CartesiaBytesRequest, "transcript")
-    options = _options(wanted, request)
     audio = wanted.output_format
-    media_type = MEDIA_TYPES[audio.container]
-    bit_rate = audio.bit_rate if isinstance(audio, Mp3Format) else None
-    make_body = partial(AudioBody, audio.ours, audio.sample_rate, bit_rate, is_wav=audio.container == "wav")
-    return SpeechResponse(node_of(request), client, wanted.transcript, options, media_type, make_body)
+    make_body = partial(AudioBody, audio.ours, audio.sample_rate, audio.bit_rate, is_wav=audio.container == "wav")
+    return _speak(request, client, wanted, MEDIA_TYPES[audio.container], make_body)
 
 
+@routes.post("/tts/sse")
 async def speak_events(request: Request, client: Authorized) -> Response:
     """Speak a text: audio and words are sent as events, while they are made."""
     wanted = await read_request(request, CartesiaEventsRequest, "transcript")
-    options = _options(wanted, request)
-    return SpeechResponse(
-        node_of(request),
-        client,
-        wanted.transcript,
-        options,
-        "text/event-stream",
-        partial(CartesiaEventsBody, wanted),
-        "told" if wanted.add_timestamps else "none",
-    )
+    words: WordsMode = "told" if wanted.add_timestamps else "none"
+    return _speak(request, client, wanted, "text/event-stream", partial(CartesiaEventsBody, wanted), words)
 
 
-def _options(wanted: CartesiaRequest, request: Request) -> SpeechOptions:
-    """The options of speech, unpaced."""
+def _speak(
+    request: Request,
+    client: Client,
+    wanted: CartesiaRequest,
+    media_type: str,
+    make_body: Callable[[], Body],
+    words: WordsMode = "none",
+) -> Response:
+    node = node_of(request)
     config = protocol.SessionConfig(lead_ms=None).merged(wanted.overrides(), protocol.MIN_LEAD_MS)
-    return node_of(request).service.resolve(config.options())
-
-
-def _error_body(error: SpeechError) -> dict[str, Any]:
-    return {"status_code": error.status, **error_fields(error, token_hex(8))}
+    options = node.service.resolve(config.options())
+    return SpeechResponse(node, client, wanted.transcript, options, media_type, make_body, words)

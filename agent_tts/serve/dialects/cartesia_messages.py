@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from agent_tts.errors import SpeechError
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.context import Word
+from agent_tts.protocol.options import Lenient
 from agent_tts.speech.words.due_words import DueWords
 from agent_tts.text.breaks import BreakTokens
 
@@ -34,13 +35,7 @@ PLACEHOLDER_VOICES = {"f786b574-daa5-4673-aa0c-cbe3e8534c02", "6ccbfb76-1fc6-48f
 SPEEDS = {"slowest": 0.6, "slow": 0.8, "normal": 1.0, "fast": 1.25, "fastest": 1.5}
 
 
-class CartesiaFields(BaseModel):
-    """Unknown fields are ignored: clients send many that only concern Cartesia's own models."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
-
-
-class CartesiaControls(CartesiaFields):
+class CartesiaControls(Lenient):
     """How to speak; in API versions up to 2024-11-13 a part of the voice."""
 
     speed: float | str | None = None
@@ -71,7 +66,7 @@ class CartesiaControls(CartesiaFields):
         return fields
 
 
-class CartesiaVoice(CartesiaFields):
+class CartesiaVoice(Lenient):
     """A voice as an object."""
 
     id: str | None = None
@@ -79,11 +74,12 @@ class CartesiaVoice(CartesiaFields):
     controls: CartesiaControls = Field(CartesiaControls(), alias="__experimental_controls")
 
 
-class SampleFormat(CartesiaFields):
+class SampleFormat(Lenient):
     """How each sample is written."""
 
     encoding: Encoding = "pcm_s16le"
     sample_rate: Rate = 24_000
+    bit_rate: ClassVar = None
 
     @property
     def ours(self) -> str:
@@ -97,7 +93,7 @@ class RawFormat(SampleFormat):
     container: Literal["raw"] = "raw"
 
 
-class CartesiaRequest(CartesiaFields):
+class CartesiaRequest(Lenient):
     """The fields of every request to speak."""
 
     transcript: str = ""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from agent_tts.errors import UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.adapter import Message, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk
+from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.utterance_queue import UtteranceQueue
 from agent_tts.speech.routing import ANY_NAME
@@ -27,72 +27,47 @@ CLOSE_CODES = {"at_capacity": 1013, "draining": 1012, "engine_lost": 1011, "inte
 POLICY_VIOLATION = 1008
 
 
-class DeepgramQuery(BaseModel):
-    """The query of a connection or request. Unknown parameters are ignored."""
-
-    model_config = ConfigDict(frozen=True)
+class DeepgramQuery(Lenient, strict=False):
+    """The query of a connection or request."""
 
     model: str | None = Field(None, max_length=256)  # the voice
     encoding: str | None = None
     sample_rate: int | None = None
     speed: float | None = Field(None, allow_inf_nan=False)
 
+    def session(self, aliases: Mapping[str, str]) -> Message:
+        """Voice and speed as fields of a session; a voice of None is the engine's default.
 
-class SpeakMessage(BaseModel):
+        Args:
+            aliases: of the node's settings: an alias for one of `STOCK_MODELS` is used.
+        """
+        is_stock = self.model in STOCK_MODELS and self.model not in aliases and ANY_NAME not in aliases
+        speed = {} if self.speed is None else {"speed": self.speed}
+        return {"voice": None if is_stock else self.model or None, **speed}
+
+    def raw_format(self) -> tuple[str, int]:
+        """Encoding, by this node's name, and sample rate (Hz) of raw audio.
+
+        Raises:
+            UnsupportedFormat: says which encodings there are.
+        """
+        if (found := ENCODINGS.get(self.encoding or "linear16")) is None:
+            raise UnsupportedFormat(f"encoding of raw audio is one of {', '.join(ENCODINGS)}")
+        encoding, usual_rate = found
+        return encoding, usual_rate if self.sample_rate is None else self.sample_rate
+
+
+class SpeakMessage(Lenient):
     """A `Speak` message."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
 
     text: str
 
 
-def session_of(query: DeepgramQuery, aliases: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of `session.update` for a query.
-
-    Raises:
-        UnsupportedFormat: says which encodings a stream has.
-    """
-    encoding, sample_rate = raw_format(query)
-    session: dict[str, Any] = {
-        "voice": voice_of(query.model, aliases),
-        "timestamps": "none",  # no message of these protocols has them
-        "output": {"encoding": encoding, "sample_rate": sample_rate},
-    }
-    if query.speed is not None:
-        session["speed"] = query.speed
-    return session
-
-
-def raw_format(query: DeepgramQuery) -> tuple[str, int]:
-    """Encoding, by this node's name, and sample rate (Hz) of raw audio.
-
-    Raises:
-        UnsupportedFormat: says which encodings there are.
-    """
-    if (found := ENCODINGS.get(query.encoding or "linear16")) is None:
-        raise UnsupportedFormat(f"encoding of raw audio is one of {', '.join(ENCODINGS)}")
-    encoding, usual_rate = found
-    return encoding, usual_rate if query.sample_rate is None else query.sample_rate
-
-
-def voice_of(model: str | None, aliases: Mapping[str, str]) -> str | None:
-    """The voice that a model means; None is the engine's default.
-
-    Args:
-        aliases: of the node's settings: an alias for one of `STOCK_MODELS` is used.
-    """
-    if model in STOCK_MODELS and model not in aliases and ANY_NAME not in aliases:
-        return None
-    return model or None
-
-
 def described(code: str, message: str) -> str:
     """The text of an error; for an unknown voice also what the node's operator can do."""
-    return (
-        f"{message}; voice_aliases, a setting of the node, gives voices other names"
-        if code == "unknown_voice"
-        else message
-    )
+    if code == "unknown_voice":
+        return f"{message}; voice_aliases, a setting of the node, gives voices other names"
+    return message
 
 
 def model_uuid(model: str) -> str:
@@ -100,32 +75,27 @@ def model_uuid(model: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, model))
 
 
-def ping(text: str) -> Message:
-    """A message that the session answers with the same text, which keeps an answer in its place among the others."""
-    return protocol.build("ping", t=text)
-
-
-class DeepgramAdapter:
-    """What Aura and Flux share of a `QueueingAdapter`."""
+class DeepgramAdapter(QueueingAdapter):
+    """What Aura and Flux share."""
 
     def __init__(self, query: Mapping[str, str], aliases: Mapping[str, str]) -> None:
-        self.closing: tuple[int, str] | None = None
+        super().__init__()
         self._query = query
         self._aliases = aliases
         self._queue = UtteranceQueue()
 
     def begin(self) -> Iterator[Message]:
-        """See `ProtocolAdapter.begin`."""
-        yield protocol.build(
-            "session.update", session=session_of(check_message(DeepgramQuery, self._query), self._aliases)
-        )
+        query = check_message(DeepgramQuery, self._query)
+        encoding, sample_rate = query.raw_format()
+        output = {"encoding": encoding, "sample_rate": sample_rate}
+        # No message of these protocols has times of words.
+        session = query.session(self._aliases) | {"timestamps": "none", "output": output}
+        yield protocol.build("session.update", session=session)
 
     def follow(self) -> Iterable[Message]:
-        """See `QueueingAdapter.follow`."""
         return self._queue.follow()
 
     def encode(self, item: Message | AudioChunk) -> list[str | bytes]:
-        """See `ProtocolAdapter.encode`."""
         if isinstance(item, AudioChunk):
             return [item.payload] if item.payload and self._queue.of(item.context_id) is not None else []
         return [protocol.dump(message) for message in self._answers(item)]

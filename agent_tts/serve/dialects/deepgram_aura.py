@@ -8,12 +8,9 @@ from agent_tts.errors import UnknownType
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.validation import check_message
-from agent_tts.serve.dialects.deepgram import DeepgramAdapter, SpeakMessage, described, ping
+from agent_tts.serve.dialects.deepgram import DeepgramAdapter, SpeakMessage, described
 
 TYPES = ("Speak", "Flush", "Clear", "Close")
-
-# Texts of pings, see `deepgram.ping`.
-CLEARED, FLUSHED, PROCEED = "Cleared", "Flushed", "proceed"
 
 
 class AuraAdapter(DeepgramAdapter):
@@ -25,18 +22,17 @@ class AuraAdapter(DeepgramAdapter):
         self._answered = 0
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
-        """See `ProtocolAdapter.decode`."""
         message = protocol.load(data)
         match message.get("type"):
             case "Speak":
                 yield from self._queue.write(self._apart(check_message(SpeakMessage, message).text))
             case "Flush":
                 # Without text before it, only earlier flushes are answered first.
-                yield ping(FLUSHED if self._queue.speaking is None else PROCEED)
+                yield self._note(protocol.build("Flushed") if self._queue.speaking is None else None)
                 yield from self._queue.flush()
             case "Clear":
                 dropped = self._queue.drop()
-                yield ping(CLEARED)
+                yield self._note(protocol.build("Cleared"))
                 if dropped and dropped[0].context_id is not None:
                     yield protocol.build("context.cancel", context_id=dropped[0].context_id)
             case "Close":
@@ -53,13 +49,13 @@ class AuraAdapter(DeepgramAdapter):
                 told.append(protocol.build("Metadata", **self._described_model(), additional_model_uuids=[]))
             case "context.done":
                 self._queue.ended(item["context_id"], item["audio_ms"])
-            case "pong" if item["t"] != PROCEED:
-                told.append(self._answer(item["t"]))
+            case "pong" if (note := self._notes.popleft()) is not None:
+                told.append(self._numbered(note))
             case "error" if self._closes(item["code"], item["code"]):
                 message = described(item["code"], item["message"])
                 told.append(protocol.build("Error", description=message, message=message, variant=item["code"]))
         while (utterance := self._queue.finish()) is not None:
-            told += [self._answer(FLUSHED) for _ in range(utterance.flushes)]
+            told += [self._numbered(protocol.build("Flushed")) for _ in range(utterance.flushes)]
         return told
 
     def _apart(self, text: str) -> str:
@@ -67,7 +63,7 @@ class AuraAdapter(DeepgramAdapter):
         utterance = self._queue.writing
         return f" {text}" if utterance is not None and utterance.tail in ".!?" and text[:1].isupper() else text
 
-    def _answer(self, type_: str) -> Message:
-        answer = protocol.build(type_, sequence_id=self._answered)
+    def _numbered(self, answer: Message) -> Message:
+        answer["sequence_id"] = self._answered
         self._answered += 1
         return answer

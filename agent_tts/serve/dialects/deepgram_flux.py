@@ -1,4 +1,4 @@
-"""Deepgram's Flux: utterances, which it calls turnS, on one connection, spoken one at a time (`/v2/speak`)."""
+"""Deepgram's Flux: utterances, which it calls turns, on one connection, spoken one at a time (`/v2/speak`)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from agent_tts.errors import UnknownType
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.validation import check_message
-from agent_tts.serve.dialects.deepgram import DeepgramAdapter, SpeakMessage, described, ping
+from agent_tts.serve.dialects.deepgram import DeepgramAdapter, SpeakMessage, described
 from agent_tts.serve.dialects.utterance_queue import QueuedUtterance
 
 TYPES = ("Speak", "Flush", "Interrupt", "Configure", "Close")
@@ -34,31 +35,22 @@ WARNINGS = {
     "INVALID_INTERRUPT_OFFSET": "playback_offset lies before that of an earlier Interrupt",
 }
 
-# Texts of pings, see `deepgram.ping`; the first two are followed by a code and a number.
-WARNING, SPEED_REFUSED, PROCEED = "warning ", "speed ", "proceed"
 
-
-class ConfigureMessage(BaseModel):
+class ConfigureMessage(Lenient):
     """New settings, for the utterances that begin after it."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
 
     speed: float | None = Field(None, allow_inf_nan=False)
 
 
-class PlaybackOffset(BaseModel):
+class PlaybackOffset(Lenient):
     """How much of the session's audio the client has played."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
 
     type: Literal["time_ms"] = "time_ms"
     value: protocol.Milliseconds
 
 
-class InterruptMessage(BaseModel):
+class InterruptMessage(Lenient):
     """Barge-in."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
 
     playback_offset: PlaybackOffset | None = None
 
@@ -89,7 +81,6 @@ class FluxAdapter(DeepgramAdapter):
     # ------------------------------------------------------------ from the client
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
-        """See `ProtocolAdapter.decode`."""
         message = protocol.load(data)
         if self._is_leaving:
             return
@@ -98,37 +89,48 @@ class FluxAdapter(DeepgramAdapter):
                 yield from self._queue.write(check_message(SpeakMessage, message).text)
             case "Flush":
                 if self._queue.writing is None:
-                    yield ping(WARNING + "NO_ACTIVE_SPEECH")
+                    yield self._note(_warning("NO_ACTIVE_SPEECH"))
                 else:
                     yield from self._queue.flush()
-                    yield ping(PROCEED)
+                    yield self._note()
             case "Interrupt":
                 yield from self._interrupt(check_message(InterruptMessage, message).playback_offset)
             case "Configure":
-                yield _configured(check_message(ConfigureMessage, message).speed)
+                yield self._configure(check_message(ConfigureMessage, message).speed)
             case "Close":
                 self._is_leaving = True
                 if self._queue.writing is not None:
                     yield from self._queue.flush()
-                yield ping(PROCEED)
+                yield self._note()
             case "KeepAlive":
                 pass
             case _:
                 raise UnknownType(f"type is one of {', '.join(TYPES)}")
 
+    def _configure(self, speed: float | None) -> Message:
+        fields = {} if speed is None else {"speed": speed}
+        try:
+            protocol.SessionConfig.model_validate(fields)
+        except ValidationError:
+            limit = protocol.SessionConfig.model_json_schema()["properties"]["speed"]
+            failure = protocol.build("ConfigureFailure", code="SPEED_OUT_OF_RANGE", field="speed", value=speed)
+            failure["description"] = f"speed is {limit['minimum']} to {limit['maximum']}"
+            return self._note(failure)
+        return protocol.build("session.update", session=fields)
+
     def _interrupt(self, offset: PlaybackOffset | None) -> Iterator[Message]:
         utterance = self._queue.speaking
         if self._interrupted is not None:
-            yield ping(WARNING + "INTERRUPT_IN_PROGRESS")
+            yield self._note(_warning("INTERRUPT_IN_PROGRESS"))
             return
         if offset is not None and offset.value < self._interrupt_ms:
-            yield ping(WARNING + "INVALID_INTERRUPT_OFFSET")
+            yield self._note(_warning("INVALID_INTERRUPT_OFFSET"))
             return
         behind = self._queue.drop()[1:]
         if utterance is None or utterance.context_id is None:
             if utterance is not None:
                 self._over(utterance)
-            yield ping(WARNING + "NO_ACTIVE_SPEECH")
+            yield self._note(_warning("NO_ACTIVE_SPEECH"))
             return
         offset_ms = None if offset is None else offset.value
         self._interrupted = utterance, offset_ms, "".join(text for other in behind for text in other.waiting)
@@ -151,8 +153,8 @@ class FluxAdapter(DeepgramAdapter):
                 told += self._cancelled(item)
             case "context.done":
                 told += self._ended(item)
-            case "pong":
-                told += _echoed(item["t"])
+            case "pong" if (note := self._notes.popleft()) is not None:
+                told.append(note)
             case "error":
                 told += self._failed(item)
         return told + self._proceed()
@@ -223,30 +225,6 @@ class FluxAdapter(DeepgramAdapter):
             "billable_character_count": utterance.chars,
             "controls_applied": {"pronunciations_applied": 0, "breaks_applied": 0, "pronunciation_warnings": 0},
         }
-
-
-def _configured(speed: float | None) -> Message:
-    fields = {} if speed is None else {"speed": speed}
-    try:
-        protocol.SessionConfig.model_validate(fields)
-    except ValidationError:
-        return ping(f"{SPEED_REFUSED}{speed}")
-    return protocol.build("session.update", session=fields)
-
-
-def _echoed(text: str) -> list[Message]:
-    if text.startswith(WARNING):
-        return [_warning(text.removeprefix(WARNING))]
-    if text.startswith(SPEED_REFUSED):
-        speed = protocol.SessionConfig.model_json_schema()["properties"]["speed"]
-        allowed = f"speed is {speed['minimum']} to {speed['maximum']}"
-        value = float(text.removeprefix(SPEED_REFUSED))
-        return [
-            protocol.build(
-                "ConfigureFailure", code="SPEED_OUT_OF_RANGE", field="speed", value=value, description=allowed
-            )
-        ]
-    return []
 
 
 def _warning(code: str) -> Message:

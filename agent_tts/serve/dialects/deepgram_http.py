@@ -8,16 +8,17 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_tts.errors import SpeechError, Unsupported, UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.formats import check_format
+from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.validation import check_message
-from agent_tts.serve.dialects.deepgram import ENCODINGS, DeepgramQuery, described, model_uuid, raw_format, voice_of
-from agent_tts.serve.dialects.vendor_http import ERROR_ANSWER, AudioBody, audio_answer, json_body, read_request
+from agent_tts.serve.dialects.deepgram import ENCODINGS, DeepgramQuery, described, model_uuid
+from agent_tts.serve.dialects.vendor_http import AUDIO, AudioBody, read_request, speaks
 from agent_tts.serve.routes.http import Authorized, errors_as, node_of
 from agent_tts.serve.routes.speech_response import Body, FileBody, SpeechResponse
 
@@ -40,36 +41,35 @@ class FileQuery(DeepgramQuery):
     callback: str | None = None
 
 
-class DeepgramRequest(BaseModel):
+class DeepgramRequest(Lenient):
     """The body of a request."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
 
     text: str = Field(min_length=1, pattern=r"\S", description="text to speak")
 
 
-def router() -> APIRouter:
-    """Both routes. Their node is `app.state.node`."""
-    routes = APIRouter(dependencies=[errors_as(error_body)])
-    body = json_body(DeepgramRequest.model_json_schema())
-    audio = audio_answer(("audio/wav", *RAW_TYPES.values(), *FILE_TYPES.values()))
-    parameters = [
+def error_body(error: SpeechError) -> dict[str, Any]:
+    """The body of a response that is an error."""
+    return {
+        "err_code": error.code.upper(),
+        "err_msg": described(error.code, error.message),
+        "request_id": str(uuid.uuid4()),
+    }
+
+
+routes = APIRouter(dependencies=[errors_as(error_body)])
+
+_SPEAKS = speaks(
+    DeepgramRequest.model_json_schema(),
+    dict.fromkeys(("audio/wav", *RAW_TYPES.values(), *FILE_TYPES.values()), AUDIO),
+    parameters=[
         {"in": "query", "name": name, "schema": schema, "required": False}
         for name, schema in FileQuery.model_json_schema()["properties"].items()
-    ]
-    for path in ("/v1/speak", "/v2/speak"):
-        routes.add_api_route(
-            path,
-            create_audio,
-            methods=["POST"],
-            response_class=Response,
-            responses={200: audio, "4XX": ERROR_ANSWER, "5XX": ERROR_ANSWER},
-            operation_id=f"create_audio{path.replace('/', '_')}",
-            openapi_extra={"requestBody": body, "parameters": parameters},
-        )
-    return routes
+    ],
+)
 
 
+@routes.post("/v1/speak", operation_id="create_audio_v1_speak", **_SPEAKS)
+@routes.post("/v2/speak", operation_id="create_audio_v2_speak", **_SPEAKS)
 async def create_audio(request: Request, client: Authorized) -> Response:
     """Speak a text: the audio is sent while it is made."""
     node = node_of(request)
@@ -78,10 +78,8 @@ async def create_audio(request: Request, client: Authorized) -> Response:
         raise Unsupported("callback: the audio is the answer to the request, and is sent nowhere else")
     media_type, make_body = audio_of(query)
     text = (await read_request(request, DeepgramRequest)).text
-    fields: dict[str, Any] = {"voice": voice_of(query.model, node.settings.voice_aliases), "lead_ms": None}
-    if query.speed is not None:
-        fields["speed"] = query.speed
-    config = protocol.SessionConfig().merged(fields, node.settings.limits.max_lead_ms)
+    session = query.session(node.settings.voice_aliases) | {"lead_ms": None}
+    config = protocol.SessionConfig().merged(session, node.settings.limits.max_lead_ms)
     options = node.service.resolve(config.options())
     response = SpeechResponse(node, client, text, options, media_type, make_body)
     model = query.model or "default"
@@ -102,7 +100,7 @@ def audio_of(query: FileQuery) -> tuple[str, Callable[[], Body]]:
     if encoding in ENCODINGS:
         if container not in (None, "wav", "none"):
             raise UnsupportedFormat(f"container of {encoding} is wav or none")
-        ours, sample_rate = raw_format(query)
+        ours, sample_rate = query.raw_format()
         is_wav = container != "none"
         media_type = "audio/wav" if is_wav else f"{RAW_TYPES[encoding]};rate={sample_rate}"
         check_format(ours, sample_rate)
@@ -119,12 +117,3 @@ def audio_of(query: FileQuery) -> tuple[str, Callable[[], Body]]:
         case _:
             raise UnsupportedFormat(f"encoding is one of {', '.join((*ENCODINGS, *FILE_TYPES))}")
     return FILE_TYPES[encoding], make
-
-
-def error_body(error: SpeechError) -> dict[str, Any]:
-    """The body of a response that is an error."""
-    return {
-        "err_code": error.code.upper(),
-        "err_msg": described(error.code, error.message),
-        "request_id": str(uuid.uuid4()),
-    }

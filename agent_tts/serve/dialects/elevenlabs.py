@@ -12,7 +12,7 @@ from agent_tts.config.settings import Limits
 from agent_tts.errors import SpeechError, TextTooLong, from_code
 from agent_tts.events import FRAME_MS
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.adapter import Message, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.elevenlabs_messages import CharacterTimes, ElevenLabsMessage, ElevenLabsQuery
@@ -67,7 +67,7 @@ class _Waiting:
         return message
 
 
-class MultiStreamAdapter:
+class MultiStreamAdapter(QueueingAdapter):
     """`multi-stream-input`: many contexts on one connection. See `QueueingAdapter`.
 
     Text for a context that was closed waits until that context has been spoken. A context that fails gets an error and
@@ -78,7 +78,7 @@ class MultiStreamAdapter:
     """
 
     def __init__(self, voice: str, query: Mapping[str, str], limits: Limits) -> None:
-        self.closing: tuple[int, str] | None = None
+        super().__init__()
         self._voice = voice
         self._query = query
         self._limits = limits
@@ -106,7 +106,6 @@ class MultiStreamAdapter:
         self._is_leaving = False
 
     def begin(self) -> Iterator[Message]:
-        """See `ProtocolAdapter.begin`; raises nothing."""
         try:
             query = check_message(ElevenLabsQuery, self._query)
             session = query.session(self._voice)
@@ -121,7 +120,6 @@ class MultiStreamAdapter:
     # ------------------------------------------------------------ from the client
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
-        """See `ProtocolAdapter.decode`."""
         message = self._parse(data)
         if self._is_leaving:
             return
@@ -133,7 +131,6 @@ class MultiStreamAdapter:
             yield from self._dispatch(message)
 
     def follow(self) -> Iterator[Message]:
-        """See `QueueingAdapter.follow`."""
         for name, waiting in list(self._waiting.items()):
             while waiting.messages and not self._is_behind(waiting.messages[0]):
                 yield from self._dispatch(waiting.take())
@@ -280,7 +277,6 @@ class MultiStreamAdapter:
     # ------------------------------------------------------------ to the client
 
     def encode(self, item: Message | AudioChunk) -> Iterable[str]:
-        """See `ProtocolAdapter.encode`."""
         if isinstance(item, AudioChunk):
             context = self._open.get(item.context_id)
             return () if context is None else self._audio(context, item)
@@ -371,7 +367,6 @@ class StreamAdapter(MultiStreamAdapter):
     """`stream-input`: one utterance; an empty text ends it and the connection. See `ProtocolAdapter`."""
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
-        """See `ProtocolAdapter.decode`."""
         message = self._parse(data).model_copy(update={"context_id": None})
         if self._is_leaving:
             return

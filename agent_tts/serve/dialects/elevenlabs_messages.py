@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, Field
 
 from agent_tts.errors import UnsupportedFormat
 from agent_tts.events import SpeechOptions
 from agent_tts.protocol.context import Word
-from agent_tts.protocol.options import limits
+from agent_tts.protocol.options import Lenient, limits
 from agent_tts.protocol.v1 import MAX_ID
 
 # Sent by clients whose user named no voice: Pipecat's class sends the first, LiveKit's the second.
@@ -60,22 +60,14 @@ class AudioFormat:
     content_type: str
 
 
-class ElevenLabsFields(BaseModel):
-    """Unknown fields are ignored: clients send many that only concern ElevenLabs' own models."""
-
-    model_config = ConfigDict(frozen=True, strict=True, populate_by_name=True)
-
-
-class VoiceSettings(ElevenLabsFields):
+class VoiceSettings(Lenient):
     """How to speak."""
 
     speed: float | None = Field(None, **limits("speed"))
 
 
-class ElevenLabsQuery(BaseModel):
+class ElevenLabsQuery(Lenient, strict=False):
     """The query of a WebSocket: strings."""
-
-    model_config = ConfigDict(frozen=True)
 
     model_id: str | None = None
     language_code: str | None = None
@@ -99,7 +91,7 @@ class ElevenLabsQuery(BaseModel):
         }
 
 
-class ElevenLabsMessage(ElevenLabsFields):
+class ElevenLabsMessage(Lenient):
     """A message on a WebSocket."""
 
     text: str | None = None
@@ -114,7 +106,7 @@ class ElevenLabsMessage(ElevenLabsFields):
         return self.voice_settings.speed if self.voice_settings else None
 
 
-class ElevenLabsRequest(ElevenLabsFields):
+class ElevenLabsRequest(Lenient):
     """The body of an HTTP request."""
 
     text: str = Field(min_length=1, pattern=r"\S", description="text to speak")

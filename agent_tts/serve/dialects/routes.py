@@ -3,61 +3,48 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
-from starlette.websockets import WebSocket
 
-from agent_tts.config.settings import Settings
 from agent_tts.serve.dialects import cartesia_http, deepgram_http, elevenlabs_http
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
 from agent_tts.serve.dialects.deepgram_aura import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
-from agent_tts.serve.node import Node
 from agent_tts.serve.transports.websocket import Dialect
+
+# The HTTP routes of all dialects. Their node is `app.state.node`.
+routes = APIRouter()
+for dialect in (cartesia_http, deepgram_http, elevenlabs_http):
+    routes.include_router(dialect.routes)
 
 # The dialect of each WebSocket path.
 STREAMS: dict[str, Dialect] = {
-    "/tts/websocket": Dialect(
-        "cartesia", lambda client: CartesiaAdapter(_settings(client).limits), key_query="api_key"
-    ),
+    "/tts/websocket": Dialect("cartesia", lambda _, settings: CartesiaAdapter(settings.limits), key_query="api_key"),
     "/v1/speak": Dialect(
         "aura",
-        lambda client: AuraAdapter(client.query_params, _settings(client).voice_aliases),
+        lambda client, settings: AuraAdapter(client.query_params, settings.voice_aliases),
         denies=True,
         denial_header="dg-error",
     ),
     "/v2/speak": Dialect(
         "flux",
-        lambda client: FluxAdapter(client.query_params, _settings(client).voice_aliases),
+        lambda client, settings: FluxAdapter(client.query_params, settings.voice_aliases),
         denies=True,
         denial_header="dg-error",
     ),
     elevenlabs_http.PATH + "/stream-input": Dialect(
         "elevenlabs",
-        lambda client: StreamAdapter(client.path_params["voice_id"], client.query_params, _settings(client).limits),
+        lambda client, settings: StreamAdapter(client.path_params["voice_id"], client.query_params, settings.limits),
         key_query="authorization",
         denies=True,
     ),
     elevenlabs_http.PATH + "/multi-stream-input": Dialect(
         "elevenlabs",
-        lambda client: MultiStreamAdapter(
-            client.path_params["voice_id"], client.query_params, _settings(client).limits
+        lambda client, settings: MultiStreamAdapter(
+            client.path_params["voice_id"], client.query_params, settings.limits
         ),
         key_query="authorization",
         denies=True,
     ),
-    "/v1/audio/speech/stream": Dialect("vllm_omni", lambda _: VllmOmniAdapter()),
+    "/v1/audio/speech/stream": Dialect("vllm_omni", lambda *_: VllmOmniAdapter()),
 }
-
-
-def router() -> APIRouter:
-    """The HTTP routes of all dialects. Their node is `app.state.node`."""
-    routes = APIRouter()
-    for dialect in (cartesia_http, deepgram_http, elevenlabs_http):
-        routes.include_router(dialect.router())
-    return routes
-
-
-def _settings(client: WebSocket) -> Settings:
-    node: Node = client.app.state.node
-    return node.settings

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from starlette.requests import Request
+from starlette.responses import Response
 
 from agent_tts.protocol.validation import check_body
-from agent_tts.serve.routes.http import node_of, read_body
+from agent_tts.serve.routes.http import json_body, node_of, read_body
 from agent_tts.serve.routes.speech_response import Body
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.audio.files import wav_header
 
 Model = TypeVar("Model", bound=BaseModel)
 
-# In OpenAPI.
-ERROR_ANSWER: dict[str, Any] = {
-    "description": "What was wrong and what is allowed.",
-    "content": {"application/json": {}},
-}
+# In OpenAPI: content that is audio, and the errors of a route.
+AUDIO = {"schema": {"type": "string", "format": "binary"}}
+_ERROR = {"description": "What was wrong and what is allowed.", "content": {"application/json": {}}}
+ERRORS: dict[int | str, dict[str, Any]] = {"4XX": _ERROR, "5XX": _ERROR}
 
 
-def audio_answer(content_types: Iterable[str]) -> dict[str, Any]:
-    """A response with audio, in OpenAPI."""
-    binary = {"schema": {"type": "string", "format": "binary"}}
-    return {"description": "The audio, sent while it is made.", "content": dict.fromkeys(content_types, binary)}
+def speaks(
+    body: dict[str, Any],
+    content: dict[str, Any],
+    description: str = "The audio, sent while it is made.",
+    **extra: Any,
+) -> dict[str, Any]:
+    """Arguments of a route that speaks.
 
-
-def json_body(schema: dict[str, Any]) -> dict[str, Any]:
-    """The body of a request, in OpenAPI."""
-    return {"required": True, "content": {"application/json": {"schema": schema}}}
+    Args:
+        body: the JSON schema of its request.
+        content, description: of its answer, in OpenAPI; `extra` are other fields of the operation.
+    """
+    return {
+        "response_class": Response,
+        "responses": {200: {"description": description, "content": content}, **ERRORS},
+        "openapi_extra": json_body(body) | extra,
+    }
 
 
 async def read_request(request: Request, model: type[Model], spoken: str = "text") -> Model:
@@ -46,7 +53,7 @@ async def read_request(request: Request, model: type[Model], spoken: str = "text
 
 
 class AudioBody(Body):
-    """Audio without times. See `Body`.
+    """Audio without times.
 
     Args:
         bit_rate: as `make_encoder` has it.
@@ -59,11 +66,9 @@ class AudioBody(Body):
         self._head = wav_header(None, sample_rate, encoding) if is_wav else b""
 
     def audio(self, pcm: bytes) -> bytes:
-        """See `Body`."""
         return self._joined(self._encoder.encode(pcm))
 
     def end(self) -> bytes:
-        """See `Body`."""
         return self._joined(self._encoder.flush())
 
     def _joined(self, chunks: list[Chunk]) -> bytes:

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from agent_tts.errors import BadMessage, UnknownType, Unsupported
 from agent_tts.events import SAMPLE_RATE
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.adapter import Message, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk, Word
+from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.utterance_queue import WaitingBudget
 from agent_tts.speech.audio.files import wav_header
@@ -33,10 +34,8 @@ FORMATS = {
 }
 
 
-class VllmConfig(BaseModel):
+class VllmConfig(Lenient):
     """`session.config`. Unknown fields are ignored: many only concern vLLM's own stages."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
 
     model: str | None = None
     voice: str | None = Field(None, validation_alias=AliasChoices("voice", "speaker"))
@@ -89,19 +88,22 @@ class _Utterance:
     is_starved: bool = False  # failed for lack of text, after all text so far was spoken
     bytes: int = 0  # of audio sent
     chunks: int = 0
-    ms: float = 0.0  # of audio sent
     words: DueWords[Word] = field(default_factory=DueWords)
 
     @property
     def context_id(self) -> str:
         return f"utterance-{self.index}"
 
+    def told(self, type_: str, **fields: Any) -> Message:
+        """A message about it."""
+        return protocol.build(type_, utterance_index=self.index, **fields)
 
-class VllmOmniAdapter:
+
+class VllmOmniAdapter(QueueingAdapter):
     """See `QueueingAdapter`. Messages that come while a complete utterance is spoken wait for its end."""
 
     def __init__(self) -> None:
-        self.closing: tuple[int, str] | None = None
+        super().__init__()
         # None before the first.
         self._config: VllmConfig | None = None
         # The one that is written or spoken; None in between.
@@ -113,35 +115,31 @@ class VllmOmniAdapter:
         self._budget = WaitingBudget("too much waits for an utterance to be spoken: wait for its session.done")
         # A context that failed and may be open.
         self._failed: str | None = None
-        # Answers to the client, each sent at the pong of its ping, to keep its place among the others.
-        self._notes: deque[str] = deque()
-
-    def begin(self) -> Iterator[Message]:
-        """See `ProtocolAdapter.begin`."""
-        yield from ()
 
     # ------------------------------------------------------------ from the client
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
-        """See `ProtocolAdapter.decode`."""
         message = protocol.load(data)
         if message.get("type") == "input.cancel":
             yield from self._cancel()
-        elif self._utterance is not None and self._utterance.is_done:
+        elif self._is_busy:
             self._budget.add(len(data))
             self._waiting.append((message, len(data)))
         else:
             yield from self._dispatch(message)
 
     def follow(self) -> Iterator[Message]:
-        """See `QueueingAdapter.follow`."""
         if self._failed is not None:
             context_id, self._failed = self._failed, None
             yield protocol.build("context.cancel", context_id=context_id)
-        while self._waiting and not (self._utterance is not None and self._utterance.is_done):
+        while self._waiting and not self._is_busy:
             message, chars = self._waiting.popleft()
             self._budget.remove(chars)
             yield from self._dispatch(message)
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._utterance is not None and self._utterance.is_done
 
     def _cancel(self) -> Iterator[Message]:
         self._waiting.clear()
@@ -149,7 +147,9 @@ class VllmOmniAdapter:
         utterance, self._utterance = self._utterance, None
         index = self._index if utterance is None else utterance.index
         # Before the cancel: if the context has ended meanwhile, the session refuses it and takes no further message.
-        yield self._note("audio.cancelled", index, sentence_index=0, reason="client_cancel")
+        yield self._note(
+            protocol.build("audio.cancelled", utterance_index=index, sentence_index=0, reason="client_cancel")
+        )
         if utterance is not None:
             self._index += 1
             if not utterance.is_over:
@@ -167,7 +167,7 @@ class VllmOmniAdapter:
             case "input.text":
                 yield from self._write(message.get("text"))
             case "input.done":
-                yield from self._end()
+                yield self._end()
             case _:
                 raise UnknownType("type is one of session.config, input.text, input.done, input.cancel, session.close")
 
@@ -195,18 +195,15 @@ class VllmOmniAdapter:
             yield protocol.build("text.append", context_id=self._utterance.context_id, text=text)
             self._utterance.text += text  # after the session has taken it, so that its limits hold here too
 
-    def _end(self) -> Iterator[Message]:
+    def _end(self) -> Message:
         utterance = self._utterance
-        if utterance is None or utterance.is_over:
-            yield self._note("session.done", self._index, total_sentences=0 if utterance is None else 1)
-            self._finish()
-        else:
+        if utterance is not None and not utterance.is_over:
             utterance.is_done = True
-            yield protocol.build("context.end", context_id=utterance.context_id)
-
-    def _note(self, type_: str, index: int, **fields: Any) -> Message:
-        self._notes.append(_told(type_, index, **fields))
-        return protocol.build("ping")
+            return protocol.build("context.end", context_id=utterance.context_id)
+        sentences = 0 if utterance is None else 1
+        note = self._note(protocol.build("session.done", utterance_index=self._index, total_sentences=sentences))
+        self._finish()
+        return note
 
     def _finish(self) -> None:
         self._utterance = None
@@ -214,26 +211,32 @@ class VllmOmniAdapter:
 
     # ------------------------------------------------------------ to the client
 
-    def encode(self, item: Message | AudioChunk) -> Iterable[str | bytes]:
-        """See `ProtocolAdapter.encode`."""
-        utterance = self._utterance
+    def encode(self, item: Message | AudioChunk) -> Iterator[str | bytes]:
+        for answer in self._answers(item):
+            yield answer if isinstance(answer, bytes) else protocol.dump(answer)
+
+    def _answers(self, item: Message | AudioChunk) -> Iterable[Message | bytes]:
         if isinstance(item, AudioChunk):
-            return () if utterance is None or utterance.context_id != item.context_id else _audio(utterance, item)
+            return () if (utterance := self._of(item.context_id)) is None else _audio(utterance, item)
+        utterance = self._of(item.get("context_id"))
         match item["type"]:
-            case "pong":
-                return [self._notes.popleft()]
+            case "pong" if (note := self._notes.popleft()) is not None:
+                return [note]
             case "error" if item["code"] != "unknown_context":
-                return self._error(item)
-            case "words" if utterance is not None and utterance.context_id == item["context_id"]:
+                return self._error(item, utterance)
+            case "words" if utterance is not None:
                 utterance.words.learn((Word(**word) for word in item["words"]), final=item["kind"] == "aligned")
             # An error was already told; the id may be in use again.
-            case "context.done" if (
-                item["reason"] != "error" and utterance and utterance.context_id == item["context_id"]
-            ):
+            case "context.done" if utterance is not None and item["reason"] != "error":
                 return self._over(utterance)
         return ()
 
-    def _over(self, utterance: _Utterance, *, failed: bool = False) -> Iterator[str | bytes]:
+    def _of(self, context_id: str | None) -> _Utterance | None:
+        """The utterance that a context speaks."""
+        utterance = self._utterance
+        return utterance if utterance is not None and utterance.context_id == context_id else None
+
+    def _over(self, utterance: _Utterance, *, failed: bool = False) -> Iterator[Message]:
         if utterance.is_over:
             return
         utterance.is_over = True
@@ -243,17 +246,15 @@ class VllmOmniAdapter:
         if has_sound or failed:
             if not has_sound:
                 yield _start(utterance)
-            yield _told("audio.done", utterance.index, sentence_index=0, total_bytes=utterance.bytes, error=failed)
+            yield utterance.told("audio.done", sentence_index=0, total_bytes=utterance.bytes, error=failed)
         if utterance.is_done:
-            yield _told("session.done", utterance.index, total_sentences=int(has_sound or failed))
+            yield utterance.told("session.done", total_sentences=int(has_sound or failed))
             self._finish()
 
-    def _error(self, message: Message) -> Iterator[str | bytes]:
-        utterance = self._utterance
-        is_its = utterance is not None and utterance.context_id == message["context_id"]
-        partial = {"partial_audio": True, "action": "discard"} if is_its and utterance and utterance.bytes else {}
-        yield protocol.dump({"type": "error", "message": message["message"], "code": message["code"], **partial})
-        if is_its and utterance is not None:
+    def _error(self, message: Message, utterance: _Utterance | None) -> Iterator[Message]:
+        partial = {"partial_audio": True, "action": "discard"} if utterance is not None and utterance.bytes else {}
+        yield protocol.build("error", message=message["message"], code=message["code"], **partial)
+        if utterance is not None:
             if message["code"] == "starved":
                 utterance.is_starved = not utterance.is_done
             else:
@@ -261,7 +262,7 @@ class VllmOmniAdapter:
             yield from self._over(utterance, failed=True)
 
 
-def _audio(utterance: _Utterance, chunk: AudioChunk) -> Iterator[str | bytes]:
+def _audio(utterance: _Utterance, chunk: AudioChunk) -> Iterator[Message | bytes]:
     """The next audio, after `audio.start` if it is the first."""
     payload = chunk.payload
     if not payload:
@@ -270,46 +271,43 @@ def _audio(utterance: _Utterance, chunk: AudioChunk) -> Iterator[str | bytes]:
         yield _start(utterance)
         if utterance.config.response_format == "wav":
             payload = wav_header() + payload
-    if not utterance.config.word_timestamps:
-        utterance.chunks += 1
-        utterance.bytes += len(payload)
-        yield payload
+    if utterance.config.word_timestamps:
+        end_ms = (chunk.first_sample + len(payload) // 2) * 1_000 / SAMPLE_RATE
+        yield _sound(utterance, payload, utterance.words.due(end_ms))
         return
-    end_ms = (chunk.first_sample + len(payload) // 2) * 1_000 / SAMPLE_RATE
-    yield _sound(utterance, payload, utterance.words.due(end_ms))
+    utterance.chunks += 1
+    utterance.bytes += len(payload)
+    yield payload
 
 
-def _start(utterance: _Utterance) -> str:
+def _start(utterance: _Utterance) -> Message:
     config = utterance.config
     fields: Message = {"sentence_index": 0, "sentence_text": utterance.text, "format": config.response_format}
     if config.response_format == "pcm":
         fields |= {"sample_rate": SAMPLE_RATE, "channels": 1}
     if config.word_timestamps:
         fields["word_timestamps"] = True
-    return _told("audio.start", utterance.index, **fields)
+    return utterance.told("audio.start", **fields)
 
 
-def _sound(utterance: _Utterance, pcm: bytes, words: list[Word]) -> str:
+def _sound(utterance: _Utterance, pcm: bytes, words: list[Word]) -> Message:
     """A chunk of audio with the words that begin in it; the last chunk of an utterance has only words."""
-    start_ms = utterance.ms
-    utterance.ms += len(pcm) * 500 / SAMPLE_RATE
+    chunk_id, start = utterance.chunks, utterance.bytes
+    utterance.chunks += 1
     utterance.bytes += len(pcm)
     times = [{"word": word.word, "start_ms": word.start_ms, "end_ms": word.end_ms} for word in words]
-    told = _told(
+    return utterance.told(
         "audio.chunk",
-        utterance.index,
         sentence_index=0,
-        chunk_id=utterance.chunks,
-        chunk_start_ms=round(start_ms),
-        chunk_end_ms=round(utterance.ms),
+        chunk_id=chunk_id,
+        chunk_start_ms=_milliseconds(start),
+        chunk_end_ms=_milliseconds(utterance.bytes),
         sample_rate=SAMPLE_RATE,
         channels=1,
         audio_b64=base64.b64encode(pcm).decode(),
         timestamps=times if times or not pcm else None,
     )
-    utterance.chunks += 1
-    return told
 
 
-def _told(type_: str, index: int, **fields: Any) -> str:
-    return protocol.dump({"type": type_, "utterance_index": index, **fields})
+def _milliseconds(pcm_bytes: int) -> int:
+    return round(pcm_bytes * 500 / SAMPLE_RATE)

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
+from agent_tts.config.settings import Settings
 from agent_tts.errors import Draining, SlowConsumer, SpeechError
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import ProtocolAdapter, QueueingAdapter
@@ -35,14 +36,14 @@ class Dialect:
     """The protocol of a route."""
 
     name: str  # in metrics
-    make_adapter: Callable[[WebSocket], ProtocolAdapter]  # for a new connection, from its path and query; never raises
+    make_adapter: Callable[[WebSocket, Settings], ProtocolAdapter]  # of a new connection; never raises
     subprotocol: str | None = None
     key_query: str | None = None  # a query parameter that may hold the API key
     denies: bool = False  # refuses by an HTTP status before the upgrade; otherwise by a message and a close code
     denial_header: str | None = None  # response header with the reason of such a refusal
 
 
-NATIVE = Dialect("websocket", lambda _: protocol.NativeAdapter(), protocol.SUBPROTOCOL)
+NATIVE = Dialect("websocket", lambda *_: protocol.NativeAdapter(), protocol.SUBPROTOCOL)
 
 
 class StreamEndpoint:
@@ -55,7 +56,7 @@ class StreamEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         websocket = WebSocket(scope, receive, send)
         dialect = self._dialect
-        adapter = dialect.make_adapter(websocket)
+        adapter = dialect.make_adapter(websocket, self._node.settings)
         if not dialect.denies:
             await self._accept(websocket)
         try:

@@ -39,7 +39,7 @@ class Talk:
         self.asked += [message for message in asked if message["type"] != "ping"]
         for message in asked:
             if message["type"] == "ping":
-                self.hear(protocol.build("pong", t=message["t"]))
+                self.hear(protocol.build("pong", t=message.get("t")))
 
     def hear(self, item: Message | AudioChunk) -> None:
         """Something that the session has to say."""
@@ -486,7 +486,7 @@ def test_no_message_does_more_than_be_refused(make: type[Adapter], data: str | b
     for message in asked:
         protocol.check(message)
         if message["type"] == "ping":
-            peer.hear(protocol.build("pong", t=message["t"]))
+            peer.hear(protocol.build("pong", t=message.get("t")))
 
 
 WISHES = st.lists(st.sampled_from(["Speak", "Speak", "Flush", "Interrupt", "Clear", "spoken", "starved"]), max_size=40)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from agent_tts.protocol.context import Word, Words
 from agent_tts.serve.dialects.elevenlabs_http import TimedBody
 from agent_tts.serve.dialects.elevenlabs_messages import FILE_FORMATS, format_of
-from agent_tts.serve.dialects.vendor_http import AudioBody
 from tests.speech.audio.test_files import decode
 from tests.speech.audio.test_pcm import decode as decode_g711
 from tests.support import RunningNode, running_node, until
@@ -88,7 +87,7 @@ def _text(part: dict[str, dict[str, list[str]] | None]) -> str:
 
 
 def test_a_word_is_told_with_the_audio_that_it_begins_in() -> None:
-    body = TimedBody(AudioBody("pcm_s16le", 24_000), is_whole=False)
+    body = TimedBody(format_of("pcm_24000"), is_whole=False)
     assert body.words(Words("aligned", (Word("one", 0, 90, 0, 3), Word("two", 100, 150, 4, 7)))) == b""
     told = [json.loads(body.audio(bytes(3_840))) for _ in range(3)]
     assert [_text(part) for part in told] == ["one ", "two ", ""]

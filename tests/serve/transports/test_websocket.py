@@ -13,7 +13,7 @@ from starlette.routing import WebSocketRoute
 from websockets.exceptions import ConnectionClosed
 
 from agent_tts.events import FRAME_BYTES
-from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.adapter import Message, ProtocolAdapter
 from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.app import create_app
 from agent_tts.serve.server import MAX_PENDING, WebSocketProtocol
@@ -124,16 +124,11 @@ async def test_a_flood_of_messages_ends_the_session_that_sends_it() -> None:
         await until(lambda: not running.server.server_state.connections)
 
 
-class Counting:
+class Counting(ProtocolAdapter):
     """A language that tells, in three messages, how often its client has spoken."""
-
-    closing: tuple[int, str] | None = None
 
     def __init__(self) -> None:
         self.heard = 0
-
-    def begin(self) -> Iterator[Message]:
-        yield from ()
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
         self.heard += 1
@@ -149,7 +144,7 @@ async def test_what_is_told_of_one_thing_knows_nothing_of_what_comes_meanwhile()
     """Write one message at a time, each when there is room, to see it fail."""
     adapter = Counting()
     app = create_app(settings_of())
-    endpoint = StreamEndpoint(app.state.node, Dialect("counting", lambda _: adapter))
+    endpoint = StreamEndpoint(app.state.node, Dialect("counting", lambda *_: adapter))
     app.router.routes.append(WebSocketRoute("/counting", endpoint))
     async with running_app(app) as running:
         url = running.ws_url.replace("/v1/tts/stream", "/counting")
@@ -163,17 +158,12 @@ async def test_what_is_told_of_one_thing_knows_nothing_of_what_comes_meanwhile()
         assert told[1:] == ["waits", "0"]
 
 
-class Sizes:
+class Sizes(ProtocolAdapter):
     """A language that has messages of all sizes for whatever is said first, and no words for the rest."""
-
-    closing: tuple[int, str] | None = None
 
     def __init__(self) -> None:
         # Around the limits of what the length of a WebSocket frame is written in.
         self.sizes = [0, 1, 125, 126, 127, 65_535, 65_536]
-
-    def begin(self) -> Iterator[Message]:
-        yield from ()
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
         yield from ()
@@ -190,7 +180,7 @@ async def test_messages_of_every_size_come_whole_and_in_order() -> None:
     sizes = Sizes().sizes
     app = create_app(settings_of())
     app.router.routes.append(
-        WebSocketRoute("/sizes", StreamEndpoint(app.state.node, Dialect("sizes", lambda _: Sizes())))
+        WebSocketRoute("/sizes", StreamEndpoint(app.state.node, Dialect("sizes", lambda *_: Sizes())))
     )
     async with running_app(app) as running:
         async with wire(running.ws_url.replace("/v1/tts/stream", "/sizes"), max_size=None) as peer:
