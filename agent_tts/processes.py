@@ -104,10 +104,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
                 self._transport.kill()
 
     async def reap(self) -> None:
-        """Wait until a killed or exited process and its pipes are gone, for seconds at most.
-
-        Cancelling it skips the wait; the process is still reaped.
-        """
+        """Wait seconds at most until a killed or exited process is gone. Cancelling skips the wait, not the reaping."""
         if self._transport is None:
             return
         try:
@@ -188,11 +185,7 @@ class _ModuleProcess(ChildProcess):
 
 
 class LineProcess:
-    """`python -m module args` in the background, which reports its progress as lines on stdout.
-
-    Raises:
-        OSError: it cannot be started.
-    """
+    """`python -m module args` in the background, which reports its progress as lines on stdout. Raises `OSError`."""
 
     def __init__(self, module: str, *args: str) -> None:
         command = module_command(module, *args)
@@ -200,13 +193,7 @@ class LineProcess:
         self._stdout = cast(IO[bytes], self._process.stdout)
 
     def latest_lines(self, deadline: float) -> Iterator[bytes]:
-        """The last complete line of each read, until the process closes stdout.
-
-        Args:
-            deadline: on the monotonic clock.
-        Raises:
-            TimeoutError: stdout is still open at the deadline.
-        """
+        """The last complete line of each read, until stdout closes. TimeoutError at the (monotonic) deadline."""
         unread = b""
         with selectors.DefaultSelector() as selector:
             selector.register(self._stdout, selectors.EVENT_READ)

@@ -119,7 +119,7 @@ def test_opentelemetry_is_imported_where_it_is_turned_on_alone() -> None:
         for path in FILES
         if any(name.split(".")[0] == "opentelemetry" for name in imports(path))
     }
-    assert users == {f"serve/telemetry/{name}.py" for name in ("spans", "span_sender", "tracing")}
+    assert users == {f"serve/telemetry/{name}.py" for name in ("spans", "tracing")}
 
 
 @pytest.mark.node

@@ -118,7 +118,7 @@ async def _signal(shape: type[Body], request: Request) -> tuple[Calls, Client, B
     node = node_of(request)
     client = node.guard.authorize(request.headers, request.query_params, token_ok=True)
     try:
-        body = shape.model_validate_json(await read_body(request, node.settings))
+        body = shape.model_validate_json(await read_body(request))
     except ValidationError as error:
         raise message_error(first_complaint(error)) from None
     return request.app.state.agent.calls, client, body

@@ -39,10 +39,7 @@ PIPE_BYTES = 1 << 20  # one step of 64 requests is 250 kB
 
 
 def take_pipes() -> tuple[int, int]:
-    """Duplicates of stdin and stdout; reads of the originals give nothing, and prints go to stderr.
-
-    The duplicates are not inherited: a process that the engine starts does not keep the front's pipes open.
-    """
+    """Duplicates of stdin and stdout, not inherited; reads of the originals give nothing, and prints go to stderr."""
     commands = os.dup(0)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -64,10 +61,8 @@ def arrange_signals() -> None:
 
 
 def leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """`sys.excepthook`: print the fault and exit at once, without running finalizers of a broken engine.
-
-    The message is printed only for errors about the machine: other messages may quote text that is being spoken.
-    """
+    """`sys.excepthook`: print the fault and exit at once, without running finalizers of a broken engine."""
+    # Other messages may quote text that is being spoken.
     about_machine = (ArithmeticError, ImportError, MemoryError, OSError, RuntimeError, SettingsError, WireError)
     traceback.print_tb(trace)
     print(f"{kind.__name__}: {error}" if isinstance(error, about_machine) else kind.__name__, file=sys.stderr)
@@ -79,13 +74,11 @@ class Inbox:
     """Commands of the front. A thread reads them, so that the process exits with the front while a step runs."""
 
     def __init__(self, fd: int) -> None:
-        # The reading end of the front's pipe.
         self._fd = fd
         # Chunks as read, at most `MAX_INBOX_BYTES` in all.
         self._chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        # Bytes put into `_chunks`; written by the reader thread alone.
+        # Bytes put into `_chunks`, written by the reader thread alone, and taken out, by the engine's thread alone.
         self._read = 0
-        # Bytes taken out of `_chunks`; written by the engine's thread alone.
         self._taken = 0
         # Used by the engine's thread alone.
         self._decoder: Decoder[Setup | EngineCommand] = Decoder(TO_ENGINE)
@@ -106,26 +99,20 @@ class Inbox:
         return messages
 
     def _run(self) -> None:
-        while data := self._next():
-            self._read += len(data)
-            if self._read - self._taken > MAX_INBOX_BYTES:
-                print("the engine loop does not take its commands", file=sys.stderr, flush=True)
-                os._exit(EXIT_ENGINE_LOST)
-            self._chunks.put(data)
+        with contextlib.suppress(OSError):  # a socket whose other end died with bytes unread
+            while data := os.read(self._fd, READ_BYTES):
+                self._read += len(data)
+                if self._read - self._taken > MAX_INBOX_BYTES:
+                    print("the engine loop does not take its commands", file=sys.stderr, flush=True)
+                    os._exit(EXIT_ENGINE_LOST)
+                self._chunks.put(data)
         os._exit(0)
-
-    def _next(self) -> bytes:
-        try:
-            return os.read(self._fd, READ_BYTES)
-        except OSError:  # a socket whose other end died with bytes unread
-            return b""
 
 
 class Outbox:
     """Events to the front. A write may block: the front always reads."""
 
     def __init__(self, fd: int) -> None:
-        # The writing end of the front's pipe.
         self._fd = fd
         if sys.platform == "linux":
             import fcntl

@@ -108,11 +108,7 @@ class EngineChild(ChildProcess):
         raise EngineLost(f"the {self._name} did not start ({self.gone.result()}): {line}")
 
     def send(self, command: EngineCommand) -> None:
-        """Never blocks; dropped unless it is alive. All commands of a tick of the event loop leave in one write.
-
-        Raises:
-            WireError: the command is longer than a megabyte.
-        """
+        """See `EngineProcess.send`. All commands of a tick of the event loop leave in one write."""
         if self.alive:
             if not self._outbox:
                 self._loop.call_soon(self._flush)

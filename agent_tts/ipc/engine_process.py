@@ -67,7 +67,6 @@ class EngineProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the engine runs and answers."""
         return self._child is not None and self._child.alive
 
     @property
@@ -87,19 +86,12 @@ class EngineProcess:
         self._supervisor = asyncio.create_task(self._supervise(child), name="engine supervisor")
 
     def send(self, command: EngineCommand) -> None:
-        """Never blocks; a command to a lost engine is dropped.
-
-        Raises:
-            WireError: the command is longer than a megabyte.
-        """
+        """Never blocks; dropped if the engine is lost. Raises `WireError` for a command longer than a megabyte."""
         if self._child is not None:
             self._child.send(command)
 
     async def close(self) -> None:
-        """Stop the engine, and kill it after two seconds. No event and no `on_lost` follows. Idempotent.
-
-        Cancelling it skips the two seconds: the process is still killed and reaped.
-        """
+        """Stop the engine, and kill it after two seconds, which cancelling skips. No event follows. Idempotent."""
         if self._child is not None:
             self._child.silence()
         supervisor, self._supervisor = self._supervisor, None

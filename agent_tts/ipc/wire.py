@@ -164,11 +164,7 @@ def _body(message: object) -> bytes:
 
 
 def encode(message: Setup | EngineCommand | EngineEvent) -> bytes:
-    """One message as a frame.
-
-    Raises:
-        WireError: the message is longer than `MAX_LENGTH`, or a number is outside its range.
-    """
+    """A frame. Raises `WireError` for a message longer than `MAX_LENGTH` or a number outside its range."""
     try:
         match message:
             case RequestAudio(request_id, pcm):

@@ -68,7 +68,6 @@ def create_app(
 
     Args:
         make_client: makes the client of its only engine; None starts engine processes as set.
-        extension: served on the same port.
 
     Raises:
         SettingsError: the voice library or telemetry cannot be set up with these settings.
@@ -165,7 +164,6 @@ def _add_page(app: FastAPI) -> None:
 
 
 async def _probe_lag(node: Node) -> None:
-    """Measure the event loop's lag and tasks, twice a second."""
     while True:
         before = time.monotonic()
         await asyncio.sleep(LAG_PROBE_S)

@@ -88,11 +88,7 @@ class Guard:
         return self._check_key(_key_in(headers) or (query.get(key_query, "") if key_query else ""))
 
     def issue_token(self, client: Client) -> tuple[str, float]:
-        """A one-time token for a browser, and the seconds until it expires.
-
-        Raises:
-            AtCapacity: there are too many unused tokens.
-        """
+        """A one-time token for a browser, and its lifetime in seconds. Raises `AtCapacity` if too many are unused."""
         now = self._clock()
         self._tokens = {digest: held for digest, held in self._tokens.items() if held[1] > now}
         if len(self._tokens) >= MAX_TOKENS:
@@ -139,11 +135,7 @@ class Guard:
 
     @contextmanager
     def admit(self, client: Client) -> Iterator[None]:
-        """Count a session or request until the end of the `with` block.
-
-        Raises:
-            AtCapacity: this key, or the node, has as many as the limits allow.
-        """
+        """Count a session or request in the `with` block. Raises `AtCapacity` at a limit of the key or the node."""
         limits = self._limits
         if self._admitted.total() >= limits.connections:
             raise AtCapacity(f"{limits.connections} sessions are open on this node: try again", retry_after_ms=RETRY_MS)
@@ -162,10 +154,8 @@ class Guard:
 
 
 async def authorized(connection: HTTPConnection) -> Client:
-    """FastAPI dependency: the client behind a request; raises `Unauthorized`.
-
-    A coroutine, although it never waits: FastAPI runs plain functions in a thread.
-    """
+    """FastAPI dependency: the client behind a request; raises `Unauthorized`."""
+    # A coroutine, although it never waits: FastAPI runs plain functions in a thread.
     guard: Guard = connection.app.state.node.guard
     return guard.authorize(connection.headers, connection.query_params)
 
@@ -179,7 +169,7 @@ def _key_in(headers: Mapping[str, str]) -> str:
 
 
 def _netloc(origin: str) -> str | None:
-    """Host and port of an origin; None when it has none."""
+    """Host and port of an origin, if it has any."""
     try:
         return urlsplit(origin).netloc or None
     except ValueError:

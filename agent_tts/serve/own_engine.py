@@ -16,12 +16,7 @@ from agent_tts.voices.library import VoiceLibrary
 
 @asynccontextmanager
 async def engine(settings: Settings) -> AsyncIterator[tuple[SpeechService, EngineInfo]]:
-    """An engine process that ends with the block. Its log is off: the errors tell what matters.
-
-    Raises:
-        SettingsError: the settings cannot work.
-        EngineLost: it does not start; the message says why.
-    """
+    """An engine process that ends with the block. Its log is off: `SettingsError` or `EngineLost` say what failed."""
     logger.disable("agent_tts")
     library = VoiceLibrary.of(settings.voices)
     service = SpeechService(engine_processes(settings.model_copy(update={"engines": 1})), library)

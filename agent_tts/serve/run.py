@@ -21,14 +21,13 @@ from agent_tts.serve.telemetry.logs import log_to_stderr, report_fault
 
 
 def run(settings: Settings, on_ready: Callable[[str], None] | None = None, extension: Extension | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; returns the process's exit code.
+    """Serve until SIGTERM or SIGINT.
 
-    0 after a drain, 128 + the signal when a second one ended the drain, 1 when an engine does not start or keeps
-    dying.
+    Returns the exit code: 0 after a drain, 128 + the signal when a second one ended the drain, 1 when an engine does
+    not start or keeps dying.
 
     Args:
         on_ready: called once, with the node's URL, when it takes requests.
-        extension: served on the same port.
 
     Raises:
         SettingsError: the node or its engine cannot be set up with these settings, or a model cannot be fetched.

@@ -26,10 +26,12 @@ from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.tls import server_context
-from agent_tts.serve.transports.writer import CONNECTION
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
+
+# Key in `scope["extensions"]` under which an endpoint finds its `HttpProtocol` or `WebSocketProtocol`.
+CONNECTION = "agent_tts.connection"
 
 # Kernel buffer for what a client is sent, in bytes; Linux doubles it. The default takes 84 s of audio before a client
 # that never reads is noticed.
@@ -156,13 +158,15 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._in_head and self.cycle.response_complete:  # the rest of the body is not read
             self._set_deadline()
 
-    # EndpointConnection
+    # For the endpoint.
 
     @property
     def is_full(self) -> bool:
+        """Whether written bytes wait in this process."""
         return self.flow.write_paused
 
     async def drained(self) -> None:
+        """Wait until it is not full, or until it is lost. Cancelling it is safe."""
         await self.flow.drain()
 
     def _set_deadline(self) -> None:
@@ -202,10 +206,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         return message
 
     def _parse(self) -> None:
-        """Parse until a message waits for the endpoint: the queue holds at most the messages of one slice.
-
-        After the close frame the endpoint takes no messages, and uvicorn drops them.
-        """
+        """Parse until a message waits for the endpoint: the queue holds at most the messages of one slice."""
+        # After the close frame the endpoint takes no messages, and uvicorn drops them.
         while self._unparsed and (self.close_sent or self.queue.empty()) and not self.transport.is_closing():
             piece, self._unparsed = self._unparsed[:WEBSOCKET_SLICE], self._unparsed[WEBSOCKET_SLICE:]
             super().data_received(piece)
@@ -261,7 +263,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self.scope["extensions"][CONNECTION] = self  # type: ignore[assignment]
         await super().run_asgi()
 
-    # EndpointWebSocket
+    # For the endpoint; see `HttpProtocol`.
 
     @property
     def is_full(self) -> bool:
@@ -271,12 +273,14 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         await self.writable.wait()
 
     def write(self, messages: Sequence[str | bytes]) -> None:
+        """Write messages now, whether there is room or not. Raises `ClientDisconnected` if it is closed or closing."""
         if self.disconnected or self.close_sent or self.conn.state is not State.OPEN:
             raise ClientDisconnected
         # Framed here: `websockets` makes objects and copies for each message.
         self.transport.write(b"".join([part for message in messages for part in _framed(message)]))
 
     def demand_pongs(self, demands: Callable[[], bool]) -> None:
+        """Let `demands` say whether the client must answer pings now; by default it always must."""
         self._demands_pongs = demands
 
 
@@ -292,11 +296,7 @@ def _framed(message: str | bytes) -> tuple[bytes, bytes]:
 
 
 def listen(settings: Settings) -> socket.socket:
-    """The listening socket; accepted connections inherit its options.
-
-    Raises:
-        SettingsError: the address cannot be used; the message says why.
-    """
+    """The listening socket, whose connections inherit its options. Raises `SettingsError` for an unusable address."""
     host, port = settings.host, settings.port
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -374,11 +374,7 @@ class NodeServer(uvicorn.Server):
                 await asyncio.gather(self._drain, return_exceptions=True)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the engines, then take requests.
-
-        Raises:
-            EngineLost: an engine did not start; `app.state.start_error` says why.
-        """
+        """Start the engines, then take requests. Raises `EngineLost`; `app.state.start_error` says why."""
         try:
             await super().startup(sockets if self.config.tls is None else [])
         except SystemExit:  # uvicorn raises it when the application's lifespan fails

@@ -325,7 +325,6 @@ class Session:
     # ------------------------------------------------------------ what the client is told
 
     def _next_ready(self) -> Utterance | None:
-        """The next utterance in round-robin order."""
         for context_id in self._ready:
             utterance = self._contexts[context_id]
             if self._playout is None or not self._is_held(utterance, self._playout):

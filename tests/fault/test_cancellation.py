@@ -15,7 +15,7 @@ from agent_tts.engine.factory import create_loop
 from agent_tts.events import SpeechOptions
 from agent_tts.serve.app import create_app
 from agent_tts.serve.node import Node
-from agent_tts.serve.transports.writer import CONNECTION
+from agent_tts.serve.server import CONNECTION
 from agent_tts.speech.service import SpeechService
 from tests.in_process import InProcessEngine
 from tests.support import until

@@ -47,9 +47,8 @@ async def read_request(request: Request, model: type[Model], spoken: str = "text
     Raises:
         SpeechError: see `read_body` and `check_body`.
     """
-    settings = node_of(request).settings
-    body = await read_body(request, settings)
-    return check_body(model, body, spoken, settings.limits.text_context_chars, depth=3)
+    max_chars = node_of(request).settings.limits.text_context_chars
+    return check_body(model, await read_body(request), spoken, max_chars, depth=3)
 
 
 class AudioBody(Body):

@@ -18,7 +18,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from agent_tts.config.settings import Settings
 from agent_tts.errors import BadMessage, Internal, InvalidRequest, RequestTimeout, SpeechError, TextTooLong
 from agent_tts.protocol.validation import Complaint
 from agent_tts.serve.guard import Client, authorized
@@ -56,7 +55,6 @@ Authorized = Annotated[Client, Depends(authorized)]
 
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": openai.ErrorBody}, "5XX": {"model": openai.ErrorBody}}
 
-
 routes = APIRouter()
 
 
@@ -82,7 +80,7 @@ _METRICS = {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}
 async def create_speech(request: Request, client: Authorized) -> Response:
     """Speak a text. The audio file is sent while it is made."""
     node = node_of(request)
-    wanted = openai.parse(await read_body(request, node.settings), node.settings.limits.text_context_chars)
+    wanted = openai.parse(await read_body(request), node.settings.limits.text_context_chars)
     options = node.service.resolve(wanted.options(normalize=node.settings.normalize))
     file = wanted.response_format
     make_body: Callable[[], FileBody]
@@ -145,7 +143,7 @@ def node_of(request: Request) -> Node:
     return node
 
 
-async def read_body(request: Request, settings: Settings, file_bytes: int = 0) -> bytes:
+async def read_body(request: Request, file_bytes: int = 0) -> bytes:
     """The body of a request, within `limits.message_bytes` and `timeouts.handshake_s`. Cancelling it is safe.
 
     Args:
@@ -156,6 +154,7 @@ async def read_body(request: Request, settings: Settings, file_bytes: int = 0) -
         RequestTimeout: it takes longer.
         BadMessage: the client left before its end.
     """
+    settings = node_of(request).settings
     limit = settings.limits.message_bytes + file_bytes
     timeout_s = settings.timeouts.handshake_s + file_bytes / SLOWEST_UPLOAD
     too_long = TextTooLong(f"the body has more than {limit} bytes")
@@ -177,7 +176,6 @@ async def read_body(request: Request, settings: Settings, file_bytes: int = 0) -
 
 
 # ---------------------------------------------------------------- errors
-
 
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}  # of errors that starlette raises
 

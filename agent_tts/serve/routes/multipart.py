@@ -39,8 +39,6 @@ def _broken() -> BadMessage:
 
 
 class _Form:
-    """Collects the parts of one body."""
-
     def __init__(self) -> None:
         # Complete parts.
         self.fields: dict[str, str | bytes] = {}

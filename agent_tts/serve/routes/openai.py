@@ -55,11 +55,7 @@ class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):
         return schema
 
     def options(self, *, normalize: bool = False) -> SpeechOptions:
-        """The engine's options, unpaced.
-
-        Args:
-            normalize: value if the request has none.
-        """
+        """The engine's options, unpaced; `normalize` is the value if the request has none."""
         return speech_options(
             self,
             voice=self.voice.id if isinstance(self.voice, VoiceRef) else self.voice,

@@ -44,7 +44,7 @@ async def _offer(request: Request) -> dict[str, str]:
     """Open a peer; returns the answer with the node's candidates, and the session's id."""
     node = node_of(request)
     client = node.guard.authorize(request.headers, request.query_params, token_ok=True)
-    offer = sdp.read_offer(_parse(await read_body(request, node.settings)).sdp)
+    offer = sdp.read_offer(_parse(await read_body(request)).sdp)
     if not node.settings.limits.rtc_peers:
         raise HTTPException(404, "WebRTC is turned off on this node (limits.rtc_peers)")
     if node.service.draining:

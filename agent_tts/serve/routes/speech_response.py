@@ -25,10 +25,7 @@ TRANSPORT = "http"  # in metrics
 
 
 class Body:
-    """The body of one response, made while audio arrives: a file, or events of a dialect. Pure.
-
-    Subclasses implement `audio` and `end`.
-    """
+    """The body of one response, made while audio arrives: a file, or events of a dialect. Pure."""
 
     def words(self, words: Words) -> bytes:
         """Word times, sent before their audio; called only if words were requested."""
@@ -107,9 +104,8 @@ class SpeechResponse(Response):
         make_body: Callable[[], Body],
         words: WordsMode = "none",
     ) -> None:
-        super().__init__(media_type=media_type)
+        super().__init__(headers={"Cache-Control": "no-store"}, media_type=media_type)
         del self.headers["content-length"]  # not known yet
-        self.headers["Cache-Control"] = "no-store"
         self._node = node
         self._client = client
         self._text = text
@@ -121,11 +117,7 @@ class SpeechResponse(Response):
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Speak. Cancelling this stops the speech; the slot is free when it returns.
-
-        Raises:
-            SpeechError: a failure before the first frame; nothing was sent.
-        """
+        """Speak; raises a failure before the first frame. Cancelling this stops the speech and frees the slot."""
         writer = Writer(scope, send, self._node.settings.timeouts.write_s)
         refused = self._node.metrics.refused
         with contextlib.ExitStack() as admitted:

@@ -89,11 +89,7 @@ _TYPES: dict[str, type[_NewVoice]] = {"audio_sample": NewClone, "prompt": NewDes
 
 
 def parse(content_type: str, body: bytes) -> NewClone | NewDesign | NewEmbedding:
-    """The request in a body, which is a form or JSON.
-
-    Raises:
-        BadMessage: the body is invalid; the message does not quote it.
-    """
+    """The request in a form or JSON. Raises `BadMessage`, which does not quote the body."""
     fields = _fields(content_type, body)
     kind = fields.get("type", "audio_sample")
     model = _TYPES.get(kind) if isinstance(kind, str) else None
@@ -205,7 +201,7 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
         clip_bytes = node.settings.voices.clip_bytes if _is_form(content_type) else 0
         node.uploads += 1
         try:
-            body = await read_body(request, node.settings, clip_bytes)
+            body = await read_body(request, clip_bytes)
         finally:
             node.uploads -= 1
         new = parse(content_type, body)
@@ -230,15 +226,8 @@ async def delete_voice(name: str, request: Request, client: Authorized) -> Voice
     return VoiceDeleted(id=name)
 
 
-# ---------------------------------------------------------------- inside
-
-
 def _enrolment(node: Node) -> Enrolment:
-    """The enrolment of a node, made at its first voice.
-
-    Raises:
-        Unsupported: the node stores no voices.
-    """
+    """The enrolment of a node, made at its first voice. Raises `Unsupported` if the node stores no voices."""
     info, library = node.service.routing.info, node.service.library
     if not info.models or library is None:
         raise Unsupported(
@@ -267,11 +256,7 @@ async def _add(enrolment: Enrolment, new: NewClone | NewDesign | NewEmbedding) -
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client leaves or this is cancelled.
-
-    Raises:
-        BadMessage: the client has left.
-    """
+    """The result of `work`, which is cancelled when the client leaves or this is cancelled."""
     task = asyncio.create_task(work, name="new voice")
     gone = asyncio.create_task(disconnected(receive), name="client of a new voice")
     try:

@@ -86,11 +86,7 @@ class Metrics(EngineObserver):
         clock: Callable[[], float] = time.monotonic,
         about: Mapping[str, str | int] | None = None,
     ) -> ContextMeter:
-        """The meter of a context that is opened now.
-
-        Args:
-            about: ids of ours, attributes of its span.
-        """
+        """The meter of a context that is opened now; `about` are ids of ours, attributes of its span."""
         self.active.labels(transport).inc()
         span = None if self._spans is None else self._spans.context(transport, about or {})
         return ContextMeter(self, transport, clock, span)

@@ -7,11 +7,16 @@ text, audio, or what a client chose: context ids, voices, paths that match no ro
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import queue
+import threading
 from collections.abc import Mapping
 from importlib.metadata import version
 
+from loguru import logger
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,13 +26,14 @@ from agent_tts.events import RequestFinished
 CLOSE_S = 5.0  # for the last spans to be sent
 TRACED = "/v1/"  # paths that get spans; probes, metrics and the page do not
 
+# Of `SpanSender`.
+MAX_WAITING = 2_048  # spans; more are dropped
+MAX_BATCH = 512  # spans of one export
+EVERY_S = 2.0  # between exports
+
 
 class Spans:
-    """Makes the spans of one node.
-
-    Args:
-        processor: gets the spans; closed by `close`.
-    """
+    """Makes the spans of one node. `processor` gets them; `close` closes it."""
 
     def __init__(self, processor: SpanProcessor) -> None:
         named = Resource({SERVICE_NAME: "agent-tts", SERVICE_VERSION: version("agent-tts")})
@@ -139,3 +145,60 @@ def _route(scope: Scope) -> str | None:
     for name, value in scope["path_params"].items():
         path = path.replace(f"/{value}", f"/{{{name}}}", 1)
     return path
+
+
+class SpanSender(SpanProcessor):
+    """Hands finished spans to an exporter in a thread of its own, which has `close_s` for the last ones.
+
+    OpenTelemetry's batch processor restarts its thread in every forked process. uvloop forks to spawn the engine
+    process, which would hang.
+    """
+
+    def __init__(self, exporter: SpanExporter, close_s: float) -> None:
+        # Only the thread calls it. It may block until its own deadline.
+        self._exporter = exporter
+        self._close_s = close_s
+        self._waiting: queue.Queue[ReadableSpan] = queue.Queue(MAX_WAITING)
+        # Whether the last export failed. Only the first failure in a row is logged.
+        self._failed = False
+        # Set when the waiting spans are the last.
+        self._closing = threading.Event()
+        # A daemon: an exporter that hangs does not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
+        self._thread.start()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Queue a span. Never blocks."""
+        if span.context is None or not span.context.trace_flags.sampled:
+            return
+        with contextlib.suppress(queue.Full):  # the collector is slow or away, which the thread has logged
+            self._waiting.put_nowait(span)
+
+    def shutdown(self) -> None:
+        """Send the waiting spans, for `close_s` at most. Idempotent."""
+        self._closing.set()
+        self._thread.join(self._close_s)
+        self._exporter.shutdown()
+
+    def _run(self) -> None:
+        while not self._closing.wait(EVERY_S):
+            self._export()
+        while not self._waiting.empty():
+            self._export()
+            if self._failed:
+                break
+
+    def _export(self) -> None:
+        batch: list[ReadableSpan] = []
+        while len(batch) < MAX_BATCH and not self._waiting.empty():
+            batch.append(self._waiting.get_nowait())
+        if not batch:
+            return
+        try:
+            sent = self._exporter.export(batch).name == "SUCCESS"
+            fault = None if sent else "the collector does not accept spans: check telemetry.endpoint"
+        except Exception as error:  # noqa: BLE001 - the edge of a thread: the next batch may be sent
+            fault = f"sending spans failed: {type(error).__name__}"
+        if fault is not None and not self._failed:
+            logger.warning("telemetry: {}", fault)
+        self._failed = fault is not None

@@ -20,19 +20,14 @@ _INSTALL = "pip install 'agent-tts[otel]'"
 
 
 def spans_of(telemetry: Telemetry, environ: Mapping[str, str] = os.environ) -> Spans | None:
-    """The maker of the node's spans; None where telemetry is off.
-
-    Raises:
-        SettingsError: `telemetry.endpoint` is set, and OpenTelemetry is not installed.
-    """
+    """The maker of the node's spans; None where telemetry is off. Raises `SettingsError` without OpenTelemetry."""
     variable = next((name for name in _ENDPOINTS if environ.get(name)), None)
     if (telemetry.endpoint is None and variable is None) or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-        from agent_tts.serve.telemetry.span_sender import SpanSender
-        from agent_tts.serve.telemetry.spans import CLOSE_S, Spans
+        from agent_tts.serve.telemetry.spans import CLOSE_S, Spans, SpanSender
     except ImportError:
         if telemetry.endpoint is not None:
             raise SettingsError(f"telemetry.endpoint needs OpenTelemetry: {_INSTALL}") from None

@@ -164,7 +164,6 @@ class RtcPeer:
         self._session.expire()
 
     def _close_reason(self, now: float) -> str | None:
-        """Why the peer is to be closed now, or None."""
         if self._closing.done():
             return self._closing.result()
         if self._channel is None:
@@ -255,11 +254,7 @@ def _is_ping(data: str | bytes) -> bool:
 
 
 def _fit(message: Message, limit: int) -> str | None:
-    """The message in at most `limit` bytes, or None when it cannot be sent.
-
-    Only two kinds can be too long: a `context.cancelled` loses its texts; `words` with a word of ten thousand
-    characters are dropped.
-    """
+    """The message in at most `limit` bytes, or None for `words` with a word of ten thousand characters."""
     text = protocol.dump(message)
     if len(text) <= limit:  # JSON of the protocol is ASCII
         return text

@@ -109,8 +109,6 @@ class SpeechTrack(MediaStreamTrack):
     Args:
         on_room: called when a context wants more audio, and when all of its audio is played.
         on_late: called for each packet with the seconds by which it left late.
-        clock: seconds, monotonic.
-        sleep: as `asyncio.sleep`.
     """
 
     kind = "audio"

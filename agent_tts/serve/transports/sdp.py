@@ -103,7 +103,6 @@ def _sections(text: str) -> tuple[_Section, list[_Section]]:
 
 
 def _pair(sections: list[_Section]) -> tuple[_Section, _Section]:
-    """The audio and the data channel section."""
     by_kind = {section.media[1]: section for section in sections if section.media and section.media[2] != "0"}
     if len(sections) != 2 or by_kind.keys() != {"audio", "application"}:
         raise BadMessage("sdp: an offer must have one audio and one data channel (application) section, no other")

@@ -19,8 +19,9 @@ from agent_tts.protocol.adapter import ProtocolAdapter, QueueingAdapter
 from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
+from agent_tts.serve.server import CONNECTION, WebSocketProtocol
 from agent_tts.serve.session import Session
-from agent_tts.serve.transports.writer import CONNECTION, WRITE_BYTES, EndpointWebSocket, Writer
+from agent_tts.serve.transports.writer import WRITE_BYTES, Writer
 
 # Close codes of errors that refuse a connection.
 CLOSE_CODES = {"unauthorized": 1008, "at_capacity": 1013, "draining": 1012}
@@ -113,7 +114,7 @@ class Connection:
         self._queue = adapter if isinstance(adapter, QueueingAdapter) else None
         self._websocket = websocket
         self._writer = Writer(websocket.scope, send, node.settings.timeouts.write_s)
-        self._connection: EndpointWebSocket = websocket.scope["extensions"][CONNECTION]
+        self._connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
         self._session = Session(node, dialect.name)
         if dialect is not NATIVE:  # native clients must always answer pings
             self._connection.demand_pongs(lambda: self._session.is_speaking)

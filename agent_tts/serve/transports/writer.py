@@ -5,47 +5,17 @@ from __future__ import annotations
 import asyncio
 import sys
 from asyncio import Transport
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
 from agent_tts.errors import SlowConsumer
-
-# Key in `scope["extensions"]` under which an endpoint finds its `EndpointConnection`.
-CONNECTION = "agent_tts.connection"
+from agent_tts.serve.server import CONNECTION, HttpProtocol, WebSocketProtocol
 
 # Bytes of one write of several messages: a third of a second of 24 kHz audio. This and one message is the most that
 # waits in this process for one connection; more would hide a slow reader for longer.
 WRITE_BYTES = 16_384
 CHECKS = 4  # of the backlog within one deadline
-
-
-class EndpointConnection(Protocol):
-    """A connection, as its endpoint sees it; see `server.HttpProtocol`."""
-
-    transport: Transport
-
-    @property
-    def is_full(self) -> bool:
-        """Whether written bytes wait in this process."""
-
-    async def drained(self) -> None:
-        """Wait until it is not full, or until it is lost. Cancelling it is safe."""
-
-
-class EndpointWebSocket(EndpointConnection, Protocol):
-    """The connection of an accepted WebSocket; see `server.WebSocketProtocol`."""
-
-    def write(self, messages: Sequence[str | bytes]) -> None:
-        """Write messages now, whether there is room or not.
-
-        Raises:
-            ClientDisconnected: the WebSocket is closed or closing.
-        """
-
-    def demand_pongs(self, demands: Callable[[], bool]) -> None:
-        """Let `demands` say whether the client must answer pings now; by default it always must."""
 
 
 async def disconnected(receive: Receive) -> None:
@@ -65,7 +35,7 @@ class Writer:
     def __init__(self, scope: Scope, send: Send, write_s: float) -> None:
         self._send = send
         self._check_s = write_s / CHECKS
-        self._connection: EndpointConnection = scope["extensions"][CONNECTION]
+        self._connection: HttpProtocol | WebSocketProtocol = scope["extensions"][CONNECTION]
         # Full with the first byte that the kernel does not take: TLS is full at the mark, TCP above it.
         self._connection.transport.set_write_buffer_limits(high=1, low=0)
 
@@ -75,11 +45,7 @@ class Writer:
         await self._send(message)
 
     async def room(self) -> None:
-        """Wait until the kernel has all that was written. Cancelling it is safe.
-
-        Raises:
-            SlowConsumer: the client took no byte for `write_s`.
-        """
+        """Wait until the kernel has all that was written. Cancelling it is safe. Raises `SlowConsumer`."""
         backlog, checks = sys.maxsize, 0
         while self._connection.is_full:
             try:

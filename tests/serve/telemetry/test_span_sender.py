@@ -12,8 +12,8 @@ from loguru import logger
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from agent_tts.serve.telemetry import span_sender
-from agent_tts.serve.telemetry.span_sender import SpanSender
+from agent_tts.serve.telemetry import spans as telemetry
+from agent_tts.serve.telemetry.spans import SpanSender
 
 
 class Exporter(SpanExporter):
@@ -48,10 +48,10 @@ def heard() -> Iterator[list[str]]:
 def test_the_end_sends_what_waits_in_its_order() -> None:
     exporter = Exporter()
     sender = SpanSender(exporter, close_s=5)
-    for span in spans(span_sender.MAX_BATCH + 1):
+    for span in spans(telemetry.MAX_BATCH + 1):
         sender.on_end(span)
     sender.shutdown()
-    assert [span.name for span in exporter.spans] == [str(number) for number in range(span_sender.MAX_BATCH + 1)]
+    assert [span.name for span in exporter.spans] == [str(number) for number in range(telemetry.MAX_BATCH + 1)]
 
 
 def test_what_does_not_fit_is_dropped_and_an_exporter_that_is_stuck_holds_nobody_up() -> None:
@@ -59,13 +59,13 @@ def test_what_does_not_fit_is_dropped_and_an_exporter_that_is_stuck_holds_nobody
     exporter = Exporter(lambda: SpanExportResult.SUCCESS if stuck.wait(30) else SpanExportResult.FAILURE)
     sender = SpanSender(exporter, close_s=0.2)
     began = time.monotonic()
-    for span in spans(span_sender.MAX_WAITING + 10):
+    for span in spans(telemetry.MAX_WAITING + 10):
         sender.on_end(span)
     sender.shutdown()
     assert time.monotonic() - began < 10
     stuck.set()
     sender._thread.join(5)
-    assert len(exporter.spans) <= span_sender.MAX_WAITING
+    assert len(exporter.spans) <= telemetry.MAX_WAITING
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
@@ -76,7 +76,7 @@ def test_a_failure_is_logged_once_and_tried_again(monkeypatch: pytest.MonkeyPatc
             raise RuntimeError("a broken library")
         return SpanExportResult.FAILURE
 
-    monkeypatch.setattr(span_sender, "EVERY_S", 0.01)
+    monkeypatch.setattr(telemetry, "EVERY_S", 0.01)
     tries: list[int] = []
     with heard() as said:
         sender = SpanSender(Exporter(fail), close_s=5)
@@ -96,7 +96,7 @@ def test_a_fault_of_the_exporter_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
         exporter.act = lambda: SpanExportResult.SUCCESS
         raise RuntimeError("a broken library")
 
-    monkeypatch.setattr(span_sender, "EVERY_S", 0.01)
+    monkeypatch.setattr(telemetry, "EVERY_S", 0.01)
     exporter = Exporter(fail)
     with heard() as said:
         sender = SpanSender(exporter, close_s=5)
