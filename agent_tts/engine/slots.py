@@ -73,11 +73,6 @@ class Outlet:
         return len(self._pcm) // FRAME_BYTES
 
     @property
-    def ended(self) -> bool:
-        """Whether no more audio will come."""
-        return self._ended
-
-    @property
     def finished(self) -> bool:
         """Whether all audio has been handed out and no more will come."""
         return self._ended and not self._pcm
@@ -156,9 +151,11 @@ class SlotFeed(Feed, Outlet):
         if text.last:
             self._pending += [*self._text.end(), Mark.END]
 
-    def mark(self, mark: Mark) -> None:
+    def mark(self, mark: Mark | Break) -> None:
         """All audio before `mark` has been written."""
-        if mark is Mark.END:
+        if isinstance(mark, Break):
+            self.rest(mark)
+        elif mark is Mark.END:
             self.end()
         else:
             self.flush()

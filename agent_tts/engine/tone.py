@@ -22,7 +22,7 @@ from agent_tts.engine.base import DoneOutput, Engine, StartRequest, StepInput, S
 from agent_tts.engine.faults import Fault
 from agent_tts.engine.slots import Mark, SlotFeed, SlotTable
 from agent_tts.events import SAMPLE_RATE, EngineInfo, NamedVoice, SpeechOptions, Voice
-from agent_tts.text.feed import Break
+from agent_tts.text.feed import Unit
 from agent_tts.voices import LANGUAGES, OPENAI_VOICES, QWEN_VOICES
 
 TONES_HZ = (220, 440, 660, 880, 1_320)
@@ -104,12 +104,10 @@ class _ToneRequest:
                 feed.write(self._sound(self._words.popleft()))
             elif endless and (not feed.pending or feed.pending[0] is Mark.END):
                 self._words.append("on-and-on")
-            elif isinstance(item := feed.pending.popleft(), Mark):
-                feed.mark(item)
-            elif isinstance(item, Break):
-                feed.rest(item)
-            else:
+            elif isinstance(item := feed.pending.popleft(), Unit):
                 self._words += item.text.split()
+            else:
+                feed.mark(item)
         return feed.hand_out()
 
     def _sound(self, word: str) -> bytes:

@@ -12,13 +12,12 @@ the engine may be speaking, and ends with that engine.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -64,10 +63,11 @@ class Steps:
 
 
 class Compilation:
-    """The process that compiles; None where there is nothing to compile."""
+    """Compiles the kernels of steps, if any, in the background, until `close`."""
 
-    def __init__(self, process: LineProcess | None) -> None:
-        self._process = process
+    def __init__(self, steps: Steps | None) -> None:
+        # The process that compiles; None where there is nothing to compile.
+        self._process = _start(steps) if steps else None
         self._deadline = time.monotonic() + TIMEOUT_S
 
     def wait(self, progress: Progress) -> None:
@@ -91,16 +91,6 @@ class Compilation:
         """Kill the process with its workers, unless it has ended."""
         if self._process is not None:
             self._process.close()
-
-
-@contextlib.contextmanager
-def compiling(steps: Steps | None) -> Iterator[Compilation]:
-    """Compile the kernels of steps, if any, in the background; killed at the end of the block."""
-    compilation = Compilation(_start(steps) if steps else None)
-    try:
-        yield compilation
-    finally:
-        compilation.close()
 
 
 def _start(steps: Steps) -> LineProcess | None:

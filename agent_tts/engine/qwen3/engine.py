@@ -18,8 +18,7 @@ from loguru import logger
 from agent_tts.config.settings import Settings
 from agent_tts.engine.base import Engine, FrameOutput, ReleaseSlot, StartRequest, StepInput, StepOutput
 from agent_tts.engine.qwen3.graphs import LaunchedStep
-from agent_tts.engine.qwen3.loading import create_models, use
-from agent_tts.engine.qwen3.model import Qwen3Model
+from agent_tts.engine.qwen3.model import Qwen3Model, create_models, use
 from agent_tts.engine.qwen3.row import Row, Waiting
 from agent_tts.engine.qwen3.runaway import RunawayDetector
 from agent_tts.engine.qwen3.runner import LoadedVoice
@@ -220,7 +219,7 @@ class Qwen3Engine(Engine):
         if row.speaker is None and loaded:
             row.speaker = self._voices.ready(row.wanted)
         if row.speaker is None and row.loading is None:
-            key = row.wanted.key if loaded else row.model
+            key = row.wanted if loaded else row.model
             row.loading = self._loading.get(key)
             if row.loading is None or (row.loading.done() and row.loading.exception()):
                 row.loading = self._loading[key] = self._loader.submit(self._load, row.wanted, loaded)

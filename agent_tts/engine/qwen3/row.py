@@ -259,14 +259,18 @@ class Row:
             self.model.runner.wipe(self.feed.slot)
             raise NotFinite("the model computed a frame that is not finite")
         if result.ended[index]:
-            outputs = self._end_segment()
-            return outputs if self.feed.segments else [*outputs, *self._end()]
-        outputs = []
+            flushed = self._end_segment()
+            return flushed if self.feed.segments else [*flushed, *self._end()]
+        outputs: list[StepOutput] = []
         pcm = result.pcm[index]
         # The first frame of a speaker is usually digital silence, which would be 80 ms of latency.
         if self.heard or int(np.abs(pcm.astype(np.int32)).max()) >= SILENT_PEAK:
             self.heard = True
-            outputs += self._frame(pcm.astype("<i2").tobytes())
+            frame = pcm.astype("<i2").tobytes()
+            if self.outlet is None:
+                outputs.append(FrameOutput(self.feed.slot, self.feed.epoch, frame))
+            else:
+                self.outlet.write(frame if self._stretch is None else self._stretch.push(frame))
         return [*outputs, *self._end(length=True)] if run_away else outputs
 
     def hand_out(self) -> list[StepOutput]:
@@ -278,12 +282,6 @@ class Row:
         elif self._starved and not outputs and not self._in_flight:
             outputs.append(StarvedOutput(self.feed.slot, self.feed.epoch))
         return outputs
-
-    def _frame(self, pcm: bytes) -> list[StepOutput]:
-        if self.outlet is None:
-            return [FrameOutput(self.feed.slot, self.feed.epoch, pcm)]
-        self.outlet.write(pcm if self._stretch is None else self._stretch.push(pcm))
-        return []
 
     def _end_segment(self) -> list[StepOutput]:
         """The present segment has been spoken, or has nothing to speak."""

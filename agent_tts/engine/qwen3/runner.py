@@ -8,7 +8,7 @@ next step on.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -82,63 +82,34 @@ class PromptChunk(NamedTuple):
     end: int
 
 
-class PromptQueue:
-    """Prompts that wait, first come, first served.
+def take_chunks(waiting: list[RowPrompt], budget: PrefillBudget) -> list[PromptChunk]:
+    """The chunks of a step: the next one of each waiting prompt in turn, while there is room.
 
     A step computes a bounded number of entries, so that rows that decode are not delayed by the number of prompts. Each
     prompt is computed in chunks: first the entries that it shares with prompts of the same voice, then the rest, cut at
     the budget of a step. Prompts are also cut to fill a step where that does not change their rounding
-    (`PrefillBudget.cut`).
+    (`PrefillBudget.cut`). A prompt with entries left comes first in the next step if that step can finish it, otherwise
+    last.
     """
-
-    def __init__(self, budget: PrefillBudget) -> None:
-        self._budget = budget
-        self._waiting: list[RowPrompt] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    def __iter__(self) -> Iterator[RowPrompt]:
-        """Those that wait, in the order in which they are computed."""
-        return iter(self._waiting)
-
-    def add(self, prompt: RowPrompt) -> None:
-        self._waiting.append(prompt)
-
-    def drop(self, prompt: RowPrompt) -> None:
-        """Remove a prompt, if it waits."""
-        if prompt in self._waiting:
-            self._waiting.remove(prompt)
-
-    def schedule(self) -> list[PromptChunk]:
-        """The chunks of this step: the next one of each prompt in turn, while there is room.
-
-        A prompt with entries left comes first in the next step if that step can finish it, otherwise last.
-        """
-        left = self._budget.entries
-        chunks: list[PromptChunk] = []
-        for prompt in self._waiting:
-            if not left or len(chunks) == self._budget.prompts:
-                break
-            chunk = self._chunk(prompt, left)
-            if chunk.end > chunk.begin:
-                left -= chunk.end - chunk.begin
-                chunks.append(chunk)
-        for prompt, _, end in chunks:
-            self._waiting.remove(prompt)
-            prompt.computed = end
-        more = [prompt for prompt, _, end in chunks if end < prompt.length]
-        soon = [prompt for prompt in more if prompt.length - prompt.computed <= self._budget.entries]
-        self._waiting = [*soon, *self._waiting, *(prompt for prompt in more if prompt not in soon)]
-        return chunks
-
-    def _chunk(self, prompt: RowPrompt, left: int) -> PromptChunk:
-        """The next chunk of a prompt; empty where there is no room."""
+    left = budget.entries
+    chunks: list[PromptChunk] = []
+    for prompt in waiting:
+        if not left or len(chunks) == budget.prompts:
+            break
         begin = prompt.computed
-        end = min(prompt.shared if begin < prompt.shared else prompt.length, begin + self._budget.entries)
+        end = min(prompt.shared if begin < prompt.shared else prompt.length, begin + budget.entries)
         if end - begin > left:
-            end = begin + left if self._budget.cut else begin
-        return PromptChunk(prompt, begin, end)
+            end = begin + left if budget.cut else begin
+        if end > begin:
+            left -= end - begin
+            chunks.append(PromptChunk(prompt, begin, end))
+    for prompt, _, end in chunks:
+        waiting.remove(prompt)
+        prompt.computed = end
+    more = [prompt for prompt, _, end in chunks if end < prompt.length]
+    soon = [prompt for prompt in more if prompt.length - prompt.computed <= budget.entries]
+    waiting[:] = [*soon, *waiting, *(prompt for prompt in more if prompt not in soon)]
+    return chunks
 
 
 class ModelRunner:
@@ -155,7 +126,9 @@ class ModelRunner:
         self._max_model_len = max_model_len
         # Of the blocks of the cache. None where each row has all its positions.
         self._allocator = None if state.frame.cache.contiguous else BlockAllocator(state.frame.cache)
-        self._queue = PromptQueue(graphs.prefill_budget)
+        self._budget = graphs.prefill_budget
+        # Prompts to compute, in their order.
+        self._waiting: list[RowPrompt] = []
         self._changes = RowChanges(state.frame, self._allocator)
         # The last prompt of each row, until the row is released.
         self._prompts: dict[int, RowPrompt] = {}
@@ -188,7 +161,7 @@ class ModelRunner:
             self.prefixes.move_to_end(key)
             self._reuse(new, prefix)
         if not new.decoding:
-            self._queue.add(new)
+            self._waiting.append(new)
         return new.decoding
 
     def add_text(self, row: int, tokens: Sequence[int], *, complete: bool) -> None:
@@ -202,8 +175,9 @@ class ModelRunner:
 
     def release(self, row: int) -> None:
         """Forget a row's prompt and text, and free its blocks."""
-        if prompt := self._prompts.pop(row, None):
-            self._queue.drop(prompt)
+        prompt = self._prompts.pop(row, None)
+        if prompt in self._waiting:
+            self._waiting.remove(prompt)
         self._changes.forget(row)
         self._codecs.pop(row, None)
         if self._allocator:
@@ -222,7 +196,7 @@ class ModelRunner:
     @property
     def has_prompts(self) -> bool:
         """Whether prompts wait to be computed by a step."""
-        return bool(self._queue)
+        return bool(self._waiting)
 
     def update(self) -> bool:
         """Send the changes of rows to the device ahead of a step, without waiting; whether it computes prompts."""
@@ -243,7 +217,7 @@ class ModelRunner:
         At most the largest batch of the graphs. Each row has its prompt in the cache, and has text left or its whole
         text.
         """
-        chunks = self._queue.schedule()
+        chunks = take_chunks(self._waiting, self._budget)
         launched, ends = self._graphs.step(rows, [self._inputs(chunk) for chunk in chunks])
         for (prompt, _, end), start in zip(chunks, ends, strict=True):
             if end == prompt.shared:
@@ -283,10 +257,10 @@ class ModelRunner:
             return
         prefix = self.model.frame.prefix(self.state.frame, prompt.row, prompt.prompt.shared, start)
         self.prefixes[key] = prefix
-        for other in [other for other in self._queue if not other.computed and other.key == key]:
+        for other in [other for other in self._waiting if not other.computed and other.key == key]:
             self._reuse(other, prefix)
             if other.decoding:
-                self._queue.drop(other)
+                self._waiting.remove(other)
         while sum(prefix.keys.shape[1] for prefix in self.prefixes.values()) > PREFIX_POSITIONS:
             self.prefixes.popitem(last=False)
 

@@ -64,12 +64,7 @@ class ModelVoice:
 
     model: Qwen3Model
     voice: ResolvedVoice
-    instructions: str = ""  # how to speak, and in a designed voice who
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """What its `LoadedVoice` depends on."""
-        return self.model.name, self.voice
+    instructions: str = ""  # how to speak, and in a designed voice who; none for a clone
 
 
 class Qwen3Voices:
@@ -83,8 +78,8 @@ class Qwen3Voices:
         self._models = models
         self._library = library
         self._limit = limit
-        # Clones on their device, the one used last at the end; by model, voice and its version.
-        self._ready: OrderedDict[tuple[object, ...], LoadedVoice] = OrderedDict()
+        # Clones on their device, the one used last at the end.
+        self._ready: OrderedDict[ModelVoice, LoadedVoice] = OrderedDict()
         names = {name for model in models for name in model.config.talker.codec_language_id}
         codes = tuple(code for name, code in LANGUAGES.items() if name in names)
         # Every name of a language that a model speaks -> its code; a dialect is its own code.
@@ -122,16 +117,15 @@ class Qwen3Voices:
             return LoadedVoice(PromptVoice(wanted.voice.name))
         if isinstance(wanted.voice, DesignedVoice | AnyVoice):
             return LoadedVoice(PromptVoice(None))
-        speaker = self._ready.get(wanted.key)
-        if speaker is not None:
-            self._ready.move_to_end(wanted.key)
-        return speaker
+        if wanted in self._ready:
+            self._ready.move_to_end(wanted)
+        return self._ready.get(wanted)
 
     def keep(self, wanted: ModelVoice, speaker: LoadedVoice) -> None:
         """Keep a clone of the library that `load` has made ready, as long as others are not used more recently."""
         if isinstance(wanted.voice, EmbeddedVoice):
             return
-        self._ready[wanted.key] = speaker
+        self._ready[wanted] = speaker
         while len(self._ready) > self._limit:
             self._ready.popitem(last=False)
 

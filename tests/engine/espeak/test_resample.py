@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agent_tts.engine.espeak.resample import Resampler
+from agent_tts.engine.espeak.engine import Resampler
 
 SOURCE, TARGET = 22_050, 24_000
 NOISE = (np.random.default_rng(1).normal(size=9_000) * 6_000).astype(np.int16)

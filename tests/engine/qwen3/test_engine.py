@@ -30,7 +30,7 @@ from agent_tts.engine.base import (
     StepOutput,
 )
 from agent_tts.engine.loop import EngineLoop
-from agent_tts.engine.qwen3 import loading as qwen3_loading
+from agent_tts.engine.qwen3 import model as qwen3_model
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import ChunkInputs, LaunchedStep
 from agent_tts.engine.qwen3.runner import PromptChunk
@@ -626,7 +626,7 @@ class TestSharedCache:
                 model = plenty._models[0]
                 fixed = model.weight_bytes + model.codec_bytes
                 free = math.ceil((fixed + (count + 0.5) * model.block_bytes) / Qwen3().memory)
-            monkeypatch.setattr(qwen3_loading, "memory", lambda device: (free, free))
+            monkeypatch.setattr(qwen3_model, "memory", lambda device: (free, free))
 
         return leave
 
@@ -735,7 +735,7 @@ def test_a_request_that_leaves_before_its_prompt_is_computed_leaves_nothing_behi
     """While parts of its prompt wait, or all are there; the row's next owner says what it says alone."""
     with engine(checkpoint("custom_voice"), slots=2) as made:
         alone = ours(made, RYAN)
-        queue = made._models[0].runner._queue
+        queue = made._models[0].runner._waiting
         for steps in range(3):
             made.step([StartRequest(0, 1, STYLED), AddText(0, TEXT, last=True)], [0])
             for _ in range(steps):
