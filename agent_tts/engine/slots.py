@@ -118,13 +118,13 @@ class SlotFeed(Feed, Outlet):
     """One request's text and audio: units out to the engine, which writes their samples; frames out to the listener.
 
     Args:
-        language: the code of the language that is spoken.
+        language: a code.
     """
 
     def __init__(self, opened: StartRequest, language: str, first_words: int = 2) -> None:
         Feed.__init__(self, opened)
         Outlet.__init__(self, opened.slot, opened.epoch)
-        # What the engine has to speak next, in order.
+        # See `pending`.
         self._pending: deque[Unit | Break | Mark] = deque()
         # Cuts the text into units that later text cannot change.
         self._text = TextFeed(Reading.of(opened.options, language), first_words=first_words)
@@ -181,11 +181,7 @@ RequestT = TypeVar("RequestT", bound=SlotRequest)
 
 
 class SlotTable(Generic[RequestT]):
-    """Which request has which slot. An error of one request ends that request alone.
-
-    Args:
-        make: makes the request of a slot.
-    """
+    """Which request has which slot. An error of one request ends that request alone."""
 
     def __init__(self, count: int, make: Callable[[StartRequest], RequestT]) -> None:
         self._make = make

@@ -57,7 +57,6 @@ class EspeakVoices:
     """
 
     def __init__(self, default: str) -> None:
-        # Languages by their own code.
         self._by_code: dict[str, Language] = {}
         for language in espeak_lib.languages():
             self._by_code.setdefault(language.code, language)

@@ -33,9 +33,8 @@ from agent_tts.model.upload import staged
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CPU_ENTRIES = 64  # of prompts in a step: 1 s on a small CPU
-_MASKS = ("spoke", "ended", "starved", "full", "finite")
 _CODES = 16
-_WIDTH = _CODES + FRAME_SAMPLES + len(_MASKS)  # of a row: codes, samples, masks
+_WIDTH = _CODES + FRAME_SAMPLES + 2  # of a row: codes, samples, masks
 _IN_FLIGHT = 2  # steps that have been launched, the one that is being read included
 
 Progress = Callable[[int, int], None]  # graphs captured, of how many
@@ -77,18 +76,15 @@ class ChunkInputs:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """A `SpeechFrame` on the host, for the n rows of a step, in their order.
+    """What the host needs of a `SpeechFrame`, for the n rows of a step, in their order.
 
     Its arrays are overwritten by the second launch after it.
     """
 
     codes: NDArray[np.int16]  # [n, 16]
     pcm: NDArray[np.int16]  # [n, 1920]
-    spoke: NDArray[np.bool_]  # [n], as the others
-    ended: NDArray[np.bool_]
-    starved: NDArray[np.bool_]
-    full: NDArray[np.bool_]
-    finite: NDArray[np.bool_]
+    ended: NDArray[np.bool_]  # [n]
+    finite: NDArray[np.bool_]  # [n]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +104,8 @@ class LaunchedStep:
         if self._written is not None:
             self._written.synchronize()
         codes, pcm, masks = np.split(self._packed, [_CODES, _CODES + FRAME_SAMPLES], axis=1)
-        return StepResult(codes, pcm, **{name: masks[:, index] != 0 for index, name in enumerate(_MASKS)})
+        ended, finite = masks.T != 0
+        return StepResult(codes, pcm, ended, finite)
 
 
 class FrameGraphs:
@@ -303,6 +300,6 @@ class _HostBuffers:
 
 
 def _pack(frame: SpeechFrame) -> Tensor:
-    """All outputs in one tensor, for one copy: int16[B, _WIDTH]."""
-    masks = torch.stack([getattr(frame, name) for name in _MASKS], dim=1)
+    """What the host needs in one tensor, for one copy: int16[B, _WIDTH]."""
+    masks = torch.stack((frame.ended, frame.finite), dim=1)
     return torch.cat((frame.codes.to(torch.int16), frame.pcm, masks.to(torch.int16)), dim=1)

@@ -40,7 +40,7 @@ class SegmentFeed(Feed):
     it knows that they are the last.
 
     Args:
-        language: the code of the language that is spoken.
+        language: a code.
     """
 
     def __init__(self, opened: StartRequest, tokens: TokenFeed, language: str = "en") -> None:

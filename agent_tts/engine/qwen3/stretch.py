@@ -62,14 +62,9 @@ class TimeStretch:
 def _graph(speed: float) -> Graph:
     graph = Graph()
     graph.threads = 1  # FFmpeg starts one for each core otherwise, for every stream
-    last = graph.add_abuffer(sample_rate=SAMPLE_RATE, format="s16", layout="mono", time_base=Fraction(1, SAMPLE_RATE))
+    source = graph.add_abuffer(sample_rate=SAMPLE_RATE, format="s16", layout="mono", time_base=Fraction(1, SAMPLE_RATE))
     bound = SLOWEST if speed < 1 else FASTEST
     count = max(1, math.ceil(math.log(speed) / math.log(bound) - 1e-9))
-    for _ in range(count):
-        following = graph.add("atempo", f"{speed ** (1 / count)}")
-        last.link_to(following)
-        last = following
-    sink = graph.add("abuffersink")
-    last.link_to(sink)
-    graph.configure()
+    filters = [graph.add("atempo", f"{speed ** (1 / count)}") for _ in range(count)]
+    graph.link_nodes(source, *filters, graph.add("abuffersink")).configure()
     return graph

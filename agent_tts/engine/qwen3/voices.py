@@ -68,11 +68,7 @@ class ModelVoice:
 
 
 class Qwen3Voices:
-    """Voices of some models and of a library; keeps the most recently used clones ready.
-
-    Args:
-        limit: clones that are kept ready.
-    """
+    """Voices of some models and of a library; keeps the `limit` most recently used clones ready."""
 
     def __init__(self, models: Sequence[Qwen3Model], library: VoiceLibrary, limit: int) -> None:
         self._models = models
