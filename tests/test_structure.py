@@ -30,7 +30,7 @@ LAYERS = {
     "integrations": {"client", "config", "protocol", "speech", "serve"},
     "agent": {"config", "integrations", "protocol", "serve", "voices"},
     "doctor": {"config", "serve", "speech", "voices"},
-    "bench": {"client", "config", "protocol", "speech", "ipc", "serve", "model", "voices"},
+    "bench": {"client", "config", "doctor", "protocol", "speech", "ipc", "serve", "model", "voices"},
 }
 
 BANNED_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "requests", "urllib.request"}

@@ -19,8 +19,8 @@ from pipecat.services.stt_service import STTService
 from pipecat.transports.base_transport import BaseTransport
 from pipecat.workers.runner import WorkerRunner
 
-import agent_tts
 from agent_tts.agent.turns import Turns
+from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import Agent
 from agent_tts.errors import SettingsError
 from agent_tts.integrations.pipecat import AgentTTSService
@@ -47,20 +47,13 @@ class Call:
 Build = Callable[[Call], Pipeline]
 
 
-def pipelines_folder() -> Path:
-    """The package's pipelines: in the installed package, or beside it in a checkout."""
-    package = Path(agent_tts.__file__).parent
-    installed = package / "pipelines"
-    return installed if installed.is_dir() else package.parent / "pipelines"
-
-
 def load_build(path: str | None) -> Build:
     """The `build` of a Python file; None is `pipelines/voice_agent.py`.
 
     Raises:
         SettingsError: there is no such file, it cannot be run, or it has no `build`.
     """
-    file = pipelines_folder() / "voice_agent.py" if path is None else Path(path).expanduser()
+    file = data_folder("pipelines") / "voice_agent.py" if path is None else Path(path).expanduser()
     spec = importlib.util.spec_from_file_location(f"agent_tts_pipeline_{file.stem}", file)
     if not file.is_file() or spec is None or spec.loader is None:
         raise SettingsError(f"agent.pipeline: {file} is not a Python file")

@@ -53,9 +53,8 @@ class SpeechToText:
         if self._settings.kind == "none":
             return ComponentStatus("none", "none", f"Speech recognition is turned off (agent.stt.kind). {TYPED}")
         if self._settings.kind == "scripted":
-            return ComponentStatus(
-                "scripted", "a script", f'All speech is taken for "{self._settings.words}" (agent.stt.kind).'
-            )
+            said = f'All speech is taken for "{self._settings.words}" (agent.stt.kind).'
+            return ComponentStatus("scripted", "a script", said)
         if self._model is None:
             return ComponentStatus("none", self._settings.model, self._message)
         return ComponentStatus("whisper", self._settings.model)
@@ -88,10 +87,15 @@ class SpeechToText:
         began = time.monotonic()
         loading: Future[Any] = Future()
         loading.set_running_or_notify_cancel()
+
+        def load() -> None:
+            try:
+                loading.set_result(_loaded(self._settings))
+            except Exception as error:  # noqa: BLE001 - on any failure, calls are typed
+                loading.set_exception(error)
+
         # A daemon thread: a hanging download must not delay the node's exit.
-        threading.Thread(
-            target=_load_into, args=(loading, self._settings), name="loading of Whisper", daemon=True
-        ).start()
+        threading.Thread(target=load, name="loading of Whisper", daemon=True).start()
         loaded = asyncio.wrap_future(loading)
         try:
             while not loaded.done():
@@ -136,13 +140,6 @@ class ScriptedSTT(SegmentedSTTService):
 
     async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame, None]:
         yield TranscriptionFrame(self._words, "", time_now_iso8601(), None)
-
-
-def _load_into(loading: Future[Any], settings: AgentStt) -> None:
-    try:
-        loading.set_result(_loaded(settings))
-    except Exception as error:  # noqa: BLE001 - on any failure, calls are typed
-        loading.set_exception(error)
 
 
 def _loaded(settings: AgentStt) -> Any:

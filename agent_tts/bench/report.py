@@ -7,8 +7,6 @@ import json
 import os
 import platform
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agent_tts import __version__
+from agent_tts.doctor.gpu import gpus
 from agent_tts.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 PACKAGES = ("uvicorn", "uvloop", "websockets", "aiortc", "numpy", "torch", "triton")
-NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name,driver_version,memory.used,memory.total", "--format=csv,noheader,nounits")
-NVIDIA_SMI_S = 20.0
 
 
 def document(kind: str, node: Mapping[str, Any], runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -163,30 +160,6 @@ def device() -> dict[str, Any]:
     if cuda := cuda_of_torch():
         found["cuda"] = cuda
     return found
-
-
-def gpus() -> list[dict[str, Any]]:
-    """Every NVIDIA GPU: `name`, `driver`, `memory_used_mib` of all processes now, `memory_total_mib`.
-
-    Empty where nvidia-smi is missing or fails. It takes some tenths of a second.
-    """
-    if shutil.which(NVIDIA_SMI[0]) is None:
-        return []
-    try:
-        done = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=NVIDIA_SMI_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return parse_gpus(done.stdout)
-
-
-def parse_gpus(text: str) -> list[dict[str, Any]]:
-    """What nvidia-smi says of each GPU; a size that it does not tell is None."""
-    rows = [[part.strip() for part in line.rsplit(",", 3)] for line in text.splitlines()]
-    mib = [[int(size) if size.isdecimal() else None for size in row[2:]] for row in rows]
-    return [
-        {"name": name, "driver": driver, "memory_used_mib": used, "memory_total_mib": total}
-        for (name, driver, *_), (used, total) in zip(rows, mib, strict=True)
-    ]
 
 
 def cuda_of_torch() -> str | None:

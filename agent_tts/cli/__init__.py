@@ -1,10 +1,5 @@
 """`agent-tts`, the command line."""
 
-from __future__ import annotations
+from agent_tts.cli.app import app as main
 
-from agent_tts.cli.app import app
-
-
-def main() -> None:
-    """Run the command line; leaves with its exit code."""
-    app()
+__all__ = ["main"]

@@ -129,7 +129,7 @@ def wyoming(
 ) -> None:
     """Serve Home Assistant (the Wyoming protocol) from a running node, which may start later."""
     from agent_tts.client.connection import http_url
-    from agent_tts.integrations.wyoming.conversation import Target
+    from agent_tts.integrations.wyoming.server import Target
     from agent_tts.integrations.wyoming.server import serve as serve_wyoming
 
     serve_wyoming(uri, Target(http_url(node), key))
@@ -170,28 +170,21 @@ def health(
 
 
 def _is_healthy(path: str) -> bool:
-    import http.client
-    import ssl
     import sys
+
+    import httpx
 
     from agent_tts.config.loading import load_settings
 
     settings = load_settings()
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
-    if settings.tls.cert is None:
-        connection = http.client.HTTPConnection(host, settings.port, timeout=HEALTH_S)
-    else:
-        context = ssl.create_default_context()
-        context.check_hostname = False  # the certificate has the name that clients use
-        context.verify_mode = ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(host, settings.port, timeout=HEALTH_S, context=context)
+    scheme = "http" if settings.tls.cert is None else "https"
+    url = httpx.URL(scheme=scheme, host=host, port=settings.port, path=path)
     try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        print(answer.read(65_536).decode(errors="replace"))
-    except (OSError, http.client.HTTPException) as error:
+        # The certificate has the name that clients use.
+        answer = httpx.get(url, timeout=HEALTH_S, verify=False, trust_env=False)
+    except httpx.HTTPError as error:
         print(f"agent-tts: no node answers at {host}:{settings.port}: {type(error).__name__}", file=sys.stderr)
         return False
-    finally:
-        connection.close()
-    return answer.status == 200
+    print(answer.text)
+    return answer.status_code == 200

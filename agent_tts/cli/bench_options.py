@@ -116,6 +116,8 @@ class Outputs:
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw them: png, svg or pdf (needs matplotlib).")] = None
 
     def __post_init__(self) -> None:
+        if self.json is None and self.plot is None:
+            return
         from agent_tts.bench import report
 
         if self.json is not None:

@@ -28,6 +28,7 @@ from agent_tts.cli.bench_options import ModelOptions, NodeOptions, Outputs, OwnN
 from agent_tts.cli.reporting import TERMINATED, complain
 from agent_tts.client.connection import http_url, stream_url
 from agent_tts.config.settings import Limits
+from agent_tts.doctor.gpu import gpus
 from agent_tts.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ async def target(options: ModelOptions, session: Mapping[str, Any], **settings: 
             if model:
                 info["model_type"] = model.config.tts_model_type
             yield BenchTarget(MeasuredNode(address, node.url, key, node.pids, asked), info)
-            if present := await asyncio.to_thread(report.gpus):  # while its memory is still taken
+            if present := await asyncio.to_thread(gpus):  # while its memory is still taken
                 info["gpus"] = present
 
 

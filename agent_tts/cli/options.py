@@ -7,6 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -91,6 +92,34 @@ class ConfigFlags:
     config: Config = None
     set_: Set = None
     print_config: PrintConfig = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListFlags:
+    """The voices that `agent-tts voices` lists."""
+
+    language: Annotated[str | None, typer.Option(help="Only voices that speak this language: de, en, zh.")] = None
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, like /v1/audio/voices.")] = False
+    url: Url = None
+    key: Key = None
+    engine: Engine = None
+    model: Models = None
+    device: Device = None
+    dtype: Dtype = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddFlags:
+    """What a voice is made of, and where it is added."""
+
+    audio: Annotated[Path | None, typer.Option(help="Clone the speaker of this file: 3 to 30 s, one speaker.")] = None
+    text: Annotated[str | None, typer.Option(help="The exact words of the file; makes the voice closer.")] = None
+    consent: Annotated[str | None, typer.Option(help="How the speaker agreed; stored with the voice.")] = None
+    prompt: Annotated[str | None, typer.Option(help="Instead, design a voice: a calm old man.")] = None
+    description: Annotated[str, typer.Option(help="For the list of voices.")] = ""
+    url: Url = None
+    key: Key = None
+    model: Models = None
 
 
 def _speech_flags() -> Iterator[tuple[str, Any, Any]]:

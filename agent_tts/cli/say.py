@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
+import contextlib
 import os
 import sys
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
 from agent_tts.cli.link import Speaker, local, own_settings, refuse_engine_flags, remote
-from agent_tts.cli.progress import Progress
 from agent_tts.cli.sinks import FileSink, PlayerSink, Sink, StdoutSink
-from agent_tts.cli.text_source import arriving, once
 from agent_tts.errors import SettingsError
-from agent_tts.events import SpeechOptions
-from agent_tts.protocol.context import AnyUtterance
+from agent_tts.events import SAMPLE_RATE, SpeechOptions
+from agent_tts.protocol.context import AnyUtterance, Done
 from agent_tts.speech.audio.players import find_player
 from agent_tts.text.segments import Segmenter
 
@@ -24,6 +30,11 @@ SEGMENT_CHARS = 1_000  # about a minute of speech
 OPEN_AHEAD = 2  # open contexts: one is played while the next is made
 SLOTS = 4  # of the command's own engine
 NOTHING = "there is nothing to speak"
+READ_BYTES = 4_096
+READ_AHEAD = 8  # chunks of standard input that may wait
+# Seconds without input after which the pending text is spoken: well below a node's limit for an open context (15 s).
+IDLE_S = 5.0
+REFRESH_S = 0.1  # of the progress on a terminal
 
 
 def say(
@@ -100,16 +111,38 @@ async def _speak(
     source: AsyncIterator[str | None], segmenter: Segmenter, speaker: Speaker, sinks: list[Sink], progress: Progress
 ) -> None:
     """Send the text of `source` to the speaker and its audio to the sinks, both as they arrive."""
-    utterances: asyncio.Queue[AnyUtterance | None] = asyncio.Queue()  # bounded by `room`
+    utterances: asyncio.Queue[AnyUtterance | None] = asyncio.Queue()  # bounded by `room`; None after the last
     room = asyncio.Semaphore(OPEN_AHEAD)
 
     async def write() -> None:
-        try:
-            await _write(source, segmenter, speaker, utterances, room, progress)
-        finally:
-            utterances.put_nowait(None)
+        current: AnyUtterance | None = None
+        opened = False
+        async for text in source:
+            if text is None:
+                segmenter.cut()
+            for piece in [None] if text is None else segmenter.feed(text):
+                if piece is None:
+                    if current is not None:
+                        current.end()
+                    current = None
+                    continue
+                if current is None:
+                    piece = piece.lstrip()  # do not open a context for white space
+                    if not piece:
+                        continue
+                    await room.acquire()
+                    current = await speaker()
+                    opened = True
+                    utterances.put_nowait(current)
+                progress.text()
+                current.write(piece)
+        if current is not None:
+            current.end()
+        if not opened:
+            raise SettingsError(NOTHING)
 
     writer = asyncio.create_task(write(), name="text writer")
+    writer.add_done_callback(lambda _: utterances.put_nowait(None))
     try:
         while (utterance := await utterances.get()) is not None:
             async for pcm in utterance:
@@ -125,36 +158,110 @@ async def _speak(
         await asyncio.gather(writer, return_exceptions=True)
 
 
-async def _write(
-    source: AsyncIterator[str | None],
-    segmenter: Segmenter,
-    speaker: Speaker,
-    utterances: asyncio.Queue[AnyUtterance | None],
-    room: asyncio.Semaphore,
-    progress: Progress,
-) -> None:
-    current: AnyUtterance | None = None
-    opened = False
-    async for text in source:
-        if text is None:
-            segmenter.cut()
-        for piece in [None] if text is None else segmenter.feed(text):
-            if piece is None:
-                if current is not None:
-                    current.end()
-                current = None
-                continue
-            if current is None:
-                piece = piece.lstrip()  # do not open a context for white space
-                if not piece:
-                    continue
-                await room.acquire()
-                current = await speaker()
-                opened = True
-                utterances.put_nowait(current)
-            progress.text()
-            current.write(piece)
-    if current is not None:
-        current.end()
-    if not opened:
-        raise SettingsError(NOTHING)
+async def once(text: str) -> AsyncIterator[str | None]:
+    """A complete text."""
+    yield text
+
+
+async def arriving(fd: int, *, lines: bool, idle_s: float = IDLE_S) -> AsyncIterator[str | None]:
+    """UTF-8 text from a file descriptor as it arrives; None where the text so far is complete.
+
+    A thread reads, because files, terminals and pipes have no common asynchronous interface. If the iteration is
+    abandoned, the thread stays blocked in `read`.
+
+    Args:
+        lines: every line is complete, for typed input.
+    """
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue()  # bounded by `permits`
+    permits = threading.Semaphore(READ_AHEAD)
+
+    def read() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            while permits.acquire():
+                try:
+                    data = os.read(fd, READ_BYTES)
+                except OSError:
+                    data = b""
+                loop.call_soon_threadsafe(chunks.put_nowait, data)
+                if not data:
+                    return
+
+    threading.Thread(target=read, name="text reader", daemon=True).start()
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    complete = True
+    while True:
+        try:
+            async with asyncio.timeout(None if complete else idle_s):
+                data = await chunks.get()
+        except TimeoutError:
+            complete = True
+            yield None
+            continue
+        permits.release()
+        text = decoder.decode(data, final=not data)
+        if text:
+            yield text
+            complete = lines and text.endswith("\n")
+            if complete:
+                yield None
+        if not data:
+            return
+
+
+class Progress:
+    """Shows time to first audio, length and speed: a live line on a terminal, otherwise one line at the end."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._console = Console(stderr=True, highlight=False)
+        # The line on a terminal, refreshed by hand to avoid a thread.
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        # Time of the first text, and seconds from it to the first audio; None before.
+        self._text_at: float | None = None
+        self._ttfa_s: float | None = None
+        self._samples = 0
+        # Engine time of the ended contexts, and their samples.
+        self._busy_s = 0.0
+        self._busy_samples = 0
+        self._drawn_at = 0.0
+
+    def __enter__(self) -> Progress:
+        if not self._quiet and self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+        if not self._quiet and self._samples:
+            self._console.print(self._line())
+
+    def text(self) -> None:
+        """Text was sent to the engine."""
+        if self._text_at is None:
+            self._text_at = time.monotonic()
+
+    def audio(self, pcm: bytes) -> None:
+        """Audio arrived."""
+        now = time.monotonic()
+        if self._ttfa_s is None and self._text_at is not None:
+            self._ttfa_s = now - self._text_at
+        self._samples += len(pcm) // 2
+        if self._live.is_started and now - self._drawn_at >= REFRESH_S:
+            self._drawn_at = now
+            self._live.update(self._line(), refresh=True)
+
+    def ended(self, done: Done) -> None:
+        """A context has ended."""
+        self._busy_s += (done.rtf or 0.0) * done.audio_ms / 1_000
+        self._busy_samples = self._samples
+        if done.reason == "length" and not self._quiet:
+            self._console.print("agent-tts: the node cut a piece of the text: it was too long", style="yellow")
+
+    def _line(self) -> Text:
+        parts = [f"{self._samples / SAMPLE_RATE:.2f} s of speech"]
+        if self._ttfa_s is not None:
+            parts.append(f"first audio after {self._ttfa_s * 1_000:.1f} ms")
+        if self._busy_samples:
+            parts.append(f"real-time factor {self._busy_s * SAMPLE_RATE / self._busy_samples:.4f}")
+        return Text(" · ".join(parts), style="dim")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agent_tts.cli.link import own_settings, refuse_engine_flags
+from agent_tts.cli.options import AddFlags, ListFlags
 from agent_tts.client.connection import ConnectionLost, http_url
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
@@ -39,24 +39,24 @@ CONSENT = "The person who added this voice said on a terminal that the speaker a
 _Answer = TypeVar("_Answer", bound=BaseModel)
 
 
-def show(language: str | None, *, as_json: bool, url: str | None, key: str | None, flags: dict[str, Any]) -> None:
-    """Print the voices of a node, or of an engine of this machine.
+def show(flags: ListFlags, settings: dict[str, Any]) -> None:
+    """Print the voices of a node, or of an engine of this machine with these settings.
 
     Raises:
         SettingsError: a setting cannot be used.
         SpeechError: the node cannot be reached, the engine does not start, or no voice speaks the language.
     """
-    if url:
-        refuse_engine_flags(flags)
-        found = _answer(VoiceList, _request("GET", url, key))
+    if flags.url:
+        refuse_engine_flags(settings)
+        found = _answer(VoiceList, _request("GET", flags.url, flags.key))
     else:
-        found = asyncio.run(_of_engine(own_settings(flags)))
-    if language is not None:
+        found = asyncio.run(_of_engine(own_settings(settings)))
+    if (language := flags.language) is not None:
         spoken = [voice for voice in found.voices if any(_speaks(code, language) for code in voice.languages)]
         if not spoken:
             raise UnsupportedLanguage(f"no voice speaks {language!r}: without --language, all are listed")
         found = found.model_copy(update={"voices": spoken})
-    if as_json:
+    if flags.json:
         print(found.model_dump_json(indent=2))
         return
     table = Table("voice", "languages", "", "aliases", box=None, header_style="bold", pad_edge=False)
@@ -68,35 +68,24 @@ def show(language: str | None, *, as_json: bool, url: str | None, key: str | Non
     console.print("[dim]* is the default")
 
 
-def clone(
-    name: str,
-    audio: Path,
-    *,
-    text: str | None,
-    consent: str | None,
-    description: str,
-    url: str | None,
-    key: str | None,
-    models: Sequence[str] | None,
-) -> None:
+def clone(name: str, audio: Path, flags: AddFlags) -> None:
     """Add a voice like the speaker's in a file, and print what was made.
 
     Raises:
         SettingsError: the file cannot be read, there is no consent, or there is no Base model.
         SpeechError: the node or the library refuses it; the message says why.
     """
-    if url and models:
+    if flags.url and flags.model:
         raise SettingsError("--model: a running node (--url, AGENT_TTS_URL) has its own: leave it out")
-    consent = consent or _ask_consent()
-    if url:
-        clip = _read(audio, None)
+    consent, text, description = flags.consent or _ask_consent(), flags.text, flags.description
+    if flags.url:
         form = {"name": name, "description": description, "consent": consent} | ({"ref_text": text} if text else {})
+        files = {"audio_sample": (audio.name, _read(audio, None))}
         with _working("the node processes the clip"):
-            files = {"audio_sample": (audio.name, clip)}
-            answer = _request("POST", url, key, data=form, files=files, timeout_s=CLONING_S)
+            answer = _request("POST", flags.url, flags.key, data=form, files=files, timeout_s=CLONING_S)
         _print_added(_answer(VoiceAdded, answer))
         return
-    settings = own_settings({"qwen3.models": models or None})
+    settings = own_settings({"qwen3.models": flags.model or None})
     clip = _read(audio, settings.voices.clip_bytes)
     enrolment = Enrolment(_library(settings, name), _base_checkpoints(settings), settings.voices.clip_s)
     with _working("processing the clip"):
@@ -104,18 +93,18 @@ def clone(
     _print_added(VoiceAdded.of(voice, "audio_sample"))
 
 
-def design(name: str, prompt: str, *, description: str, url: str | None, key: str | None) -> None:
+def design(name: str, prompt: str, flags: AddFlags) -> None:
     """Add a voice that a text describes, and print it.
 
     Raises:
         SpeechError: the node or the library refuses it; the message says why.
     """
-    if url:
-        fields = {"type": "prompt", "name": name, "prompt": prompt, "description": description}
-        _print_added(_answer(VoiceAdded, _request("POST", url, key, json=fields)))
+    if flags.url:
+        fields = {"type": "prompt", "name": name, "prompt": prompt, "description": flags.description}
+        _print_added(_answer(VoiceAdded, _request("POST", flags.url, flags.key, json=fields)))
         return
     enrolment = Enrolment(_library(load_settings(), name), (), 0)
-    _print_added(VoiceAdded.of(enrolment.design(name, prompt, description=description), "prompt"))
+    _print_added(VoiceAdded.of(enrolment.design(name, prompt, description=flags.description), "prompt"))
 
 
 def delete(name: str, url: str | None, key: str | None) -> None:
@@ -256,15 +245,10 @@ def _print_added(voice: VoiceAdded) -> None:
     _console().print(f'agent-tts: try `agent-tts say "Hello there." --voice {voice.name}`', style="dim")
 
 
-@contextmanager
-def _working(what: str) -> Iterator[None]:
+def _working(what: str) -> AbstractContextManager[object]:
     """A spinner, on a terminal."""
     console = _console()
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(f"{what} ..."):
-        yield
+    return console.status(f"{what} ...") if console.is_terminal else nullcontext()
 
 
 def _console() -> Console:

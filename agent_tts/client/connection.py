@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import dataclasses
 import itertools
 import json
 import struct
@@ -24,7 +25,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from websockets.asyncio.client import ClientConnection
@@ -52,6 +53,8 @@ MAX_UNSENT_CHARS = 1 << 20  # of messages that the node has not received
 
 # Errors from reading a message that does not follow the protocol.
 GARBLED = (ValueError, KeyError, TypeError, AttributeError, struct.error)
+
+_T = TypeVar("_T", Flushed, Cancelled, Done, "NodeInfo")
 
 
 class ConnectionLost(SpeechError, ConnectionError):
@@ -90,10 +93,8 @@ class NodeConnection:
         # For context_ids that the caller does not choose.
         self._ids = itertools.count(1)
         # Messages to send, and the characters in them; at most `MAX_UNSENT_CHARS`.
-        self._outbox: deque[str] = deque()
+        self._outbox: asyncio.Queue[str] = asyncio.Queue()
         self._unsent = 0
-        # Set when `_outbox` has something.
-        self._outgoing = asyncio.Event()
         # Unanswered session updates, oldest first.
         self._updates: deque[asyncio.Future[None]] = deque()
         # The fatal error that the node sent before it closed the connection, or None.
@@ -194,9 +195,8 @@ class NodeConnection:
         if self.lost is not None:
             return
         message = json.dumps({"type": type_, **fields}, separators=(",", ":"))
-        self._outbox.append(message)
+        self._outbox.put_nowait(message)
         self._unsent += len(message)
-        self._outgoing.set()
         if self._unsent > MAX_UNSENT_CHARS:
             self._lose(ConnectionLost("the node does not read its messages"))
             self._websocket.transport.abort()
@@ -206,12 +206,9 @@ class NodeConnection:
     async def _transmit(self) -> None:
         with contextlib.suppress(ConnectionClosed):  # the receiver reports it
             while True:
-                await self._outgoing.wait()
-                self._outgoing.clear()
-                while self._outbox:
-                    message = self._outbox.popleft()
-                    await self._websocket.send(message)
-                    self._unsent -= len(message)
+                message = await self._outbox.get()
+                await self._websocket.send(message)
+                self._unsent -= len(message)
 
     async def _receive(self) -> None:
         why = "the connection to the node has ended"
@@ -279,13 +276,13 @@ class NodeConnection:
                 if not utterance.started.done():
                     utterance.started.set_result(None)
             case "context.flushed" if utterance:
-                utterance.deliver(Flushed(fields["flush_id"], fields["audio_ms"]))
+                utterance.deliver(_read(Flushed, fields))
             case "context.cancelled" if utterance:
-                utterance.cut(Cancelled(**_only(fields, "played_ms", "generated_ms", "heard_text", "unheard_text")))
+                utterance.cut(_read(Cancelled, fields))
             case "context.done" if utterance:
                 del self._utterances[utterance.context_id]
                 self._by_no.pop(fields["context_no"], None)
-                utterance.deliver(Done(**_only(fields, "reason", "audio_ms", "ttfa_ms", "rtf")))
+                utterance.deliver(_read(Done, fields))
             case "session.updated" if self._updates:
                 _complete(self._updates.popleft())
             case "session.draining":
@@ -320,8 +317,9 @@ def _deliver_audio(utterance: RemoteUtterance, payload: bytes, first_sample: int
     return utterance
 
 
-def _only(fields: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: fields[name] for name in names}
+def _read(type_: type[_T], fields: dict[str, Any]) -> _T:
+    """A dataclass from a message, which may have fields of newer nodes."""
+    return type_(**{field.name: fields[field.name] for field in dataclasses.fields(type_)})
 
 
 def _complete(answer: asyncio.Future[None], error: SpeechError | None = None) -> None:
@@ -437,8 +435,7 @@ async def _greeting(websocket: ClientConnection) -> NodeInfo:
             raise from_code(fields["code"], fields["message"], fields.get("retry_after_ms"))
         if fields["type"] != "session.created" or fields["protocol"] != SUBPROTOCOL:
             raise ValueError("not the greeting")
-        names = ("session_id", "engine", "model", "sample_rate", "frame_ms", "limits")
-        return NodeInfo(**_only(fields, *names))
+        return _read(NodeInfo, fields)
     except (ConnectionClosed, *GARBLED) as error:
         raise ConnectionLost(f"the server there does not speak {SUBPROTOCOL}") from error
 

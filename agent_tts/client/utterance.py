@@ -37,19 +37,17 @@ class RemoteUtterance(AnyUtterance):
         self._send = send
         # The node's limit of characters in one message.
         self._text_message_chars = text_message_chars
-        loop = asyncio.get_running_loop()
-        # Events for the reader; their audio is bounded by the connection's `buffer_bytes`.
+        # Events for the reader, and the bytes of audio in them, bounded by the connection's `buffer_bytes`.
         self._events: deque[ContextEvent] = deque()
-        # Bytes of audio in `_events`.
         self._buffered = 0
-        # The reader that waits for an event, if any.
-        self._reader: asyncio.Future[None] | None = None
-        # The connection that waits for the reader, if any.
-        self._room: asyncio.Future[None] | None = None
+        # Whether a reader is in `next`.
+        self._has_reader = False
+        # Wakes the reader; wakes the connection, which waits for the reader.
+        self._arrived, self._taken = asyncio.Event(), asyncio.Event()
         # Completed when the node has given the context a slot, or with the error that refused it.
-        self.started: asyncio.Future[None] = loop.create_future()
-        # Completed after the last event.
-        self._closed: asyncio.Future[None] = loop.create_future()
+        self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Set after the last event.
+        self._closed = asyncio.Event()
         # The text so far.
         self._text: list[str] = []
         # Whether `end` was called.
@@ -77,7 +75,7 @@ class RemoteUtterance(AnyUtterance):
 
     @property
     def _takes_text(self) -> bool:
-        return not (self._ended or self._stopped or self._closed.done())
+        return not (self._ended or self._stopped or self._closed.is_set())
 
     def write(self, text: str) -> None:
         if not text or not self._takes_text:
@@ -99,7 +97,7 @@ class RemoteUtterance(AnyUtterance):
 
     def ack(self, played_ms: float) -> None:
         """Report what the listener has heard, which makes `heard_text` of a later cancel exact."""
-        if not (self._stopped or self._closed.done()):
+        if not (self._stopped or self._closed.is_set()):
             self._send("playback.ack", context_id=self.context_id, played_ms=played_ms)
 
     def stop(self, played_ms: float | None = None) -> None:
@@ -107,7 +105,7 @@ class RemoteUtterance(AnyUtterance):
         if self._stopped:
             return
         self._stopped = True
-        if self._closed.done():
+        if self._closed.is_set():
             self._cancelled = self._cut_here(played_ms)
         else:
             at = {} if played_ms is None else {"played_ms": played_ms}
@@ -128,7 +126,7 @@ class RemoteUtterance(AnyUtterance):
         """
         self.stop(played_ms)
         async with asyncio.timeout(CANCEL_S):
-            await asyncio.shield(self._closed)
+            await self._closed.wait()
         if self._cancelled is None:  # the context or the connection ended before the cancel arrived
             self._cancelled = self._cut_here(played_ms)
         return self._cancelled
@@ -141,14 +139,15 @@ class RemoteUtterance(AnyUtterance):
         return tuple(self._words[start] for start in sorted(self._words))
 
     async def next(self) -> ContextEvent | None:
-        if self._reader is not None:
+        if self._has_reader:
             raise RuntimeError("an utterance has one reader")
-        while not self._events and not self._closed.done():
-            self._reader = asyncio.get_running_loop().create_future()
-            try:
-                await self._reader
-            finally:
-                self._reader = None
+        self._has_reader = True
+        try:
+            while not self._events and not self._closed.is_set():
+                self._arrived.clear()
+                await self._arrived.wait()
+        finally:
+            self._has_reader = False
         if self._events:
             event = self._events.popleft()
             if isinstance(event, Audio):
@@ -174,9 +173,9 @@ class RemoteUtterance(AnyUtterance):
         elif isinstance(event, Done):
             self.done = event
         self._events.append(event)
+        self._arrived.set()
         if isinstance(event, Done):
             self.close(None)
-        self._wake()
 
     def cut(self, cancelled: Cancelled) -> None:
         """Take the node's answer to a cancel."""
@@ -196,9 +195,8 @@ class RemoteUtterance(AnyUtterance):
             self.fail(error)
         if not self.started.done():
             self.started.set_result(None)
-        if not self._closed.done():
-            self._closed.set_result(None)
-        self._wake()
+        self._closed.set()
+        self._arrived.set()
 
     def overflow(self) -> None:
         """The reader is too slow: drop its audio, and stop."""
@@ -208,22 +206,14 @@ class RemoteUtterance(AnyUtterance):
     async def room(self, limit: int) -> None:
         """Wait until at most `limit` bytes of audio wait for the reader. Cancelling it is safe."""
         while self._buffered > limit:
-            self._room = asyncio.get_running_loop().create_future()
-            try:
-                await self._room
-            finally:
-                self._room = None
+            self._taken.clear()
+            await self._taken.wait()
 
     # ------------------------------------------------------------ inside
 
     def _take_off(self, count: int) -> None:
         self._buffered -= count
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
-
-    def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        self._taken.set()
 
     def _cut_here(self, played_ms: float | None) -> Cancelled:
         """What was heard of a context that has ended at the node but still plays at the listener."""

@@ -112,12 +112,16 @@ def find_config(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    package = Path(agent_tts.__file__).parent
-    folder = next(place for place in (package / "configs", package.parent / "configs") if place.is_dir())
-    shipped = {found.stem: found for found in sorted(folder.glob("*.yaml"))}
+    shipped = {found.stem: found for found in sorted(data_folder("configs").glob("*.yaml"))}
     if name in shipped:
         return shipped[name]
     raise SettingsError(f"--config {name}: no such file; the package has {', '.join(shipped)}")
+
+
+def data_folder(name: str) -> Path:
+    """`configs`, `pipelines` or `web`: in the installed package, or beside it in a checkout."""
+    package = Path(agent_tts.__file__).parent
+    return next(place for place in (package / name, package.parent / name) if place.is_dir())
 
 
 def _from_file(path: Path | None) -> Iterator[_Entry]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from agent_tts.config.settings import Settings
-from agent_tts.doctor import gpu, machine, network, storage
-from agent_tts.doctor.finding import Finding, Verdict
+from agent_tts.doctor import gpu, machine, network
+from agent_tts.doctor.finding import Finding, Verdict, bad
 
 __all__ = ["Finding", "Verdict", "examine"]
 
@@ -15,26 +16,26 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """Run all checks, one after another. Each ends within seconds."""
     yield machine.python()
     yield from machine.packages()
-    probes: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
-        ("event loop", machine.event_loop),
-        ("encoders", machine.encoders),
-        ("espeak", machine.espeak),
-        ("gpu", lambda: gpu.gpu(settings)),
-        ("open files", lambda: machine.open_files(settings)),
-        ("clock", machine.clock),
-        ("disk", lambda: storage.disk(settings)),
-        ("port", lambda: network.port(settings)),
-        ("tls", lambda: network.tls(settings)),
-        ("webrtc", lambda: network.webrtc(settings)),
-        ("player", machine.player),
-    )
-    for what, probe in probes:
+    probes: dict[str, Callable[[], Iterable[Finding]]] = {
+        "event loop": machine.event_loop,
+        "encoders": machine.encoders,
+        "espeak": machine.espeak,
+        "gpu": partial(gpu.gpu, settings),
+        "open files": partial(machine.open_files, settings),
+        "clock": machine.clock,
+        "disk": partial(machine.disk, settings),
+        "port": partial(network.port, settings),
+        "tls": partial(network.tls, settings),
+        "webrtc": partial(network.webrtc, settings),
+        "player": machine.player,
+    }
+    for what, probe in probes.items():
         yield from safely(what, probe)
 
 
-def safely(what: str, probe: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def safely(what: str, probe: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
     """Run a check; a broken library becomes a finding, so that the other checks still run."""
     try:
         yield from probe()
     except (ImportError, OSError) as error:
-        yield Finding(what, Verdict.BAD, f"{type(error).__name__}: {error}", "install agent-tts again")
+        yield bad(what, f"{type(error).__name__}: {error}", "install agent-tts again")

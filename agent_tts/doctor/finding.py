@@ -22,3 +22,15 @@ class Finding:
     verdict: Verdict
     found: str
     advice: str = ""  # what to do; empty if good
+
+
+def good(what: str, found: str) -> Finding:
+    return Finding(what, Verdict.GOOD, found)
+
+
+def note(what: str, found: str, advice: str) -> Finding:
+    return Finding(what, Verdict.NOTE, found, advice)
+
+
+def bad(what: str, found: str, advice: str) -> Finding:
+    return Finding(what, Verdict.BAD, found, advice)

@@ -1,4 +1,4 @@
-"""The machine, and the software on it."""
+"""The machine, the software on it, and the folders that a node writes to."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import importlib.metadata
 import os
 import platform
 import re
+import shutil
 import sys
 import time
-from collections.abc import Iterator
+from pathlib import Path
 
 from agent_tts.config.settings import Settings
-from agent_tts.doctor.finding import Finding, Verdict
+from agent_tts.doctor.finding import Finding, bad, good, note
 from agent_tts.errors import SettingsError, SpeechError
+from agent_tts.voices.library import default_folder
 
 ENCODERS = {"mp3": "libmp3lame", "opus": "libopus", "aac": "aac", "flac": "flac"}
 
@@ -24,16 +26,19 @@ FILES_OF_A_CONNECTION = 2
 FILES_OF_A_PEER = 16
 FILES_BESIDES = 256
 
+GIB = 1 << 30
+ROOM_FOR_VOICES = 1 << 28  # bytes; a voice takes less than one MiB
+ROOM_FOR_MODELS = 5 * GIB  # the largest one in configs/gpu.yaml, with its codec
+
 CLOCK_UNSYNCHRONISED = 5  # TIME_ERROR, what adjtimex(2) gives
 
 
 def python() -> Finding:
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    good = sys.version_info >= (3, 11)
-    return Finding("python", Verdict.GOOD if good else Verdict.BAD, found, "" if good else "use Python 3.11 or newer")
+    return good("python", found) if sys.version_info >= (3, 11) else bad("python", found, "use Python 3.11 or newer")
 
 
-def packages() -> Iterator[Finding]:
+def packages() -> list[Finding]:
     """The versions of the packages that agent-tts requires."""
     versions, missing = [], []
     for requirement in importlib.metadata.requires("agent-tts") or []:
@@ -47,19 +52,20 @@ def packages() -> Iterator[Finding]:
         except importlib.metadata.PackageNotFoundError:
             if not ("win32" in marker and sys.platform == "win32"):
                 missing.append(name)
-    yield Finding("packages", Verdict.GOOD, ", ".join(versions))
+    found = [good("packages", ", ".join(versions))]
     if missing:
-        yield Finding("packages", Verdict.BAD, f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+        found.append(bad("packages", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}"))
+    return found
 
 
-def event_loop() -> Iterator[Finding]:
+def event_loop() -> list[Finding]:
     from agent_tts.serve.run import event_loop_factory
 
     factory = event_loop_factory()
-    yield Finding("event loop", Verdict.GOOD, "asyncio" if factory is None else factory.__module__)
+    return [good("event loop", "asyncio" if factory is None else factory.__module__)]
 
 
-def encoders() -> Iterator[Finding]:
+def encoders() -> list[Finding]:
     import av
 
     missing = []
@@ -70,23 +76,20 @@ def encoders() -> Iterator[Finding]:
             missing.append(format_)
     if missing:
         advice = "install PyAV's own wheel: pip install --force-reinstall --only-binary av av"
-        yield Finding("encoders", Verdict.NOTE, f"no {', '.join(missing)}", advice)
-        return
-    yield Finding("encoders", Verdict.GOOD, ", ".join(ENCODERS))
+        return [note("encoders", f"no {', '.join(missing)}", advice)]
+    return [good("encoders", ", ".join(ENCODERS))]
 
 
-def espeak() -> Iterator[Finding]:
+def espeak() -> list[Finding]:
     """Start an engine process, speak, and measure the time to first audio."""
     try:
         voices, ttfa_ms = asyncio.run(_speak())
     except (SpeechError, SettingsError) as error:
-        yield Finding("espeak", Verdict.BAD, str(error), "pip install --force-reinstall espeakng-loader")
-        return
-    yield Finding("espeak", Verdict.GOOD, f"{voices} voices, first audio after {ttfa_ms:.1f} ms")
+        return [bad("espeak", str(error), "pip install --force-reinstall espeakng-loader")]
+    return [good("espeak", f"{voices} voices, first audio after {ttfa_ms:.1f} ms")]
 
 
 async def _speak() -> tuple[int, float]:
-    from agent_tts.config.settings import Settings
     from agent_tts.events import SpeechOptions
     from agent_tts.serve.own_engine import engine
 
@@ -100,11 +103,10 @@ async def _speak() -> tuple[int, float]:
     raise SpeechError("it made no audio")
 
 
-def open_files(settings: Settings) -> Iterator[Finding]:
+def open_files(settings: Settings) -> list[Finding]:
     """The limit of file descriptors, against the need of all clients that the settings allow."""
     if sys.platform == "win32":
-        yield Finding("open files", Verdict.GOOD, "no limit")
-        return
+        return [good("open files", "no limit")]
     import resource
 
     limits = settings.limits
@@ -112,29 +114,56 @@ def open_files(settings: Settings) -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
         advice = f"for {limits.connections} connections and {limits.rtc_peers} WebRTC peers: ulimit -n {needed}"
-        yield Finding("open files", Verdict.NOTE, f"at most {soft}", advice)
-        return
-    yield Finding("open files", Verdict.GOOD, f"{soft} (up to {hard})")
+        return [note("open files", f"at most {soft}", advice)]
+    return [good("open files", f"{soft} (up to {hard})")]
 
 
-def clock() -> Iterator[Finding]:
+def clock() -> list[Finding]:
     """Whether the clock is synchronised: certificates, TURN credentials and log lines depend on it."""
     if sys.platform != "linux":
-        yield Finding("clock", Verdict.GOOD, "not checked on this system")
-        return
+        return [good("clock", "not checked on this system")]
     if ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)) == CLOCK_UNSYNCHRONISED:
         advice = "run chrony or systemd-timesyncd on this machine, or on the host of this container"
-        yield Finding("clock", Verdict.NOTE, "not synchronised", advice)
-        return
-    yield Finding("clock", Verdict.GOOD, "synchronised")
+        return [note("clock", "not synchronised", advice)]
+    return [good("clock", "synchronised")]
 
 
-def player() -> Iterator[Finding]:
+def player() -> list[Finding]:
     from agent_tts.speech.audio.players import PLAYERS, find_player
 
     player = find_player()
     if player is None:
         names = ", ".join(command[0] for command in PLAYERS)
-        yield Finding("player", Verdict.NOTE, "none", f"for `agent-tts say --play`, install one of {names}")
-        return
-    yield Finding("player", Verdict.GOOD, player[0])
+        return [note("player", "none", f"for `agent-tts say --play`, install one of {names}")]
+    return [good("player", player[0])]
+
+
+def disk(settings: Settings) -> list[Finding]:
+    """Whether the folders of voices and of downloaded models are writable and have room."""
+    found = []
+    if settings.voices.limit:
+        try:
+            folder = Path(settings.voices.folder).expanduser() if settings.voices.folder else default_folder()
+        except RuntimeError:
+            found.append(bad("voices", "there is no home folder", "set voices.folder"))
+        else:
+            advice = "set voices.folder to a folder of the node's user"
+            found.append(_folder("voices", folder, ROOM_FOR_VOICES, advice))
+    if settings.engine in ("auto", "qwen3") and settings.qwen3.models:
+        found.append(_folder("models", hub_cache(), ROOM_FOR_MODELS, "set HF_HOME to a folder on a larger disk"))
+    return found
+
+
+def hub_cache() -> Path:
+    """The cache of downloaded models, by the rules of huggingface_hub."""
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")).expanduser()
+
+
+def _folder(what: str, folder: Path, room: int, advice: str) -> Finding:
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        return bad(what, f"{there} is not writable", advice)
+    free = shutil.disk_usage(there).free
+    found = f"{folder}, {free / GIB:.1f} GiB free"
+    return good(what, found) if free > room else note(what, found, advice)

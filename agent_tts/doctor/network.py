@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import socket
 import ssl
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from agent_tts.config.settings import IceServer, Settings, is_loopback
-from agent_tts.doctor.finding import Finding, Verdict
+from agent_tts.doctor.finding import Finding, bad, good, note
 from agent_tts.errors import SettingsError
 
 ANSWER_S = 3.0  # for a STUN or TURN server
+TRIES = 3  # requests to a STUN server: a datagram may be lost
 EXPIRES_SOON = datetime.timedelta(days=14)
 
 
 # ---------------------------------------------------------------- the port
 
 
-def port(settings: Settings) -> Iterator[Finding]:
+def port(settings: Settings) -> list[Finding]:
     """Whether a node can listen on its port; if not, which process does."""
     from agent_tts.serve.server import listen
 
@@ -31,9 +34,8 @@ def port(settings: Settings) -> Iterator[Finding]:
     except SettingsError as error:
         owner = _listener(settings.port)
         held = f" (held by {owner})" if owner else ""
-        yield Finding("port", Verdict.BAD, f"{error}{held}", f"end {owner or 'what uses it'}, or choose another --port")
-        return
-    yield Finding("port", Verdict.GOOD, f"{settings.port} of {settings.host} is free")
+        return [bad("port", f"{error}{held}", f"end {owner or 'what uses it'}, or choose another --port")]
+    return [good("port", f"{settings.port} of {settings.host} is free")]
 
 
 def _listener(number: int) -> str | None:
@@ -58,36 +60,33 @@ def _listener(number: int) -> str | None:
 # ---------------------------------------------------------------- TLS
 
 
-def tls(settings: Settings) -> Iterator[Finding]:
+def tls(settings: Settings) -> list[Finding]:
     """The certificate, or what browsers do without one."""
     from agent_tts.serve.tls import server_context
 
     try:
         context = server_context(settings.tls)
     except SettingsError as error:
-        yield Finding("tls", Verdict.BAD, str(error), "agent-tts serve --tls-cert FILE --tls-key FILE")
-        return
+        return [bad("tls", str(error), "agent-tts serve --tls-cert FILE --tls-key FILE")]
     if context is not None:
-        yield _certificate(Path(settings.tls.cert or "").expanduser())
-    elif is_loopback(settings.host):
-        found = "none; browsers give the microphone to localhost and HTTPS only"
-        yield Finding("tls", Verdict.GOOD, found)
-    else:
-        advice = "a reverse proxy with TLS, or --tls-cert and --tls-key; browsers give the microphone to HTTPS only"
-        yield Finding("tls", Verdict.NOTE, "none: API keys are sent unencrypted", advice)
+        return [_certificate(Path(settings.tls.cert or "").expanduser())]
+    if is_loopback(settings.host):
+        return [good("tls", "none; browsers give the microphone to localhost and HTTPS only")]
+    advice = "a reverse proxy with TLS, or --tls-cert and --tls-key; browsers give the microphone to HTTPS only"
+    return [note("tls", "none: API keys are sent unencrypted", advice)]
 
 
 def _certificate(path: Path) -> Finding:
     from cryptography import x509
 
-    certificate = x509.load_pem_x509_certificate(path.read_bytes())
-    left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
-    until = f"good until {certificate.not_valid_after_utc:%Y-%m-%d}"
+    end = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    left = end - datetime.datetime.now(datetime.UTC)
     if left < datetime.timedelta(0):
-        return Finding("tls", Verdict.BAD, f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}", "renew it")
+        return bad("tls", f"expired on {end:%Y-%m-%d}", "renew it")
+    until = f"good until {end:%Y-%m-%d}"
     if left < EXPIRES_SOON:
-        return Finding("tls", Verdict.NOTE, until, "renew it, then restart the node with SIGTERM: it drains first")
-    return Finding("tls", Verdict.GOOD, until)
+        return note("tls", until, "renew it, then restart the node with SIGTERM: it drains first")
+    return good("tls", until)
 
 
 # ---------------------------------------------------------------- WebRTC
@@ -96,21 +95,21 @@ def _certificate(path: Path) -> Finding:
 def webrtc(settings: Settings) -> Iterator[Finding]:
     """Addresses for callers, UDP, and each STUN and TURN server of the settings."""
     if not settings.limits.rtc_peers:
-        yield Finding("webrtc", Verdict.GOOD, "turned off (limits.rtc_peers)")
+        yield good("webrtc", "turned off (limits.rtc_peers)")
         return
     yield _addresses()
     yield _udp()
-    kinds = [url.partition(":")[0].removesuffix("s") for server in settings.ice_servers for url in server.urls]
-    for server in settings.ice_servers:
-        for url in server.urls:
-            yield asyncio.run(_ask(url, server))
-    if not settings.ice_servers and not is_loopback(settings.host):
+    servers = [(url, server) for server in settings.ice_servers for url in server.urls]
+    for url, server in servers:
+        yield _ask(url, server)
+    if not servers and not is_loopback(settings.host):
         advice = "set a STUN server in ice_servers, and a TURN server for callers behind strict firewalls"
-        yield Finding("ice servers", Verdict.NOTE, "none: callers from other networks may get no audio", advice)
+        yield note("ice servers", "none: callers from other networks may get no audio", advice)
+    kinds = Counter(url.partition(":")[0].removesuffix("s") for url, _ in servers)
     for kind in ("stun", "turn"):
-        if kinds.count(kind) > 1:
+        if kinds[kind] > 1:
             advice = "put the nearest one first; browsers get all of them"
-            yield Finding("ice servers", Verdict.NOTE, f"of {kinds.count(kind)} {kind} URLs the node uses one", advice)
+            yield note("ice servers", f"of {kinds[kind]} {kind} URLs the node uses one", advice)
 
 
 def _addresses() -> Finding:
@@ -118,8 +117,8 @@ def _addresses() -> Finding:
 
     found = get_host_addresses(use_ipv4=True, use_ipv6=True)
     if not found:
-        return Finding("webrtc", Verdict.NOTE, "no address but loopback", "only this machine can call")
-    return Finding("webrtc", Verdict.GOOD, f"callers get {', '.join(found)}")
+        return note("webrtc", "no address but loopback", "only this machine can call")
+    return good("webrtc", f"callers get {', '.join(found)}")
 
 
 def _udp() -> Finding:
@@ -132,89 +131,74 @@ def _udp() -> Finding:
     try:
         first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     except (OSError, ValueError):
-        return Finding("udp", Verdict.GOOD, "works; on any free port")
-    return Finding("udp", Verdict.GOOD, f"works; a firewall has to allow {first}-{last}, or callers need TURN")
+        return good("udp", "works; on any free port")
+    return good("udp", f"works; a firewall has to allow {first}-{last}, or callers need TURN")
 
 
-async def _ask(url: str, server: IceServer) -> Finding:
+def _ask(url: str, server: IceServer) -> Finding:
     """Request a binding from a STUN server, or an allocation from a TURN server."""
     from aioice.stun import TransactionError
     from aiortc.rtcicetransport import parse_stun_turn_uri
 
+    what = "ice server"
     try:
         uri = parse_stun_turn_uri(url)
     except ValueError as error:
-        return Finding("ice server", Verdict.BAD, f"{url}: {error}", "stun:HOST:PORT or turn:HOST:PORT?transport=udp")
-    is_turn = uri["scheme"].startswith("turn")
+        return bad(what, f"{url}: {error}", "stun:HOST:PORT or turn:HOST:PORT?transport=udp")
     try:
-        async with asyncio.timeout(ANSWER_S):
-            address = await (_allocate(uri, server) if is_turn else _bind(uri))
+        if uri["scheme"].startswith("turn"):
+            return good(what, f"{url}: relays from {asyncio.run(_allocate(uri, server))}")
+        return good(what, f"{url}: sees us as {_bind(uri)}")
     except TimeoutError:
-        what = "UDP" if uri.get("transport", "udp") == "udp" else "TCP"
-        advice = f"is it running, and does the firewall allow {what} {uri['port']} and its answers?"
-        return Finding("ice server", Verdict.NOTE, f"{url}: no answer in {ANSWER_S:g} s", advice)
+        protocol = "UDP" if uri.get("transport", "udp") == "udp" else "TCP"
+        advice = f"is it running, and does the firewall allow {protocol} {uri['port']} and its answers?"
+        return note(what, f"{url}: no answer in {ANSWER_S:g} s", advice)
     except TransactionError as error:
-        return Finding("ice server", Verdict.BAD, f"{url}: {_refusal(error)}", "are username and credential right?")
+        return bad(what, f"{url}: {_refusal(error)}", "are username and credential right?")
     except OSError as error:
-        return Finding(
-            "ice server", Verdict.NOTE, f"{url}: {error.strerror or error}", "is the name right, and is it running?"
-        )
-    return Finding("ice server", Verdict.GOOD, f"{url}: {'relays from' if is_turn else 'sees us as'} {address}")
+        return note(what, f"{url}: {error.strerror or error}", "is the name right, and is it running?")
 
 
 def _refusal(error: Any) -> str:
-    code = getattr(error.response, "attributes", {}).get("ERROR-CODE") if hasattr(error, "response") else None
+    code = getattr(error.response, "attributes", {}).get("ERROR-CODE")
     return f"refused with {code[0]} {code[1]}" if code else type(error).__name__
 
 
-class _Stun(asyncio.DatagramProtocol):
-    """Waits for one answer."""
-
-    def __init__(self) -> None:
-        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    def datagram_received(self, data: bytes, addr: object) -> None:
-        if not self.answer.done():
-            self.answer.set_result(data)
-
-    def error_received(self, exc: Exception) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(exc)
-
-
-async def _bind(uri: dict[str, Any]) -> str:
+def _bind(uri: dict[str, Any]) -> str:
+    """The address that a STUN server sees. Raises OSError, TimeoutError."""
     from aioice import stun
 
     request = stun.Message(message_method=stun.Method.BINDING, message_class=stun.Class.REQUEST)
-    loop = asyncio.get_running_loop()
-    transport, protocol = await loop.create_datagram_endpoint(_Stun, remote_addr=(uri["host"], uri["port"]))
-    try:
-        for _ in range(round(ANSWER_S)):  # a datagram may be lost
-            transport.sendto(bytes(request))
-            done, _pending = await asyncio.wait([protocol.answer], timeout=1.0)
-            if done:
+    family, _, _, _, address = socket.getaddrinfo(uri["host"], uri["port"], type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.settimeout(ANSWER_S / TRIES)
+        probe.connect(address)
+        for _ in range(TRIES):
+            probe.send(bytes(request))
+            with contextlib.suppress(TimeoutError):
+                data = probe.recv(2_048)
                 break
-        try:
-            answer = stun.parse_message(await protocol.answer)
-        except ValueError:
-            raise OSError("what answers is not a STUN server") from None
-        host, port_ = answer.attributes["XOR-MAPPED-ADDRESS"]
-        return f"{host}:{port_}"
-    finally:
-        transport.close()
+        else:
+            raise TimeoutError
+    try:
+        host, port_ = stun.parse_message(data).attributes["XOR-MAPPED-ADDRESS"]
+    except ValueError:
+        raise OSError("what answers is not a STUN server") from None
+    return f"{host}:{port_}"
 
 
 async def _allocate(uri: dict[str, Any], server: IceServer) -> str:
     from aioice.turn import create_turn_endpoint
 
-    transport, _ = await create_turn_endpoint(
-        asyncio.DatagramProtocol,
-        server_addr=(uri["host"], uri["port"]),
-        username=server.username,
-        password=server.credential.get_secret_value() if server.credential else None,
-        ssl=ssl.create_default_context() if uri["scheme"] == "turns" else None,
-        transport=uri["transport"],
-    )
+    async with asyncio.timeout(ANSWER_S):
+        transport, _ = await create_turn_endpoint(
+            asyncio.DatagramProtocol,
+            server_addr=(uri["host"], uri["port"]),
+            username=server.username,
+            password=server.credential.get_secret_value() if server.credential else None,
+            ssl=ssl.create_default_context() if uri["scheme"] == "turns" else None,
+            transport=uri["transport"],
+        )
     host, port_ = transport.get_extra_info("sockname")
     transport.close()
     await asyncio.sleep(0.1 if sys.platform != "win32" else 0)  # for the request that frees the allocation

@@ -74,8 +74,6 @@ class EngineChild(ChildProcess):
         """Whether it has sent `EngineReady` and is not known to be gone."""
         return self._greeted and not self.gone.done()
 
-    # ------------------------------------------------------------ start and end
-
     async def start(self) -> None:
         """Spawn it and wait for its `EngineReady`. After an error or a cancellation the process is gone.
 
@@ -149,8 +147,6 @@ class EngineChild(ChildProcess):
         self._hung = True
         self._lose(why)
 
-    # ------------------------------------------------------------ to the process
-
     def _write(self, data: bytes) -> None:
         assert self._stdin is not None
         if self._stdin.is_closing():  # the process has died; uvloop raises where asyncio drops the data
@@ -173,8 +169,6 @@ class EngineChild(ChildProcess):
         self._unanswered += 1
         self.send(EnginePing(self._unanswered))
         self._timer = self._loop.call_later(self._settings.timeouts.engine_heartbeat_s / BEATS, self._beat)
-
-    # ------------------------------------------------------------ from the process
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         super().pipe_data_received(fd, data)

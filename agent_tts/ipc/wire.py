@@ -42,8 +42,6 @@ class Setup:
 
 T = TypeVar("T")
 
-# ---------------------------------------------------------------- fields: checked, from what JSON yields
-
 
 def _exactly(kind: type[T], value: object) -> T:
     if type(value) is not kind:
@@ -52,7 +50,7 @@ def _exactly(kind: type[T], value: object) -> T:
 
 
 def _checked(hint: Any, value: Any) -> Any:
-    """`value` as the type that `hint` names."""
+    """A field as JSON yields it, as the type that `hint` names."""
     if hint is float:
         if type(value) not in (int, float) or not math.isfinite(value):
             raise WireError("a finite number was expected")
@@ -99,8 +97,6 @@ def _dataclass(kind: type, value: object) -> Any:
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
-
-# ---------------------------------------------------------------- bodies
 
 _TAG_AUDIO, _TAG_CREDIT, _TAG_APPEND = 1, 2, 3
 _COMMAND_TAGS: dict[type[Setup | EngineCommand], int] = {
@@ -158,9 +154,6 @@ def _fields(message: Any) -> dict[str, object]:
 def _body(message: object) -> bytes:
     text = json.dumps(message, default=_fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "surrogatepass")
-
-
-# ---------------------------------------------------------------- the two directions
 
 
 def encode(message: Setup | EngineCommand | EngineEvent) -> bytes:

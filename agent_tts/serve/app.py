@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Protocol
 
 from fastapi import FastAPI
@@ -16,6 +15,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
 import agent_tts
+from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.ipc.engine_process import engine_processes
@@ -132,13 +132,6 @@ def create_app(
     return app
 
 
-def web_folder() -> Path:
-    """The folder of the page: in the installed package, or next to it in a checkout."""
-    package = Path(agent_tts.__file__).parent
-    installed = package / "web"
-    return installed if installed.is_dir() else package.parent / "web"
-
-
 class _Page(StaticFiles):
     def file_response(self, *args: object, **kwargs: object) -> Response:
         response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
@@ -154,7 +147,7 @@ async def _no_agent(_: object) -> Response:
 
 
 def _add_page(app: FastAPI) -> None:
-    folder = web_folder()
+    folder = data_folder("web")
 
     async def index(_: object) -> FileResponse:
         return FileResponse(folder / "index.html", headers=PAGE_HEADERS)

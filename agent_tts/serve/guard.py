@@ -60,8 +60,6 @@ class Guard:
         # Sessions and requests admitted now, by key.
         self._admitted: Counter[str | None] = Counter()
 
-    # ------------------------------------------------------------ authorization
-
     def authorize(
         self,
         headers: Mapping[str, str],
@@ -131,8 +129,6 @@ class Guard:
             return False
         return is_loopback(name) or any(_netloc(origin) == host for origin in self._origins)
 
-    # ------------------------------------------------------------ counts
-
     @contextmanager
     def admit(self, client: Client) -> Iterator[None]:
         """Count a session or request in the `with` block. Raises `AtCapacity` at a limit of the key or the node."""
@@ -148,9 +144,7 @@ class Guard:
             yield
         finally:
             self._metrics.sessions.dec()
-            self._admitted[client.key_id] -= 1
-            if not self._admitted[client.key_id]:
-                del self._admitted[client.key_id]
+            self._admitted -= Counter([client.key_id])  # keeps no key without sessions
 
 
 async def authorized(connection: HTTPConnection) -> Client:

@@ -7,7 +7,7 @@ not polled stays in the engine's credit window, so a slow client delays only its
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -35,21 +35,10 @@ from agent_tts.speech.words.paces import Paces
 if TYPE_CHECKING:
     from agent_tts.serve.transports.rtc_track import SpeechTrack
 
-MAX_REMEMBERED = 64  # ids of refused or failed contexts, so that text in flight does not open them again
+MAX_REMEMBERED = 64  # ids of failed contexts, so that text in flight does not open them again, and of ended ones
 MAX_FLUSHES = 1_000  # unanswered, per context: each uses memory of the engine
 MAX_WORDS = 200  # per message: about 80 bytes each, so that a message fits any data channel
 MAX_REPLIES = 1_000  # answers that a client may leave unread before it is disconnected
-
-
-# The limits that `session.created` tells.
-TOLD_LIMITS = {
-    "text_message_chars",
-    "text_context_chars",
-    "message_bytes",
-    "session_idle_s",
-    "text_idle_s",
-    "max_lead_ms",
-}
 
 
 class Session:
@@ -74,10 +63,10 @@ class Session:
         self._clock = clock
         self._config = protocol.SessionConfig(lead_ms=node.settings.lead_ms, normalize=node.settings.normalize)
         self._contexts: dict[str, Utterance] = {}
-        # Ids of contexts refused or ended without the client's request; text for them is refused. Oldest first.
-        self._dead: OrderedDict[str, None] = OrderedDict()
-        # Ids of ended contexts, newest last.
-        self._done: OrderedDict[str, None] = OrderedDict()
+        # Ids of contexts refused or ended without the client's request; text for them is refused.
+        self._dead: deque[str] = deque(maxlen=MAX_REMEMBERED)
+        # Ids of ended contexts.
+        self._done: deque[str] = deque(maxlen=MAX_REMEMBERED)
         self._context_no = 0
         self._paces = Paces()
         # Messages that need not wait for audio.
@@ -85,7 +74,7 @@ class Session:
         # Unsent events of the context that was polled last.
         self._outbox: deque[Message | AudioChunk] = deque()
         # Open contexts that may have events, in round-robin order.
-        self._ready: OrderedDict[str, None] = OrderedDict()
+        self._ready: dict[str, None] = {}
         # Time of the client's last message or of the last end of a context.
         self._active_at = clock()
         # (WebSocket close code, reason) with which the session closes once no context is open; None while it continues.
@@ -215,7 +204,7 @@ class Session:
             config = self._config.merged(overrides, self._limits.max_lead_ms)
             return self._admit(context_id, config)
         except SpeechError:
-            self._mark(self._dead, context_id)
+            self._dead.append(context_id)
             raise
 
     def _admit(self, context_id: str, config: protocol.SessionConfig) -> Utterance:
@@ -247,7 +236,7 @@ class Session:
             raise UnknownContext("this context has ended: end it, or open it anew")
         if len(text) > self._limits.text_message_chars:
             if context_id not in self._contexts:
-                self._mark(self._dead, context_id)  # otherwise later text would be spoken without its beginning
+                self._dead.append(context_id)  # otherwise later text would be spoken without its beginning
             raise TextTooLong(f"text of one message is at most {self._limits.text_message_chars} characters")
         utterance = self._contexts.get(context_id) or self._open(context_id, {})
         self._check_writable(utterance)
@@ -304,16 +293,11 @@ class Session:
         if dropped:
             utterance.take_back(dropped[0].first_sample)
 
-    def _mark(self, ids: OrderedDict[str, None], context_id: str) -> None:
-        ids[context_id] = None
-        if len(ids) > MAX_REMEMBERED:
-            ids.popitem(last=False)
-
     def _release_id(self, context_id: str) -> bool:
         """Allow a failed context's id again, because the client has seen its end. Whether the id was one of those."""
         if context_id not in self._dead:
             return False
-        del self._dead[context_id]
+        self._dead.remove(context_id)
         return True
 
     def _utterance(self, context_id: str) -> Utterance:
@@ -366,18 +350,16 @@ class Session:
         context_id, context_no = utterance.context_id, utterance.context_no
         del self._contexts[context_id]
         self._ready.pop(context_id, None)
-        self._mark(self._done, context_id)
+        self._done.append(context_id)
         self._active_at = self._clock()
         if self._playout is not None:
             self._playout.end(context_no)
         if utterance.error is not None:
             self._outbox.append(protocol.build_error(utterance.error, context_id=context_id))
         if done.reason in ("length", "error") and not utterance.request.ended:
-            self._mark(self._dead, context_id)
+            self._dead.append(context_id)
         message = protocol.build("context.done", context_id=context_id, context_no=context_no, **asdict(done))
         self._outbox.append(message)
-
-    # ------------------------------------------------------------ inside
 
     def _greet(self) -> None:
         info, limits = self._node.service.info, self._limits
@@ -390,7 +372,15 @@ class Session:
                 model=info.model if info else None,
                 sample_rate=SAMPLE_RATE,
                 frame_ms=FRAME_MS,
-                limits=limits.model_dump(include=TOLD_LIMITS) | {"contexts": limits.contexts_per_session},
+                limits={
+                    "text_message_chars": limits.text_message_chars,
+                    "text_context_chars": limits.text_context_chars,
+                    "message_bytes": limits.message_bytes,
+                    "contexts": limits.contexts_per_session,
+                    "session_idle_s": limits.session_idle_s,
+                    "text_idle_s": limits.text_idle_s,
+                    "max_lead_ms": limits.max_lead_ms,
+                },
             )
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from agent_tts.events import (
 )
 from agent_tts.voices import ANYONE, DESIGN, OPENAI_VOICES, PSEUDO_VOICES, QWEN_VOICES, own_voice
 from agent_tts.voices.library import StoredVoice
-from agent_tts.voices.names import Mix, library_name, parse_mix
+from agent_tts.voices.names import Mix, did_you_mean, library_name, parse_mix
 
 # Accepted in addition to the engine's own model names; each stands for any model that speaks the voice.
 OPENAI_MODELS = ("gpt-4o-mini-tts", "tts-1", "tts-1-hd")
@@ -60,7 +59,7 @@ class Routing:
     ) -> None:
         self.info = info
         self.stored = stored
-        # The operator's names for voices of either kind. A voice's own name takes precedence.
+        # The operator's names for voices. A voice's own name takes precedence.
         self._aliases = aliases
         # Every accepted name of the engine's voices -> the engine's name. Some voices are reached only by an alias.
         own = (info.default_voice, *(voice.name for voice in info.voices), *info.aliases.values())
@@ -84,7 +83,7 @@ class Routing:
         """
         if options.resolved is not None:
             return options
-        asked, spoken = self._asked_model(options.model)
+        asked, spoken = self.find_model(options.model)
         wanted = self._wanted(options)
         language = options.language if options.language.lower() != "auto" else spoken or "auto"
         return dataclasses.replace(
@@ -100,12 +99,12 @@ class Routing:
         """Every model name that a request may use, the engine's own first."""
         return list(dict.fromkeys((*self._models, self.info.model, self.info.engine, *OPENAI_MODELS)))
 
-    def check_model(self, name: str) -> None:
-        """Raise `UnknownModel` unless a request may use this model name."""
-        self._asked_model(name)
+    def find_model(self, name: str | None) -> tuple[Model | None, str | None]:
+        """Model and language that a model name stands for. None: any model; no language in the name.
 
-    def _asked_model(self, name: str | None) -> tuple[Model | None, str | None]:
-        """Model and language that a model name stands for. None: any model; no language in the name."""
+        Raises:
+            UnknownModel: no request may use this name.
+        """
         if name is None:
             return None, None
         names = self.model_names()
@@ -117,7 +116,7 @@ class Routing:
             language = name.removeprefix(f"{known}-").lower()
             if len(language) < len(name) and language in self.info.languages:
                 return self._models.get(known), language
-        near = _did_you_mean(name, names)
+        near = did_you_mean(name, names)
         raise UnknownModel(f"no such model{near}; models are {', '.join(names)}, each also with a language: tts-1-de")
 
     def _language(self, asked: str) -> str:
@@ -125,14 +124,11 @@ class Routing:
         language = asked.lower()
         if language == "auto":
             return language
-        if (code := self.info.languages.get(language)) is not None:
-            return code
-        language = language.replace("_", "-")
         while language:
             if (code := self.info.languages.get(language)) is not None:
                 return code
-            language = language.rpartition("-")[0]
-        hint = _did_you_mean(asked.lower(), self.info.languages)
+            language = language.replace("_", "-") if "_" in language else language.rpartition("-")[0]
+        hint = did_you_mean(asked.lower(), self.info.languages)
         raise UnsupportedLanguage(f"the {self.info.engine} engine does not speak this language{hint}")
 
     # ------------------------------------------------------------ voices
@@ -156,7 +152,7 @@ class Routing:
         return any(model.kind == kind for model in self.info.models)
 
     def check_new(self, name: str, kind: VoiceKind) -> None:
-        """Raise an error unless a voice of this kind and name may be added to the library.
+        """Check that a voice may be added to the library.
 
         Raises:
             InvalidRequest: the engine has a voice of this name.
@@ -189,41 +185,39 @@ class Routing:
         if (mix := parse_mix(name)) is not None:
             return self._mix(mix)
         if name.lower() in QWEN_VOICES:
-            return _Wanted(
-                NamedVoice(name.lower()), name.lower(), f"{name.lower()!r} is a voice of the released models", "named"
-            )
+            name = name.lower()
+            return _Wanted(NamedVoice(name), name, f"{name!r} is a voice of the released models", "named")
         return None
 
     def _embedding(self, vector: tuple[float, ...], voice: str | None) -> _Wanted:
         if voice is not None:
-            raise InvalidRequest("speaker_embedding: stands in the place of a voice: give one of them", _EMBEDDING)
+            raise _bad_embedding("stands in the place of a voice: give one of them")
         if not all(map(math.isfinite, vector)):
-            raise InvalidRequest("speaker_embedding: has a value that is not finite", _EMBEDDING)
+            raise _bad_embedding("has a value that is not finite")
         sizes = sorted({model.vector_size for model in self.info.models if model.vector_size is not None})
         if sizes and len(vector) not in sizes:
-            allowed = " or ".join(map(str, sizes))
-            raise InvalidRequest(f"speaker_embedding: has {len(vector)} values; allowed are {allowed}", _EMBEDDING)
-        return _Wanted(
-            EmbeddedVoice(vector), None, "a speaker embedding is a cloned voice", "cloned", frozenset({len(vector)})
-        )
+            raise _bad_embedding(f"has {len(vector)} values; allowed are {' or '.join(map(str, sizes))}")
+        what = "a speaker embedding is a cloned voice"
+        return _Wanted(EmbeddedVoice(vector), None, what, "cloned", frozenset({len(vector)}))
 
     def _mix(self, mix: Mix) -> _Wanted:
         """A mix of cloned voices. Every voice needs a vector of the model's size."""
-        voices = []
-        for name, _ in mix:
+        parts, sizes = [], []
+        for name, weight in mix:
             voice = self._stored.get(name)
             if voice is None:
                 raise self._unknown(name)
             if voice.kind != "cloned":
                 raise InvalidRequest(f"only cloned voices can be mixed: {name!r} is {voice.kind}", "voice")
-            voices.append(voice)
-        sizes = frozenset.intersection(*(frozenset(voice.vector_sizes) for voice in voices))
-        parts = [StoredPart(name, self._stored[name].version, weight) for name, weight in mix]
+            parts.append(StoredPart(name, voice.version, weight))
+            sizes.append(frozenset(voice.vector_sizes))
         spelled = "+".join(f"{name}({weight!r})" for name, weight in mix)
-        return _Wanted(StoredVoices(tuple(parts)), spelled, "a mix of voices is cloned", "cloned", sizes)
+        return _Wanted(
+            StoredVoices(tuple(parts)), spelled, "a mix of voices is cloned", "cloned", frozenset.intersection(*sizes)
+        )
 
     def _unknown(self, name: str) -> UnknownVoice:
-        hint = _did_you_mean(name, [*self._own, *self._stored]) or ": GET /v1/audio/voices lists them"
+        hint = did_you_mean(name, [*self._own, *self._stored]) or ": GET /v1/audio/voices lists them"
         return UnknownVoice(f"this node has no such voice{hint}")
 
     # ------------------------------------------------------------ models
@@ -239,9 +233,9 @@ class Routing:
         if asked is not None and asked not in able:
             names = " and ".join(model.name for model in able)
             raise Unsupported(f"{wanted.what}: the model {asked.name} does not speak it, but {names} would")
-        if asked is None:
-            return None if wanted.kind == "named" else able[0].name
-        return asked.name
+        if asked is not None:
+            return asked.name
+        return None if wanted.kind == "named" else able[0].name
 
     def _able(self, wanted: _Wanted) -> list[Model]:
         return [
@@ -262,7 +256,8 @@ def check_free(name: str, own: Iterable[str] = ()) -> None:
         raise InvalidRequest(f"name: {name!r} is a voice of the engine: choose another", "name")
 
 
-_EMBEDDING = "speaker_embedding"
+def _bad_embedding(why: str) -> InvalidRequest:
+    return InvalidRequest(f"speaker_embedding: {why}", "speaker_embedding")
 
 
 def _wanted_of(voice: StoredVoice) -> _Wanted:
@@ -271,8 +266,3 @@ def _wanted_of(voice: StoredVoice) -> _Wanted:
         return _Wanted(DesignedVoice(voice.prompt or ""), voice.name, what, "designed")
     parts = (StoredPart(voice.name, voice.version),)
     return _Wanted(StoredVoices(parts), voice.name, what, "cloned", frozenset(voice.vector_sizes))
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name[:64], list(known), n=1)
-    return f": did you mean {near[0]!r}?" if near else ""

@@ -15,8 +15,7 @@ later, so that at most a tag (`MAX_TAG`) or a few marks are held back. Skipped t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Generator
 from html import unescape
 
 from agent_tts.text.chars import NO_BREAK_SPACE, PICTOGRAPH, is_word, normal
@@ -50,17 +49,18 @@ _CHECK_BOXES = ("[ ]", "[x]", "[X]")
 _ESCAPABLE = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _PAUSES = frozenset(".!?;:,")
 
-Mode = Callable[[str, int], None]
-"""Reads a character at its offset. The empty string means: decide now, without a further character."""
+Char = tuple[str, int]  # a character and its offset in the raw text
+Rule = Callable[[str, int], "Mode | None"]  # reads a character in plain text; the mode that reads the next ones, if any
+Mode = Generator[None, Char, list[Char]]
+"""Is sent the next characters; "" means: decide now, without a further one. Returns those to be read in plain text."""
 
 
 class Cleaner:
     """Reads raw characters and passes speakable ones to `sink`, each with its offset in the raw text."""
 
-    def __init__(self, sink: Mode) -> None:
+    def __init__(self, sink: Callable[[str, int], None]) -> None:
         self._sink = sink
-        self._mode: Mode = self._text  # reads the next character
-        self._held: list[tuple[str, int]] = []  # characters that the mode cannot decide on yet
+        self._mode: Mode | None = None  # reads the next character; None in plain text
         self._before = " "  # the character before, for the marks after it
         self._passed = " "  # the last character given to the sink
         self._at_start = True  # of a line or a table cell: only its marks came so far
@@ -68,28 +68,19 @@ class Cleaner:
         self._gap: int | None = None  # offset of white space in a table row that is passed on with the next text
         self._cell: int | None = None  # offset of the cell's bar, likewise
         self._brackets = 0  # open brackets that were passed on
-        self._ticks = 0  # backticks in a row, up to the last character
-        self._code = 0  # backticks that opened the code span
-        self._fence_mark = ""  # the mark that opened the fenced code,
-        self._fence_length = 0  # and how many
-        self._fence_run = 0  # how many came in a row where they may close the code
-        self._fence_head = False  # in the fence's first line
-        self._fence_may_close = False  # the line has nothing else so far
-        self._depth = 0  # parentheses open in a link's target
-        self._skipped = 0  # characters of the target so far
-        self._rules: dict[str, Mode] = {
-            "": self._nothing,
+        self._rules: dict[str, Rule] = {
+            "": lambda ch, offset: None,
             "\n": self._newline,
-            "\\": partial(self._hold, self._escaped),
-            "!": partial(self._hold, self._after_bang),
-            "|": partial(self._hold, self._after_bar),
-            "<": partial(self._hold, self._tag_name),
-            "&": partial(self._hold, self._entity),
+            "\\": self._escape,
+            "!": self._bang,
+            "|": self._bar,
+            "<": self._tag,
+            "&": self._entity,
             "[": self._open_bracket,
             "]": self._close_bracket,
             ">": self._quote,
             ":": self._colon,
-            **dict.fromkeys("*_~`", partial(self._hold, self._run)),
+            **dict.fromkeys("*_~`", self._run),
             **dict.fromkeys("#-+=•", self._line_mark),
             **dict.fromkeys("hHwW", self._url_letter),
         }
@@ -98,19 +89,26 @@ class Cleaner:
         """The next raw character."""
         ch = normal(ch, self._before)
         if ch:
-            self._mode(ch, offset)
+            self._read(ch, offset)
 
     def flush(self, offset: int) -> None:
         """Decide on all that is held back. Code and link targets are still skipped afterwards."""
-        self._mode("", offset)
+        self._read("", offset)
+
+    def _read(self, ch: str, offset: int) -> None:
+        if self._mode is None:
+            self._mode = self._rules.get(ch, self._pass)(ch, offset)
+            if self._mode is not None:
+                next(self._mode)  # up to its first character
+            return
+        try:
+            self._mode.send((ch, offset))
+        except StopIteration as end:
+            self._mode = None
+            for again in end.value:
+                self._read(*again)
 
     # ---------------------------------------------------------------- plain text
-
-    def _text(self, ch: str, offset: int) -> None:
-        self._rules.get(ch, self._pass)(ch, offset)
-
-    def _nothing(self, ch: str, offset: int) -> None:
-        pass
 
     def _pass(self, ch: str, offset: int) -> None:
         """Pass a character on as text."""
@@ -131,6 +129,15 @@ class Cleaner:
         self._cell = self._gap = None
         self._give(ch, offset)
 
+    def _pass_all(self, chars: list[Char]) -> None:
+        for ch, offset in chars:
+            self._pass(ch, offset)
+
+    def _give_up(self, held: list[Char]) -> list[Char]:
+        """The first character was text after all; returns the rest, which is read again."""
+        self._pass(*held[0])
+        return held[1:]
+
     def _give(self, ch: str, offset: int) -> None:
         self._passed = ch
         self._sink(ch, offset)
@@ -143,60 +150,28 @@ class Cleaner:
         self._cell = self._gap = None
         self._brackets = 0
 
-    # ---------------------------------------------------------------- holding back
-
-    def _hold(self, mode: Mode, ch: str, offset: int) -> None:
-        """Hold the character back: `mode` decides on it by the characters that follow."""
-        self._held.append((ch, offset))
-        self._mode = mode
-
-    def _unhold(self) -> list[tuple[str, int]]:
-        """Return to plain text; returns what was held."""
-        held, self._held = self._held, []
-        self._mode = self._text
-        return held
-
-    def _held_text(self) -> str:
-        return "".join(ch for ch, _ in self._held)
-
-    def _pass_all(self, held: list[tuple[str, int]]) -> None:
-        for ch, offset in held:
-            self._pass(ch, offset)
-
-    def _reread(self, held: list[tuple[str, int]], ch: str, offset: int) -> None:
-        for held_ch, held_offset in held:
-            self._mode(held_ch, held_offset)
-        self._mode(ch, offset)
-
-    def _give_up(self, ch: str, offset: int) -> None:
-        """The first held character was text after all: pass it on and read the rest again."""
-        first, *rest = self._unhold()
-        self._pass(*first)
-        self._reread(rest, ch, offset)
-
     # ---------------------------------------------------------------- marks
 
-    def _line_mark(self, ch: str, offset: int) -> None:
+    def _line_mark(self, ch: str, offset: int) -> Mode | None:
         if self._at_start:
-            self._hold(self._run, ch, offset)
-        else:
-            self._pass(ch, offset)
+            return self._run(ch, offset)
+        self._pass(ch, offset)
+        return None
 
-    def _run(self, ch: str, offset: int) -> None:
-        """In a run of one mark."""
-        mark = self._held[0][0]
-        if ch == mark:
-            if len(self._held) < _MAX_RUN:
-                self._held.append((ch, offset))
-            return
-        run = self._unhold()
+    def _run(self, mark: str, start: int) -> Mode:
+        """A run of one mark."""
+        run = [(mark, start)]
+        while (after := (yield))[0] == mark:
+            if len(run) < _MAX_RUN:
+                run.append(after)
         if mark == "`" or (mark == "~" and len(run) >= 3 and self._at_start):
-            self._open_code(mark, len(run), run[0][1])
-        elif len(run) == _MAX_RUN:
-            self._pass(" ", run[0][1])
-        elif not self._is_markup(mark, len(run), ch):
+            code = self._code_span(len(run), after) if len(run) < 3 else self._fenced_code(*run[0], len(run), after)
+            return (yield from code)
+        if len(run) == _MAX_RUN:
+            self._pass(" ", start)
+        elif not self._is_markup(mark, len(run), after[0]):
             self._pass_all(run)
-        self._mode(ch, offset)
+        return [after]
 
     def _is_markup(self, mark: str, count: int, after: str) -> bool:
         if self._at_start:
@@ -210,15 +185,14 @@ class Cleaner:
                 return True  # the rule under a table's head, or an empty cell
         return mark in "*_~" and not _is_spoken(mark, count, self._before, after)
 
-    def _escaped(self, ch: str, offset: int) -> None:
+    def _escape(self, backslash: str, start: int) -> Mode:
+        ch, offset = yield
         if ch in _ESCAPABLE:
-            self._unhold()
             self._pass(ch, offset)
-        elif ch == "\n":
-            self._unhold()
-            self._text(ch, offset)
-        else:
-            self._give_up(ch, offset)
+            return []
+        if ch != "\n":
+            self._pass(backslash, start)
+        return [(ch, offset)]
 
     def _quote(self, ch: str, offset: int) -> None:
         if not self._at_start:
@@ -226,19 +200,17 @@ class Cleaner:
 
     # ---------------------------------------------------------------- tables
 
-    def _after_bar(self, ch: str, offset: int) -> None:
-        bar, start = self._unhold()[0]
+    def _bar(self, bar: str, start: int) -> Mode:
+        after = yield
         if self._at_start:
             self._in_table = True
         elif self._in_table:
             self._cell = start
             self._at_start = True
-        elif self._before.isspace() and ch.isspace():
-            self._pass(",", start)
         else:
-            self._pass(bar, start)
+            self._pass("," if self._before.isspace() and after[0].isspace() else bar, start)
         self._before = bar
-        self._mode(ch, offset)
+        return [after]
 
     def _colon(self, ch: str, offset: int) -> None:
         if not (self._in_table and self._at_start):  # "|:---:|"
@@ -246,187 +218,186 @@ class Cleaner:
 
     # ---------------------------------------------------------------- code
 
-    def _open_code(self, mark: str, count: int, offset: int) -> None:
-        if count < 3:
-            self._code = count
-            self._mode = self._code_span
-            return
-        self._give("\n", offset)
-        self._fence_mark = mark
-        self._fence_length = count
-        self._fence_run = 0
-        self._fence_head = self._fence_may_close = True
-        self._mode = self._fenced_code
+    def _code_span(self, count: int, first: Char) -> Mode:
+        """Code after `count` backticks; `first` is its first character."""
+        (ch, offset), ticks = first, 0
+        while True:
+            if ch == "`":
+                ticks += 1
+            elif ticks == count or ch == "\n":
+                return [(ch, offset)]
+            else:
+                ticks = 0
+                if ch:
+                    self._pass(ch, offset)
+            ch, offset = yield
 
-    def _code_span(self, ch: str, offset: int) -> None:
-        if ch == "`":
-            self._ticks += 1
-            return
-        closed = self._ticks == self._code or ch == "\n"
-        self._ticks = 0
-        if closed:
-            self._mode = self._text
-            self._mode(ch, offset)
-        elif ch:
-            self._pass(ch, offset)
-
-    def _fenced_code(self, ch: str, offset: int) -> None:
+    def _fenced_code(self, mark: str, start: int, length: int, first: Char) -> Mode:
         """A run as long as the first closes it: anywhere in the first line, alone at the start of a later one."""
-        if ch == self._fence_mark and self._fence_may_close:
-            self._fence_run += 1
-            return
-        if self._fence_run >= self._fence_length and (self._fence_head or not ch.isalnum()):
-            self._before = " "
-            self._mode = self._text
-            self._mode(ch, offset)
-            return
-        self._fence_run = 0
-        if ch == "\n":
-            self._fence_head = False
-            self._fence_may_close = True
-        elif ch and ch != ">" and not ch.isspace() and not self._fence_head:  # ">": the code may be in a block quote
-            self._fence_may_close = False
+        self._give("\n", start)
+        (ch, offset), run = first, 0
+        in_head = may_close = True
+        while True:
+            if ch == mark and may_close:
+                run += 1
+            elif run >= length and (in_head or not ch.isalnum()):
+                self._before = " "
+                return [(ch, offset)]
+            else:
+                run = 0
+                if ch == "\n":
+                    in_head, may_close = False, True
+                elif ch and ch != ">" and not ch.isspace() and not in_head:  # ">": it may be in a block quote
+                    may_close = False
+            ch, offset = yield
 
     # ---------------------------------------------------------------- links
 
-    def _after_bang(self, ch: str, offset: int) -> None:
-        bang = self._unhold()[0]
-        if ch != "[" or is_word(self._before):
-            self._pass(*bang)
-        self._mode(ch, offset)
+    def _bang(self, bang: str, start: int) -> Mode:
+        after = yield
+        if after[0] != "[" or is_word(self._before):
+            self._pass(bang, start)
+        return [after]
 
-    def _open_bracket(self, ch: str, offset: int) -> None:
+    def _open_bracket(self, ch: str, offset: int) -> Mode | None:
         if is_word(self._before):  # array[0]
             self._brackets += 1
             self._pass(ch, offset)
         elif self._at_start:
-            self._hold(self._check_box, ch, offset)
+            return self._check_box(ch)
         elif self._before in _PAUSES:  # a source after a sentence.[1]
             self._pass(" ", offset)
+        return None
 
-    def _check_box(self, ch: str, offset: int) -> None:
-        if ch and any(box.startswith(self._held_text() + ch) for box in _CHECK_BOXES):
-            self._held.append((ch, offset))
-            return
-        held = self._unhold()
-        is_box = len(held) == 3 and ch.isspace()
-        self._reread([] if is_box else held[1:], ch, offset)
+    def _check_box(self, text: str) -> Mode:
+        held = []
+        while True:
+            held.append((yield))
+            ch, _ = held[-1]
+            if not ch or not any(box.startswith(text + ch) for box in _CHECK_BOXES):
+                return held[-1:] if len(text) == 3 and ch.isspace() else held
+            text += ch
 
-    def _close_bracket(self, ch: str, offset: int) -> None:
-        if self._brackets:
-            self._brackets -= 1
-            self._pass(ch, offset)
-        else:
-            self._hold(self._after_bracket, ch, offset)
+    def _close_bracket(self, ch: str, offset: int) -> Mode | None:
+        if not self._brackets:
+            return self._link(offset)
+        self._brackets -= 1
+        self._pass(ch, offset)
+        return None
 
-    def _after_bracket(self, ch: str, offset: int) -> None:
-        bracket = self._unhold()[0]
-        if ch == "(":
-            self._depth = 1
-            self._skipped = 0
-            self._mode = self._target
-            return
-        if ch == "[":  # "[1][2]" is not twelve
-            self._pass(" ", bracket[1])
-        self._mode(ch, offset)
-
-    def _target(self, ch: str, offset: int) -> None:
-        """In the parentheses of a link, which a line break ends as well."""
-        self._skipped += 1
-        self._depth += (ch == "(") - (ch == ")")
-        if ch == "\n" or self._skipped > MAX_TARGET:
-            self._mode = self._text
-            self._mode(ch, offset)
-        elif not self._depth:
-            self._mode = self._text
+    def _link(self, bracket: int) -> Mode:
+        """After the closing bracket: the parentheses of a link are skipped; a line break ends them as well."""
+        after = yield
+        if after[0] != "(":
+            if after[0] == "[":  # "[1][2]" is not twelve
+                self._pass(" ", bracket)
+            return [after]
+        depth = 1
+        for _ in range(MAX_TARGET):
+            ch, offset = yield
+            depth += (ch == "(") - (ch == ")")
+            if ch == "\n":
+                return [(ch, offset)]
+            if not depth:
+                break
+        return []
 
     # ---------------------------------------------------------------- HTML
 
-    def _tag_name(self, ch: str, offset: int) -> None:
-        first = len(self._held) == 1
-        if len(self._held) <= _MAX_TAG_NAME and (ch.isalnum() or (first and ch in ("/", "!"))):
-            self._held.append((ch, offset))
-            return
-        name = self._held_text()[1:].removeprefix("/").lower()
-        if first and ch == "|":
-            self._hold(self._special_token, ch, offset)
-        elif name in _TAGS:
-            self._mode = self._tag_attributes
-            self._mode(ch, offset)
-        elif name in ("http", "https") and ch == ":":
-            (_, start), *address = self._unhold()
+    def _tag(self, ch: str, start: int) -> Mode:
+        held = [(ch, start)]
+        while True:
+            held.append((yield))
+            ch, _ = held[-1]
+            is_first = len(held) == 2
+            if len(held) > _MAX_TAG_NAME + 1 or not (ch.isalnum() or (is_first and ch in ("/", "!"))):
+                break
+        name = _text(held[1:-1]).removeprefix("/").lower()
+        if is_first and ch == "|":
+            return (yield from self._special_token(held))
+        if name in _TAGS:
+            return (yield from self._tag_attributes(held))
+        if name in ("http", "https") and ch == ":":
             self._pass(" ", start)
-            self._reread(address, ch, offset)
-        else:
-            self._give_up(ch, offset)
+            return held[1:]
+        return self._give_up(held)
 
-    def _tag_attributes(self, ch: str, offset: int) -> None:
-        if ch == ">" and (tag := _TAG.fullmatch(self._held_text())):
-            left = _TAGS[(tag[1] or tag[2]).lower()]
-            self._text(left, self._unhold()[0][1])
-        elif ch in ("", "\n", "<", ">") or len(self._held) == MAX_TAG:
-            self._give_up(ch, offset)
-        else:
-            self._held.append((ch, offset))
+    def _tag_attributes(self, held: list[Char]) -> Mode:
+        while True:
+            ch, _ = held[-1]
+            if ch == ">" and (tag := _TAG.fullmatch(_text(held[:-1]))):
+                return [(_TAGS[(tag[1] or tag[2]).lower()], held[0][1])]
+            if ch in ("", "\n", "<", ">") or len(held) > MAX_TAG:
+                return self._give_up(held)
+            held.append((yield))
 
-    def _special_token(self, ch: str, offset: int) -> None:
-        """In a token like "<|im_start|>", whose marks are no markup."""
-        if ch == ">" and len(self._held) > 2 and self._held[-1][0] == "|":
-            self._pass_all([*self._unhold(), (ch, offset)])
-        elif len(self._held) < MAX_TAG and (ch.isalnum() or ch in ("_", "-", "|")):
-            self._held.append((ch, offset))
-        else:
-            self._give_up(ch, offset)
+    def _special_token(self, held: list[Char]) -> Mode:
+        """A token like "<|im_start|>", whose marks are no markup."""
+        while True:
+            held.append((yield))
+            ch, _ = held[-1]
+            if ch == ">" and len(held) > 3 and held[-2][0] == "|":
+                self._pass_all(held)
+                return []
+            if len(held) > MAX_TAG or not (ch.isalnum() or ch in ("_", "-", "|")):
+                return self._give_up(held)
 
-    def _entity(self, ch: str, offset: int) -> None:
-        value = unescape(self._held_text() + ch) if ch == ";" else ""
-        if len(value) == 1:
-            start = self._unhold()[0][1]
-            if plain := normal(value, self._before):
-                self._pass(plain, start)
-        elif len(self._held) < _MAX_ENTITY and (ch.isalnum() or ch == "#"):
-            self._held.append((ch, offset))
-        else:
-            self._give_up(ch, offset)
+    def _entity(self, ch: str, start: int) -> Mode:
+        held = [(ch, start)]
+        while True:
+            held.append((yield))
+            ch, _ = held[-1]
+            value = unescape(_text(held)) if ch == ";" else ""
+            if len(value) == 1:
+                if plain := normal(value, self._before):
+                    self._pass(plain, start)
+                return []
+            if len(held) > _MAX_ENTITY or not (ch.isalnum() or ch == "#"):
+                return self._give_up(held)
 
     # ---------------------------------------------------------------- URLs
 
-    def _url_letter(self, ch: str, offset: int) -> None:
-        if is_word(self._before) or self._before in ("@", "/", ".", "_", "-"):
-            self._pass(ch, offset)
-        else:
-            self._hold(self._url_start, ch, offset)
+    def _url_letter(self, ch: str, offset: int) -> Mode | None:
+        if not is_word(self._before) and self._before not in ("@", "/", ".", "_", "-"):
+            return self._url(ch, offset)
+        self._pass(ch, offset)
+        return None
 
-    def _url_start(self, ch: str, offset: int) -> None:
-        text = (self._held_text() + ch).lower()
-        if ch and any(start.startswith(text) for start in _URL_STARTS):
-            self._held.append((ch, offset))
-            return
+    def _url(self, ch: str, offset: int) -> Mode:
+        held = [(ch, offset)]
+        while True:
+            after = yield
+            text = _text([*held, after]).lower()
+            if not after[0] or not any(start.startswith(text) for start in _URL_STARTS):
+                break
+            held.append(after)
         start = max((start for start in _URL_STARTS if text.startswith(start)), key=len, default="")
-        held = self._unhold()
-        if start and is_word(text[len(start) : len(start) + 1]):
-            self._mode = self._host
-            self._reread(held[len(start) :], ch, offset)
-        else:
+        if not start or not is_word(text[len(start) : len(start) + 1]):
             self._pass_all(held)
-            self._mode(ch, offset)
-
-    def _host(self, ch: str, offset: int) -> None:
-        if is_word(ch) or ch in ("-", "."):
+            return [after]
+        ch, offset = after
+        self._pass_all(held[len(start) :])
+        while is_word(ch) or ch in ("-", "."):
             self._pass(ch, offset)
-        else:
-            self._mode = self._rest_of_url
-            self._mode(ch, offset)
+            ch, offset = yield
+        return (yield from self._rest_of_url(ch, offset))
 
-    def _rest_of_url(self, ch: str, offset: int) -> None:
+    def _rest_of_url(self, ch: str, offset: int) -> Mode:
         """Skips the rest, except for the punctuation at its end, which belongs to the sentence."""
-        if ch in _URL_TRAILING:
-            if len(self._held) < _MAX_TRAILING:
-                self._held.append((ch, offset))
-        elif not ch or ch in _URL_ENDERS or (ch > "\x7f" and not is_word(ch)):
-            self._reread(self._unhold(), "" if ch == ">" else ch, offset)
-        else:
-            self._held.clear()
+        held: list[Char] = []
+        while True:
+            if ch in _URL_TRAILING:
+                if len(held) < _MAX_TRAILING:
+                    held.append((ch, offset))
+            elif not ch or ch in _URL_ENDERS or (ch > "\x7f" and not is_word(ch)):
+                return [*held, ("" if ch == ">" else ch, offset)]
+            else:
+                held.clear()
+            ch, offset = yield
+
+
+def _text(chars: list[Char]) -> str:
+    return "".join(ch for ch, _ in chars)
 
 
 def _is_spoken(mark: str, count: int, before: str, after: str) -> bool:

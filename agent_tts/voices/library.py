@@ -9,7 +9,6 @@ A rename adds or removes a whole folder, so any number of processes may share a 
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import secrets
@@ -17,7 +16,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -29,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent_tts.config.settings import Voices
 from agent_tts.errors import Internal, SettingsError, UnknownVoice, VoiceExists, VoiceLimit
-from agent_tts.voices.names import checked_name, is_name, library_name
+from agent_tts.voices.names import checked_name, did_you_mean, is_name, library_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -306,7 +305,7 @@ class VoiceLibrary:
         return self._folder / checked_name(name)
 
     def _unknown(self, name: str) -> UnknownVoice:
-        return UnknownVoice(f"the library has no such voice{_did_you_mean(name, self._entries)}")
+        return UnknownVoice(f"the library has no such voice{did_you_mean(name, self._entries)}")
 
 
 def default_folder() -> Path:
@@ -392,11 +391,6 @@ def _remove(folder: Path) -> None:
         folder.unlink(missing_ok=True)
     else:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name[:64], list(known), n=1)
-    return f": did you mean {near[0]!r}?" if near else ""
 
 
 def _exists(name: str) -> VoiceExists:

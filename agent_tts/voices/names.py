@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 from agent_tts.errors import InvalidRequest
 
@@ -34,6 +36,12 @@ def checked_name(name: str) -> str:
         allowed = "1 to 64 of a-z, 0-9, _ and -, starting with a letter or digit, and not a device name of Windows"
         raise InvalidRequest(f"name: {allowed}", "name")
     return name
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The nearest of the known names, as the end of an error message; empty if none is near."""
+    near = difflib.get_close_matches(name[:64], list(known), n=1)
+    return f": did you mean {near[0]!r}?" if near else ""
 
 
 def library_name(voice: str) -> str:

@@ -17,7 +17,7 @@ import pytest
 import websockets
 from numpy.typing import NDArray
 
-from agent_tts.agent.call import pipelines_folder
+from agent_tts.config.loading import data_folder
 from agent_tts.serve.app import create_app
 from tests.agent.hearing import GrammarSpeechToText
 from tests.agent.llm_server import running_llm
@@ -34,7 +34,7 @@ START: dict[str, Any] = {"streamSid": "MZ1", "callSid": "CA1", "customParameters
 
 
 def phone_server(settings: Any, stt: Any = None) -> Any:
-    spec = importlib.util.spec_from_file_location("phone", pipelines_folder() / "phone.py")
+    spec = importlib.util.spec_from_file_location("phone", data_folder("pipelines") / "phone.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

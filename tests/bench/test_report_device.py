@@ -13,10 +13,17 @@ import pytest
 
 from agent_tts import __version__
 from agent_tts.bench import report
-from agent_tts.bench.report import cuda_of_torch, device, gpus, parse_gpus
+from agent_tts.bench.report import cuda_of_torch, device
+from agent_tts.doctor.gpu import gpus
 
-SMI = "NVIDIA H200, 570.86.15, 24310, 143771\nNVIDIA H200, 570.86.15, [N/A], 143771\n"
-H200 = {"name": "NVIDIA H200", "driver": "570.86.15", "memory_used_mib": 24310, "memory_total_mib": 143771}
+SMI = "NVIDIA H200, 570.86.15, 24310, 143771, 118852"
+H200 = {
+    "name": "NVIDIA H200",
+    "driver": "570.86.15",
+    "memory_used_mib": 24310,
+    "memory_total_mib": 143771,
+    "memory_free_mib": 118852,
+}
 
 
 def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -50,17 +57,13 @@ def test_torch_is_described_without_importing_it() -> None:
     assert done.stdout == "False\n"
 
 
-def test_gpus_are_told_with_their_memory() -> None:
-    assert parse_gpus(SMI) == [H200, H200 | {"memory_used_mib": None}]
-    assert parse_gpus("") == []
-
-
 @pytest.mark.node
 @pytest.mark.skipif(sys.platform == "win32", reason="a script")
 def test_nvidia_smi_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nvidia_smi(tmp_path, monkeypatch, f"print({SMI.splitlines()[0]!r})")
-    assert gpus() == [H200]
-    assert device()["gpus"] == [{"name": "NVIDIA H200", "driver": "570.86.15", "memory_total_mib": 143771}]
+    untold = SMI.replace("24310", "[N/A]")
+    nvidia_smi(tmp_path, monkeypatch, f"print({SMI!r}); print({untold!r})")
+    assert gpus() == [H200, H200 | {"memory_used_mib": None}]
+    assert device()["gpus"] == [{"name": "NVIDIA H200", "driver": "570.86.15", "memory_total_mib": 143771}] * 2
 
 
 @pytest.mark.node

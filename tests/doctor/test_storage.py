@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from agent_tts.config.settings import Settings
-from agent_tts.doctor import gpu, storage
+from agent_tts.doctor import gpu, machine
 from agent_tts.doctor.finding import Verdict
 
-SMI = "0, NVIDIA H200, 580.159, 143771, 1000\n"
+SMI = "NVIDIA H200, 580.159, 142771, 143771, 1000\n"
 
 
 def qwen(*models: object, folder: Path | None = None) -> Settings:
@@ -22,7 +22,7 @@ def qwen(*models: object, folder: Path | None = None) -> Settings:
 
 def test_a_missing_folder_is_judged_by_its_nearest_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    found = {finding.what: finding for finding in storage.disk(qwen("a/b", folder=tmp_path / "new" / "voices"))}
+    found = {finding.what: finding for finding in machine.disk(qwen("a/b", folder=tmp_path / "new" / "voices"))}
     assert found["voices"].found.startswith(str(tmp_path / "new" / "voices"))
     assert found["models"].found.startswith(str(tmp_path / "hub"))
 
@@ -30,9 +30,9 @@ def test_a_missing_folder_is_judged_by_its_nearest_parent(tmp_path: Path, monkey
 def test_a_full_or_locked_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = qwen(folder=tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
-    (full,) = storage.disk(settings)
+    (full,) = machine.disk(settings)
     monkeypatch.setattr(os, "access", lambda *_: False)
-    (locked,) = storage.disk(settings)
+    (locked,) = machine.disk(settings)
     assert (full.verdict, locked.verdict) == (Verdict.NOTE, Verdict.BAD)
     assert "voices.folder" in full.advice
 

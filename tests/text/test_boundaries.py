@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from agent_tts.text.boundaries import PRE_TOKEN, kinds, last_boundary
+from agent_tts.text.tokens import PRE_TOKEN, kinds, last_boundary
 from tests.text.pieces import KINDS, PIECES, SPECIAL
 
 FACTOR = int(os.environ.get("TEST_FACTOR", "1"))

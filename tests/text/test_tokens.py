@@ -17,8 +17,7 @@ from tokenizers import pre_tokenizers
 
 from agent_tts.bench.checkpoint_tokenizer import FIRST_SPECIAL, write_tokenizer
 from agent_tts.errors import SettingsError
-from agent_tts.text.boundaries import kinds, last_boundary
-from agent_tts.text.tokens import Tokenizer
+from agent_tts.text.tokens import Tokenizer, kinds, last_boundary
 from tests.model import oracle
 from tests.text.pieces import KINDS, PIECES, SPECIAL
 

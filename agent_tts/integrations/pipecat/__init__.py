@@ -14,7 +14,6 @@ from importlib.util import find_spec
 if find_spec("pipecat") is None:
     raise ModuleNotFoundError("agent_tts.pipecat needs Pipecat: pip install 'agent-tts[agent]'", name="pipecat")
 
-from agent_tts.integrations.pipecat.service import AgentTTSService
-from agent_tts.integrations.pipecat.settings import AgentTTSSettings
+from agent_tts.integrations.pipecat.service import AgentTTSService, AgentTTSSettings
 
 __all__ = ["AgentTTSService", "AgentTTSSettings"]

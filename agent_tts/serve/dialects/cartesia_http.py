@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from secrets import token_hex
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,7 +16,7 @@ from agent_tts.errors import SpeechError
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.context import Words
 from agent_tts.protocol.options import Lenient
-from agent_tts.serve.dialects.cartesia_messages import (
+from agent_tts.serve.dialects.cartesia import (
     CartesiaRequest,
     ContextEvents,
     Rate,
@@ -25,10 +25,10 @@ from agent_tts.serve.dialects.cartesia_messages import (
     error_fields,
     failure,
 )
-from agent_tts.serve.dialects.vendor_http import AudioBody, read_request
+from agent_tts.serve.dialects.vendor_http import AudioBody
 from agent_tts.serve.guard import Client
-from agent_tts.serve.routes.http import Authorized, errors_as, node_of
-from agent_tts.serve.routes.speech_response import Body, SpeechResponse
+from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_request
+from agent_tts.serve.routes.speech_response import Body, SpeechResponse, server_sent
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.utterance import WordsMode
 
@@ -85,22 +85,18 @@ class CartesiaEventsBody(Body):
         return b""
 
     def audio(self, pcm: bytes) -> bytes:
-        return _server_sent(self._audio(self._encoder.encode(pcm)))
+        return server_sent(self._audio(self._encoder.encode(pcm)))
 
     def end(self) -> bytes:
-        return _server_sent([*self._audio(self._encoder.flush()), *self._events.end()])
+        return server_sent([*self._audio(self._encoder.flush()), *self._events.end()])
 
     def error(self, error: SpeechError) -> bytes:
-        return _server_sent(failure(self._context_id, error, token_hex(8)))
+        return server_sent(failure(self._context_id, error, token_hex(8)))
 
     def _audio(self, chunks: list[Chunk]) -> Iterator[str]:
         for payload, samples in chunks:
             yield from self._events.audio(payload, self._first_sample)
             self._first_sample += samples
-
-
-def _server_sent(events: Iterable[str]) -> bytes:
-    return b"".join(b"data: " + event.encode() + b"\n\n" for event in events)
 
 
 # ---------------------------------------------------------------- routes

@@ -13,8 +13,7 @@ from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.validation import check_message
-from agent_tts.serve.dialects.deepgram import DeepgramAdapter, SpeakMessage, described
-from agent_tts.serve.dialects.utterance_queue import QueuedUtterance
+from agent_tts.serve.dialects.deepgram import DeepgramAdapter, QueuedUtterance, SpeakMessage, described
 
 TYPES = ("Speak", "Flush", "Interrupt", "Configure", "Close")
 

@@ -18,8 +18,8 @@ from agent_tts.protocol.formats import check_format
 from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.deepgram import ENCODINGS, DeepgramQuery, described, model_uuid
-from agent_tts.serve.dialects.vendor_http import AUDIO, AudioBody, read_request, speaks
-from agent_tts.serve.routes.http import Authorized, errors_as, node_of
+from agent_tts.serve.dialects.vendor_http import AUDIO, AudioBody, speaks
+from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_request
 from agent_tts.serve.routes.speech_response import Body, FileBody, SpeechResponse
 
 # Content types of raw audio, by Deepgram's names of its encodings.
@@ -59,7 +59,7 @@ def error_body(error: SpeechError) -> dict[str, Any]:
 routes = APIRouter(dependencies=[errors_as(error_body)])
 
 _SPEAKS = speaks(
-    DeepgramRequest.model_json_schema(),
+    DeepgramRequest,
     dict.fromkeys(("audio/wav", *RAW_TYPES.values(), *FILE_TYPES.values()), AUDIO),
     parameters=[
         {"in": "query", "name": name, "schema": schema, "required": False}

@@ -16,8 +16,7 @@ from agent_tts.protocol.adapter import Message, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.elevenlabs_messages import CharacterTimes, ElevenLabsMessage, ElevenLabsQuery
-from agent_tts.serve.dialects.sentences import spaced
-from agent_tts.serve.dialects.utterance_queue import WaitingBudget
+from agent_tts.serve.dialects.text import WaitingBudget, spaced
 from agent_tts.speech.words.due_words import DueWords
 
 # Contexts without text, or refused, that are remembered.

@@ -26,9 +26,9 @@ from agent_tts.serve.dialects.elevenlabs_messages import (
     TimedCharacter,
     format_of,
 )
-from agent_tts.serve.dialects.vendor_http import AUDIO, ERRORS, AudioBody, read_request, speaks
+from agent_tts.serve.dialects.vendor_http import AUDIO, ERRORS, AudioBody, speaks
 from agent_tts.serve.guard import Client
-from agent_tts.serve.routes.http import Authorized, errors_as, node_of
+from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_request
 from agent_tts.serve.routes.speech_response import Body, SpeechResponse
 from agent_tts.speech.utterance import WordsMode
 from agent_tts.speech.words.due_words import DueWords
@@ -68,9 +68,10 @@ routes = APIRouter(dependencies=[errors_as(error_body)])
 
 PATH = "/v1/text-to-speech/{voice_id}"
 
-_BODY = ElevenLabsRequest.json_schema()
-_SPEAKS = speaks(_BODY, dict.fromkeys(CONTENT_TYPES.values(), AUDIO))
-_SPEAKS_TIMED = speaks(_BODY, {"application/json": {}}, "The audio in base64, and when its characters are spoken.")
+_SPEAKS = speaks(ElevenLabsRequest, dict.fromkeys(CONTENT_TYPES.values(), AUDIO))
+_SPEAKS_TIMED = speaks(
+    ElevenLabsRequest, {"application/json": {}}, "The audio in base64, and when its characters are spoken."
+)
 
 
 @routes.get("/v1/voices", responses=ERRORS)

@@ -115,14 +115,6 @@ class ElevenLabsRequest(Lenient):
     voice_settings: VoiceSettings | None = None
     seed: int | None = Field(None, **limits("seed"))
 
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """Its JSON schema, without references, so that it can stand anywhere in another document."""
-        schema = cls.model_json_schema()
-        settings = schema.pop("$defs")[VoiceSettings.__name__]
-        schema["properties"]["voice_settings"]["anyOf"][0] = settings
-        return schema
-
     @property
     def speed(self) -> float:
         return (self.voice_settings.speed if self.voice_settings else None) or 1.0

@@ -20,7 +20,7 @@ from agent_tts.protocol.adapter import Message, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.validation import check_message
-from agent_tts.serve.dialects.utterance_queue import WaitingBudget
+from agent_tts.serve.dialects.text import WaitingBudget
 from agent_tts.speech.audio.files import wav_header
 from agent_tts.speech.words.due_words import DueWords
 from agent_tts.voices import DESIGN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -24,9 +25,10 @@ def parse(content_type: str, body: bytes) -> dict[str, str | bytes]:
         BadMessage: it is malformed, has too many parts or a name twice, or a text is too long or not UTF-8.
     """
     form = _Form()
+    callbacks: Any = {name: getattr(form, name) for name in dir(form) if name.startswith("on_")}
     _, options = parse_options_header(content_type)
     try:
-        MultipartParser(options.get(b"boundary", b""), form.callbacks()).write(body)  # type: ignore[arg-type]
+        MultipartParser(options.get(b"boundary", b""), callbacks).write(body)
     except FormParserError:
         raise _broken() from None
     if not form.ended:
@@ -50,31 +52,28 @@ class _Form:
         # Whether the final boundary has come.
         self.ended = False
 
-    def callbacks(self) -> dict[str, object]:
-        """The callbacks of a `MultipartParser`."""
-        names = ("part_begin", "header_field", "header_value", "header_end", "part_data", "part_end", "end")
-        return {f"on_{name}": getattr(self, f"_on_{name}") for name in names}
+    # The callbacks of `MultipartParser`.
 
-    def _on_part_begin(self) -> None:
+    def on_part_begin(self) -> None:
         if len(self.fields) == MAX_PARTS:
             raise BadMessage(f"a form has at most {MAX_PARTS} parts")
         self._headers.clear()
         self._data.clear()
 
-    def _on_header_field(self, data: bytes, start: int, end: int) -> None:
+    def on_header_field(self, data: bytes, start: int, end: int) -> None:
         self._name += data[start:end]
 
-    def _on_header_value(self, data: bytes, start: int, end: int) -> None:
+    def on_header_value(self, data: bytes, start: int, end: int) -> None:
         self._value += data[start:end]
 
-    def _on_header_end(self) -> None:
+    def on_header_end(self) -> None:
         self._headers[self._name.decode("latin-1").lower()] = self._value.decode("latin-1")
         self._name = self._value = b""
 
-    def _on_part_data(self, data: bytes, start: int, end: int) -> None:
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
         self._data += memoryview(data)[start:end]
 
-    def _on_part_end(self) -> None:
+    def on_part_end(self) -> None:
         _, options = parse_options_header(self._headers.get("content-disposition"))
         if b"name" not in options:
             raise _broken()
@@ -83,7 +82,7 @@ class _Form:
             raise BadMessage("a form must not have two parts of one name")
         self.fields[name] = bytes(self._data) if b"filename" in options else self._text()
 
-    def _on_end(self) -> None:
+    def on_end(self) -> None:
         self.ended = True
 
     def _text(self) -> str:

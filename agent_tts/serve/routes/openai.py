@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -17,11 +17,8 @@ from agent_tts.errors import (
 )
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.protocol.options import Strict, VoiceName, limits, option_model, sampling_of, speech_options
-from agent_tts.protocol.validation import check_body
 from agent_tts.speech.audio.files import FileFormat
 from agent_tts.speech.routing import Routing
-
-# ---------------------------------------------------------------- requests
 
 
 class VoiceRef(Strict):
@@ -45,15 +42,6 @@ class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):
     )
     normalize: bool | None = Field(None, description="say numbers, money and dates in words; default: the node's")
 
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """The JSON schema without references, to embed it in another document."""
-        schema: dict[str, Any] = cls.model_json_schema()
-        definitions = schema.pop("$defs")
-        voice = schema["properties"]["voice"]
-        voice["anyOf"] = [definitions[VoiceRef.__name__] if "$ref" in kind else kind for kind in voice["anyOf"]]
-        return schema
-
     def options(self, *, normalize: bool = False) -> SpeechOptions:
         """The engine's options, unpaced; `normalize` is the value if the request has none."""
         return speech_options(
@@ -64,19 +52,6 @@ class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):
             sampling=sampling_of(self),
             lead_ms=None,
         )
-
-
-def parse(body: bytes, max_chars: int) -> SpeechRequest:
-    """The request in a body.
-
-    Raises:
-        InvalidRequest, UnsupportedFormat, TextTooLong: what was wrong and what is allowed, without any of the text.
-    """
-    request: SpeechRequest = check_body(SpeechRequest, body, "input", max_chars)
-    return request
-
-
-# ---------------------------------------------------------------- models
 
 
 class ModelCard(BaseModel):
@@ -93,9 +68,6 @@ class ModelList(BaseModel):
 
     object: Literal["list"] = "list"
     data: list[ModelCard]
-
-
-# ---------------------------------------------------------------- voices
 
 
 class VoiceCard(BaseModel):
@@ -118,9 +90,6 @@ class VoiceList(BaseModel):
 
 def voice_list(routing: Routing, *, clones: bool = False) -> VoiceList:
     """Every voice that the node can speak."""
-    aliases: dict[str, list[str]] = {}
-    for alias, name in routing.info.aliases.items():
-        aliases.setdefault(name, []).append(alias)
     return VoiceList(
         voices=[
             VoiceCard(
@@ -128,16 +97,13 @@ def voice_list(routing: Routing, *, clones: bool = False) -> VoiceList:
                 name=voice.name,
                 languages=list(voice.languages),
                 description=voice.description,
-                aliases=aliases.get(voice.name, []),
+                aliases=[alias for alias, name in routing.info.aliases.items() if name == voice.name],
             )
             for voice in routing.voices()
         ],
         default=routing.info.default_voice,
         clones=clones,
     )
-
-
-# ---------------------------------------------------------------- errors
 
 
 ErrorKind = Literal["invalid_request_error", "authentication_error", "rate_limit_error", "server_error"]
@@ -160,18 +126,6 @@ class ErrorBody(BaseModel):
 
     error: ErrorDetail
 
-    @classmethod
-    def of(cls, status: int, message: str, code: str, param: str | None = None) -> Self:
-        """The body for an HTTP status."""
-        kind = _KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
-        return cls(error=ErrorDetail(message=message, type=kind, param=param, code=code))
-
-    @classmethod
-    def of_error(cls, error: SpeechError) -> Self:
-        """The body for an error, with the field that caused it."""
-        param = error.param if isinstance(error, InvalidRequest) else _PARAMS.get(type(error))
-        return cls.of(error.status, error.message, error.code, param)
-
 
 _PARAMS: dict[type[SpeechError], str] = {
     TextTooLong: "input",
@@ -182,43 +136,13 @@ _PARAMS: dict[type[SpeechError], str] = {
 }
 
 
-# ---------------------------------------------------------------- server-sent events
+def error_body(error: SpeechError) -> dict[str, Any]:
+    """The body of a response that is an error, with the field that caused it."""
+    param = error.param if isinstance(error, InvalidRequest) else _PARAMS.get(type(error))
+    return status_body(error.status, error.message, error.code, param)
 
 
-class Usage(BaseModel):
-    """Usage of a request. An input token is 4 bytes of text (an estimate), an output token is 80 ms of audio."""
-
-    input_tokens: int
-    output_tokens: int
-    total_tokens: int
-
-    @classmethod
-    def of(cls, text: str, frames: int) -> Usage:
-        """The usage of a text whose audio has `frames` frames."""
-        tokens = -(-len(text.encode()) // 4)
-        return cls(input_tokens=tokens, output_tokens=frames, total_tokens=tokens + frames)
-
-
-class AudioDelta(BaseModel):
-    """The next bytes of the audio file."""
-
-    type: Literal["speech.audio.delta"] = "speech.audio.delta"
-    audio: str  # base64
-
-
-class AudioDone(BaseModel):
-    """The audio file is complete."""
-
-    type: Literal["speech.audio.done"] = "speech.audio.done"
-    usage: Usage
-
-
-class AudioError(ErrorBody):
-    """The audio file ends incomplete."""
-
-    type: Literal["error"] = "error"
-
-
-def server_sent(event: BaseModel) -> bytes:
-    """One event of a `text/event-stream`."""
-    return b"data: " + event.model_dump_json().encode() + b"\n\n"
+def status_body(status: int, message: str, code: str, param: str | None = None) -> dict[str, Any]:
+    """The body of a response that is an error, for any HTTP status. See `ErrorBody`."""
+    kind = _KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}

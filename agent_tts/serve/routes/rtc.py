@@ -39,12 +39,16 @@ async def close_all(node: Node) -> None:
     await asyncio.gather(*(peer.close() for peer in peers))
 
 
-@routes.post("/offer", openapi_extra=json_body(OfferBody.model_json_schema()))
+@routes.post("/offer", openapi_extra=json_body(OfferBody))
 async def _offer(request: Request) -> dict[str, str]:
     """Open a peer; returns the answer with the node's candidates, and the session's id."""
     node = node_of(request)
     client = node.guard.authorize(request.headers, request.query_params, token_ok=True)
-    offer = sdp.read_offer(_parse(await read_body(request)).sdp)
+    try:
+        body = OfferBody.model_validate_json(await read_body(request))
+    except ValidationError:
+        raise BadMessage('an offer is JSON: {"type": "offer", "sdp": "v=0..."}') from None
+    offer = sdp.read_offer(body.sdp)
     if not node.settings.limits.rtc_peers:
         raise HTTPException(404, "WebRTC is turned off on this node (limits.rtc_peers)")
     if node.service.draining:
@@ -60,13 +64,6 @@ async def _offer(request: Request) -> dict[str, str]:
         await peer.close()
         raise
     return {"sdp": answer, "type": "answer", "session_id": peer.id}
-
-
-def _parse(body: bytes) -> OfferBody:
-    try:
-        return OfferBody.model_validate_json(body)
-    except ValidationError:
-        raise BadMessage('an offer is JSON: {"type": "offer", "sdp": "v=0..."}') from None
 
 
 @routes.get("/ice")

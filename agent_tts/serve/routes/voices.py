@@ -34,8 +34,6 @@ MAX_UPLOADS = 4  # bodies with a new voice, received at once; each is kept in me
 
 T = TypeVar("T")
 
-# ---------------------------------------------------------------- requests
-
 
 def _is_file(value: object) -> object:
     if not isinstance(value, bytes):
@@ -90,7 +88,15 @@ _TYPES: dict[str, type[_NewVoice]] = {"audio_sample": NewClone, "prompt": NewDes
 
 def parse(content_type: str, body: bytes) -> NewClone | NewDesign | NewEmbedding:
     """The request in a form or JSON. Raises `BadMessage`, which does not quote the body."""
-    fields = _fields(content_type, body)
+    if _is_form(content_type):
+        fields: Any = multipart.parse(content_type, body)
+    else:
+        try:
+            fields = json.loads(body)
+        except (ValueError, RecursionError):
+            fields = None
+    if not isinstance(fields, dict):
+        raise BadMessage(f"the body must be {multipart.CONTENT_TYPE}, or one JSON object in UTF-8")
     kind = fields.get("type", "audio_sample")
     model = _TYPES.get(kind) if isinstance(kind, str) else None
     if model is None:
@@ -103,21 +109,6 @@ def parse(content_type: str, body: bytes) -> NewClone | NewDesign | NewEmbedding
 
 def _is_form(content_type: str) -> bool:
     return content_type.partition(";")[0].strip().lower() == multipart.CONTENT_TYPE
-
-
-def _fields(content_type: str, body: bytes) -> dict[str, Any]:
-    if _is_form(content_type):
-        return dict(multipart.parse(content_type, body))
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        fields = None
-    if not isinstance(fields, dict):
-        raise BadMessage(f"the body must be {multipart.CONTENT_TYPE}, or one JSON object in UTF-8")
-    return fields
-
-
-# ---------------------------------------------------------------- answers
 
 
 class VoiceAdded(BaseModel):
@@ -135,7 +126,6 @@ class VoiceAdded(BaseModel):
 
     @classmethod
     def of(cls, voice: StoredVoice, type_: Literal["audio_sample", "prompt", "embedding"]) -> Self:
-        """The answer for a voice in the library."""
         return cls(
             id=voice.name,
             created_at=int(voice.created_at.timestamp()),
@@ -154,9 +144,6 @@ class VoiceDeleted(BaseModel):
     id: str
     object: Literal["audio.voice.deleted"] = "audio.voice.deleted"
     deleted: Literal[True] = True
-
-
-# ---------------------------------------------------------------- routes
 
 
 routes = APIRouter(prefix="/v1/audio/voices", responses=ERRORS)

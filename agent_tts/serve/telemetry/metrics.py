@@ -110,8 +110,7 @@ class ContextMeter(Meter):
         self._metrics = metrics
         self._transport = transport
         self._clock = clock
-        # Its span; None where telemetry is off.
-        self._span = span
+        self._span = span  # None where telemetry is off
         # When the first text came, and the seconds from then to the first audio; None before.
         self._text_at: float | None = None
         self._ttfa_s: float | None = None
@@ -164,7 +163,7 @@ class ContextMeter(Meter):
     def finished(self, event: RequestFinished) -> Done:
         done = self._count(event)
         if self._span is not None:
-            self._span.end(event, done.audio_ms, done.ttfa_ms, done.rtf)
+            self._span.end(done, event.code)
         return done
 
     def _count(self, event: RequestFinished) -> Done:

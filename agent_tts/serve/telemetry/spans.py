@@ -11,6 +11,8 @@ import contextlib
 import queue
 import threading
 from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 
 from loguru import logger
@@ -21,10 +23,12 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_tts.events import RequestFinished
+from agent_tts.protocol.context import Done
 
 CLOSE_S = 5.0  # for the last spans to be sent
 TRACED = "/v1/"  # paths that get spans; probes, metrics and the page do not
+
+_PROPAGATOR = TraceContextTextMapPropagator()
 
 # Of `SpanSender`.
 MAX_WAITING = 2_048  # spans; more are dropped
@@ -43,13 +47,43 @@ class Spans:
         self._tracer: Tracer = self._provider.get_tracer("agent_tts")
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
-        """`app` with spans for its requests and connections."""
-        return _Traced(app, self._tracer)
+        """`app` with spans for its requests and connections, whose parent is the one in a client's `traceparent`."""
+        return partial(self._trace, app)
 
     def context(self, transport: str, about: Mapping[str, str | int]) -> ContextSpan:
         """The span of a context that is opened now, a child of its request's or connection's span."""
         attributes = {"agent_tts.carrier": transport} | {f"agent_tts.{name}": value for name, value in about.items()}
         return ContextSpan(self._tracer.start_span("context", attributes=attributes))
+
+    async def _trace(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or not scope["path"].startswith(TRACED):
+            await app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        with self._tracer.start_as_current_span(
+            scope["type"],
+            _PROPAGATOR.extract(headers),
+            SpanKind.SERVER,
+            record_exception=False,  # its message may quote a client
+            set_status_on_exception=False,
+        ) as span:
+
+            async def send_and_record(message: Message) -> None:
+                if message["type"] in ("http.response.start", "websocket.close"):
+                    _record_answer(span, message)
+                await send(message)
+
+            try:
+                await app(scope, receive, send_and_record)
+            except BaseException as error:
+                span.set_status(StatusCode.ERROR)
+                span.set_attribute("error.type", type(error).__name__)
+                raise
+            finally:
+                route = _route(scope)
+                if route is not None:
+                    span.set_attribute("http.route", route)
+                    span.update_name(f"{scope.get('method', 'WEBSOCKET')} {route}")
 
     async def close(self) -> None:
         """Send the last spans, for `CLOSE_S` at most, and stop. Cancelling it only ends the wait."""
@@ -77,54 +111,12 @@ class ContextSpan:
         self._span.set_attribute("agent_tts.queue_ms", ms)
         self.mark("started")
 
-    def end(self, event: RequestFinished, audio_ms: int, ttfa_ms: float | None, rtf: float | None) -> None:
-        """It has ended."""
-        self._span.set_attributes({"agent_tts.reason": event.reason, "agent_tts.audio_ms": audio_ms})
-        for name, value in (("code", event.code), ("ttfa_ms", ttfa_ms), ("rtf", rtf)):
-            if value is not None:
-                self._span.set_attribute(f"agent_tts.{name}", value)
-        if event.reason == "error":
+    def end(self, done: Done, code: str | None) -> None:
+        told = asdict(done) | {"code": code}
+        self._span.set_attributes({f"agent_tts.{name}": value for name, value in told.items() if value is not None})
+        if done.reason == "error":
             self._span.set_status(StatusCode.ERROR)
         self._span.end()
-
-
-class _Traced:
-    """ASGI middleware. The parent span is the one in a client's `traceparent`."""
-
-    def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
-        self._app = app
-        self._tracer = tracer
-        self._propagator = TraceContextTextMapPropagator()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or not scope["path"].startswith(TRACED):
-            await self._app(scope, receive, send)
-            return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        with self._tracer.start_as_current_span(
-            scope["type"],
-            self._propagator.extract(headers),
-            SpanKind.SERVER,
-            record_exception=False,  # its message may quote a client
-            set_status_on_exception=False,
-        ) as span:
-
-            async def send_and_record(message: Message) -> None:
-                if message["type"] in ("http.response.start", "websocket.close"):
-                    _record_answer(span, message)
-                await send(message)
-
-            try:
-                await self._app(scope, receive, send_and_record)
-            except BaseException as error:
-                span.set_status(StatusCode.ERROR)
-                span.set_attribute("error.type", type(error).__name__)
-                raise
-            finally:
-                route = _route(scope)
-                if route is not None:
-                    span.set_attribute("http.route", route)
-                    span.update_name(f"{scope.get('method', 'WEBSOCKET')} {route}")
 
 
 def _record_answer(span: Span, message: Message) -> None:

@@ -44,11 +44,8 @@ CHECK_S = 0.5  # between two checks of its activity
 class RtcPeer:
     """One client over WebRTC: its connection, its track, its session, and the only task that closes them.
 
-    Args:
-        client: who sent the offer; counted until the peer is closed.
-
     Raises:
-        AtCapacity: the node, or this client, has as many peers or sessions as the limits allow.
+        AtCapacity: the node, or the client that sent the offer, has as many peers or sessions as the limits allow.
     """
 
     def __init__(self, node: Node, client: Client) -> None:
@@ -121,8 +118,6 @@ class RtcPeer:
         """Wait until the peer has closed for a reason of its own. Cancelling it is safe."""
         await asyncio.shield(self._task)
 
-    # ------------------------------------------------------------ watching and closing
-
     async def _live(self) -> None:
         pump = asyncio.create_task(self._pump(), name=f"pump of peer {self.id}")
         pump.add_done_callback(lambda _: self.hang_up("the pump failed"))
@@ -178,8 +173,6 @@ class RtcPeer:
     def _on_state(self) -> None:
         if self._connection.connectionState in ("failed", "closed"):
             self.hang_up(f"the connection is {self._connection.connectionState}")
-
-    # ------------------------------------------------------------ messages and audio
 
     def _on_channel(self, channel: RTCDataChannel) -> None:
         if channel.label != protocol.SUBPROTOCOL or self._channel is not None:

@@ -130,8 +130,6 @@ class SpeechTrack(MediaStreamTrack):
         # Contexts with audio, by number; the first is playing.
         self._contexts: dict[int, _ContextAudio] = {}
 
-    # ------------------------------------------------------------ the session's side
-
     def write(self, context_no: int, pcm: bytes) -> None:
         """Append audio of a context: pcm_s16le, 24 kHz, mono, of any length."""
         audio = self._contexts.setdefault(context_no, _ContextAudio())
@@ -162,8 +160,6 @@ class SpeechTrack(MediaStreamTrack):
         """Whether audio of the context waits; `on_room` is called when none does."""
         audio = self._contexts.get(context_no)
         return audio is not None and audio.queued_ms > 0
-
-    # ------------------------------------------------------------ RTP's side
 
     async def recv(self) -> av.Packet[Any]:
         """The next packet, when it is due: 20 ms of Opus on the 48 kHz clock. Cancelling it loses nothing.

@@ -49,9 +49,8 @@ class FileEncoder:
         """Bytes that can be sent now; may be empty. `pcm` holds whole samples."""
         if not pcm:
             return b""
-        body = pcm if self._muxer is None else self._muxer.encode(pcm)
         head, self._head = self._head, b""
-        return head + body if head else body
+        return head + (pcm if self._muxer is None else self._muxer.encode(pcm))
 
     def close(self) -> bytes:
         """The rest of the file. Do not encode after it. Idempotent."""
@@ -74,13 +73,6 @@ def wav_header(samples: int | None = None, sample_rate: int = SAMPLE_RATE, encod
     tag, width = _WAV_FORMATS[encoding]
     size = UNKNOWN_SIZE if samples is None else width * samples
     riff_size = UNKNOWN_SIZE if samples is None else 36 + size
-    fmt = struct.pack("<HHIIHH", tag, 1, sample_rate, width * sample_rate, width, 8 * width)
-    return (
-        b"RIFF"
-        + struct.pack("<I", riff_size)
-        + b"WAVEfmt "
-        + struct.pack("<I", 16)
-        + fmt
-        + b"data"
-        + struct.pack("<I", size)
-    )
+    riff = struct.pack("<4sI", b"RIFF", riff_size)
+    fmt = struct.pack("<8sIHHIIHH", b"WAVEfmt ", 16, tag, 1, sample_rate, width * sample_rate, width, 8 * width)
+    return riff + fmt + struct.pack("<4sI", b"data", size)

@@ -10,6 +10,7 @@ from av.audio.stream import AudioStream
 from av.container import OutputContainer
 
 from agent_tts.events import SAMPLE_RATE
+from agent_tts.speech.audio.pcm import audio_frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,8 @@ class Muxer:
 
     def encode(self, pcm: bytes) -> bytes:
         """Bytes that can be sent now; may be empty. `pcm` holds whole samples, at least one."""
-        frame = av.AudioFrame(format="s16", layout="mono", samples=len(pcm) // 2)
+        frame = audio_frame(pcm)
         frame.sample_rate, frame.time_base, frame.pts = self._rate, Fraction(1, self._rate), self._samples
-        frame.planes[0].update(pcm)
         self._samples += frame.samples
         self._container.mux(self._stream.encode(frame))
         return self._sink.take()

@@ -7,6 +7,7 @@ from fractions import Fraction
 import av
 
 from agent_tts.events import SAMPLE_RATE
+from agent_tts.speech.audio.pcm import audio_frame
 
 BIT_RATE = 32_000  # bits per second of mono speech, variable
 
@@ -64,8 +65,5 @@ class OpusEncoder:
         return self.encode(bytes(self._packet_bytes - len(self._rest)))
 
     def _packet(self, pcm: bytes) -> bytes:
-        frame = av.AudioFrame(format="s16", layout="mono", samples=len(pcm) // 2)
-        frame.sample_rate = SAMPLE_RATE
-        frame.planes[0].update(pcm)
-        (packet,) = self._codec.encode(frame)
+        (packet,) = self._codec.encode(audio_frame(pcm))
         return bytes(packet)

@@ -37,7 +37,7 @@ class Transcoder:
     def encode(self, pcm: bytes) -> list[tuple[bytes, int]]:
         """At most one payload, with its number of samples. `pcm` holds whole samples."""
         if self._resampler is not None and pcm:
-            pcm = self._resampler.push(_frame(pcm))
+            pcm = self._resampler.push(audio_frame(pcm))
         return self._chunk(pcm)
 
     def flush(self) -> list[tuple[bytes, int]]:
@@ -80,7 +80,8 @@ class _Resampler:
             ready.append(bytes(piece.planes[0])[: 2 * piece.samples])
 
 
-def _frame(pcm: bytes) -> av.AudioFrame:
+def audio_frame(pcm: bytes) -> av.AudioFrame:
+    """pcm_s16le, 24 kHz, mono, for an encoder or a filter of FFmpeg."""
     frame = av.AudioFrame(format="s16", layout="mono", samples=len(pcm) // 2)
     frame.sample_rate = SAMPLE_RATE
     frame.planes[0].update(pcm)
@@ -99,5 +100,5 @@ def _g711(encoding: str) -> NDArray[np.uint8]:
     codec = av.CodecContext.create(f"pcm_{encoding}", "w")
     assert isinstance(codec, av.AudioCodecContext)
     codec.sample_rate, codec.format, codec.layout = SAMPLE_RATE, "s16", "mono"
-    packets = codec.encode(_frame(np.arange(65_536, dtype="<u2").tobytes()))
+    packets = codec.encode(audio_frame(np.arange(65_536, dtype="<u2").tobytes()))
     return np.frombuffer(b"".join(bytes(packet) for packet in packets), np.uint8)

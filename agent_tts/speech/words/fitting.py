@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+
+from agent_tts.events import SAMPLE_RATE
 from agent_tts.speech.words.lengths import SENTENCE_PAUSE_MS
-from agent_tts.speech.words.silences import Gap, Silences
 
 # Weight of the initial pace, as ms of speech heard at that pace; and of the initial pauses, as their number.
 PRIOR_MS = 1_500.0
@@ -41,6 +43,16 @@ HOPELESS = 36.0  # above this cost of a pause that is too late, later pauses are
 # pause, so theirs may be later.
 LATE_CLAUSE = (150.0, 0.2)
 LATE_SENTENCE = (400.0, 0.6)
+
+BLOCK = SAMPLE_RATE // 100  # samples of 10 ms
+BLOCK_BYTES = 2 * BLOCK
+BLOCK_MS = 10
+
+# Silence is below this share of the loudest peak so far (-30 dB). A gap lasts at least GAP_MS, longer than the closure
+# of a "p" or a "t".
+QUIET = 0.03
+LOUD = 200  # peak of 32 767; anything softer is silence
+GAP_MS = 100
 
 
 class Pin(NamedTuple):
@@ -104,9 +116,8 @@ class Fit:
         # Nominal ms of speech, and of pauses, before each mark, float64 [marks + 1].
         self._speech = array("d", [0.0])
         self._silence = array("d", [0.0])
-        # The pauses in text order, and the mark after each.
+        # In text order, so sorted by mark.
         self._pauses: list[Pause] = []
-        self._after: list[int] = []
         self._silences = Silences()
         # Gaps not placed yet: placing is expensive and waits until a time is requested.
         self._gaps: list[Gap] = []
@@ -119,9 +130,8 @@ class Fit:
         self._certain: list[Pin] = []
         # Earliest starts of marks whose text arrived late; after the pins of the best guess.
         self._floors: list[Pin] = []
-        # All pins of the best guess, in order, and their marks.
+        # All pins of the best guess and the floors after them, sorted by mark.
         self._pins = [start.last]
-        self._pinned = [0]
 
     def __len__(self) -> int:
         """Number of marks."""
@@ -143,19 +153,19 @@ class Fit:
         mark, heard_ms = len(self), self.heard_ms
         if heard_ms > self.span(mark)[0]:
             self.revision += 1
-            self._floors.append(Pin(mark, heard_ms, heard_ms))
-            self._follow(self._floors[-1])
+            floor = Pin(mark, heard_ms, heard_ms)
+            self._floors.append(floor)
+            self._pins.append(floor)
         self._speech.append(self._speech[-1] + ms)
         self._silence.append(self._silence[-1] + pause_ms)
         if pause_ms:
             skipped = SKIPPED_SENTENCE if pause_ms >= SENTENCE_PAUSE_MS else SKIPPED_CLAUSE
             self._pauses.append(Pause(mark + 1, pause_ms, skipped))
-            self._after.append(mark + 1)
 
     def span(self, mark: int) -> tuple[float, float]:
         """Start and end of a mark, in ms. The mark after the last has its start twice."""
         self._place_gaps()
-        at = bisect_right(self._pinned, mark) - 1
+        at = _first_after(self._pins, mark) - 1
         pin = self._pins[at]
         first = self._speech[mark] - self._speech[pin.mark]
         last = self._speech[min(mark + 1, len(self))] - self._speech[pin.mark]
@@ -176,11 +186,12 @@ class Fit:
             return True
         if self._silences.silent:
             return False
-        at = bisect_right(self._after, pin.mark)
-        if at == len(self._after) or self._after[at] > mark:
+        at = _first_after(self._pauses, pin.mark)
+        if at == len(self._pauses) or self._pauses[at].mark > mark:
             return True
-        due_ms = self.span(self._after[at] - 1)[1]
-        late_ms, share = LATE_SENTENCE if self._pauses[at].nominal_ms >= SENTENCE_PAUSE_MS else LATE_CLAUSE
+        pause = self._pauses[at]
+        due_ms = self.span(pause.mark - 1)[1]
+        late_ms, share = LATE_SENTENCE if pause.nominal_ms >= SENTENCE_PAUSE_MS else LATE_CLAUSE
         return self.heard_ms > due_ms + late_ms + share * (due_ms - pin.start_ms)
 
     # ------------------------------------------------------------ what is heard
@@ -220,7 +231,7 @@ class Fit:
         length_ms = gap.end_ms - gap.start_ms
         yield Candidate(guess.cost + _stray_cost(gap), guess, last)
         cost, rest = guess.cost, guess.rest
-        first = bisect_right(self._after, last.mark)
+        first = _first_after(self._pauses, last.mark)
         for pause in self._pauses[first : first + LOOK_AHEAD]:
             off = self._off(guess, pause.mark, gap.start_ms)
             if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - last.start_ms:
@@ -240,8 +251,8 @@ class Fit:
 
     def _skipped(self, guess: Guess, mark: int) -> float:
         """Cost of the pauses before a mark that had no gap."""
-        first, last = bisect_right(self._after, guess.last.mark), bisect_left(self._after, mark)
-        return sum(pause.skipped for pause in self._pauses[first:last])
+        first, end = _first_after(self._pauses, guess.last.mark), _first_after(self._pauses, mark - 1)
+        return sum(pause.skipped for pause in self._pauses[first:end])
 
     def _pinned_to(self, guess: Guess, pin: Pin, pause: Pause | None = None, cost: float = 0.0) -> Guess:
         """The guess with one more pin, at a pause or at the end of the text."""
@@ -273,19 +284,63 @@ class Fit:
 
     def _choose(self) -> None:
         self.revision += 1
-        self._pins = [*self._certain, *self._guesses[0].pins]
-        self._pinned = [pin.mark for pin in self._pins]
-        last = self._pins[-1]
+        last = self._guesses[0].last
         self._floors = [floor for floor in self._floors if floor.mark > last.mark and floor.start_ms > last.start_ms]
-        for floor in self._floors:
-            self._follow(floor)
+        self._pins = [*self._certain, *self._guesses[0].pins, *self._floors]
 
-    def _follow(self, floor: Pin) -> None:
-        self._pins.append(floor)
-        self._pinned.append(floor.mark)
+
+def _first_after(sorted_by_mark: Sequence[tuple[float, ...]], mark: int) -> int:
+    """Index of the first pin or pause after a mark."""
+    return bisect_right(sorted_by_mark, (mark, math.inf))
 
 
 def _stray_cost(gap: Gap) -> float:
     """Cost of a gap without a pause in the text."""
     cost: float = ((gap.end_ms - gap.start_ms) / STRAY_MS) ** 2
     return min(STRAY_MOST, cost)
+
+
+class Gap(NamedTuple):
+    """Silence between two sounds, in ms of the audio."""
+
+    start_ms: float
+    end_ms: float
+
+
+class Silences:
+    """pcm_s16le at 24 kHz in, the gaps in it out."""
+
+    def __init__(self) -> None:
+        self._samples = 0
+        self._loudest = LOUD
+        # Where the last sound ended; None before the first.
+        self.sounded_until_ms: float | None = None
+
+    @property
+    def heard_ms(self) -> float:
+        """Length of the audio so far."""
+        return self._samples * 1_000 / SAMPLE_RATE
+
+    @property
+    def silent(self) -> bool:
+        """Whether there was no sound in the last `GAP_MS`, or none at all."""
+        return self.sounded_until_ms is None or self.heard_ms - self.sounded_until_ms >= GAP_MS
+
+    def hear(self, pcm: bytes) -> list[Gap]:
+        """Take the next piece; returns the gaps that end in it. The first gap starts at 0 and may have any length."""
+        begin_ms, until_ms = self.heard_ms, self.sounded_until_ms
+        self._samples += len(pcm) // 2
+        blocks = np.frombuffer(pcm, "<i2")[: len(pcm) // BLOCK_BYTES * BLOCK].reshape(-1, BLOCK)
+        # abs(-32 768) overflows and stays negative, which is harmless: neighbouring samples are loud too.
+        peaks = np.maximum.reduce(np.abs(blocks), axis=1).tolist()
+        self._loudest = max(self._loudest, *peaks) if peaks else self._loudest
+        quiet = max(LOUD, QUIET * self._loudest)
+        gaps: list[Gap] = []
+        for number, peak in enumerate(peaks):
+            if peak >= quiet:
+                at_ms = begin_ms + number * BLOCK_MS
+                if until_ms is None or at_ms - until_ms >= GAP_MS:
+                    gaps.append(Gap(until_ms or 0.0, at_ms))
+                until_ms = at_ms + BLOCK_MS
+        self.sounded_until_ms = until_ms
+        return gaps

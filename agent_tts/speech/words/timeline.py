@@ -217,8 +217,8 @@ class WordTimeline:
         heard = bisect_right(range(count), played_ms, key=self._middle_ms)
         if heard == 0:
             return "", text
-        at = self._place(heard - 1)[1]
-        limit = self._place(heard)[0] if heard < count else len(text)
+        at = self._timed(heard - 1).char_end
+        limit = self._timed(heard).char_start if heard < count else len(text)
         while at < limit and not text[at].isspace() and not text[at].isalnum():
             at += 1  # punctuation belongs to the word before it
         return text[:at], text[at:]
@@ -286,17 +286,14 @@ class WordTimeline:
             self._unheard.clear()
 
     def _middle_ms(self, mark: int) -> float:
-        """Middle of a mark in ms."""
-        if self._aligned:
-            return (self._marks[mark].start_ms + self._marks[mark].end_ms) / 2
-        start_ms, end_ms = self._fit.span(mark)
-        return (round(start_ms) + round(end_ms)) / 2
+        timed = self._timed(mark)
+        return (timed.start_ms + timed.end_ms) / 2
 
-    def _place(self, mark: int) -> tuple[int, int]:
-        """Character offsets of a mark."""
+    def _timed(self, mark: int) -> WordTime:
         if self._aligned:
-            return self._marks[mark].char_start, self._marks[mark].char_end
-        return self._places[mark]
+            return self._marks[mark]
+        start_ms, end_ms = self._fit.span(mark)
+        return WordTime(*self._places[mark], round(start_ms), round(end_ms))
 
     def _at(self, ms: float) -> int:
         return round(ms) if self._audio_ms is None else min(round(ms), self._audio_ms)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.speech.words.silences import GAP_MS, Gap, Silences
+from agent_tts.speech.words.fitting import GAP_MS, Gap, Silences
 
 
 def audio(*spans: tuple[int, int]) -> bytes:

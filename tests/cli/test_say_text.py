@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from agent_tts.cli.text_source import READ_AHEAD, READ_BYTES, arriving, once
+from agent_tts.cli.say import READ_AHEAD, READ_BYTES, arriving, once
 
 pytestmark = pytest.mark.real_time  # a thread reads
 

@@ -1,0 +1,57 @@
+"""What adapters do with their clients' text: spaces between sentences, and a limit for what waits. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from agent_tts.errors import TextTooLong
+
+_END = re.compile(r"[.!?…][\"'”’)\]]*$")
+# A sentence of several words whose end cannot be the start of a number or an abbreviation: "3." "e.g." "U.S."
+_PLAIN_END = re.compile(r"\s\S*([^\W\d_]{2}[.!?…]|[!?…])[\"'”’)\]]*$")
+
+
+def spaced(text: str, *, is_whole: bool) -> str:
+    """The text, with a space after it if it ends a sentence.
+
+    Args:
+        is_whole: whether the client sends whole sentences; otherwise the text may be a token of an LLM, and only
+            several words count as a sentence.
+    """
+    return f"{text} " if (_END if is_whole else _PLAIN_END).search(text) else text
+
+
+# Text that may wait, in characters; each message counts for MESSAGE_COST more.
+MAX_WAITING = 250_000
+MESSAGE_COST = 100
+
+
+class WaitingBudget:
+    """Limits the messages that wait.
+
+    Args:
+        refusal: the message of the error.
+    """
+
+    def __init__(self, refusal: str) -> None:
+        self._refusal = refusal
+        # Of all messages that wait, by the measure of `MAX_WAITING`.
+        self._cost = 0
+
+    def add(self, chars: int) -> None:
+        """A message with so many characters is to wait.
+
+        Raises:
+            TextTooLong: too much waits already; nothing was added.
+        """
+        if self._cost + chars + MESSAGE_COST > MAX_WAITING:
+            raise TextTooLong(self._refusal)
+        self._cost += chars + MESSAGE_COST
+
+    def remove(self, chars: int) -> None:
+        """A message that was added waits no longer."""
+        self._cost -= chars + MESSAGE_COST
+
+    def clear(self) -> None:
+        """No message waits."""
+        self._cost = 0
