@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
-from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from loguru import logger
@@ -117,8 +116,7 @@ class Mark(Enum):
 class SlotFeed(Feed, Outlet):
     """One request's text and audio: units out to the engine, which writes their samples; frames out to the listener.
 
-    Args:
-        language: a code.
+    `language` is the code of the language that is spoken.
     """
 
     def __init__(self, opened: StartRequest, language: str, first_words: int = 2) -> None:
@@ -136,20 +134,18 @@ class SlotFeed(Feed, Outlet):
         If nothing waits, this reads one chunk of the text, which may yield nothing to speak yet.
         """
         if not self._pending and self._unread:
-            self._read(self._unread.popleft())
+            text = self._unread.popleft()
+            self._pending += self._text.append(text.text)
+            if text.flush:
+                self._pending += [*self._text.flush(), Mark.FLUSH]
+            if text.last:
+                self._pending += [*self._text.end(), Mark.END]
         return self._pending
 
     @property
     def dry(self) -> bool:
         """Whether there is nothing to speak and no unread text."""
         return not (self._pending or self._unread)
-
-    def _read(self, text: AddText) -> None:
-        self._pending += self._text.append(text.text)
-        if text.flush:
-            self._pending += [*self._text.flush(), Mark.FLUSH]
-        if text.last:
-            self._pending += [*self._text.end(), Mark.END]
 
     def mark(self, mark: Mark | Break) -> None:
         """All audio before `mark` has been written."""
@@ -201,7 +197,7 @@ class SlotTable(Generic[RequestT]):
                         outputs.append(_failed(slot, epoch, error))
                 case AddText(slot=slot):
                     if request := self._requests[slot]:
-                        outputs += self.guard(request, partial(request.feed.take_text, one))
+                        request.feed.take_text(one)
                 case ReleaseSlot(slot=slot):
                     self._requests[slot] = None
         return outputs

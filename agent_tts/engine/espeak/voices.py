@@ -8,10 +8,13 @@ from agent_tts.errors import SettingsError
 from agent_tts.events import NamedVoice, ResolvedVoice, Voice
 from agent_tts.voices import LANGUAGES
 
-FEMALE = ("f1", "f2", "f3", "f4", "f5", "steph")
-MALE = ("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8")
-OTHER = ("whisper", "croak")
-VARIANTS = FEMALE + MALE + OTHER
+# Variants of every voice, with their descriptions.
+VARIANTS = {
+    **dict.fromkeys(("f1", "f2", "f3", "f4", "f5", "steph"), "a woman's voice"),
+    **dict.fromkeys(("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"), "a man's voice"),
+    "whisper": "a whisper",
+    "croak": "a croak",
+}
 
 # Variants for voice names of other engines.
 LIKE = {
@@ -72,7 +75,7 @@ class EspeakVoices:
         # The languages, and the default language in each variant. Every voice speaks every language.
         self.listed = (
             *(Voice(each.code, (each.code,), each.name) for each in self._by_code.values()),
-            *(Voice(f"{base}+{name}", (base,), _describe(name)) for name in self._variants),
+            *(Voice(f"{base}+{name}", (base,), VARIANTS[name]) for name in self._variants),
         )
 
     def resolve(self, voice: ResolvedVoice | None, language: str) -> tuple[Language, str | None]:
@@ -99,9 +102,3 @@ class EspeakVoices:
         found |= {name: found[code] for name, code in LANGUAGES.items()}
         found |= {region: found[region[:2]] for region in REGIONS if region not in found}
         return found
-
-
-def _describe(variant: str) -> str:
-    if variant in OTHER:
-        return f"a {variant}"
-    return f"a {'woman' if variant in FEMALE else 'man'}'s voice"

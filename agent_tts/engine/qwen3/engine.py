@@ -212,8 +212,7 @@ class Qwen3Engine(Engine):
     def _is_ready(self, row: Row) -> bool:
         """Whether the model and the voice of a row are loaded; if not, the loader's thread loads them.
 
-        Raises:
-            SpeechError: they cannot be loaded; the next request tries again.
+        An error of the loader is the row's; the next request tries again.
         """
         loaded = row.model.loaded  # read once: the loader may set it at any time
         if row.speaker is None and loaded:

@@ -152,10 +152,8 @@ class Row:
     def prefill(self) -> bool:
         """Lay out the prompt of the present segment if enough is known, and ask for it until it is in the cache.
 
-        The first prompt may be computed before its text is there.
+        The first prompt may be computed before its text is there. Returns whether the row decodes now.
 
-        Returns:
-            Whether the row decodes now.
         Raises:
             Unsupported: the prompt leaves no room for speech.
         """
@@ -316,11 +314,7 @@ def _code(options: SpeechOptions) -> str:
 
 
 def _language(options: SpeechOptions, model: Qwen3Model) -> str:
-    """The model's name for the language of a request. Models of one node may differ in their dialects.
-
-    Raises:
-        UnsupportedLanguage: it has none.
-    """
+    """The model's name for the language of a request. Models of one node may differ in their dialects."""
     known = model.config.talker.codec_language_id
     name = LANGUAGE_NAMES.get(options.language, options.language)
     if name != "auto" and name not in known:
@@ -329,11 +323,7 @@ def _language(options: SpeechOptions, model: Qwen3Model) -> str:
 
 
 def _sampling(options: SpeechOptions, model: Qwen3Model) -> SamplingParams:
-    """How a request draws its codes; temperature 0 is greedy for the predictor, too.
-
-    Raises:
-        InvalidRequest: a value is out of its range.
-    """
+    """How a request draws its codes; temperature 0 is greedy for the predictor, too."""
     seed = secrets.randbits(63) if options.seed is None else options.seed
     try:
         sampling = replace(SamplingParams.of(model.config.generation, seed), **asdict(options.sampling))

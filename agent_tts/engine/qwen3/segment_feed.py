@@ -37,10 +37,7 @@ class SegmentFeed(Feed):
     """Text in by any split, tokens out as soon as later text cannot change them.
 
     Equal texts with equal flushes give equal segments. A flush ends a segment: a model speaks its last words only when
-    it knows that they are the last.
-
-    Args:
-        language: a code.
+    it knows that they are the last. `language` is the code of the language that is spoken.
     """
 
     def __init__(self, opened: StartRequest, tokens: TokenFeed, language: str = "en") -> None:
