@@ -51,6 +51,11 @@ class CodecState:
     histories: tuple[Tensor, ...]
 
     @torch.inference_mode()
+    def reset(self, rows: Tensor) -> None:
+        """Puts rows, int64[n], back to the start of a stream."""
+        self.position.index_fill_(0, rows, 0)
+
+    @torch.inference_mode()
     def put(self, row: int, source: CodecState) -> None:
         """Copies a state of one row of the same codec into `row`."""
         self.position[row] = source.position[0]
@@ -250,11 +255,6 @@ class Codec(Loadable):
                 for history in self._histories
             ),
         )
-
-    @torch.inference_mode()
-    def reset(self, state: CodecState, rows: Tensor) -> None:
-        """Puts some rows, int64[n], back to the start of a stream."""
-        state.position.index_fill_(0, rows, 0)
 
     @torch.inference_mode()
     def step(self, state: CodecState, codes: Tensor, run: Tensor, rows: Tensor | None = None) -> Tensor:

@@ -34,35 +34,27 @@ class Cache:
     contiguous: bool  # block r is row r, all of it
 
     @staticmethod
-    def empty(shape: TransformerConfig, rows: int, positions: int, device: torch.device, dtype: torch.dtype) -> Cache:
+    def empty(shape: TransformerConfig, rows: int, positions: int, like: Tensor) -> Cache:
         """A block for each row, as long as the row, the padding position included."""
-        return Cache._of(shape, torch.arange(rows, device=device)[:, None], rows, positions, dtype, contiguous=True)
+        block_table = torch.arange(rows, device=like.device)[:, None]
+        return Cache._of(shape, block_table, rows, positions, like, contiguous=True)
 
     @staticmethod
-    def paged(
-        shape: TransformerConfig,
-        rows: int,
-        max_model_len: int,
-        blocks: int,
-        size: int,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> Cache:
+    def paged(shape: TransformerConfig, rows: int, max_model_len: int, blocks: int, size: int, like: Tensor) -> Cache:
         """`blocks` blocks of `size` positions, which rows of at least `max_model_len` are given and give back.
 
         Block 0 belongs to no row: it is the last of each table, with the padding position, and stands for all blocks
         that a row has not been given.
         """
-        block_table = torch.zeros(rows, -(-max_model_len // size) + 1, dtype=torch.int64, device=device)
-        return Cache._of(shape, block_table, blocks, size, dtype, contiguous=False)
+        block_table = torch.zeros(rows, -(-max_model_len // size) + 1, dtype=torch.int64, device=like.device)
+        return Cache._of(shape, block_table, blocks, size, like, contiguous=False)
 
     @staticmethod
     def _of(
-        shape: TransformerConfig, block_table: Tensor, blocks: int, size: int, dtype: torch.dtype, *, contiguous: bool
+        shape: TransformerConfig, block_table: Tensor, blocks: int, size: int, like: Tensor, *, contiguous: bool
     ) -> Cache:
         extent = (shape.num_hidden_layers, blocks, size, shape.num_key_value_heads, shape.head_dim)
-        keys, values = (torch.zeros(extent, device=block_table.device, dtype=dtype) for _ in range(2))
-        return Cache(keys, values, block_table, contiguous)
+        return Cache(like.new_zeros(extent), like.new_zeros(extent), block_table, contiguous)
 
     @property
     def block_size(self) -> int:
@@ -122,15 +114,8 @@ class Window:
 
     def first(self, rows: int) -> Window:
         """The first rows: a view."""
-        return replace(
-            self,
-            blocks=self.blocks[:rows],
-            places=self.places[:rows],
-            read=None if self.read is None else self.read[:rows],
-            cos=self.cos[:rows],
-            sin=self.sin[:rows],
-            mask=self.mask[:rows],
-        )
+        views = {name: getattr(self, name)[:rows] for name in ("blocks", "places", "cos", "sin", "mask")}
+        return replace(self, read=None if self.read is None else self.read[:rows], **views)
 
 
 class RMSNorm(nn.Module):
@@ -238,6 +223,7 @@ class Transformer(nn.Module):
 
     def __init__(self, shape: TransformerConfig) -> None:
         super().__init__()
+        self.shape = shape
         self.layers = nn.ModuleList(TransformerLayer(shape) for _ in range(shape.num_hidden_layers))
         self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.rope = Rope(shape.head_dim, shape.rope_theta)

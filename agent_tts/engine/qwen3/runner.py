@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -204,7 +203,7 @@ class ModelRunner:
         if self._allocator:
             self._allocator.collect(writes)
         if rows := self._changes.collect(writes):
-            writes.add(partial(self.model.codec.reset, self.state.codec), np.array(rows, np.int64))
+            writes.add(self.state.codec.reset, np.array(rows, np.int64))
         writes.send(self.state.frame.ended.device)
         for row, codec in self._codecs.items():
             self.state.codec.put(row, codec)

@@ -195,8 +195,6 @@ async def read_request(request: Request, model: type[Model], spoken: str = "text
     return check_body(model, await read_body(request), spoken, max_chars, depth=depth)
 
 
-# ---------------------------------------------------------------- errors
-
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}  # of errors that starlette raises
 
 # Makes the JSON body of an error response.

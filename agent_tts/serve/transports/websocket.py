@@ -169,7 +169,7 @@ class Connection:
         except SlowConsumer:
             self._cut()
         except Exception as error:  # noqa: BLE001 - the edge of a task: without its writer the connection must end
-            if not self._writer.is_closing:
+            if not self._connection.transport.is_closing():
                 logger.error("session {}: writer failed: {}", self._session.id, type(error).__name__)
             self._writer.cut()
 
