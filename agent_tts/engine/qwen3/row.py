@@ -8,6 +8,7 @@ request, behind its last segment or at a limit (the cache is full, the speech ru
 
 from __future__ import annotations
 
+import math
 import secrets
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
@@ -28,11 +29,11 @@ from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.runaway import SILENT_PEAK
 from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import Segment, SegmentFeed
-from agent_tts.engine.qwen3.stretch import TimeStretch
 from agent_tts.engine.qwen3.voices import ModelVoice
 from agent_tts.engine.slots import Outlet
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
 from agent_tts.events import FRAME_MS, SpeechOptions
+from agent_tts.ffmpeg import FilterStream
 from agent_tts.model.prompt import Prompt, build_prompt, text_needed
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.text.breaks import MAX_BREAK_MS, Break
@@ -45,6 +46,9 @@ TOKENS_AHEAD = 8
 
 # Frames of pauses that are made before they are played: the longest pause. The next prompt is computed meanwhile.
 RESTS_AHEAD = MAX_BREAK_MS // FRAME_MS
+
+# Speeds of one filter of FFmpeg; others need several. Above the upper one it drops samples.
+SLOWEST, FASTEST = 0.5, 2.0
 
 
 class Waiting:
@@ -330,3 +334,34 @@ def _sampling(options: SpeechOptions, model: Qwen3Model) -> SamplingParams:
     except ValueError as error:
         raise InvalidRequest(f"sampling: {error}", "sampling") from None
     return replace(sampling, predictor_temperature=0) if sampling.temperature == 0 else sampling
+
+
+class TimeStretch:
+    """Speech at another speed and the same pitch, streamed: FFmpeg's `atempo` on pcm_s16le.
+
+    It holds back up to 70 ms of its input until more comes or `finish`.
+    """
+
+    def __init__(self, speed: float) -> None:
+        self._speed = speed
+        bound = SLOWEST if speed < 1 else FASTEST
+        count = max(1, math.ceil(math.log(speed) / math.log(bound) - 1e-9))
+        self._filters = [("atempo", f"{speed ** (1 / count)}")] * count
+        self._stream = FilterStream(*self._filters)
+        # Samples that went in, and that came out.
+        self._in = self._out = 0
+
+    def push(self, pcm: bytes) -> bytes:
+        """Add audio; gives what is ready at `speed`."""
+        ready = self._stream.push(pcm)
+        self._in += len(pcm) // 2
+        self._out += len(ready) // 2
+        return ready
+
+    def finish(self) -> bytes:
+        """The rest: all output together is `1 / speed` times as long as the input. Then it starts again."""
+        if not self._in:
+            return b""
+        rest, owed = self._stream.push(None), max(0, round(self._in / self._speed) - self._out)
+        self._stream, self._in, self._out = FilterStream(*self._filters), 0, 0
+        return rest[: 2 * owed].ljust(2 * owed, b"\0")
