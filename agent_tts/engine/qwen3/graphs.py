@@ -76,10 +76,7 @@ class ChunkInputs:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What the host needs of a `SpeechFrame`, for the n rows of a step, in their order.
-
-    Its arrays are overwritten by the second launch after it.
-    """
+    """What the host needs of a `SpeechFrame`, for the n rows of a step; overwritten by the second launch after it."""
 
     codes: NDArray[np.int16]  # [n, 16]
     pcm: NDArray[np.int16]  # [n, 1920]
@@ -245,10 +242,7 @@ class FrameGraphs:
 
 
 class PromptInputs:
-    """`count` entries of prompts of any rows, in tensors that stay where they are for the graphs.
-
-    Unused entries are at the padding position.
-    """
+    """`count` entries of prompts of any rows, in tensors that graphs read; unused ones are at the padding position."""
 
     def __init__(self, state: FrameState, count: int, codebooks: int) -> None:
         self._padding_position = state.cache.padding_position

@@ -112,11 +112,7 @@ def take_chunks(waiting: list[RowPrompt], budget: PrefillBudget) -> list[PromptC
 
 
 class ModelRunner:
-    """Brings prompts and text of rows into a state, and runs its steps.
-
-    Args:
-        max_model_len: positions that a row may use.
-    """
+    """Brings prompts and text of rows into a state, and runs its steps. A row may use `max_model_len` positions."""
 
     def __init__(self, model: SpeechModel, state: SpeechState, graphs: FrameGraphs, max_model_len: int) -> None:
         self.model = model
@@ -213,8 +209,7 @@ class ModelRunner:
     def launch(self, rows: Sequence[int]) -> LaunchedStep | None:
         """Begin a step: prompts that wait, and a frame of different rows; None with no rows.
 
-        At most the largest batch of the graphs. Each row has its prompt in the cache, and has text left or its whole
-        text.
+        They fit into a batch of the graphs. Each has its prompt in the cache, and has text left or its whole text.
         """
         chunks = take_chunks(self._waiting, self._budget)
         launched, ends = self._graphs.step(rows, [self._inputs(chunk) for chunk in chunks])
