@@ -79,7 +79,7 @@ class EspeakVoices:
         )
 
     def resolve(self, voice: ResolvedVoice | None, language: str) -> tuple[Language, str | None]:
-        """The language file and the variant to speak with. A language is a code, or "auto", the voice's own."""
+        """The language file and the variant to speak with. No voice is the default one; "auto" is the voice's own."""
         name = voice.name if isinstance(voice, NamedVoice) else self._default
         base, _, variant = name.partition("+")
         return self._by_code[base if language == "auto" else language], variant or None
