@@ -139,7 +139,7 @@ class SlotFeed(Feed, Outlet):
             if text.flush:
                 self._pending += [*self._text.flush(), Mark.FLUSH]
             if text.last:
-                self._pending += [*self._text.end(), Mark.END]
+                self._pending += [*self._text.flush(), Mark.END]
         return self._pending
 
     @property

@@ -48,7 +48,7 @@ def say(script: list[str | None], reading: Reading) -> list[Unit | Break]:
     items: list[Unit | Break] = []
     for piece in script:
         items += feed.flush() if piece is _FLUSH else feed.append(piece)
-    return items + feed.end()
+    return items + feed.flush()
 
 
 def texts(*script: str | None, clean: bool = True) -> list[str]:
@@ -126,7 +126,7 @@ def test_a_flush_speaks_what_is_there() -> None:
     assert feed.flush() == [Unit("Hel", (0, 1, 2))]
     assert feed.flush() == []
     assert feed.append("lo ") == []
-    assert feed.end() == [Unit("lo ", (3, 4, 5))]
+    assert feed.flush() == [Unit("lo ", (3, 4, 5))]
 
 
 @pytest.mark.parametrize("text", ["Wait!", "a <b", "AT&T", "a |", "http", "<|im_start", "C\\"])
@@ -161,7 +161,7 @@ def _seconds(text: str, *, clean: bool) -> float:
         start = time.thread_time()
         for ch in text:
             feed.append(ch)
-        feed.end()
+        feed.flush()
         best = min(best, time.thread_time() - start)
     return best
 

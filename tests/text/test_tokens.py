@@ -15,9 +15,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
-from agent_tts.bench.checkpoint_tokenizer import FIRST_SPECIAL, write_tokenizer
+from agent_tts.bench.checkpoint_config import FIRST_SPECIAL, write_tokenizer
 from agent_tts.errors import SettingsError
-from agent_tts.text.tokens import Tokenizer, kinds, last_boundary
+from agent_tts.text.tokens import TokenFeed, Tokenizer, kinds, last_boundary
 from tests.model import oracle
 from tests.text.pieces import KINDS, PIECES, SPECIAL
 
@@ -81,7 +81,7 @@ def split(text: str, cuts: list[int]) -> list[str]:
 
 
 def fed(tokenizer: Tokenizer, pieces: list[str]) -> list[int]:
-    feed = tokenizer.feed()
+    feed = TokenFeed(tokenizer)
     return [*(token for piece in pieces for token in feed.append(piece)), *feed.flush()]
 
 
@@ -105,7 +105,7 @@ def test_tokens_do_not_depend_on_the_split(tokenizer: Tokenizer, text: str, cuts
 @settings(max_examples=100 * FACTOR, deadline=None)
 @given(texts=st.lists(_TEXTS, max_size=4), cuts=_CUTS)
 def test_a_flush_ends_a_text_and_begins_another(tokenizer: Tokenizer, texts: list[str], cuts: list[int]) -> None:
-    feed = tokenizer.feed()
+    feed = TokenFeed(tokenizer)
     for text in texts:
         found = [token for piece in split(text, cuts) for token in feed.append(piece)]
         assert [*found, *feed.flush()] == tokenizer.encode(text)
@@ -116,7 +116,7 @@ def test_a_flush_ends_a_text_and_begins_another(tokenizer: Tokenizer, texts: lis
 @given(text=_KNOWN, cuts=_CUTS)
 def test_tokens_come_with_the_piece_that_makes_them_certain(tokenizer: Tokenizer, text: str, cuts: list[int]) -> None:
     """After every piece there are the tokens of the text up to its last boundary."""
-    feed = tokenizer.feed()
+    feed = TokenFeed(tokenizer)
     found: list[int] = []
     length = 0
     for piece in split(text, cuts):

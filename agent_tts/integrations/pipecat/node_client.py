@@ -87,11 +87,7 @@ class WebSocketNodeClient:
 
 
 class InProcessNodeClient:
-    """A node in this event loop, which its owner starts and closes: no socket and no JSON, otherwise the same.
-
-    Args:
-        metrics: of the same node, for what is spoken here.
-    """
+    """A node in this event loop, which its owner starts and closes: no socket and no JSON, otherwise the same."""
 
     def __init__(self, speech: SpeechService, metrics: Metrics) -> None:
         self._service = speech

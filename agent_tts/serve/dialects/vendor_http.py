@@ -38,12 +38,7 @@ def speaks(
 
 
 class AudioBody(Body):
-    """Audio without times.
-
-    Args:
-        bit_rate: as `make_encoder` has it.
-        is_wav: the audio begins with a WAV header.
-    """
+    """Audio without times, after a WAV header if `is_wav`; see `make_encoder` for the other arguments."""
 
     def __init__(self, encoding: str, sample_rate: int, bit_rate: int | None = None, *, is_wav: bool = False) -> None:
         self._encoder = make_encoder(encoding, sample_rate, bit_rate)

@@ -95,7 +95,6 @@ class _Utterance:
         return f"utterance-{self.index}"
 
     def told(self, type_: str, **fields: Any) -> Message:
-        """A message about it."""
         return protocol.build(type_, utterance_index=self.index, **fields)
 
 

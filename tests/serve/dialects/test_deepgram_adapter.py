@@ -13,7 +13,7 @@ from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownType, 
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk
-from agent_tts.serve.dialects.deepgram_aura import AuraAdapter
+from agent_tts.serve.dialects.deepgram import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
 from agent_tts.serve.dialects.text import MAX_WAITING, MESSAGE_COST
 
