@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.engine.qwen3.graphs import PrefillBudget
 from agent_tts.engine.qwen3.runner import LoadedVoice, PromptChunk, RowPrompt, take_chunks
 from agent_tts.model.prompt import Position, Prompt, PromptVoice
 from agent_tts.model.sampling import SamplingParams
+from tests.examples import examples
 
 ENTRIES = 128
 
@@ -108,7 +109,7 @@ def test_what_is_known_is_not_computed() -> None:
     assert made.schedule() == [(one, 20, 50)]
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     arrivals=st.lists(
         st.lists(st.tuples(st.integers(1, 700), st.integers(0, 700)), max_size=6), min_size=1, max_size=12
