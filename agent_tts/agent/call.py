@@ -48,11 +48,7 @@ Build = Callable[[Call], Pipeline]
 
 
 def load_build(path: str | None) -> Build:
-    """The `build` of a Python file; None is `pipelines/voice_agent.py`.
-
-    Raises:
-        SettingsError: there is no such file, it cannot be run, or it has no `build`.
-    """
+    """The `build` of a Python file; None is `pipelines/voice_agent.py`. Raises SettingsError: there is none."""
     file = data_folder("pipelines") / "voice_agent.py" if path is None else Path(path).expanduser()
     spec = importlib.util.spec_from_file_location(f"agent_tts_pipeline_{file.stem}", file)
     if not file.is_file() or spec is None or spec.loader is None:
@@ -69,12 +65,7 @@ def load_build(path: str | None) -> Build:
 
 
 def make_worker(call: Call, pipeline: Pipeline, out_rate: int, *, rtvi: bool) -> PipelineWorker:
-    """A worker for the pipeline.
-
-    Args:
-        out_rate: sample rate of the output, Hz.
-        rtvi: whether the caller speaks RTVI on a data channel.
-    """
+    """A worker for the pipeline, with output at `out_rate` Hz; `rtvi`: the caller speaks RTVI on a data channel."""
     return PipelineWorker(
         pipeline,
         params=PipelineParams(
@@ -88,10 +79,9 @@ def make_worker(call: Call, pipeline: Pipeline, out_rate: int, *, rtvi: bool) ->
 
 
 async def run(call: Call, worker: PipelineWorker, gone: Callable[[], str | None]) -> None:
-    """Run until the caller is gone or the pipeline ends. Cancelling it ends the pipeline within `END_S`.
+    """Run until the pipeline ends, or `gone`, called every `CHECK_S`, gives a reason why the call must end.
 
-    Args:
-        gone: the reason why the call must end now, or None; called every `CHECK_S`.
+    Cancelling it ends the pipeline within `END_S`.
     """
     runner = WorkerRunner(handle_sigint=False, check_dangling_tasks=False)
     await runner.add_workers(worker)

@@ -69,11 +69,7 @@ class Calls:
     # ------------------------------------------------------------ WebRTC
 
     async def offer(self, offer_sdp: str, choice: VoiceChoice, client: Client) -> dict[str, str]:
-        """Begin a call: an answer with the node's candidates, in the shape of Pipecat's clients.
-
-        Raises:
-            SpeechError: the call is refused.
-        """
+        """Begin a call: an answer with the node's candidates, as Pipecat's clients want it. Raises SpeechError."""
         offer = sdp.read_offer(offer_sdp, microphone=True)
         async with contextlib.AsyncExitStack() as resources:
             resources.enter_context(self._admitted("webrtc", client))
@@ -97,11 +93,7 @@ class Calls:
         return {name: str(value) for name, value in answer.items()}
 
     async def candidates(self, pc_id: str, candidates: list[tuple[str, str, int]], client: Client) -> None:
-        """Take candidates that a caller found later: (line, its section's mid, its index).
-
-        Raises:
-            BadMessage: there is no such call, or a line is not a candidate.
-        """
+        """Take candidates that a caller found later: (line, its section's mid, its index). Raises BadMessage."""
         peer = self._peers.get(pc_id)
         if peer is None or peer.client != client:
             raise BadMessage("there is no such call")
@@ -160,7 +152,6 @@ class Calls:
             transport_name: its label in the metrics.
             out_rate: sample rate of the output, Hz.
             gone: the reason why the call must end now, or None.
-
         Raises:
             AtCapacity, Draining: no call may begin now.
         """

@@ -86,11 +86,9 @@ class Caller:
                         tasks.create_task(self.speak(call, start + call.after_s))
 
     async def speak(self, call: ScenarioCall, begin: float, place: int = 0) -> CallSample:
-        """One call, from its first text to its end.
+        """One call that was to begin at `begin`, from its first text to its end.
 
-        Args:
-            begin: when it was to begin.
-            place: which of the connections that were made before the start it uses.
+        `place` says which of the connections that were made before the start it uses.
         """
         sample = CallSample(call.transport, call.leaving, begin)
         self.samples.append(sample)

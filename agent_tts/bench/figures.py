@@ -62,11 +62,7 @@ def serve_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any]:
 
 
 def us_per_frame(percent: float | None, audio_s_per_s: float) -> float | None:
-    """CPU time of a process for each 80 ms of audio, in microseconds, requests included; None without audio.
-
-    Args:
-        percent: the share of a core that it uses meanwhile.
-    """
+    """CPU time for 80 ms of audio, in µs, of a process that uses this share of a core; None without audio."""
     if percent is None or not audio_s_per_s:
         return None
     return round(percent / 100 * FRAME_MS * 1_000 / audio_s_per_s, 1)

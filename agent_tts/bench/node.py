@@ -47,7 +47,6 @@ async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterat
 
     Args:
         command: subcommand of `agent-tts`: serve or agent.
-
     Raises:
         EngineLost: the node does not start; the message holds its last log lines.
     """
@@ -224,10 +223,7 @@ async def watched(http_url: str, front_pid: int, every_s: float) -> AsyncIterato
 
 
 def lag_p99_ms(before: NodeStats, after: NodeStats) -> float | None:
-    """The 99th percentile of the lag of the node's event loop between two times, in ms: a bound of its histogram.
-
-    None without a probe.
-    """
+    """The p99 of the lag of the node's event loop in ms, as a bound of its histogram. None without a probe."""
     counts = {
         float(dict(labels)["le"]): value - before.samples.get((name, labels), 0.0)
         for (name, labels), value in after.samples.items()

@@ -181,11 +181,7 @@ class CallSample:
 
 
 class CallListener:
-    """Listens to one call, and fills in its sample.
-
-    Args:
-        window: audio that comes between these times is counted as measured.
-    """
+    """Listens to one call, and fills in its sample; audio that comes in the window is counted as measured."""
 
     def __init__(self, sample: CallSample, player_delay_ms: float, window: tuple[float, float]) -> None:
         self.sample = sample

@@ -43,12 +43,9 @@ def mean_at_once(spans: Sequence[tuple[float, float]], begin: float, end: float)
 
 
 class Player:
-    """A player that starts with the first chunk, or some time after it: when chunks come in time, when it runs dry.
+    """A player that starts `start_after_s` after the first chunk: when chunks come in time, when it runs dry.
 
     All times are in seconds on one clock.
-
-    Args:
-        start_after_s: what it waits before it starts.
     """
 
     __slots__ = ("_plays_until", "_start_after_s", "gap_times", "gaps_s", "margins", "started_at")

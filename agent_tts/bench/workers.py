@@ -67,14 +67,9 @@ class Worker:
 async def workers(
     module: str, jobs: Sequence[dict[str, Any]], *, key: str | None = None, ready_s: float, in_turn: bool = False
 ) -> AsyncIterator[list[Worker]]:
-    """Processes of a module, one for each job, all ready; ended with the block.
+    """Processes of a module, one for each job, all ready within `ready_s`; ended with the block.
 
-    Args:
-        ready_s: how long one may take until it is ready.
-        in_turn: the next one begins when the one before is ready.
-
-    Raises:
-        SpeechError, TimeoutError: one of them is not ready; see `Worker.tell`.
+    With `in_turn`, the next one begins when the one before is ready. Errors are those of `Worker.tell`.
     """
     started: list[Worker] = []
     try:

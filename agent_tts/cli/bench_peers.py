@@ -158,10 +158,6 @@ def run_peers(options: ModelOptions, peers: Sequence[PeerEngine], task: PeerTask
 
     Args:
         task: without its model, which the options name.
-
-    Raises:
-        SettingsError: the options make no sense here.
-        SpeechError: our own node cannot be measured.
     """
     if not options.has_model:
         raise SettingsError("every engine needs the same checkpoint: --synthetic 1.7B or --model FOLDER")

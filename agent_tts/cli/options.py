@@ -171,11 +171,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def settings_of(context: typer.Context) -> dict[str, Any]:
-    """The settings that the options of a command set, by dotted keys; --set comes last and wins.
-
-    Raises:
-        SettingsError: a --set without "=".
-    """
+    """The settings that the options of a command set, by dotted keys; --set wins. Raises SettingsError."""
     given = {name: value for name, value in context.params.items() if value not in (None, (), [])}
     return {SETTINGS[name]: value for name, value in given.items() if name in SETTINGS} | assigned(given.get("set_"))
 

@@ -53,10 +53,7 @@ def say(
     Args:
         url: of a running node; None starts an engine.
         flags: settings of that engine; None where not given.
-
     Raises:
-        SettingsError: no text, no output for the audio, or an invalid setting.
-        SpeechError: the text cannot be spoken.
         BrokenPipeError: the reader of standard output has closed it.
         KeyboardInterrupt: raised after all resources are released.
     """
@@ -164,13 +161,10 @@ async def once(text: str) -> AsyncIterator[str | None]:
 
 
 async def arriving(fd: int, *, lines: bool, idle_s: float = IDLE_S) -> AsyncIterator[str | None]:
-    """UTF-8 text from a file descriptor as it arrives; None where the text so far is complete.
+    """UTF-8 text from a file descriptor as it arrives; None where the text so far is complete, with `lines` each line.
 
     A thread reads, because files, terminals and pipes have no common asynchronous interface. If the iteration is
     abandoned, the thread stays blocked in `read`.
-
-    Args:
-        lines: every line is complete, for typed input.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue()  # bounded by `permits`

@@ -40,11 +40,7 @@ class Sink(Protocol):
 
 
 class FileSink:
-    """A file in the format of its suffix. The file is valid even if closed early.
-
-    Raises:
-        SettingsError: the format is unknown, or the file cannot be written.
-    """
+    """A file in the format of its suffix, valid even if closed early. Raises SettingsError: it cannot be made."""
 
     def __init__(self, path: Path) -> None:
         format_ = FORMATS.get(path.suffix.lower())
@@ -74,11 +70,7 @@ class FileSink:
 
 
 class StdoutSink:
-    """Raw pcm on standard output. `write` raises `BrokenPipeError` when the reader closes it.
-
-    Raises:
-        SettingsError: standard output is a terminal.
-    """
+    """Raw pcm on standard output, but for a terminal (SettingsError). `write` may raise `BrokenPipeError`."""
 
     def __init__(self, fd: int = 1) -> None:
         if os.isatty(fd):
