@@ -18,7 +18,7 @@ from pipecat.transports.smallwebrtc.connection import SmallWebRTCConnection
 from pipecat.transports.smallwebrtc.transport import SmallWebRTCTransport
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent_tts.agent.call import Build, Call, listen_to_page, make_worker, run
+from agent_tts.agent.call import Build, Call, run
 from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.agent.turns import AgentMetrics, Tell, Turns
@@ -127,10 +127,8 @@ class Calls:
         async with resources:
             try:
                 params = TransportParams(audio_in_enabled=True, audio_out_enabled=True, audio_out_10ms_chunks=2)
-                call = await self._make(SmallWebRTCTransport(connection, params), choice, tell)
-                worker = make_worker(call, await asyncio.to_thread(self._build, call), SAMPLE_RATE, rtvi=True)
-                listen_to_page(call, worker)
-                await run(call, worker, _presence(connection))
+                transport = SmallWebRTCTransport(connection, params)
+                await self._run(transport, choice, SAMPLE_RATE, _presence(connection), tell)
             except asyncio.CancelledError:
                 logger.info("agent: call {}: the node is shutting down", connection.pc_id)
             except Exception:  # noqa: BLE001 - a failed pipeline ends its own call
@@ -156,9 +154,7 @@ class Calls:
             AtCapacity, Draining: no call may begin now.
         """
         with self._admitted(transport_name, client):
-            call = await self._make(transport, VoiceChoice(), lambda _: None)
-            pipeline = await asyncio.to_thread(self._build, call)
-            await run(call, make_worker(call, pipeline, out_rate, rtvi=False), gone)
+            await self._run(transport, VoiceChoice(), out_rate, gone, None)
 
     @contextlib.contextmanager
     def _admitted(self, transport_name: str, client: Client) -> Iterator[None]:
@@ -180,22 +176,32 @@ class Calls:
         language = choice.language or self._settings.language or "auto"
         self._node.service.resolve(SpeechOptions(voice, language, choice.instructions))
 
-    async def _make(self, transport: BaseTransport, choice: VoiceChoice, tell: Tell) -> Call:
+    async def _run(
+        self,
+        transport: BaseTransport,
+        choice: VoiceChoice,
+        out_rate: int,
+        gone: Callable[[], str | None],
+        tell: Tell | None,
+    ) -> None:
+        """Run a call until it ends; `tell` sends messages to its page, and is None without one."""
         voice = AgentTTSService.Settings(
             voice=choice.voice or self._settings.voice,
             language=choice.language or self._settings.language,
             instructions=choice.instructions,
         )
         call_id = secrets.token_hex(4)
-        return Call(
+        call = Call(
             id=call_id,
             settings=self._settings,
             transport=transport,
             stt=self._stt.service(),
             llm=await self._llm.service(),
             tts=AgentTTSService(speech=self._node.service, metrics=self._node.metrics, settings=voice),
-            turns=Turns(call_id, self._metrics, tell),
+            turns=Turns(call_id, self._metrics, tell or (lambda _: None)),
         )
+        pipeline = await asyncio.to_thread(self._build, call)
+        await run(call, pipeline, out_rate, gone, page=tell is not None)
 
 
 def _presence(connection: SmallWebRTCConnection) -> Callable[[], str | None]:

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -64,24 +64,22 @@ def say(
         speaker = remote(url, key, options)
     else:
         speaker = local(own_settings(flags | {"slots": SLOTS}), options)
-    asyncio.run(_say(text, options.speed, speaker, output, play, quiet))
-
-
-async def _say(
-    text: str,
-    speed: float,
-    open_speaker: AbstractAsyncContextManager[Speaker],
-    output: str | None,
-    play: bool,
-    quiet: bool,
-) -> None:
     fd = sys.stdin.fileno() if text == "-" else None
     source = once(text) if fd is None else arriving(fd, lines=os.isatty(fd))
     # Slow speech gets shorter contexts, because their duration is limited, too.
-    segmenter = Segmenter(round(SEGMENT_CHARS * min(1.0, speed)))
-    sinks = _sinks(output, play)
+    segmenter = Segmenter(round(SEGMENT_CHARS * min(1.0, options.speed)))
+    asyncio.run(_say(source, segmenter, speaker, _sinks(output, play), Progress(quiet)))
+
+
+async def _say(
+    source: AsyncIterator[str | None],
+    segmenter: Segmenter,
+    open_speaker: AbstractAsyncContextManager[Speaker],
+    sinks: Sequence[Sink],
+    progress: Progress,
+) -> None:
     whole = False
-    with Progress(quiet) as progress:
+    with progress:
         try:
             async with open_speaker as speaker:
                 await _speak(source, segmenter, speaker, sinks, progress)
@@ -105,7 +103,7 @@ def _sinks(output: str | None, play: bool) -> list[Sink]:
 
 
 async def _speak(
-    source: AsyncIterator[str | None], segmenter: Segmenter, speaker: Speaker, sinks: list[Sink], progress: Progress
+    source: AsyncIterator[str | None], segmenter: Segmenter, speaker: Speaker, sinks: Sequence[Sink], progress: Progress
 ) -> None:
     """Send the text of `source` to the speaker and its audio to the sinks, both as they arrive."""
     utterances: asyncio.Queue[AnyUtterance | None] = asyncio.Queue()  # bounded by `room`; None after the last
