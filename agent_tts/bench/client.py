@@ -159,10 +159,8 @@ class Caller:
         if self._connections:
             yield self._connections[place % len(self._connections)]
             return
-        connection: RawConnection | None = None
-        while self._unused and connection is None:
-            connection = None if self._unused[-1].closed.done() else self._unused[-1]
-            self._unused.pop()
+        self._unused = [connection for connection in self._unused if not connection.closed.done()]
+        connection = self._unused.pop() if self._unused else None
         reuse = False
         try:
             if connection is None:

@@ -175,25 +175,24 @@ class NodeStats:
         return not any(self.total(f"agent_tts_{name}") for name in names)
 
 
+@dataclass(frozen=True, slots=True)
 class NodeWatch:
     """Reads the stats of a node. Made by `watched`."""
 
-    def __init__(self, client: httpx.AsyncClient, front_pid: int) -> None:
-        self._client = client
-        self._front_pid = front_pid
-        # All stats, in their order.
-        self.looks: list[NodeStats] = []
+    client: httpx.AsyncClient
+    front_pid: int
+    looks: list[NodeStats] = field(default_factory=list)  # all stats, in their order
 
     async def look(self) -> NodeStats:
         """Read them now, and keep them. Raises EngineLost: the node does not answer."""
         try:
-            answer = await self._client.get("/metrics")
+            answer = await self.client.get("/metrics")
             answer.raise_for_status()
-            front = ProcessStats.of(self._front_pid)
+            front = ProcessStats.of(self.front_pid)
         except (httpx.HTTPError, OSError) as error:
             raise EngineLost(f"the node does not answer with its metrics: {type(error).__name__}") from error
         engines = []
-        for pid in children_of(self._front_pid):
+        for pid in children_of(self.front_pid):
             with contextlib.suppress(OSError):  # it has just been replaced
                 engines.append(ProcessStats.of(pid))
         samples = {

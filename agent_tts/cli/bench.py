@@ -66,7 +66,7 @@ def serve(
     the first chunk. Random weights do not know when to end: --frames 60 makes requests of the usual length.
     """
     from agent_tts.bench import report
-    from agent_tts.bench.figures import first_audio_ms, serve_figures
+    from agent_tts.bench.figures import first_audio_ms, measured_calls, serve_figures
     from agent_tts.bench.scenario import TEXTS, texts_of
     from agent_tts.cli.bench_runs import measured, print_memory, serve_scenarios
 
@@ -100,7 +100,8 @@ def serve(
     print_memory(info)
 
     def draw(picture: report.Plot) -> None:
-        picture.times(f"{info['engine']} engine", [(load.name, first_audio_ms(result)) for load, result, _ in found])
+        times = [(load.name, first_audio_ms(measured_calls(result))) for load, result, _ in found]
+        picture.times(f"{info['engine']} engine", times)
 
     outputs.write("serve", info, [figures for _, _, figures in found], draw)
 

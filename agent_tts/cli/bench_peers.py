@@ -113,9 +113,9 @@ async def measure_node(url: str, key: str | None, task: PeerTask) -> list[PeerRe
         await caller.close()
     spoken = []
     for one in samples[task.warmups :]:
-        if one.ttfa_ms is None or one.sent_at is None or one.ended_at is None:
+        if one.ttfa_ms is None or one.stay_s is None:
             raise SpeechError(f"a request to the node failed: {one.error or 'it was silent'}")
-        spoken.append(PeerRequest(one.ttfa_ms / 1_000, one.ended_at - one.sent_at, round(one.audio_s * SAMPLE_RATE)))
+        spoken.append(PeerRequest(one.ttfa_ms / 1_000, one.stay_s, round(one.audio_s * SAMPLE_RATE)))
     return spoken
 
 
