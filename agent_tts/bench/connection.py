@@ -36,11 +36,9 @@ class ContextListener(Protocol):
 
     def heard(self, now: float, size: int) -> None:
         """`size` bytes of audio arrived, at `now` on the monotonic clock."""
-        ...
 
     def told(self, now: float, message: dict[str, Any]) -> None:
         """A message of the context arrived. The last is `context.done` or `error`."""
-        ...
 
 
 class FrameReader:
