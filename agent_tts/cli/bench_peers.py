@@ -173,13 +173,9 @@ def run_peers(options: ModelOptions, peers: Sequence[PeerEngine], task: PeerTask
     title = f"{task.dtype} on {task.device}, one request at a time, {task.frames} frames"
     report.table(title, list(COLUMNS), [[one[figure] for figure in COLUMNS.values()] for one in runs])
     print_memory(info)
-
-    def draw(picture: report.Plot) -> None:
-        bars = {"first audio": "first_audio_ms", "a frame": "frame_ms"}
-        series = {name: [one[figure] for one in runs] for name, figure in bars.items()}
-        picture.bars(f"{task.frames} frames, one request at a time", [one["engine"] for one in runs], series, "ms")
-
-    outputs.write("peers", info, runs, draw)
+    series = {"first audio": [one["first_audio_ms"] for one in runs], "a frame": [one["frame_ms"] for one in runs]}
+    title, names = f"{task.frames} frames, one request at a time", [one["engine"] for one in runs]
+    outputs.write("peers", info, runs, lambda plot: plot.bars(title, names, series, "ms"))
 
 
 def _where(device: str, dtype: str) -> tuple[str, str]:
