@@ -109,6 +109,11 @@ class NodeConnection:
             asyncio.create_task(self._transmit(), name="sender of a node connection"),
         ]
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether new contexts may begin: it is not lost, and the node does not drain."""
+        return self.lost is None and not self.draining
+
     async def open(self, *, context_id: str | None = None, **session: Any) -> RemoteUtterance:
         """Start a context and wait for its slot.
 
@@ -377,11 +382,7 @@ async def open_connection(
 
 
 def stream_url(url: str) -> str:
-    """The WebSocket address of the node at `url`.
-
-    Raises:
-        SettingsError: `url` is not the address of a node.
-    """
+    """The WebSocket address of the node at `url`; raises `SettingsError` if it is not the address of a node."""
     schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
     try:
         parts = urlsplit(url if "://" in url else f"ws://{url}")
@@ -395,11 +396,7 @@ def stream_url(url: str) -> str:
 
 
 def http_url(url: str) -> str:
-    """The HTTP address of the node at `url`, without a slash at its end.
-
-    Raises:
-        SettingsError: `url` is not the address of a node.
-    """
+    """The HTTP address of the node at `url`, without a slash at its end; raises the errors of `stream_url`."""
     scheme, host, path, query, _ = urlsplit(stream_url(url))
     return urlunsplit((scheme.replace("ws", "http", 1), host, path.removesuffix(PATH), query, ""))
 

@@ -116,13 +116,11 @@ class RemoteUtterance(AnyUtterance):
     async def cancel(self, played_ms: float | None = None) -> Cancelled:
         """Barge-in: stop at once; returns what was heard. The slot is free when it returns. Idempotent.
 
+        Cancelling this coroutine is safe: the context stops anyway. Raises `TimeoutError` if the node does not confirm
+        within 5 s.
+
         Args:
             played_ms: what the listener has heard; default: by the last `ack`, or by real time.
-
-        Cancelling this coroutine is safe: the context stops anyway.
-
-        Raises:
-            TimeoutError: the node did not confirm it within 5 s.
         """
         self.stop(played_ms)
         async with asyncio.timeout(CANCEL_S):

@@ -85,7 +85,7 @@ class SlotFeed(Outlet):
         if text.flush:
             self._pending += [*self._text.flush(), Mark.FLUSH]
         if text.last:
-            self._pending += [*self._text.end(), Mark.END]
+            self._pending += [*self._text.flush(), Mark.END]
 
     def mark(self, mark: Mark) -> None:
         """All audio before `mark` has been written."""

@@ -68,8 +68,7 @@ class CodecState:
 class NextFrame:
     """The past of one frame of the rows int64[B], or of all.
 
-    A row whose position is not advanced stays as it was: it wrote only slots that its next frame writes before it reads
-    them.
+    A row that is not advanced stays as it was: it wrote only slots that its next frame writes before it reads them.
     """
 
     def __init__(self, state: CodecState, rows: Tensor | None = None) -> None:
@@ -179,9 +178,7 @@ class CodecTransformerLayer(nn.Module):
         super().__init__()
         channels, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm = RMSNorm(channels, eps)
-        self.self_attn = CodecAttention(
-            layer, channels, config.num_attention_heads, config.head_dim, config.attention_bias
-        )
+        self.self_attn = CodecAttention(layer, config)
         self.self_attn_layer_scale = LayerScale(channels)
         self.post_attention_layernorm = RMSNorm(channels, eps)
         self.mlp = MLP(config)
@@ -261,12 +258,11 @@ class Codec(Loadable):
         """One frame of the rows of `run`; the batch are the rows int64[B], or all.
 
         `codes` int64[B, 16] and `run` bool[B] give float32[B, 1920] within -1 and 1. The other rows stay unchanged and
-        give zeros; their codes are ignored. A row that occurs twice must not run. Nothing waits for the device, and no
-        shape depends on a value: the step can be captured.
+        give zeros. A row that occurs twice must not run. Nothing waits for the device, and no shape depends on a value.
         """
         codes = codes.masked_fill(~run[:, None], 0)
         past = NextFrame(state, rows)
-        pcm: Tensor = self(codes[:, None], past)
+        pcm = self(codes[:, None], past)
         past.advance(run)
         return pcm.masked_fill(~run[:, None], 0)
 
@@ -274,10 +270,9 @@ class Codec(Loadable):
     def decode(self, codes: Tensor, state: CodecState | None = None) -> Tensor:
         """Whole clips from their start: int64[B, T, 16] gives float32[B, T * 1920] within -1 and 1.
 
-        Afterwards a `state` of B rows is as behind the last frame, whatever it was before, for steps to go on from.
+        Afterwards a `state` of B rows is as behind the last frame, whatever it was before.
         """
-        pcm: Tensor = self(codes, WholeClip(codes.shape[1], self.config.sliding_window, codes.device, state))
-        return pcm
+        return self(codes, WholeClip(codes.shape[1], self.config.sliding_window, codes.device, state))
 
     def forward(self, codes: Tensor, past: Past) -> Tensor:
         """int64[B, T, 16] after what is past -> float32[B, T * 1920]."""

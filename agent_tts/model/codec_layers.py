@@ -1,7 +1,6 @@
 """The layers of the codec decoder, all causal; parameters except codebooks are named as in the released checkpoints.
 
-A layer that looks back gets earlier inputs from a `Past`. A whole clip and one frame of a stream run the same layers
-with a different `Past`: so a stream equals the clip.
+A whole clip and one frame of a stream run the same layers with a different `Past`: so a stream equals the clip.
 
 Shapes: B clips or rows, T steps of the layer's own rate, C channels.
 """
@@ -14,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from agent_tts.model.config import CodecConfig
 from agent_tts.model.layers import rotate
 
 
@@ -66,10 +66,9 @@ class CausalConv(nn.Module):
 
 
 class CausalUpsample(nn.Module):
-    """A transposed convolution cut on the right: [B, C_in, T] -> [B, C_out, T * stride].
+    """A transposed convolution cut on the right: [B, C_in, T] -> [B, C_out, T * stride]; `rate` is that of the inputs.
 
-    An input reaches `kernel` outputs: `stride` of its own, and those of the inputs after it. The history keeps inputs,
-    not their part of outputs to come: fewer numbers, and the bias is added once. `rate` is that of the inputs.
+    The history keeps inputs, not their part of outputs to come: fewer numbers, and the bias is added once.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, *, rate: int) -> None:
@@ -175,14 +174,15 @@ class LayerScale(nn.Module):
 class CodecAttention(nn.Module):
     """[B, T, C] -> [B, T, C]: as many key as query heads, no norm on either."""
 
-    def __init__(self, layer: int, channels: int, heads: int, head_dim: int, bias: bool) -> None:
+    def __init__(self, layer: int, config: CodecConfig) -> None:
         super().__init__()
         self.layer = layer
-        self.head_dim = head_dim
-        self.q_proj = nn.Linear(channels, heads * head_dim, bias=bias)
-        self.k_proj = nn.Linear(channels, heads * head_dim, bias=bias)
-        self.v_proj = nn.Linear(channels, heads * head_dim, bias=bias)
-        self.o_proj = nn.Linear(heads * head_dim, channels, bias=bias)
+        self.head_dim = config.head_dim
+        channels, width, bias = config.hidden_size, config.num_attention_heads * config.head_dim, config.attention_bias
+        self.q_proj = nn.Linear(channels, width, bias=bias)
+        self.k_proj = nn.Linear(channels, width, bias=bias)
+        self.v_proj = nn.Linear(channels, width, bias=bias)
+        self.o_proj = nn.Linear(width, channels, bias=bias)
 
     def forward(self, x: Tensor, past: Past, cos: Tensor, sin: Tensor) -> Tensor:
         """x [B, T, C]; cos and sin [1 or B, T, 1, head_dim]."""

@@ -103,8 +103,8 @@ class FrameModel(Loadable):
 
         Args:
             max_model_len: positions of a row, for prompt and frames together; the cache has a padding position besides.
-            blocks: that the rows share, one of which takes what must leave no trace; a row gets its blocks from a
-                `BlockAllocator` before it writes there. None gives each row room for all its positions.
+            blocks: that the rows share, from a `BlockAllocator`; the first takes what must leave no trace. None gives
+                each row room for all its positions.
         """
         talker, weight = self.config.talker, self.talker.codec_head.weight
         device, dtype = weight.device, weight.dtype
@@ -133,10 +133,9 @@ class FrameModel(Loadable):
         return state
 
     def check(self, state: FrameState, prompt: Prompt, vector: Tensor | None) -> None:
-        """Whether a row of the state can be given a prompt.
+        """Whether a row can be given a prompt.
 
-        Raises:
-            ValueError: prompt and text are longer than the cache, or the speaker's vector [H] is missing.
+        Raises ValueError: prompt and text are longer than the cache, or the speaker's vector [H] is missing.
         """
         if len(prompt.prefix) + len(prompt.text) > state.cache.padding_position:
             raise ValueError(f"prompt and text take more than {state.cache.padding_position} positions")
@@ -148,11 +147,7 @@ class FrameModel(Loadable):
     def admit(
         self, state: FrameState, row: int, prompt: Prompt, sampling: SamplingParams, vector: Tensor | None = None
     ) -> None:
-        """Gives a row to a request with prompt and text, whatever it held before.
-
-        Raises:
-            ValueError: see `check`.
-        """
+        """Gives a row to a request with prompt and text, whatever it held before. Raises ValueError as `check` does."""
         self.check(state, prompt, vector)
         positions = np.append(np.arange(len(prompt.prefix)), state.cache.padding_position)
         entries = self.entries(state, row, positions, prompt.numbers(self.config.talker.num_code_groups), vector)
@@ -178,8 +173,7 @@ class FrameModel(Loadable):
         """Computes entries into the cache of their rows; gives their embeddings, [P, H]. Can be captured.
 
         The embedding of a prompt's last entry is the codec side of the row's first frame step. The entries are of one
-        row, or of any rows where the `ops` mix. `span` is how many leading positions of the row they may read;
-        None where they begin at position 0.
+        row, or of any rows where the `ops` mix. `span`: see `Talker.prefill`.
         """
         embedded = self.embed(entries)
         self.ops.prefill(embedded, state.cache, span)
@@ -214,12 +208,13 @@ class FrameModel(Loadable):
     ) -> Frame:
         """One frame for the rows of a mask bool[B]; nothing of any other row changes but of those of `prompts`.
 
-        The batch are the rows int64[B], or all. A row that occurs twice must not run. `choose` replaces the draw, for a
-        comparison that reads the logits and forces the codes. `prompts` are computed in the same batch, where the `ops`
-        mix.
+        The batch are the rows int64[B], or all. A row that occurs twice must not run. A row without text or room, or
+        that has ended, does not run. A row reads tts_pad, and may draw the end of speech, only when it has read its
+        whole text.
 
-        A row without text or room, or that has ended, does not run. A row reads tts_pad, and may draw the end of
-        speech, only when it has read its whole text.
+        Args:
+            choose: replaces the draw, for a comparison that reads the logits and forces the codes.
+            prompts: are computed in the same batch, where the `ops` mix.
         """
         batch = torch.arange(len(run), device=run.device) if rows is None else rows
         now = state.of(batch)
@@ -260,7 +255,6 @@ class FrameModel(Loadable):
         return forbid(logits, self.control)
 
     def _draw(self, state: FrameState, logits: Tensor, codebook: int) -> Tensor:
-        """The code of every row: [B, V] -> int64[B]."""
         how = state.sampling.predictor if codebook else state.sampling.talker
         return self.ops.draw(logits, how, state.sampling.seed, state.frame, codebook)
 

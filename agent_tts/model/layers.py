@@ -23,9 +23,9 @@ BLOCK_SIZE = 32  # of the talker's cache: 2.6 s of speech
 class Cache:
     """Keys and values of all rows, in blocks of `size` positions: p is place p % size of block_table[row, p // size].
 
-    The padding position is past what a row may use: what is computed but must not be kept (a paused row, the padding of
-    a prompt) is written there. A query at position p reads positions 0..p, so it never reads the padding position, nor
-    what a former owner of the block left behind.
+    The padding position is past what a row may use: what must not be kept (a paused row, the padding of a prompt) is
+    written there. A query at position p reads positions 0..p, so it never reads the padding position, nor what a former
+    owner of the block left behind.
     """
 
     keys: Tensor  # [layers, blocks, size, key/value heads, head_dim], rotated
@@ -43,8 +43,7 @@ class Cache:
     def paged(shape: TransformerConfig, rows: int, max_model_len: int, blocks: int, size: int, like: Tensor) -> Cache:
         """`blocks` blocks of `size` positions, which rows of at least `max_model_len` are given and give back.
 
-        Block 0 belongs to no row: it is the last of each table, with the padding position, and stands for all blocks
-        that a row has not been given.
+        Block 0 belongs to no row: it has the padding position, and stands for all blocks that a row has not been given.
         """
         block_table = torch.zeros(rows, -(-max_model_len // size) + 1, dtype=torch.int64, device=like.device)
         return Cache._of(shape, block_table, blocks, size, like, contiguous=False)
@@ -82,7 +81,7 @@ class Cache:
         return (np.arange(layers)[:, None] * (blocks * size) + positions).ravel()
 
     def write(self, places: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Puts positions where they belong: [layers, T, key/value heads, head_dim]; see `places`.
+        """Puts [layers, T, key/value heads, head_dim] at `places`.
 
         One index for all dimensions before the heads: with one for each, torch would launch a kernel for every 2 GB.
         """
@@ -103,9 +102,8 @@ class Window:
     mask: Tensor  # bool[B, 1, T, span]
 
     def seen(self, layer: Tensor, own: Tensor) -> Tensor:
-        """What a call reads of one layer of the cache, after its own tokens are written: [B, span, heads, head_dim].
-
-        layer [blocks, size, heads, head_dim], own [B, T, heads, head_dim].
+        """What a call reads of a layer's [blocks, size, heads, head_dim], its `own` included: [B, span, heads,
+        head_dim].
         """
         if self.span is None:
             return own

@@ -54,11 +54,8 @@ class Predictor(Transformer):
     def forward(self, state: PredictorState, hidden: Tensor, first: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
         """Completes the frame of every row.
 
-        Args:
-            hidden: [B, H] of the talker, after its final norm.
-            first: [B, H], the talker's embedding of the first code.
-        Returns:
-            codes 1..15 as int64[B, 15], and the embeddings of all 16 codes [B, 16, H].
+        `hidden` [B, H] is the talker's, after its final norm; `first` [B, H] its embedding of the first code. Gives
+        codes 1..15 as int64[B, 15], and the embeddings of all 16 codes [B, 16, H].
         """
         codes: list[Tensor] = []
         embedded = [first]

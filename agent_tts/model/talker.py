@@ -67,9 +67,8 @@ class Talker(Transformer):
         rows: Tensor | None = None,
         prompts: PromptPositions | None = None,
     ) -> Tensor:
-        """One position of each of the rows int64[B], or of all: x [B, H] -> [B, H].
-
-        int64[B] positions: the padding position for a row that pauses.
+        """One position of each of the rows int64[B], or of all: x [B, H] -> [B, H]. A row that pauses is at the padding
+        position.
         """
         assert prompts is None, "modules compute every prompt alone"
         span = cache.padding_position  # a position that is used is below the padding position

@@ -37,25 +37,20 @@ class EngineClient(Protocol):
             SettingsError: the settings do not suit the engine.
             EngineLost: the engine did not start; the message says why.
         """
-        ...
 
     def send(self, command: EngineCommand) -> None:
         """Send a command. Never blocks; commands to a lost engine are dropped."""
-        ...
 
     async def close(self) -> None:
         """Stop the engine and its supervision. Idempotent."""
-        ...
 
     @property
     def alive(self) -> bool:
         """Whether the engine runs and answers."""
-        ...
 
     @property
     def failed(self) -> asyncio.Event:
         """Set when restarts of the engine are given up."""
-        ...
 
 
 EngineClientFactory = Callable[[Callable[[list[EngineEvent]], None], Callable[[str], None]], EngineClient]
@@ -90,7 +85,7 @@ class EngineHandle:
         self._open: dict[int, EngineRequest] = {}
         # Id of the next request, a u32; never reused while the engine lives.
         self._next_id = 1
-        # Description of the engine. Kept over a restart, to check requests meanwhile. None before the first start.
+        # Kept over a restart, to check requests meanwhile. None before the first start.
         self.info: EngineInfo | None = None
         # How many requests may wait for a slot.
         self._queue = 0

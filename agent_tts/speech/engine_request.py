@@ -30,10 +30,10 @@ RequestEvent = RequestStarted | RequestAudio | RequestWords | RequestFlushed | R
 
 
 class EngineRequest:
-    """Sends the text of one request to the engine and receives its events.
+    """Sends the text of one request to the engine and receives its events; made by `SpeechService.open`.
 
-    Made by `SpeechService.open`. The last event is exactly one `RequestFinished`. Only one reader is allowed; it
-    calls `poll` when woken, awaits `next`, or iterates over the audio.
+    The last event is exactly one `RequestFinished`. One reader calls `poll` when woken, awaits `next`, or iterates over
+    the audio.
     """
 
     def __init__(self, request_id: int, send: Callable[[EngineCommand], None], window: int, engine: int = 0) -> None:
@@ -102,10 +102,7 @@ class EngineRequest:
             self._events.append(self.finished)
 
     async def cancel(self) -> None:
-        """Stop at once. No audio follows; the slot is free when this returns. Idempotent.
-
-        Cancelling this coroutine is safe: the request stops nevertheless.
-        """
+        """Stop; the slot is free when this returns. Idempotent. Cancelling this is safe: the request still stops."""
         self.stop()
         await self._closed.wait()
 
@@ -144,11 +141,7 @@ class EngineRequest:
         return event
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Audio in pieces of pcm_s16le, 24 kHz, 80 ms each except the last.
-
-        Raises:
-            SpeechError: the request failed.
-        """
+        """Audio in pieces of pcm_s16le, 24 kHz, 80 ms each except the last; raises the error of a failed request."""
         while (event := await self.next()) is not None:
             if isinstance(event, RequestAudio):
                 yield event.pcm

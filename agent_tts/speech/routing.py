@@ -100,11 +100,7 @@ class Routing:
         return list(dict.fromkeys((*self._models, self.info.model, self.info.engine, *OPENAI_MODELS)))
 
     def find_model(self, name: str | None) -> tuple[Model | None, str | None]:
-        """Model and language that a model name stands for. None: any model; no language in the name.
-
-        Raises:
-            UnknownModel: no request may use this name.
-        """
+        """Model and language that a name stands for; None: any model, no language. Raises `UnknownModel` if unknown."""
         if name is None:
             return None, None
         names = self.model_names()
@@ -152,12 +148,7 @@ class Routing:
         return any(model.kind == kind for model in self.info.models)
 
     def check_new(self, name: str, kind: VoiceKind) -> None:
-        """Check that a voice may be added to the library.
-
-        Raises:
-            InvalidRequest: the engine has a voice of this name.
-            Unsupported: no model here would speak it.
-        """
+        """Raise `InvalidRequest` if the engine has a voice of this name, `Unsupported` if no model here speaks it."""
         check_free(name, self._own)
         self._require_kind(f"voices that are {kind}", kind)
 

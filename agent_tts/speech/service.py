@@ -60,12 +60,7 @@ class SpeechService:
         return sum(engine.speaking for engine in self.engines)
 
     async def start(self) -> None:
-        """Start all engines concurrently. On failure or cancellation all engines are stopped.
-
-        Raises:
-            SettingsError: the settings do not suit the engine.
-            EngineLost: an engine did not start; the message says why.
-        """
+        """Start all engines; raises the errors of `EngineClient.start`. A failure or a cancel stops all of them."""
         try:
             async with asyncio.TaskGroup() as starts:
                 for engine in self.engines:
@@ -88,24 +83,19 @@ class SpeechService:
             for engine in self.engines:
                 stops.create_task(engine.client.close(), name=f"stop of engine {engine.number}")
 
-    async def drain(self, timeout_s: float) -> bool:
-        """Refuse new utterances and wait for the open ones. True if all ended in time. Safe to cancel."""
+    async def drain(self) -> None:
+        """Refuse new utterances and wait for the end of the open ones. Safe to cancel."""
         self.draining = True
-        try:
-            async with asyncio.timeout(timeout_s):
-                for engine in self.engines:
-                    await engine.idle.wait()
-        except TimeoutError:
-            return False
-        return True
+        for engine in self.engines:
+            await engine.idle.wait()
 
     def open(self, options: SpeechOptions) -> EngineRequest:
         """Start an utterance on the least loaded engine. It takes a slot or a place in the queue at once.
 
         Raises:
-            UnknownVoice, UnknownModel, UnsupportedLanguage, Unsupported, InvalidRequest: see `Routing.resolve`.
             Draining: the node shuts down.
             EngineLost: no engine runs; lost engines restart automatically.
+            SpeechError: see `Routing.resolve`.
         """
         if self.draining:
             raise Draining
@@ -122,11 +112,7 @@ class SpeechService:
 
     @property
     def routing(self) -> Routing:
-        """The names that a request may use. Rebuilt when the engine or the voice library has changed.
-
-        Raises:
-            EngineLost: no engine has started yet.
-        """
+        """The names that a request may use now. Raises `EngineLost` before the first engine has started."""
         info = self.info
         if info is None:
             raise EngineLost("the engine is starting: try again", retry_after_ms=RETRY_MS)

@@ -186,11 +186,7 @@ class Utterance:
         await self.request.cancel()
 
     def cut(self, played_ms: float | None = None) -> Cancelled:
-        """Stop; returns the text that was heard and the rest.
-
-        Args:
-            played_ms: audio that the listener has played; None: see `played_ms()`.
-        """
+        """Stop; returns the text that was heard, after `played_ms` of audio (default: `played_ms()`), and the rest."""
         assert self._timeline is not None, "words are left out"
         generated_ms = round(self.request.samples * 1_000 / SAMPLE_RATE)
         played_ms = min(self.played_ms() if played_ms is None else played_ms, generated_ms)

@@ -25,10 +25,8 @@ Chars = list[tuple[str, int]]
 class Normalizer:
     """Takes characters with their offsets in the raw text; passes what is to be said to `sink`.
 
-    A replacement has the offsets of the characters that it replaces, in order.
-
-    Args:
-        language: a code; without numbers for the language everything passes unchanged.
+    A replacement has the offsets of the characters that it replaces, in order. Without numbers for the language
+    everything passes unchanged.
     """
 
     def __init__(self, sink: Sink, language: str) -> None:
@@ -113,16 +111,11 @@ class Normalizer:
     def _replace(self, count: int, start: int, end: int, said: str) -> None:
         """Pass `count` words on, with their characters from `start` to `end` replaced."""
         chars: Chars = []
-        for number, (word, spaces) in enumerate(self._words[:count]):
-            chars += word + (spaces if number < count - 1 else [])
-        spaces = self._words[count - 1][1]
+        for word, spaces in self._words[:count]:
+            chars += word + spaces
+        self._before = self._texts()[count - 1].lower()
         del self._words[:count]
         source = [offset for _, offset in chars[start:end]]
-        for ch, offset in chars[:start]:
+        places = [source[index * len(source) // len(said)] for index in range(len(said) - 1)] + source[-1:]
+        for ch, offset in [*chars[:start], *zip(said, places, strict=True), *chars[end:]]:
             self._sink(ch, offset)
-        for index, ch in enumerate(said):
-            last = index == len(said) - 1
-            self._sink(ch, source[-1] if last else source[index * len(source) // len(said)])
-        for ch, offset in chars[end:] + spaces:
-            self._sink(ch, offset)
-        self._before = "".join(ch for ch, _ in chars).rpartition(" ")[2].lower()

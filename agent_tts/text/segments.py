@@ -14,9 +14,8 @@ WIDE_CHARS = 3
 class Segmenter:
     """Cuts an endless text into pieces of limited length, at the end of a sentence if possible.
 
-    Args:
-        limit: characters after which a piece ends with its sentence; twice that many end it with a word, and three
-            times as many end it anywhere. A wide character counts as `WIDE_CHARS`.
+    A piece ends with its sentence after `limit` characters, with its word after twice as many, anywhere after three
+    times as many. A wide character counts as `WIDE_CHARS`.
     """
 
     def __init__(self, limit: int) -> None:

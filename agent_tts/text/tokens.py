@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -93,7 +93,7 @@ class Tokenizer:
             raise SettingsError("the checkpoint's text tokenizer is not byte-level BPE: some bytes have no token")
         return cls(model)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """One more than the largest id."""
         return 1 + max(map(int, self._pipeline.get_vocab().values()))
@@ -102,10 +102,6 @@ class Tokenizer:
         """The ids of a whole text."""
         ids: list[int] = self._pipeline.encode(_scalars(text)).ids
         return ids
-
-    def feed(self) -> TokenFeed:
-        """A feed for a text that comes in pieces."""
-        return TokenFeed(self)
 
     def role(self, im_start: int) -> tuple[int, ...]:
         """The ids before the ids of every text: `<|im_start|>assistant` and a line break.
@@ -181,19 +177,12 @@ def kinds(text: str) -> str:
     """The kind of each character: `a` letter, `0` number, `\\n` line break, space, `\\t` other white space, `!` other.
 
     `?` is a character that the normaliser may join to the one before it, reorder or decompose; it is never white space.
-    Normalising the others keeps their kinds, whatever marks follow them.
-
-    Args:
-        text: without lone surrogates.
+    Normalising the others keeps their kinds, whatever marks follow them. The text has no lone surrogates.
     """
     return "".join(map(_kind, text))
 
 
 def last_boundary(kinds: str) -> int:
-    """Index of the character after the last certain boundary; 0 if there is none.
-
-    Args:
-        kinds: of a text that begins with a pre-token, or of the end of such a text.
-    """
+    """Index after the last certain boundary, in the kinds of a text that starts with a pre-token; 0: none."""
     found = _LAST_BOUNDARY.match(kinds)
     return found.end() if found else 0

@@ -59,11 +59,7 @@ class Refused(Exception):
 
 
 def container_format(clip: bytes) -> str:
-    """FFmpeg's name of the format that the first bytes show; no other format is tried.
-
-    Raises:
-        Refused: it is not an allowed format.
-    """
+    """FFmpeg's name of the format that the first bytes show, the only one tried; raises `Refused` for any other."""
     if clip[:4] in (b"RIFF", b"RF64") and clip[8:12] == b"WAVE":
         return "wav"
     if clip[4:8] == b"ftyp":
@@ -78,12 +74,7 @@ def container_format(clip: bytes) -> str:
 
 
 def samples(clip: bytes, max_s: float) -> Iterator[bytes]:
-    """The output, in pieces.
-
-    Raises:
-        Refused: the clip is not allowed.
-        av.FFmpegError, ValueError: the clip is damaged.
-    """
+    """The output, in pieces. Raises `Refused` for a clip that is not allowed; FFmpegError, ValueError: damaged."""
     import av
 
     # These limits also hold while FFmpeg probes the file.

@@ -18,11 +18,7 @@ THREADS = 2  # leaves the other cores to running speech
 
 
 def encode(samples: bytes, folders: Iterable[Path], *, reference: bool) -> bytes:
-    """The output. All checkpoints give the same codes, so only the first one encodes them.
-
-    Raises:
-        SettingsError: a checkpoint cannot be used.
-    """
+    """The output. Checkpoints give the same codes: only the first encodes. SettingsError: one cannot be used."""
     import numpy as np
     import torch
     from safetensors.torch import save

@@ -10,13 +10,26 @@ from typing import TYPE_CHECKING, Any
 from loguru import logger
 
 from agent_tts.errors import Internal, InvalidRequest, SettingsError, Unsupported, at_capacity
+from agent_tts.events import SAMPLE_RATE
 from agent_tts.processes import run_module
-from agent_tts.voices.decode import decode
+from agent_tts.voices.decode_child import MAX_CHANNELS, MAX_RATE, MIN_RATE, Refusal
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+MIN_S = 1.0
+SILENCE = 1e-3  # a peak of -60 dB; full scale is 1
+DECODE_TIMEOUT_S = 10.0
+
+_FORMATS = "WAV, FLAC, MP3, Ogg (Opus, Vorbis), MP4 or M4A (AAC), WebM"
+_REFUSALS = {
+    Refusal.FORMAT: f"it has to be {_FORMATS}",
+    Refusal.TRACK: f"it has to hold a mono or stereo audio track of {MIN_RATE} to {MAX_RATE} Hz, as {_FORMATS}",
+    Refusal.DAMAGED: f"it is damaged, or not of the format that its header names; it has to be {_FORMATS}",
+    Refusal.LIMITS: "it cannot be decoded within the limits of memory and time",
+}
 
 MAX_CONSENT_CHARS = 2_000
 MAX_TRANSCRIPT_CHARS = 1_000
@@ -57,8 +70,7 @@ class Enrolment:
             consent: why the speaker may be cloned, stored with the voice.
             transcript: the words of the clip; with it, the voice stores the codes of the clip, too.
         Raises:
-            InvalidRequest: the name, the clip or a text is not allowed; the message says what is.
-            VoiceExists, VoiceLimit: the library does not accept it.
+            InvalidRequest, VoiceExists, VoiceLimit: the name, the clip or a text is not allowed; the library is full.
             Unsupported: there is no Base model.
             AtCapacity: too many clips wait.
             SettingsError: a checkpoint cannot be used.
@@ -87,12 +99,7 @@ class Enrolment:
         return self._library.add(voice, arrays)
 
     def design(self, name: str, prompt: str, *, description: str = "") -> StoredVoice:
-        """Store a voice that a text describes.
-
-        Raises:
-            InvalidRequest: the name or a text is not allowed; the message says what is.
-            VoiceExists, VoiceLimit: the library does not accept it.
-        """
+        """Store a voice that a text describes; raises the errors of `VoiceLibrary.add`, `InvalidRequest` for a text."""
         voice = StoredVoice(
             name=name,
             kind="designed",
@@ -105,9 +112,9 @@ class Enrolment:
         """Store a speaker vector that was made elsewhere.
 
         Raises:
-            InvalidRequest: the name, the vector or a text is not allowed; the message says what is.
-            VoiceExists, VoiceLimit: the library does not accept it.
+            InvalidRequest: the vector or a text is not allowed; the message says what is.
             Unsupported: there is no Base model.
+            SpeechError: see `VoiceLibrary.add`.
         """
         import numpy as np
 
@@ -132,14 +139,57 @@ class Enrolment:
             raise Unsupported(f"this node has no model that clones voices: add {_BASE}")
 
 
+async def decode(clip: bytes, *, max_s: float) -> NDArray[np.float32]:
+    """The bytes of an audio file -> float32[n], 24 kHz mono, -1..1. Cancelling it is safe: no process is left.
+
+    Args:
+        clip: untrusted; the caller bounds its size.
+        max_s: longest audio; decoding stops there.
+    Raises:
+        InvalidRequest: the clip is not allowed; the message says what is.
+    """
+    import numpy as np
+
+    # One extra sample: the rate of a clip need not divide 24 kHz.
+    most = 1 + 4 * MAX_CHANNELS * (round(max_s * SAMPLE_RATE) + 1)
+    try:
+        done = await run_module(
+            "agent_tts.voices.decode_child", str(max_s), data=clip, output_bytes=most, timeout_s=DECODE_TIMEOUT_S
+        )
+    except TimeoutError:
+        raise _refused(_REFUSALS[Refusal.LIMITS]) from None
+    if done.code == Refusal.TOO_LONG:
+        raise _refused(f"it has to be {MIN_S:g} to {max_s:g} seconds long; it is longer")
+    if done.code in _REFUSALS:
+        logger.debug("clip refused: {} {}", Refusal(done.code).name, done.errors)
+        raise _refused(_REFUSALS[Refusal(done.code)])
+    if done.code < 0:
+        logger.warning("the clip decoder was ended by signal {}", -done.code)
+        raise _refused(_REFUSALS[Refusal.LIMITS])
+    if done.code != 0:
+        logger.error("the clip decoder failed with exit code {}: {}", done.code, done.errors)
+        raise Internal("a fault of this node; see its log")
+    channels = done.output[0]
+    waveform: NDArray[np.float32] = np.frombuffer(done.output, "<f4", offset=1).reshape(-1, channels).mean(axis=1)
+    if len(waveform) < MIN_S * SAMPLE_RATE:
+        raise _refused(f"it has to be {MIN_S:g} to {max_s:g} seconds long; it is shorter")
+    if not np.isfinite(waveform).all():
+        raise _refused("it has samples that are not finite numbers")
+    if np.abs(waveform).max() < SILENCE:
+        raise _refused("it is silent")
+    return waveform.clip(-1, 1)
+
+
+def _refused(why: str) -> InvalidRequest:
+    return InvalidRequest(f"audio_sample: {why}", "audio_sample")
+
+
 async def _encode(
     waveform: NDArray[np.float32], checkpoints: Iterable[Path], *, reference: bool
 ) -> dict[str, NDArray[Any]]:
-    """float32[n], 24 kHz mono, -> the arrays of a cloned voice, in a child process: the front must not import torch.
+    """float32[n], 24 kHz mono, -> the arrays of a cloned voice, made in a child: the front must not import torch.
 
-    Args:
-        checkpoints: folders of Base models: each makes a vector of its own.
-        reference: whether to make codes of the clip and half a second of silence, too.
+    Each checkpoint makes a vector; with `reference` there are codes of the clip and half a second of silence, too.
     """
     what = "reference" if reference else "vector"
     try:

@@ -90,11 +90,7 @@ class _Card(BaseModel):
 
 
 class VoiceLibrary:
-    """The voices in a folder, which is made when the first one is added.
-
-    Args:
-        limit: most voices.
-    """
+    """The voices in a folder, at most `limit`; the folder is made when the first one is added."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder = folder
@@ -109,11 +105,7 @@ class VoiceLibrary:
 
     @classmethod
     def of(cls, settings: Voices) -> Self:
-        """The library of these settings.
-
-        Raises:
-            SettingsError: its folder is not absolute, or there is no home folder for the default.
-        """
+        """The library of these settings. Raises `SettingsError` if there is no absolute folder."""
         try:
             folder = Path(settings.folder).expanduser() if settings.folder else default_folder()
         except RuntimeError as error:
@@ -142,11 +134,7 @@ class VoiceLibrary:
         return self._voices
 
     def get(self, name: str) -> StoredVoice:
-        """The voice of a name, with or without `clone:`.
-
-        Raises:
-            UnknownVoice: there is none, and the message names the nearest; or it is damaged.
-        """
+        """The voice of a name, with or without `clone:`; raises `UnknownVoice` if there is none, or it is damaged."""
         name = library_name(name)
         for voice in self.voices():
             if voice.name == name:
@@ -158,8 +146,7 @@ class VoiceLibrary:
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:
         """The arrays of a cloned voice: `vector_{H}` float32[H]; `codes` int64[T, 16], none negative.
 
-        Raises:
-            UnknownVoice: there is none, or it is damaged.
+        Raises `UnknownVoice` as `get` does.
         """
         import numpy as np
         from safetensors import SafetensorError
@@ -214,13 +201,7 @@ class VoiceLibrary:
     # ------------------------------------------------------------ writing
 
     def check_room(self, name: str) -> None:
-        """Check that a voice of this name can be added.
-
-        Raises:
-            InvalidRequest: no voice may have this name.
-            VoiceExists: there is one.
-            VoiceLimit: the library is full.
-        """
+        """Raise `InvalidRequest`, `VoiceExists` or `VoiceLimit` unless a voice of this name can be added."""
         checked_name(name)
         self.voices()
         if name in self._entries:
@@ -243,12 +224,7 @@ class VoiceLibrary:
         return self.get(voice.name)
 
     def delete(self, name: str) -> None:
-        """Delete a voice, damaged or not.
-
-        Raises:
-            InvalidRequest, UnknownVoice: there is none of this name.
-            Internal: the disk refuses it.
-        """
+        """Delete a voice, damaged or not. Raises `UnknownVoice` if there is none, `Internal` if the disk refuses."""
         path = self._path(library_name(name))
         doomed = self._folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
         with self._changing("deleted"):
@@ -324,11 +300,7 @@ def default_folder() -> Path:
 
 
 def _parts(voice: StoredVoice, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...], int]:
-    """Sizes of the vectors, and number of frames of codes, in arrays of these shapes.
-
-    Raises:
-        ValueError: the shapes do not fit the voice.
-    """
+    """Sizes of the vectors and frames of codes in arrays of these shapes; ValueError if they do not fit the voice."""
     sizes, frames = [], 0
     for name, shape in shapes.items():
         if vector := _VECTOR.fullmatch(name):

@@ -27,11 +27,7 @@ def is_name(name: str) -> bool:
 
 
 def checked_name(name: str) -> str:
-    """Return `name`.
-
-    Raises:
-        InvalidRequest: no voice may have this name.
-    """
+    """Return `name`; raise `InvalidRequest` if no voice may have it."""
     if not is_name(name):
         allowed = "1 to 64 of a-z, 0-9, _ and -, starting with a letter or digit, and not a device name of Windows"
         raise InvalidRequest(f"name: {allowed}", "name")
@@ -52,10 +48,7 @@ def library_name(voice: str) -> str:
 def parse_mix(voice: str) -> Mix | None:
     """`bob(0.7)+alice(0.3)` -> (("bob", 0.7), ("alice", 0.3)); None when `voice` is not a mix.
 
-    The default weight is 1; the weights are normalised.
-
-    Raises:
-        InvalidRequest: an invalid mix; the message says what is allowed.
+    The default weight is 1; weights are normalised. Raises `InvalidRequest` with what is allowed for an invalid mix.
     """
     if "+" not in voice:
         return None

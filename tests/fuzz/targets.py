@@ -165,7 +165,7 @@ def _said(pieces: list[str], clean: bool, spoken: bool) -> Iterator[Unit | Break
     feed = TextFeed(Reading(clean, "en" if spoken else None, spoken))
     for piece in pieces:
         yield from feed.append(piece)
-    yield from feed.end()
+    yield from feed.flush()
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

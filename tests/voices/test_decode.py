@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from agent_tts.errors import InvalidRequest
-from agent_tts.voices.decode import decode
 from agent_tts.voices.decode_child import Refusal, Refused, container_format
+from agent_tts.voices.enroll import decode
 from tests.support import dominant_hz, until
 from tests.voices import clips
 from tests.voices.clips import KINDS, SECONDS, TONE_HZ, Kind, good, mutated, tone, wav
@@ -134,7 +134,7 @@ async def test_a_clip_whose_decoder_is_killed_is_refused() -> None:
 
 
 async def test_a_decoder_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent_tts.voices.decode.TIMEOUT_S", 0.01)
+    monkeypatch.setattr("agent_tts.voices.enroll.DECODE_TIMEOUT_S", 0.01)
     with pytest.raises(InvalidRequest, match="within the limits"):
         await decode(good("mp3"), max_s=MAX_S)
 

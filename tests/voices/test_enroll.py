@@ -28,8 +28,7 @@ from agent_tts.errors import (
     VoiceLimit,
 )
 from agent_tts.voices import enroll
-from agent_tts.voices.decode import decode
-from agent_tts.voices.enroll import MAX_WAITING, Enrolment
+from agent_tts.voices.enroll import MAX_WAITING, Enrolment, decode
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
 from tests.support import until
 from tests.voices.clips import good

@@ -36,6 +36,7 @@ from agent_tts.events import FRAME_MS, SpeechOptions
 from agent_tts.model.prompt import Prompt, build_prompt, text_needed
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.text.breaks import MAX_BREAK_MS, Break
+from agent_tts.text.tokens import TokenFeed
 from agent_tts.voices import LANGUAGES
 
 LANGUAGE_NAMES = {code: name for name, code in LANGUAGES.items()}
@@ -91,7 +92,7 @@ class Row:
 
     def __init__(self, opened: StartRequest, wanted: ModelVoice) -> None:
         self.state: Waiting | Prefill | Decoding | Ending | Finished = Waiting()
-        self.feed = SegmentFeed(opened, wanted.model.tokenizer.feed(), _code(opened.options))
+        self.feed = SegmentFeed(opened, TokenFeed(wanted.model.tokenizer), _code(opened.options))
         speed = opened.options.speed
         # Its audio with pauses or at another speed. None where the model's frames are handed out as they are.
         self.outlet = Outlet(opened.slot, opened.epoch) if opened.options.breaks or speed != 1 else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from agent_tts.engine.base import AddText, StartRequest
 from agent_tts.engine.slots import in_chunks
 from agent_tts.text.breaks import Break
-from agent_tts.text.reader import Reader, Reading
+from agent_tts.text.feed import Reader, Reading
 from agent_tts.text.segments import Segmenter
 from agent_tts.text.tokens import TokenFeed
 

@@ -16,7 +16,7 @@ from agent_tts.client.connection import DEFAULT_URL, ConnectionLost, NodeConnect
 from agent_tts.client.utterance import Audio, Done, RemoteUtterance, Word, Words
 from agent_tts.errors import SettingsError, SpeechError
 from agent_tts.integrations.livekit.pool import Pool
-from agent_tts.protocol.v1 import SessionConfig
+from agent_tts.protocol.v1 import SessionConfig, replaced_by
 from agent_tts.speech.words.due_words import DueWords
 
 Rate = Literal[8_000, 16_000, 24_000, 48_000]
@@ -120,13 +120,10 @@ class ChunkedStream(tts.ChunkedStream):
 
 
 class Transcript:
-    """The words of one context by the rule of `DueWords`: every character of its text comes once and in order.
-
-    Args:
-        start_ms: the context's first sample, from the reply's first.
-    """
+    """The words of one context by the rule of `DueWords`: every character of its text comes once and in order."""
 
     def __init__(self, start_ms: float = 0.0) -> None:
+        # The context's first sample, from the reply's first.
         self._start_ms = start_ms
         self._due = DueWords[Word]()
         # The context's text so far, and how much of it was handed out.
@@ -134,11 +131,9 @@ class Transcript:
         self._passed = 0
 
     def write(self, text: str) -> None:
-        """More text, as it is sent to the node."""
         self._text += text
 
     def learn(self, words: Iterable[Word], *, final: bool = False) -> None:
-        """See `DueWords.learn`."""
         self._due.learn(words, final=final)
 
     def due(self, audio_ms: float) -> list[TimedString]:
@@ -162,11 +157,7 @@ class Transcript:
 
 @asynccontextmanager
 async def _context(stream: SynthesizeStream | ChunkedStream) -> AsyncIterator[tuple[NodeConnection, RemoteUtterance]]:
-    """A context for a reply or a part of it; stopped at the end of the block unless it has ended.
-
-    Raises:
-        APIError: the node cannot be reached, or it refused; errors of the block are translated, too.
-    """
+    """A context for a reply or a part of it, stopped at the end of the block; errors are raised as LiveKit's."""
     asked = time.perf_counter()
     with api_errors():
         async with stream._pool.connection(stream._conn_options.timeout) as (node, is_reused):
@@ -202,9 +193,7 @@ async def _listen(
 ) -> int:
     """Push a context's audio, and each word with it, to its end; returns milliseconds of audio.
 
-    Raises:
-        SpeechError: the context was refused, or failed.
-        TimeoutError: the context got no slot and no refusal within `timeout_s`.
+    Raises `TimeoutError` when the context got no slot and no refusal within `timeout_s`.
     """
     async with asyncio.timeout(timeout_s):
         await asyncio.shield(speech.started)
@@ -275,8 +264,7 @@ class TTS(tts.TTS[Literal["metrics_collected"]]):
     def update_options(self, **session: Any) -> None:
         """Change the session of later replies; None restores the node's choice.
 
-        Raises:
-            SettingsError: an option is unknown or not allowed; nothing has changed.
+        Raises `SettingsError`, and changes nothing, when an option is unknown or not allowed.
         """
         self._session = _checked(self._session, session)
 
@@ -304,17 +292,11 @@ class TTS(tts.TTS[Literal["metrics_collected"]]):
 
 
 def _checked(session: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`session` updated by `changes`; None removes a field.
-
-    Raises:
-        SettingsError: a field is unknown or not allowed.
-    """
+    """`session` updated by `changes`; None removes a field. Raises `SettingsError` for what is not allowed."""
     if "output" in changes:
         raise SettingsError("LiveKit takes pcm_s16le: pass sample_rate to TTS(...) instead of output")
-    new = {name: value for name, value in {**session, **changes}.items() if value is not None}
-    for name, other in (("voice", "speaker_embedding"), ("speaker_embedding", "voice")):
-        if changes.get(name) is not None and other not in changes:
-            new.pop(other, None)
+    merged = session | changes | replaced_by(changes)
+    new = {name: value for name, value in merged.items() if value is not None}
     try:
         SessionConfig().merged(new, max_lead_ms=60_000)
     except SpeechError as error:

@@ -146,7 +146,6 @@ class AgentTTSService(TTSService):
         self._recovery: asyncio.Task[None] | None = None
 
     def can_generate_metrics(self) -> bool:
-        """Time to first byte, and characters."""
         return True
 
     @property
@@ -179,7 +178,6 @@ class AgentTTSService(TTSService):
         await self._leave()
 
     async def cleanup(self) -> None:
-        """Stop everything at once. Idempotent."""
         await super().cleanup()
         await self._leave()
 
@@ -224,7 +222,6 @@ class AgentTTSService(TTSService):
         await self._begin(context_id)
 
     async def run_tts(self, text: str, context_id: str) -> AsyncGenerator[Frame | None, None]:
-        """Send text; its audio comes independently."""
         turn = self._turns.get(context_id)
         if turn is None or (turn.utterance is None and not turn.lost):
             turn = await self._begin(context_id)
@@ -234,7 +231,6 @@ class AgentTTSService(TTSService):
         yield None
 
     async def flush_audio(self, context_id: str | None = None) -> None:
-        """This turn gets no more text."""
         context_id = context_id or self.get_active_audio_context_id()
         if context_id is None:
             return
@@ -262,7 +258,6 @@ class AgentTTSService(TTSService):
                 await self._drop(context_id)
 
     async def on_audio_context_completed(self, context_id: str) -> None:
-        """All of this turn was pushed."""
         await self._drop(context_id)
         await super().on_audio_context_completed(context_id)
 
@@ -295,7 +290,6 @@ class AgentTTSService(TTSService):
             await self.cancel_task(turn.hearing)
 
     async def _hear(self, turn: _Turn, utterance: AnyUtterance) -> None:
-        """Push the audio and words of an utterance."""
         sample_rate, samples = self.sample_rate, 0
         try:
             async for event in utterance.events():
@@ -377,7 +371,6 @@ class AgentTTSService(TTSService):
         await self.push_error(message, exception=error, force_treat_as_permanent=passing)
 
     async def _recover(self, wait_s: float) -> None:
-        """Become usable when the node can speak again."""
         while True:
             await asyncio.sleep(wait_s)
             try:

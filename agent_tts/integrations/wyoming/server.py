@@ -21,9 +21,10 @@ from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.errors import BadMessage, SettingsError, SpeechError
 from agent_tts.events import SAMPLE_RATE
 from agent_tts.integrations.wyoming import wire
-from agent_tts.integrations.wyoming.wire import MAX_LINE, WyomingEvent
+from agent_tts.integrations.wyoming.wire import WyomingEvent
 from agent_tts.serve.routes.openai import VoiceList
 
+MAX_CLIENTS = 64
 IDLE_S = 300.0  # without an event, while nothing is spoken
 WRITE_S = 10.0  # for a client to read what was sent
 VOICES_S = 5.0  # for the node's list of voices
@@ -57,11 +58,7 @@ class SpokenText(NamedTuple):
 
 @asynccontextmanager
 async def _speaking(target: Target, send: Send, data: dict[str, Any]) -> AsyncIterator[SpokenText]:
-    """Speak with the voice of an event's data, on a connection of its own; stopped at the end of the block.
-
-    Raises:
-        SpeechError: the node cannot be reached, or refuses.
-    """
+    """Speak with the voice of an event's data, on a connection of its own; stopped at the end of the block."""
     async with AsyncExitStack() as stack:
         link = connect(target.url, api_key=target.key, buffer_bytes=BUFFER_BYTES, **_session(data))
         try:
@@ -97,20 +94,19 @@ class Conversation:
     async def run(self) -> None:
         """Serve until the client leaves or an error, which is sent to it. Cancelling it stops all speech.
 
-        Raises:
-            TimeoutError, OSError: the client does not read or write, or is gone.
+        Raises `TimeoutError` or `OSError` when the client does not read or write, or is gone.
         """
         try:
-            while (event := await self._next()) is not None:
+            while True:
+                async with asyncio.timeout(IDLE_S):
+                    event = await wire.read(self._reader)
+                if event is None:
+                    return
                 await self._dispatch(event)
         except SpeechError as error:
             await self._send(WyomingEvent("error", {"text": error.message, "code": error.code}))
         finally:
             await self._close_text()
-
-    async def _next(self) -> WyomingEvent | None:
-        async with asyncio.timeout(IDLE_S):
-            return await wire.read(self._reader)
 
     async def _dispatch(self, event: WyomingEvent) -> None:
         match event.type:
@@ -197,9 +193,6 @@ def _artifact(name: str, description: str) -> dict[str, Any]:
     }
 
 
-MAX_CLIENTS = 64
-
-
 def serve(uri: str, target: Target) -> None:
     """Serve Home Assistant from a node until a signal ends it. The node may start later.
 
@@ -226,20 +219,16 @@ class WyomingServer:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        # One for each client. Cancelled and awaited by `__aexit__`.
+        # One for each client; cancelled and awaited by `__aexit__`.
         self._tasks: set[asyncio.Task[None]] = set()
         # None before it listens.
         self._server: asyncio.Server | None = None
 
     async def listen(self, uri: str) -> str:
-        """Take clients; returns the address, with the chosen port for port 0.
-
-        Raises:
-            SettingsError: the address cannot be used.
-        """
+        """Take clients; returns the address, with the chosen port for port 0. Raises `SettingsError`."""
         host, port = parse(uri)
         try:
-            self._server = await asyncio.start_server(self._accept, host, port, limit=MAX_LINE)
+            self._server = await asyncio.start_server(self._accept, host, port, limit=wire.MAX_LINE)
         except OSError as error:
             raise SettingsError(f"cannot listen on {uri}: {error.strerror or 'no such host'}") from error
         chosen = self._server.sockets[0].getsockname()[1]
@@ -249,7 +238,6 @@ class WyomingServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Disconnect every client at once."""
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
@@ -278,16 +266,9 @@ class WyomingServer:
 
 
 def parse(uri: str) -> tuple[str, int]:
-    """Host and port of `tcp://host:port`.
-
-    Raises:
-        SettingsError: another form.
-    """
-    try:
+    """Host and port of `tcp://host:port`; raises `SettingsError` for another form."""
+    with contextlib.suppress(ValueError):  # an invalid address or port
         parts = urlsplit(uri)
-        scheme, host, port = parts.scheme, parts.hostname, parts.port
-    except ValueError:  # an invalid address or port
-        scheme, host, port = "", None, None
-    if scheme != "tcp" or not host or port is None:
-        raise SettingsError("--uri is tcp://host:port, like tcp://0.0.0.0:10200")
-    return host, port
+        if parts.scheme == "tcp" and parts.hostname and parts.port is not None:
+            return parts.hostname, parts.port
+    raise SettingsError("--uri is tcp://host:port, like tcp://0.0.0.0:10200")

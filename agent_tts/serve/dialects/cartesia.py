@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any, ClassVar, Literal
 
@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 
 from agent_tts.config.settings import Limits
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, from_code
+from agent_tts.events import SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message, ProtocolAdapter
 from agent_tts.protocol.context import AudioChunk, Word
@@ -27,12 +28,12 @@ from agent_tts.text.breaks import BreakTokens
 Encoding = Literal["pcm_s16le", "pcm_f32le", "pcm_mulaw", "pcm_alaw"]
 Rate = Literal[8_000, 16_000, 22_050, 24_000, 44_100, 48_000]
 
-# By Cartesia's names.
-ENCODINGS: dict[Encoding, str] = {
-    "pcm_s16le": "pcm_s16le",
-    "pcm_f32le": "pcm_f32le",
-    "pcm_mulaw": "mulaw",
-    "pcm_alaw": "alaw",
+# By Cartesia's names: this node's name, and bytes of a sample.
+ENCODINGS: dict[Encoding, tuple[str, int]] = {
+    "pcm_s16le": ("pcm_s16le", 2),
+    "pcm_f32le": ("pcm_f32le", 4),
+    "pcm_mulaw": ("mulaw", 1),
+    "pcm_alaw": ("alaw", 1),
 }
 
 # Sent by clients whose user named no voice: LiveKit's class sends the first, Cartesia's own the second to end a text.
@@ -73,16 +74,12 @@ class CartesiaControls(Lenient):
 
 
 class CartesiaVoice(Lenient):
-    """A voice as an object."""
-
     id: str | None = None
     embedding: list[float] | None = None
     controls: CartesiaControls = Field(CartesiaControls(), alias="__experimental_controls")
 
 
 class SampleFormat(Lenient):
-    """How each sample is written."""
-
     encoding: Encoding = "pcm_s16le"
     sample_rate: Rate = 24_000
     bit_rate: ClassVar = None
@@ -90,12 +87,10 @@ class SampleFormat(Lenient):
     @property
     def ours(self) -> str:
         """The encoding by this node's name."""
-        return ENCODINGS[self.encoding]
+        return ENCODINGS[self.encoding][0]
 
 
 class RawFormat(SampleFormat):
-    """Audio without a container."""
-
     container: Literal["raw"] = "raw"
 
 
@@ -125,34 +120,29 @@ class CartesiaRequest(Lenient):
             fields["speaker_embedding"] = voice.embedding
         elif voice.id not in PLACEHOLDER_VOICES:
             fields["voice"] = voice.id
-        for controls in (
-            voice.controls.absolute(),
-            CartesiaControls(speed=self.speed),
-            self.generation_config or CartesiaControls(),
-        ):
+        generation = self.generation_config or CartesiaControls()
+        for controls in (voice.controls.absolute(), CartesiaControls(speed=self.speed), generation):
             fields |= controls.overrides()
         return fields
 
+    def options(self) -> SpeechOptions:
+        """The options of speech, unpaced."""
+        return protocol.SessionConfig(lead_ms=None).merged(self.overrides(), protocol.MIN_LEAD_MS).options()
+
 
 # ---------------------------------------------------------------- to the client
-
-SAMPLE_BYTES = {"pcm_s16le": 2, "pcm_f32le": 4, "mulaw": 1, "alaw": 1}
 
 MORE, ALL = 206, 200  # HTTP statuses: a part, the whole
 
 
 class ContextEvents:
-    """The events of one context, as JSON texts.
-
-    Args:
-        audio_format: of the audio given to `audio`.
-    """
+    """The events of one context, as JSON texts; `audio_format` is that of its audio."""
 
     def __init__(self, context_id: str | None, audio_format: RawFormat) -> None:
         # Words that wait for their audio.
         self.words = DueWords[Word]()
         self._context_id = context_id
-        self._sample_bytes = SAMPLE_BYTES[audio_format.ours]
+        self._sample_bytes = ENCODINGS[audio_format.encoding][1]
         self._samples_ms = audio_format.sample_rate / 1_000
         # Flushes that have been answered.
         self._flushed = 0
@@ -162,47 +152,34 @@ class ContextEvents:
     def audio(self, payload: bytes, first_sample: int) -> Iterator[str]:
         """The next audio, after the words that begin in it. `first_sample`: its index at the output rate."""
         samples = first_sample + len(payload) // self._sample_bytes
-        if words := self._spoken(self.words.due(samples / self._samples_ms)):
-            yield self._timestamps(words)
+        yield from self._timestamps(self.words.due(samples / self._samples_ms))
         if payload:
             data, flush_id = base64.b64encode(payload).decode(), self._flushed + 1
-            yield self._dump("chunk", MORE, done=False, data=data, step_time=0.0, flush_id=flush_id)
+            yield _dump("chunk", self._context_id, MORE, done=False, data=data, step_time=0.0, flush_id=flush_id)
 
     def flushed(self) -> str:
-        """All audio before a flush has been sent."""
         self._flushed += 1
-        return self._dump("flush_done", MORE, done=False, flush_done=True, flush_id=self._flushed)
+        return _dump("flush_done", self._context_id, MORE, done=False, flush_done=True, flush_id=self._flushed)
 
     def end(self) -> Iterator[str]:
         """All audio has been sent: the last words and the end."""
-        if words := self._spoken(self.words.rest()):
-            yield self._timestamps(words)
+        yield from self._timestamps(self.words.rest())
         yield self.done()
 
     def done(self) -> str:
-        """The end."""
-        return self._dump("done", ALL, done=True)
+        return _dump("done", self._context_id, ALL, done=True)
 
-    def _spoken(self, words: list[Word]) -> list[Word]:
-        """The words without the parts of tags for pauses."""
-        spoken = []
+    def _timestamps(self, words: list[Word]) -> Iterator[str]:
+        """Words without the parts of tags for pauses; times are in seconds from the context's first sample."""
+        times: dict[str, list[Any]] = {"words": [], "start": [], "end": []}
         for word in words:
             part = self._breaks.read(word.word)
             if text := word.word[part.start : part.end]:
-                spoken.append(replace(word, word=text))
-        return spoken
-
-    def _timestamps(self, words: list[Word]) -> str:
-        """Times are in seconds from the context's first sample."""
-        times = {
-            "words": [word.word for word in words],
-            "start": [word.start_ms / 1_000 for word in words],
-            "end": [word.end_ms / 1_000 for word in words],
-        }
-        return self._dump("timestamps", MORE, done=False, word_timestamps=times)
-
-    def _dump(self, type_: str, status: int, **fields: Any) -> str:
-        return _dump(type_, self._context_id, status, fields)
+                times["words"].append(text)
+                times["start"].append(word.start_ms / 1_000)
+                times["end"].append(word.end_ms / 1_000)
+        if times["words"]:
+            yield _dump("timestamps", self._context_id, MORE, done=False, word_timestamps=times)
 
 
 def failure(context_id: str | None, error: SpeechError, request_id: str) -> Iterator[str]:
@@ -211,9 +188,9 @@ def failure(context_id: str | None, error: SpeechError, request_id: str) -> Iter
     `done` has an event of its own: LiveKit's class takes an error that is done for a success, and Pipecat's waits three
     seconds for more after an error without `done`.
     """
-    yield _dump("error", context_id, error.status, {"done": False, **error_fields(error, request_id)})
+    yield _dump("error", context_id, error.status, done=False, **error_fields(error, request_id))
     if context_id is not None:
-        yield _dump("done", context_id, error.status, {"done": True})
+        yield _dump("done", context_id, error.status, done=True)
 
 
 def error_fields(error: SpeechError, request_id: str) -> dict[str, str]:
@@ -222,7 +199,7 @@ def error_fields(error: SpeechError, request_id: str) -> dict[str, str]:
     return {"title": title, "message": error.message, "error_code": error.code, "request_id": request_id}
 
 
-def _dump(type_: str, context_id: str | None, status: int, fields: dict[str, Any]) -> str:
+def _dump(type_: str, context_id: str | None, status: int, **fields: Any) -> str:
     return protocol.dump({"type": type_, "context_id": context_id, "status_code": status, **fields})
 
 
@@ -233,8 +210,6 @@ MAX_REMEMBERED = 64
 
 
 class GenerationMessage(CartesiaRequest):
-    """A message of a client."""
-
     context_id: protocol.NewId | None = None
     output_format: RawFormat = RawFormat()
     cancel: bool | None = None
@@ -254,15 +229,12 @@ class _Context:
 
 
 class CartesiaAdapter(ProtocolAdapter):
-    """See `ProtocolAdapter`.
-
-    An error ends its context; its later text is dropped, up to the message that would have ended it. After `starved`
+    """An error ends its context; its later text is dropped, up to the message that would have ended it. After `starved`
     all text has been spoken, and later text goes on in a new context.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        # Contexts by id.
         self._contexts: dict[str, _Context] = {}
         # Contexts that failed before the client ended them, oldest first.
         self._failed: OrderedDict[str, None] = OrderedDict()
@@ -293,7 +265,8 @@ class CartesiaAdapter(ProtocolAdapter):
             yield {"type": "context.cancel", "context_id": context_id}
 
     def _generate(self, message: GenerationMessage) -> Iterator[Message]:
-        context_id, is_last = message.context_id or _new_id(), not message.continue_
+        # A new id is different from all that clients choose.
+        context_id, is_last = message.context_id or f"context-{token_hex(8)}", not message.continue_
         context = self._contexts.get(context_id)
         if context_id in self._failed:
             if is_last:
@@ -360,9 +333,7 @@ class CartesiaAdapter(ProtocolAdapter):
             self._request_id = item["session_id"]
         elif item["type"] == "error" and item["code"] != "unknown_context":  # it ended while a message was on its way
             return self._error(item)
-        context_id = item.get("context_id")
-        context = self._contexts.get(context_id) if context_id is not None else None
-        if context is None:
+        if (context := self._contexts.get(item.get("context_id", ""))) is None:
             return ()
         match item["type"]:
             case "words":
@@ -390,8 +361,3 @@ class CartesiaAdapter(ProtocolAdapter):
         self._failed[context_id] = None
         if len(self._failed) > MAX_REMEMBERED:
             self._failed.popitem(last=False)
-
-
-def _new_id() -> str:
-    """An id for a context without one, different from all that clients choose."""
-    return f"context-{token_hex(8)}"

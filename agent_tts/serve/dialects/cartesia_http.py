@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from secrets import token_hex
 from typing import Annotated, Any, ClassVar, Literal
@@ -26,7 +26,6 @@ from agent_tts.serve.dialects.cartesia import (
     failure,
 )
 from agent_tts.serve.dialects.vendor_http import AudioBody
-from agent_tts.serve.guard import Client
 from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_request
 from agent_tts.serve.routes.speech_response import Body, SpeechResponse, server_sent
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
@@ -36,14 +35,10 @@ from agent_tts.speech.utterance import WordsMode
 
 
 class WavFormat(SampleFormat):
-    """A WAV file."""
-
     container: Literal["wav"]
 
 
 class Mp3Format(Lenient):
-    """An MP3 file."""
-
     container: Literal["mp3"]
     sample_rate: Rate = 44_100
     bit_rate: Literal[32_000, 64_000, 96_000, 128_000, 192_000] = 128_000
@@ -115,8 +110,9 @@ async def speak_bytes(request: Request, client: Authorized) -> Response:
     """Speak a text: the audio is sent while it is made."""
     wanted = await read_request(request, CartesiaBytesRequest, "transcript")
     audio = wanted.output_format
+    media_type = MEDIA_TYPES[audio.container]
     make_body = partial(AudioBody, audio.ours, audio.sample_rate, audio.bit_rate, is_wav=audio.container == "wav")
-    return _speak(request, client, wanted, MEDIA_TYPES[audio.container], make_body)
+    return SpeechResponse(node_of(request), client, wanted.transcript, wanted.options(), media_type, make_body)
 
 
 @routes.post("/tts/sse")
@@ -124,18 +120,5 @@ async def speak_events(request: Request, client: Authorized) -> Response:
     """Speak a text: audio and words are sent as events, while they are made."""
     wanted = await read_request(request, CartesiaEventsRequest, "transcript")
     words: WordsMode = "told" if wanted.add_timestamps else "none"
-    return _speak(request, client, wanted, "text/event-stream", partial(CartesiaEventsBody, wanted), words)
-
-
-def _speak(
-    request: Request,
-    client: Client,
-    wanted: CartesiaRequest,
-    media_type: str,
-    make_body: Callable[[], Body],
-    words: WordsMode = "none",
-) -> Response:
-    node = node_of(request)
-    config = protocol.SessionConfig(lead_ms=None).merged(wanted.overrides(), protocol.MIN_LEAD_MS)
-    options = node.service.resolve(config.options())
-    return SpeechResponse(node, client, wanted.transcript, options, media_type, make_body, words)
+    options, make_body = wanted.options(), partial(CartesiaEventsBody, wanted)
+    return SpeechResponse(node_of(request), client, wanted.transcript, options, "text/event-stream", make_body, words)

@@ -1,4 +1,4 @@
-"""What Deepgram's two WebSocket protocols and its HTTP API share: the query, voices, errors, utterances. Pure."""
+"""Deepgram: what its WebSocket protocols and its HTTP API share, and Aura's protocol, `/v1/speak`. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
-from agent_tts.errors import BadMessage, UnsupportedFormat
+from agent_tts.errors import BadMessage, UnknownType, UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk
@@ -30,6 +30,8 @@ POLICY_VIOLATION = 1008
 
 MAX_FLUSHES = 1_000  # of one utterance
 
+AURA_TYPES = ("Speak", "Flush", "Clear", "Close")
+
 
 class DeepgramQuery(Lenient, strict=False):
     """The query of a connection or request."""
@@ -40,21 +42,13 @@ class DeepgramQuery(Lenient, strict=False):
     speed: float | None = Field(None, allow_inf_nan=False)
 
     def session(self, aliases: Mapping[str, str]) -> Message:
-        """Voice and speed as fields of a session; a voice of None is the engine's default.
-
-        Args:
-            aliases: of the node's settings: an alias for one of `STOCK_MODELS` is used.
-        """
+        """Voice and speed as fields of a session. Of `STOCK_MODELS` only names in the node's `aliases` are voices."""
         is_stock = self.model in STOCK_MODELS and self.model not in aliases and ANY_NAME not in aliases
         speed = {} if self.speed is None else {"speed": self.speed}
         return {"voice": None if is_stock else self.model or None, **speed}
 
     def raw_format(self) -> tuple[str, int]:
-        """Encoding, by this node's name, and sample rate (Hz) of raw audio.
-
-        Raises:
-            UnsupportedFormat: says which encodings there are.
-        """
+        """Encoding, by this node's name, and sample rate (Hz) of raw audio; raises `UnsupportedFormat`."""
         if (found := ENCODINGS.get(self.encoding or "linear16")) is None:
             raise UnsupportedFormat(f"encoding of raw audio is one of {', '.join(ENCODINGS)}")
         encoding, usual_rate = found
@@ -62,8 +56,6 @@ class DeepgramQuery(Lenient, strict=False):
 
 
 class SpeakMessage(Lenient):
-    """A `Speak` message."""
-
     text: str
 
 
@@ -75,7 +67,6 @@ def described(code: str, message: str) -> str:
 
 
 def model_uuid(model: str) -> str:
-    """A model's id, derived from its name."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, model))
 
 
@@ -102,7 +93,6 @@ class UtteranceQueue:
 
     @property
     def speaking(self) -> QueuedUtterance | None:
-        """The first utterance."""
         return self._utterances[0] if self._utterances else None
 
     @property
@@ -116,11 +106,7 @@ class UtteranceQueue:
         return first if first is not None and context_id is not None and first.context_id == context_id else None
 
     def write(self, text: str) -> list[Message]:
-        """More text.
-
-        Raises:
-            TextTooLong: too much of it waits for earlier utterances.
-        """
+        """Add text; raises `TextTooLong` when too much of it waits for earlier utterances."""
         if not text:
             return []
         self._budget.add(len(text))
@@ -134,11 +120,7 @@ class UtteranceQueue:
         return self.follow()
 
     def flush(self) -> list[Message]:
-        """The last utterance is complete, if there is one.
-
-        Raises:
-            BadMessage: too many flushes wait for it.
-        """
+        """Complete the last utterance, if there is one; raises `BadMessage` when too many flushes wait for it."""
         if not self._utterances:
             return []
         utterance = self._utterances[-1]
@@ -212,11 +194,11 @@ class DeepgramAdapter(QueueingAdapter):
             return [item.payload] if item.payload and self._queue.of(item.context_id) is not None else []
         return [protocol.dump(message) for message in self._answers(item)]
 
-    def _answers(self, item: Message) -> list[Message]:
+    def _answers(self, item: Message) -> Iterator[Message]:
         """What the client is told of a message of the session."""
         raise NotImplementedError
 
-    def _described_model(self) -> dict[str, str]:
+    def _described_model(self) -> Message:
         name = self._query.get("model") or "default"
         return {
             "request_id": str(uuid.uuid4()),
@@ -235,3 +217,58 @@ class DeepgramAdapter(QueueingAdapter):
             return False
         self.closing = CLOSE_CODES.get(code, POLICY_VIOLATION), reason
         return True
+
+
+class AuraAdapter(DeepgramAdapter):
+    """Text and flushes on one connection, a `Flushed` for each flush."""
+
+    def __init__(self, query: Mapping[str, str], aliases: Mapping[str, str]) -> None:
+        super().__init__(query, aliases)
+        # Answers to Flush and Clear so far.
+        self._answered = 0
+
+    def decode(self, data: str | bytes) -> Iterator[Message]:
+        message = protocol.load(data)
+        match message.get("type"):
+            case "Speak":
+                yield from self._queue.write(self._apart(check_message(SpeakMessage, message).text))
+            case "Flush":
+                # Without text before it, only earlier flushes are answered first.
+                yield self._note(protocol.build("Flushed") if self._queue.speaking is None else None)
+                yield from self._queue.flush()
+            case "Clear":
+                dropped = self._queue.drop()
+                yield self._note(protocol.build("Cleared"))
+                if dropped and dropped[0].context_id is not None:
+                    yield protocol.build("context.cancel", context_id=dropped[0].context_id)
+            case "Close":
+                yield protocol.build("session.close")
+            case "KeepAlive":
+                pass
+            case _:
+                raise UnknownType(f"type is one of {', '.join(AURA_TYPES)}")
+
+    def _answers(self, item: Message) -> Iterator[Message]:
+        match item["type"]:
+            case "session.updated":
+                yield protocol.build("Metadata", **self._described_model(), additional_model_uuids=[])
+            case "context.done":
+                self._queue.ended(item["context_id"], item["audio_ms"])
+            case "pong" if (note := self._notes.popleft()) is not None:
+                yield self._numbered(note)
+            case "error" if self._closes(item["code"], item["code"]):
+                message = described(item["code"], item["message"])
+                yield protocol.build("Error", description=message, message=message, variant=item["code"])
+        while (utterance := self._queue.finish()) is not None:
+            for _ in range(utterance.flushes):
+                yield self._numbered(protocol.build("Flushed"))
+
+    def _apart(self, text: str) -> str:
+        """The text, after a space if it begins a sentence and the text before it ended one without white space."""
+        utterance = self._queue.writing
+        return f" {text}" if utterance is not None and utterance.tail in ".!?" and text[:1].isupper() else text
+
+    def _numbered(self, answer: Message) -> Message:
+        answer["sequence_id"] = self._answered
+        self._answered += 1
+        return answer

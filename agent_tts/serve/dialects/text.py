@@ -14,9 +14,7 @@ _PLAIN_END = re.compile(r"\s\S*([^\W\d_]{2}[.!?…]|[!?…])[\"'”’)\]]*$")
 def spaced(text: str, *, is_whole: bool) -> str:
     """The text, with a space after it if it ends a sentence.
 
-    Args:
-        is_whole: whether the client sends whole sentences; otherwise the text may be a token of an LLM, and only
-            several words count as a sentence.
+    Unless the client sends whole sentences, it may be a token of an LLM, and only several words count as a sentence.
     """
     return f"{text} " if (_END if is_whole else _PLAIN_END).search(text) else text
 
@@ -27,11 +25,7 @@ MESSAGE_COST = 100
 
 
 class WaitingBudget:
-    """Limits the messages that wait.
-
-    Args:
-        refusal: the message of the error.
-    """
+    """Limits the messages that wait; `refusal` is the message of the error."""
 
     def __init__(self, refusal: str) -> None:
         self._refusal = refusal
@@ -39,19 +33,13 @@ class WaitingBudget:
         self._cost = 0
 
     def add(self, chars: int) -> None:
-        """A message with so many characters is to wait.
-
-        Raises:
-            TextTooLong: too much waits already; nothing was added.
-        """
+        """A message is to wait; raises `TextTooLong`, and adds nothing, when too much waits already."""
         if self._cost + chars + MESSAGE_COST > MAX_WAITING:
             raise TextTooLong(self._refusal)
         self._cost += chars + MESSAGE_COST
 
     def remove(self, chars: int) -> None:
-        """A message that was added waits no longer."""
         self._cost -= chars + MESSAGE_COST
 
     def clear(self) -> None:
-        """No message waits."""
         self._cost = 0

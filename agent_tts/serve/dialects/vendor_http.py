@@ -24,12 +24,7 @@ def speaks(
     description: str = "The audio, sent while it is made.",
     **extra: Any,
 ) -> dict[str, Any]:
-    """Arguments of a route that speaks.
-
-    Args:
-        body: of its request.
-        content, description: of its answer, in OpenAPI; `extra` are other fields of the operation.
-    """
+    """Arguments of a route that speaks, for OpenAPI; `content` is its answer's, `extra` are fields of the operation."""
     return {
         "response_class": Response,
         "responses": {200: {"description": description, "content": content}, **ERRORS},
@@ -38,12 +33,7 @@ def speaks(
 
 
 class AudioBody(Body):
-    """Audio without times.
-
-    Args:
-        bit_rate: as `make_encoder` has it.
-        is_wav: the audio begins with a WAV header.
-    """
+    """Audio without times, after a WAV header if `is_wav`; see `make_encoder` for the other arguments."""
 
     def __init__(self, encoding: str, sample_rate: int, bit_rate: int | None = None, *, is_wav: bool = False) -> None:
         self._encoder = make_encoder(encoding, sample_rate, bit_rate)

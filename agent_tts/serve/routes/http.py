@@ -92,7 +92,7 @@ async def create_speech(request: Request, client: Authorized) -> Response:
     """Speak a text. The audio file is sent while it is made."""
     node = node_of(request)
     wanted = await read_request(request, openai.SpeechRequest, "input", depth=1)
-    options = node.service.resolve(wanted.options(normalize=node.settings.normalize))
+    options = wanted.options(normalize=node.settings.normalize)
     file = wanted.response_format
     make_body: Callable[[], FileBody]
     if wanted.stream_format == "sse":
@@ -100,8 +100,8 @@ async def create_speech(request: Request, client: Authorized) -> Response:
     else:
         media_type, make_body = CONTENT_TYPES[file], partial(FileBody, file)
     response = SpeechResponse(node, client, wanted.input, options, media_type, make_body)
-    if options.voice is not None:
-        response.headers["X-Voice"] = options.voice
+    if response.options.voice is not None:
+        response.headers["X-Voice"] = response.options.voice
     return response
 
 

@@ -104,7 +104,7 @@ class SpeechResponse(Response):
     """Speaks one text.
 
     Nothing is sent before the first frame, so that earlier failures become an error response. Speech stops at once when
-    the client disconnects or stops reading.
+    the client disconnects or stops reading. Making one raises the errors of `SpeechService.resolve`.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class SpeechResponse(Response):
         self._node = node
         self._client = client
         self._text = text
-        self._options = options
+        self.options = node.service.resolve(options)
         # Called after the text was sent to the engine, because creating an encoder takes time.
         self._make_body = make_body
         self._words: WordsMode = words
@@ -136,13 +136,13 @@ class SpeechResponse(Response):
         with contextlib.ExitStack() as admitted:
             try:
                 admitted.enter_context(self._node.guard.admit(self._client))
-                request = self._node.service.open(self._options)
+                request = self._node.service.open(self.options)
             except SpeechError as error:
                 refused.labels(error.code).inc()
                 raise
             meter = self._node.metrics.context(TRANSPORT)
             info = self._node.service.info
-            utterance = LocalUtterance(Utterance(request, info, self._options, words=self._words, meter=meter))
+            utterance = LocalUtterance(Utterance(request, info, self.options, words=self._words, meter=meter))
             try:
                 await self._speak(utterance, writer, receive)
             except SlowConsumer as error:

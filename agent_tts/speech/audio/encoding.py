@@ -19,24 +19,19 @@ class Encoder(Protocol):
 
     def encode(self, pcm: bytes) -> list[Chunk]:
         """Chunks that can be sent now. `pcm` holds whole samples."""
-        ...
 
     def flush(self) -> list[Chunk]:
         """The rest, at the end of the audio. Do not encode after it."""
-        ...
 
 
 def make_encoder(encoding: str, sample_rate: int, bit_rate: int | None = None) -> Encoder:
-    """An encoder for one utterance.
+    """An encoder for one utterance; raises the errors of `check_format`.
 
     opus: each chunk is one 80 ms packet, the last padded with silence. ogg_opus and mp3: a chunk is the file's next
     bytes, and its samples are those that were encoded. Others: one chunk for each piece of pcm.
 
     Args:
         bit_rate: bits per second of ogg_opus and mp3, rounded to a supported one; None is 48 000 and 64 000.
-
-    Raises:
-        UnsupportedFormat: see `check_format`.
     """
     check_format(encoding, sample_rate)
     if encoding == "opus":
@@ -60,12 +55,7 @@ class _OpusChunks:
 
 
 class _FileChunks:
-    """A file's bytes, with the number of samples encoded since the last chunk.
-
-    Args:
-        sample_rate: Hz of the muxer's pcm.
-        scale: samples of the output per sample of that pcm.
-    """
+    """A file's bytes, with the samples encoded since the last chunk: `scale` of the output for each sample of pcm."""
 
     def __init__(self, muxer: Muxer, sample_rate: int, scale: int = 1) -> None:
         self._muxer = muxer

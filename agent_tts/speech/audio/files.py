@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from agent_tts.errors import UnsupportedFormat
 from agent_tts.events import SAMPLE_RATE
-from agent_tts.speech.audio.muxer import CONTAINERS, Muxer
+from agent_tts.speech.audio.muxer import Muxer
 
 FileFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
@@ -26,24 +26,19 @@ UNKNOWN_SIZE = 0xFFFF_FFFF
 class FileEncoder:
     """Encodes pcm_s16le, 24 kHz, mono, in pieces of any size, to a file that is written sequentially.
 
-    Every format gives bytes within the first 80 ms of audio, except aac, which looks 86 ms ahead. `close` frees the
-    encoder's memory, also before the end of a file; otherwise the garbage collector frees it.
-
-    Args:
-        format: `mp3` (64 kb/s, no tags), `opus` (48 kb/s in Ogg), `aac` (64 kb/s in ADTS), `flac`, `wav` (16 bit, sizes
-            unknown, see `wav_header`) or `pcm` (pcm_s16le without header).
-
-    Raises:
-        UnsupportedFormat: the message lists the formats.
+    mp3 (64 kb/s, no tags), opus (48 kb/s in Ogg), aac (64 kb/s in ADTS), flac, wav (16 bit, sizes unknown, see
+    `wav_header`) or pcm (pcm_s16le without header). Every format gives bytes within the first 80 ms of audio, except
+    aac, which looks 86 ms ahead. `close` frees the encoder's memory, also before the end of a file; otherwise the
+    garbage collector frees it. Raises `UnsupportedFormat` with the list of formats.
     """
 
     def __init__(self, format: str) -> None:
         if format not in CONTENT_TYPES:
             raise UnsupportedFormat(f"response_format is one of {', '.join(get_args(FileFormat))}")
-        # Header, until it is sent.
+        # Not sent yet.
         self._head = wav_header() if format == "wav" else b""
         # None for wav and pcm, and after `close`.
-        self._muxer = Muxer(format) if format in CONTAINERS else None
+        self._muxer = None if format in ("wav", "pcm") else Muxer(format)
 
     def encode(self, pcm: bytes) -> bytes:
         """Bytes that can be sent now; may be empty. `pcm` holds whole samples."""
@@ -66,9 +61,7 @@ _WAV_FORMATS = {"pcm_s16le": (1, 2), "pcm_f32le": (3, 4), "alaw": (6, 1), "mulaw
 def wav_header(samples: int | None = None, sample_rate: int = SAMPLE_RATE, encoding: str = "pcm_s16le") -> bytes:
     """The 44-byte header of mono pcm_s16le, pcm_f32le, alaw or mulaw.
 
-    Args:
-        samples: None if unknown: both sizes are then 0xFFFFFFFF, which players and Python's `wave` read as "to the end
-            of the file".
+    Without `samples` both sizes are 0xFFFFFFFF, which players and Python's `wave` read as "to the end of the file".
     """
     tag, width = _WAV_FORMATS[encoding]
     size = UNKNOWN_SIZE if samples is None else width * samples

@@ -42,14 +42,12 @@ _RECIPES = {
     "flac": _Recipe("flac", {"metadata_header_padding": "0"}, "flac", {"compression_level": "2"}),
 }
 
-CONTAINERS = frozenset(_RECIPES)
-
 
 class Muxer:
     """FFmpeg's encoder and container for mono pcm_s16le.
 
     Args:
-        format: one of `CONTAINERS`; `opus` is in Ogg.
+        format: mp3, opus (in Ogg), aac or flac.
         sample_rate: Hz of the pcm; the codec must support it.
         bit_rate: bits per second; None is the format's default.
     """

@@ -95,21 +95,8 @@ class Guess:
         return self.paused[1] / self.paused[0]
 
 
-class Candidate(NamedTuple):
-    """One meaning of a gap for a guess."""
-
-    cost: float  # of the resulting guess
-    guess: Guess
-    what: Pause | Pin  # a pause of the text; or no pause: the last pin, perhaps moved
-
-
 class Fit:
-    """Marks in, audio in, times out.
-
-    Args:
-        speed: requested speed; 1 is normal.
-        pace: of the voice: real time / nominal time at speed 1.
-    """
+    """Marks in, audio in, times out; for a requested speed and a voice's pace (real time / nominal time at speed 1)."""
 
     def __init__(self, speed: float = 1.0, pace: float = 1.0) -> None:
         self._speed = speed
@@ -220,23 +207,24 @@ class Fit:
         """Extend the guesses by the gaps heard since the last call."""
         gaps, self._gaps = self._gaps, []
         for gap in gaps:
-            self._keep([option for guess in self._guesses for option in self._options(guess, gap)], gap)
+            self._keep([extended for guess in self._guesses for extended in self._extended(guess, gap)])
 
-    def _options(self, guess: Guess, gap: Gap) -> Iterator[Candidate]:
-        """Candidates for a gap: no pause, or one of the next pauses."""
+    def _extended(self, guess: Guess, gap: Gap) -> Iterator[Guess]:
+        """The guess with each meaning of a gap: no pause, or one of the next pauses."""
         last = guess.last
         if gap.start_ms <= last.start_ms <= gap.end_ms:  # silence after a flush or before the first sound
-            yield Candidate(guess.cost, guess, last._replace(start_ms=gap.end_ms))
+            yield replace(guess, pins=(*guess.pins[:-1], last._replace(start_ms=gap.end_ms)))
             return
         length_ms = gap.end_ms - gap.start_ms
-        yield Candidate(guess.cost + _stray_cost(gap), guess, last)
+        yield replace(guess, cost=guess.cost + min(STRAY_MOST, (length_ms / STRAY_MS) ** 2))
         cost, rest = guess.cost, guess.rest
         first = _first_after(self._pauses, last.mark)
         for pause in self._pauses[first : first + LOOK_AHEAD]:
             off = self._off(guess, pause.mark, gap.start_ms)
             if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - last.start_ms:
                 return  # later pauses are further off
-            yield Candidate(cost + off + DOUBLE * math.log2(length_ms / (pause.nominal_ms * rest)) ** 2, guess, pause)
+            off += DOUBLE * math.log2(length_ms / (pause.nominal_ms * rest)) ** 2
+            yield self._pinned_to(guess, Pin(pause.mark, gap.start_ms, gap.end_ms), pause, cost + off)
             cost += pause.skipped
 
     def _expected(self, guess: Guess, mark: int) -> float:
@@ -262,12 +250,12 @@ class Fit:
             paused = (paused[0] + pause.nominal_ms, paused[1] + pin.start_ms - pin.end_ms)
         return Guess((*guess.pins, pin), (guess.spoken[0] + nominal, guess.spoken[1] + real), paused, cost)
 
-    def _keep(self, options: list[Candidate], gap: Gap) -> None:
-        """Keep the best candidates, one per last pin, because earlier pins do not affect later costs."""
-        best: dict[Pin | Pause, Candidate] = {}
-        for option in sorted(options, key=lambda option: option.cost):
-            best.setdefault(option.what, option)
-        kept = [self._taken(option, gap) for option in list(best.values())[:GUESSES]]
+    def _keep(self, guesses: list[Guess]) -> None:
+        """Keep the best guesses, one per last pin, because earlier pins do not affect later costs."""
+        best: dict[Pin, Guess] = {}
+        for guess in sorted(guesses, key=lambda guess: guess.cost):
+            best.setdefault(guess.last, guess)
+        kept = list(best.values())[:GUESSES]
         while len(kept[0].pins) > OPEN_PINS:
             first = kept[0].pins[0]
             self._certain.append(first)
@@ -275,12 +263,6 @@ class Fit:
         least = kept[0].cost
         self._guesses = [replace(guess, cost=guess.cost - least) for guess in kept]
         self._choose()
-
-    def _taken(self, option: Candidate, gap: Gap) -> Guess:
-        cost, guess, what = option
-        if isinstance(what, Pin):
-            return replace(guess, pins=(*guess.pins[:-1], what), cost=cost)
-        return self._pinned_to(guess, Pin(what.mark, gap.start_ms, gap.end_ms), what, cost)
 
     def _choose(self) -> None:
         self.revision += 1
@@ -292,12 +274,6 @@ class Fit:
 def _first_after(sorted_by_mark: Sequence[tuple[float, ...]], mark: int) -> int:
     """Index of the first pin or pause after a mark."""
     return bisect_right(sorted_by_mark, (mark, math.inf))
-
-
-def _stray_cost(gap: Gap) -> float:
-    """Cost of a gap without a pause in the text."""
-    cost: float = ((gap.end_ms - gap.start_ms) / STRAY_MS) ** 2
-    return min(STRAY_MOST, cost)
 
 
 class Gap(NamedTuple):

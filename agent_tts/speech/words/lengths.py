@@ -51,11 +51,7 @@ class Length(NamedTuple):
 
 
 def length(token: str, language: str = "en") -> Length:
-    """Nominal duration of a token (text without white space) at normal speed.
-
-    Args:
-        language: a code; only the part before the first hyphen counts.
-    """
+    """Nominal duration of a token (text without white space) at normal speed, in a language such as "en" or "en-us"."""
     language = language.partition("-")[0]
     pause_ms = _pause_ms(token)
     pieces: list[list[float]] = []

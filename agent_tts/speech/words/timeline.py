@@ -160,11 +160,7 @@ class WordTimeline:
             self._fit.reach(self._tokens[count][2] if count < len(self._tokens) else len(self._fit), audio_ms)
 
     def finish(self, audio_ms: int, *, cut: bool = False) -> list[Word]:
-        """All audio has been made; returns the words that were never sent.
-
-        Args:
-            cut: the audio ended before the text.
-        """
+        """All audio has been made; returns the words that were never sent. `cut`: the audio ended before the text."""
         left = self.complete()
         if self._aligned:
             left += [self._word(token, start) for token, start in self._pending]
@@ -236,9 +232,8 @@ class WordTimeline:
         return Word(token, at, at, start, end)
 
     def _estimate(self, until_ms: float = 0.0, tokens: int = 0) -> list[Word]:
-        """Read complete tokens: all of them with `tells`, otherwise those near the heard audio or `until_ms`.
-
-        At least the first `tokens` of the text are read. Returns the words to send.
+        """Read complete tokens: all with `tells`, otherwise those near the heard audio or `until_ms`, and at least the
+        first `tokens`. Returns the words to send.
         """
         words: list[Word] = []
         if self._pending:

@@ -12,13 +12,13 @@ MONTHS = (
     *("November", "December"),
 )
 _SHORT = {month[:3]: month for month in MONTHS} | {"Sept": "September"}
-_MONTH = "|".join((*MONTHS, *_SHORT))
+_MONTH = f"(?P<month>{'|'.join((*MONTHS, *_SHORT))})"
+_DAY = r"(?P<day>0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?"
+_YEAR = r"(?:,?\ (?P<year>\d{4}))?"
 _TOP_LEVEL = "com|org|net|edu|gov|io|ai|dev|app|info|biz|co|uk|us|ca|au|de|fr|es|it|nl|eu|tv|me"
 
 # After these, four digits are a year.
-_BEFORE_YEAR = frozenset(
-    ("in", "since", "by", "from", "until", "till", "before", "after", "of", "during", "year", "to")
-)
+_BEFORE_YEAR = {"in", "since", "by", "from", "until", "till", "before", "after", "of", "during", "year", "to"}
 
 _FRACTIONS = {
     "1/2": "one half",
@@ -73,39 +73,27 @@ def table() -> Table:
             "@": "at",
         },
         rules=(
-            rule(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+", lambda match, _: _address(match[0])),
-            rule(
-                rf"(?:https?://)?(?:www\.)?((?:[\w-]+\.)+(?:{_TOP_LEVEL})(?::\d+)?(?:/[^\s]*?)?)/?",
-                lambda match, _: _address(match[1]),
-            ),
-            rule(r"https?://(?:www\.)?(\S+?)/?", lambda match, _: _address(match[1])),
+            rule(r"([\w.+-]+@[\w-]+(?:\.[\w-]+)+)", _address),
+            rule(rf"(?:https?://)?(?:www\.)?((?:[\w-]+\.)+(?:{_TOP_LEVEL})(?::\d+)?(?:/[^\s]*?)?)/?", _address),
+            rule(r"https?://(?:www\.)?(\S+?)/?", _address),
             rule(
                 r"\+\d{1,3}(?:[\ .-]?\(?\d{1,4}\)?){1,5} | (?:1[\ .-])?\(?\d{3}\)?[\ .-]\d{3}[\ .-]\d{4} | \d{3}-\d{4}",
                 _phone,
             ),
-            rule(r"(\d{4})-(0\d|1[0-2])-([0-2]\d|3[01])", lambda match, _: _date(match[2], match[3], match[1])),
-            rule(
-                r"(0?[1-9]|1[0-2])/(0?[1-9]|[12]\d|3[01])/(\d{4}|\d\d)",
-                lambda match, _: _date(match[1], match[2], match[3]),
-            ),
-            rule(
-                rf"({_MONTH})\.?\ (0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?(?:,?\ (\d{{4}}))?",
-                lambda match, _: _date(match[1], match[2], match[3]),
-            ),
-            rule(
-                rf"(0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?\ ({_MONTH})\.?(?:,?\ (\d{{4}}))?",
-                lambda match, _: _date(match[2], match[1], match[3]),
-            ),
+            rule(r"(?P<year>\d{4})-(?P<month>0\d|1[0-2])-(?P<day>[0-2]\d|3[01])", _date),
+            rule(r"(?P<month>0?[1-9]|1[0-2])/(?P<day>0?[1-9]|[12]\d|3[01])/(?P<year>\d{4}|\d\d)", _date),
+            rule(rf"{_MONTH}\.?\ {_DAY}{_YEAR}", _date),
+            rule(rf"{_DAY}\ {_MONTH}\.?{_YEAR}", _date),
             rule(r"([01]?\d|2[0-4])(?::([0-5]\d))?(?:\ ?([AaPp])\.?[Mm]\.?)", _clock),
             rule(r"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?", _clock_24),
             rule(r"(\d+)(?:st|nd|rd|th)", lambda match, _: ordinal(int(match[1])) if len(match[1]) < 7 else None),
-            rule(r"½|¼|¾|\d+/\d+", lambda match, _: _fraction(match[0])),
+            rule(r"½|¼|¾|\d+/\d+", lambda match, _: _FRACTIONS.get(match[0])),
             rule(r"(?:No\.|\#)\ ?(\d{1,6})", lambda match, _: f"number {cardinal(int(match[1]))}"),
             rule(r"~(\d{1,9})", lambda match, _: f"about {cardinal(int(match[1]))}"),
             rule(r"(\d{1,4})[-–](\d{1,4})", _range),
             rule(r"(\d{1,4}(?:\.\d{1,4}){2,})", lambda match, _: " point ".join(map(_number, match[1].split(".")))),
-            rule(r"(\d{4})(s?)", lambda match, before: _year_alone(match[1], match[2], before)),
-            rule(r"[A-Z]{2,6}s?|IoT", lambda match, _: _spelled(match[0])),
+            rule(r"(\d{4})(s?)", _year_alone),
+            rule(r"[A-Z]{2,6}s?|IoT", _spelled),
         ),
         months=(*MONTHS, *_SHORT),
         openers=frozenset(("No.", "#", "USD", "EUR", "GBP")),
@@ -167,8 +155,8 @@ def _number(written: str) -> str:
     return cardinal(int(written))
 
 
-def _address(written: str) -> str:
-    said = "".join(f" {_ADDRESS_SIGNS[char]} " if char in _ADDRESS_SIGNS else char for char in written)
+def _address(match: re.Match[str], _: str) -> str:
+    said = "".join(f" {_ADDRESS_SIGNS[char]} " if char in _ADDRESS_SIGNS else char for char in match[1])
     return " ".join(said.split())
 
 
@@ -178,9 +166,10 @@ def _phone(match: re.Match[str], _: str) -> str:
     return f"plus {said}" if match[0][0] == "+" else said
 
 
-def _date(month: str, day: str, year: str | None) -> str:
+def _date(match: re.Match[str], _: str) -> str:
+    month, year = match["month"], match["year"]
     name = MONTHS[int(month) - 1] if month.isdecimal() else _SHORT.get(month, month)
-    said = f"{name} {ordinal(int(day))}"
+    said = f"{name} {ordinal(int(match['day']))}"
     return said if year is None else f"{said}, {_year(year)}"
 
 
@@ -190,13 +179,14 @@ def _year(written: str) -> str:
         number += 2_000 if number < 70 else 1_900
     century, rest = divmod(number, 100)
     if not 1_100 <= number < 2_100 or 2_000 <= number < 2_010:
-        return _number(str(number))
+        return cardinal(number)
     if not rest:
-        return f"{_number(str(century))} hundred"
-    return f"{_number(str(century))} {'oh ' if rest < 10 else ''}{_number(str(rest))}"
+        return f"{cardinal(century)} hundred"
+    return f"{cardinal(century)} {'oh ' if rest < 10 else ''}{cardinal(rest)}"
 
 
-def _year_alone(written: str, plural: str, before: str) -> str | None:
+def _year_alone(match: re.Match[str], before: str) -> str | None:
+    written, plural = match.groups()
     if not "1100" <= written < "2100" or not (plural or before in _BEFORE_YEAR):
         return None
     if not plural:
@@ -223,10 +213,6 @@ def _minutes(written: str) -> str:
     return f"oh {_number(written)}" if written[0] == "0" else _number(written)
 
 
-def _fraction(written: str) -> str | None:
-    return _FRACTIONS.get(written)
-
-
 def _range(match: re.Match[str], _: str) -> str | None:
     first, last = match.groups()
     if any(len(number) > 1 and number[0] == "0" for number in (first, last)) or int(first) >= int(last):
@@ -236,7 +222,8 @@ def _range(match: re.Match[str], _: str) -> str | None:
     return f"{say(first)} to {say(last)}"
 
 
-def _spelled(written: str) -> str | None:
+def _spelled(match: re.Match[str], _: str) -> str | None:
+    written = match[0]
     letters = written.removesuffix("s")
     if written not in _SPELLED and (re.search("[AEIOUY]", letters) or not 2 <= len(letters) <= 5):
         return None

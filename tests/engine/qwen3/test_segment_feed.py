@@ -12,7 +12,7 @@ from agent_tts.bench.checkpoint_config import write_tokenizer
 from agent_tts.engine.base import AddText, StartRequest
 from agent_tts.engine.qwen3.segment_feed import SEGMENT_CHARS, SegmentFeed
 from agent_tts.events import SpeechOptions
-from agent_tts.text.tokens import Tokenizer
+from agent_tts.text.tokens import TokenFeed, Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ Spoken = list[tuple[list[int], int]]  # of each segment: its tokens, and the flu
 
 def segments(tokenizer: Tokenizer, parts: Sequence[str | None], *, clean: bool = False) -> Spoken:
     """The segments of a text that comes in parts; None is a flush. Tokens are taken as soon as there are any."""
-    feed = SegmentFeed(StartRequest(0, 1, SpeechOptions(clean=clean)), tokenizer.feed())
+    feed = SegmentFeed(StartRequest(0, 1, SpeechOptions(clean=clean)), TokenFeed(tokenizer))
     taken: list[int] = []
     spoken: Spoken = []
 
@@ -93,7 +93,7 @@ def test_a_text_is_one_piece_as_long_as_a_model_can_speak_it_in_one_go(tokenizer
 
 
 def test_a_long_text_is_read_a_chunk_at_a_time(tokenizer: Tokenizer) -> None:
-    feed = SegmentFeed(StartRequest(0, 1, SpeechOptions()), tokenizer.feed())
+    feed = SegmentFeed(StartRequest(0, 1, SpeechOptions()), TokenFeed(tokenizer))
     feed.take_text(AddText(0, "word " * 4_000, last=True))
     feed.read()
     assert 0 < len(feed.segments[0].tokens) < 1_000
@@ -124,7 +124,7 @@ def test_pauses_and_flushes_keep_their_order(
     tokenizer: Tokenizer, parts: list[str | None], expected: list[object], at_once: bool
 ) -> None:
     """However late what is read is spoken."""
-    feed = SegmentFeed(StartRequest(0, 1, SpeechOptions(breaks=True)), tokenizer.feed())
+    feed = SegmentFeed(StartRequest(0, 1, SpeechOptions(breaks=True)), TokenFeed(tokenizer))
     found: list[object] = []
 
     def speak() -> None:
