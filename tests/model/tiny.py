@@ -22,7 +22,7 @@ from tests.model import oracle
 
 # Two sizes: with the projection into the predictor, as in 1.7B, and without it, as in 0.6B.
 PROJECTED, SAME_WIDTH = "tiny", "tiny-0.6B"
-HIDDEN = SIZES[PROJECTED].talker.hidden_size
+HIDDEN = SIZES[PROJECTED]["talker"]["hidden_size"]
 
 ROLE = (151644, 77091, 198)  # <|im_start|>assistant\n
 INSTRUCT = (151644, 872, 198, 31115, 9906, 151645, 198)  # <|im_start|>user\n...<|im_end|>\n
