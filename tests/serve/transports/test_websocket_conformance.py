@@ -35,7 +35,7 @@ TEXT, MORE = Opcode.TEXT, Opcode.CONT
 END = close(NORMAL)
 BYE = frame(TEXT, b'{"type":"session.close"}')  # the node's close comes after its answers
 CASES: dict[str, tuple[bytes, list[bytes | int | None]]] = {
-# Case: bytes to send; expected answers after the greeting: messages, pongs (0x8a and payload), the close code.
+    # Case: bytes to send; expected answers after the greeting: messages, pongs (0x8a and payload), the close code.
     "1 text": (frame(TEXT, PING) + BYE, [PONG, NORMAL]),
     "1 text with a length of two bytes": (frame(TEXT, PING + b" " * 200) + BYE, [PONG, NORMAL]),
     "2 ping": (frame(Opcode.PING) + END, [b"\x8a", NORMAL]),
