@@ -1,5 +1,19 @@
-"""The public name of LiveKit's class; see `agent_tts.integrations.livekit`."""
+"""LiveKit's text-to-speech on a node: a plugin class for its agents.
 
-from agent_tts.integrations.livekit import TTS
+    from agent_tts.livekit import TTS
+
+    session = AgentSession(stt=..., llm=..., tts=TTS("http://127.0.0.1:8100", voice="vivian"))
+
+Every token of the LLM is sent to the node at once, and the words come back with the audio that speaks them.
+"""
+
+from importlib.util import find_spec
+
+if find_spec("livekit") is None or find_spec("livekit.agents") is None:
+    raise ModuleNotFoundError(
+        "agent_tts.livekit needs livekit-agents: pip install 'agent-tts[livekit]'", name="livekit"
+    )
+
+from agent_tts.integrations.livekit.tts import TTS
 
 __all__ = ["TTS"]

@@ -23,7 +23,7 @@ from agent_tts.agent.turns import Turns
 from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import Agent
 from agent_tts.errors import SettingsError
-from agent_tts.integrations.pipecat import AgentTTSService
+from agent_tts.integrations.pipecat.service import AgentTTSService
 
 IN_RATE = 16_000  # Hz, of VAD, smart turn and Whisper
 CHECK_S = 0.5  # between two checks whether the caller is gone

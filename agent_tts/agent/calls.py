@@ -24,7 +24,7 @@ from agent_tts.agent.stt import SpeechToText
 from agent_tts.agent.turns import AgentMetrics, Tell, Turns
 from agent_tts.errors import BadMessage, Draining, Internal, at_capacity
 from agent_tts.events import SAMPLE_RATE, SpeechOptions
-from agent_tts.integrations.pipecat import AgentTTSService
+from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.transports import ice, sdp

@@ -31,7 +31,7 @@ from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.utils.text.base_text_aggregator import TextType
 
 from agent_tts.agent.turns import Turns
-from agent_tts.integrations.pipecat import AgentTTSService
+from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.integrations.pipecat.words import SPOKEN, SpokenWord
 
 PIECE_MS = 20  # audio of one output frame

@@ -93,7 +93,7 @@ async def describe(request: Request, client: Authorized) -> dict[str, Any]:
     }
 
 
-@routes.post("/offer", openapi_extra=json_body(CallOfferBody.model_json_schema()))
+@routes.post("/offer", openapi_extra=json_body(CallOfferBody))
 async def offer(request: Request) -> dict[str, str]:
     """Begin a call; answers with the node's candidates."""
     calls, client, body = await _signal(CallOfferBody, request)
@@ -104,7 +104,7 @@ async def offer(request: Request) -> dict[str, str]:
     "/offer",
     status_code=204,
     response_class=Response,
-    openapi_extra=json_body(CandidatesBody.model_json_schema()),
+    openapi_extra=json_body(CandidatesBody),
 )
 async def add_candidates(request: Request) -> None:
     """Add candidates that were found after the offer."""

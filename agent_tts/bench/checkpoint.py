@@ -17,19 +17,22 @@ from typing import get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from agent_tts.bench.checkpoint_config import SIZES, CheckpointSize, encoder_config, write_configuration
-from agent_tts.bench.checkpoint_tokenizer import write_tokenizer
+from agent_tts.bench.checkpoint_config import (
+    SIZES,
+    CheckpointSize,
+    encoder_config,
+    write_configuration,
+    write_tokenizer,
+)
 from agent_tts.errors import SettingsError
 from agent_tts.model.clone import CodecEncoder, SpeakerEncoder
 from agent_tts.model.codec import Codec
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.frame import FrameModel
-from agent_tts.model.weights import build
+from agent_tts.model.weights import Shape, build
 from agent_tts.voices.library import CODEBOOKS, Consent, StoredVoice, VoiceLibrary
-
-Shape = tuple[int, ...]
 
 # Synthetic voices for the types of checkpoint that have none; they cost what a person's do.
 XVECTOR, ICL = "xvector", "icl"  # a speaker's vector alone; with a clip that is spoken on from
@@ -67,11 +70,9 @@ def write(out: Path, *, size: str = "tiny", model_type: ModelType = "custom_voic
 
 def model_shapes(config: ModelConfig) -> dict[str, Shape]:
     """Name -> shape of every tensor of model.safetensors."""
-    model = build(FrameModel, config)
-    shapes = _shapes(model, model.checkpoint_names())
+    shapes = build(FrameModel, config).checkpoint_shapes()
     if config.speaker_encoder:
-        speaker = build(SpeakerEncoder, config.speaker_encoder)
-        shapes |= _shapes(speaker, speaker.checkpoint_names())
+        shapes |= build(SpeakerEncoder, config.speaker_encoder).checkpoint_shapes()
     return shapes
 
 
@@ -79,16 +80,10 @@ def codec_shapes(config: ModelConfig, size: CheckpointSize) -> dict[str, Shape]:
     """Name -> shape of every tensor of speech_tokenizer/model.safetensors: decoder, and half a Mimi to encode."""
     decoder, width = build(Codec, config.codec), config.codec.codebook_dim
     encoder = build(CodecEncoder, encoder_config(size), config.codec.num_quantizers)
-    shapes = _shapes(decoder, decoder.checkpoint_names()) | _shapes(encoder, encoder.checkpoint_names())
+    shapes = decoder.checkpoint_shapes() | encoder.checkpoint_shapes()
     for part in ("rvq_first", "rvq_rest"):
         shapes[f"decoder.quantizer.{part}.input_proj.weight"] = (width // 2, width, 1)  # only training reads it
     return shapes
-
-
-def _shapes(module: nn.Module, names: Mapping[str, str]) -> dict[str, Shape]:
-    """The tensors of a module under their names in the checkpoint."""
-    state = module.state_dict()
-    return {theirs: tuple(state[ours].shape) for ours, theirs in names.items()}
 
 
 # ---------------------------------------------------------------- weights

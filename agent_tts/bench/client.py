@@ -22,7 +22,7 @@ import httpx
 
 from agent_tts.bench.connection import OPEN_S, RawConnection, dial, dial_all, send_text
 from agent_tts.bench.scenario import LAST, CallListener, CallSample, Scenario, ScenarioCall
-from agent_tts.bench.statistics import lag_watched
+from agent_tts.bench.statistics import lag_watched, percentiles
 from agent_tts.bench.workers import KEY, WorkerJob, work
 from agent_tts.errors import SpeechError
 from agent_tts.serve.run import event_loop_factory
@@ -310,10 +310,12 @@ async def main(job: dict[str, Any], worker: WorkerJob) -> None:
         if scenario.per_connection:
             await caller.connect(len(range(part, scenario.concurrency or 0, parts)))
         start = (await worker.ready())["start"]
-        async with lag_watched() as lag:
-            asyncio.get_running_loop().call_later(start + scenario.warmup_s - time.monotonic(), lag.clear)
+        async with lag_watched() as lag_ms:
+            asyncio.get_running_loop().call_later(start + scenario.warmup_s - time.monotonic(), lag_ms.clear)
             await caller.run(start, job["transports"], part, parts)
-        worker.answer({"samples": [asdict(sample) for sample in caller.samples], "lag_ms": lag.figures()})
+        worker.answer(
+            {"samples": [asdict(sample) for sample in caller.samples], "lag_ms": percentiles(lag_ms, 50, 99, 100)}
+        )
     finally:
         await caller.close()
 

@@ -145,12 +145,12 @@ def _parts(model: SpeechModel, state: SpeechState) -> dict[str, Callable[[], obj
 
     parts: dict[str, Callable[[], object]] = {
         "frame": whole,
-        "talker": lambda: ops.talk(x.clone(), position, frame.cache, None),
+        "talker": lambda: ops.talk(x.clone(), position, frame.cache, None, None),
         "predictor": lambda: ops.complete(frame.scratch, x, x, lambda logits, codebook: codes[:, codebook]),
         "sampling": sample,
         "codec": lambda: model.decode(state.codec, codes, run, None),
     }
-    if ops.talk_mixed is not None:
+    if ops.mixes:
         entries = _prompts(frame, talker.num_code_groups)
         parts["with prompts"] = lambda: whole(model.frame.embed(entries))
     return {name: parts[name] for name in PARTS if name in parts}

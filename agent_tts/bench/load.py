@@ -13,8 +13,7 @@ from typing import Any
 
 from agent_tts.bench import scenario as scenarios
 from agent_tts.bench.figures import session_figures
-from agent_tts.bench.node import children_of
-from agent_tts.bench.process_stats import NodeStats, NodeWatch, lag_p99_ms, slope, watched
+from agent_tts.bench.node import NodeStats, NodeWatch, children_of, lag_p99_ms, slope, watched
 from agent_tts.bench.runner import MeasuredNode, ScenarioResult, measure, prepared, start_time
 from agent_tts.bench.scenario import CallSample, Scenario
 from agent_tts.bench.statistics import background, percentile, percentiles

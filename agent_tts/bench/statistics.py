@@ -89,35 +89,20 @@ LAG_INTERVAL_S = 0.01
 LAG_KEPT = 100_000  # a quarter of an hour
 
 
-class Lag:
-    """Lateness of a timer in this event loop: a client that cannot keep up measures itself."""
-
-    def __init__(self) -> None:
-        # In ms, the last ones.
-        self.late_ms: deque[float] = deque(maxlen=LAG_KEPT)
-
-    def clear(self) -> None:
-        """Forget what was: the measurement begins."""
-        self.late_ms.clear()
-
-    def figures(self) -> dict[str, float | None]:
-        """Percentiles in ms: `p50`, `p99` and the maximum, `p100`."""
-        return percentiles(list(self.late_ms), 50, 99, 100)
-
-
 @asynccontextmanager
-async def lag_watched() -> AsyncIterator[Lag]:
-    """The lag of this event loop while the block runs."""
-    lag = Lag()
+async def lag_watched() -> AsyncIterator[deque[float]]:
+    """The lateness in ms of a timer in this event loop while the block runs, the last ones: a client that cannot keep
+    up measures itself."""
+    late_ms: deque[float] = deque(maxlen=LAG_KEPT)
 
     async def watch() -> None:
         while True:
             due = time.monotonic() + LAG_INTERVAL_S
             await asyncio.sleep(LAG_INTERVAL_S)
-            lag.late_ms.append(max(0.0, (time.monotonic() - due) * 1_000))
+            late_ms.append(max(0.0, (time.monotonic() - due) * 1_000))
 
     async with background(watch(), "lag"):
-        yield lag
+        yield late_ms
 
 
 @asynccontextmanager

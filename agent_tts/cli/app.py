@@ -129,7 +129,7 @@ def wyoming(
 ) -> None:
     """Serve Home Assistant (the Wyoming protocol) from a running node, which may start later."""
     from agent_tts.client.connection import http_url
-    from agent_tts.integrations.wyoming.conversation import Target
+    from agent_tts.integrations.wyoming.server import Target
     from agent_tts.integrations.wyoming.server import serve as serve_wyoming
 
     serve_wyoming(uri, Target(http_url(node), key))

@@ -218,9 +218,8 @@ def peers(
     measured as a node over a WebSocket; the others are called in their process. "ms a frame" is the time of the whole
     request over its frames. qwen-tts does not stream: its first audio is the whole request.
     """
-    from agent_tts.bench.peers import PeerTask
     from agent_tts.bench.scenario import texts_of
-    from agent_tts.cli.bench_peers import chosen, run_peers
+    from agent_tts.cli.bench_peers import PeerTask, chosen, run_peers
 
     task = PeerTask("", device, dtype, texts_of(words)[0], frames, voice.voice, voice.instructions, requests, warmups)
     run_peers(model, chosen(peers), task, outputs)
@@ -295,6 +294,7 @@ def frame(
 ) -> None:
     """Time of one 80 ms frame on the GPU, whole and by its parts (needs agent-tts\\[qwen])."""
     from agent_tts.bench import report
+    from agent_tts.cli.bench_runs import missing_package
 
     if (synthetic is None) == (model is None):
         raise SettingsError("--synthetic 1.7B and --model FOLDER are two ways to have a model: choose one")
@@ -302,7 +302,7 @@ def frame(
     try:
         from agent_tts.bench import frame
     except ImportError as error:
-        raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'") from error
+        raise missing_package(error) from error
     speech = frame.synthetic(synthetic) if synthetic is not None else frame.load(model or Path())
     runs = list(frame.measure(speech, sizes, context, fused=fused))
     versions = frame.versions()

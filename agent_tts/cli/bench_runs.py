@@ -61,17 +61,13 @@ class BenchCheckpoint:
         return usual.get(self.config.tts_model_type, {}) | given
 
 
-@dataclass(frozen=True, slots=True)
-class BenchTarget:
-    """The node that is measured."""
-
-    node: MeasuredNode
-    info: dict[str, Any]  # what it tells of itself; after the measurement also the GPUs that it ran on
-
-
 @asynccontextmanager
-async def target(options: ModelOptions, session: Mapping[str, Any], **settings: object) -> AsyncIterator[BenchTarget]:
-    """The running node that the options name, or a new one with these settings.
+async def target(
+    options: ModelOptions, session: Mapping[str, Any], **settings: object
+) -> AsyncIterator[tuple[MeasuredNode, dict[str, Any]]]:
+    """The running node that the options name, or a new one with these settings; and what it tells of itself.
+
+    With the end of the block, that also has the GPUs that a new one ran on.
 
     Args:
         session: fields of `session.update`; the node is asked for them before anything is measured.
@@ -80,20 +76,19 @@ async def target(options: ModelOptions, session: Mapping[str, Any], **settings: 
         SettingsError: the url is malformed, or the checkpoint cannot be used.
         SpeechError: the node cannot be reached, does not come up, or refuses the session.
     """
-    url, key = (options.url, options.key) if isinstance(options, NodeOptions) else (None, None)
-    if url is not None:
-        address, asked = stream_url(url), dict(session)
-        info = await _info(address, key, asked)
-        yield BenchTarget(MeasuredNode(address, http_url(url), key, session=asked), info)
+    if isinstance(options, NodeOptions) and options.url is not None:
+        node = MeasuredNode(stream_url(options.url), http_url(options.url), options.key, session=dict(session))
+        yield node, await _info(node)
         return
     settings |= options.settings
     with checkpoint(options) as model:
-        async with own_node(**settings, **(model.settings if model else {})) as node:
-            address, asked = stream_url(node.url), model.session(session) if model else dict(session)
-            info = {**await _info(address, key, asked), "settings": settings, "session": asked}
+        asked = model.session(session) if model else dict(session)
+        async with own_node(**settings, **(model.settings if model else {})) as own:
+            node = MeasuredNode(stream_url(own.url), own.url, None, own.pids, asked)
+            info = {**await _info(node), "settings": settings, "session": asked}
             if model:
                 info["model_type"] = model.config.tts_model_type
-            yield BenchTarget(MeasuredNode(address, node.url, key, node.pids, asked), info)
+            yield node, info
             if present := await asyncio.to_thread(gpus):  # while its memory is still taken
                 info["gpus"] = present
 
@@ -135,10 +130,11 @@ def missing_package(error: ImportError) -> SettingsError:
     return SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'")
 
 
-async def _info(url: str, key: str | None, session: Mapping[str, Any]) -> dict[str, Any]:
-    connection, greeting = await dial(url, key)
+async def _info(node: MeasuredNode) -> dict[str, Any]:
+    """What a node tells of itself; it has accepted the session, too."""
+    connection, greeting = await dial(node.ws_url, node.key)
     try:
-        await connection.update(dict(session))
+        await connection.update(dict(node.session))
     finally:
         await connection.close()
     return {name: greeting[name] for name in ("engine", "model", "limits")}
@@ -173,7 +169,7 @@ def progress(name: str) -> Iterator[None]:
 
 
 def measured(
-    node: NodeOptions,
+    options: NodeOptions,
     scenarios: Sequence[Scenario],
     settings: Mapping[str, object],
     figures: Callable[[Scenario, ScenarioResult], dict[str, Any]],
@@ -189,14 +185,14 @@ def measured(
     """
 
     async def main() -> tuple[dict[str, Any], list[Measured]]:
-        async with target(node, scenarios[0].session, **settings) as found:
+        async with target(options, scenarios[0].session, **settings) as (node, info):
             runs = []
             for wanted in scenarios:
-                asked = replace(wanted, session=found.node.session)
+                asked = replace(wanted, session=node.session)
                 with progress(f"{asked.name}, {asked.end_s:g} s"):
-                    result = await measure(found.node, asked, clients=clients)
+                    result = await measure(node, asked, clients=clients)
                 runs.append((asked, result, figures(asked, result)))
-            return found.info, runs
+            return info, runs
 
     return run(main())
 
@@ -258,9 +254,9 @@ def hold(
     settings = {"slots": 3 * scenario.SESSIONS, "limits__rtc_peers": 48}
 
     async def main() -> tuple[dict[str, Any], dict[str, LoadOutcome]]:
-        async with target(options, {"voice": voice}, **settings) as found:
+        async with target(options, {"voice": voice}, **settings) as (node, info):
             with progress(f"{', '.join(loads)}: about {seconds:.0f} s"):
-                return found.info, {name: await held(found.node) for name, held in loads.items()}
+                return info, {name: await held(node) for name, held in loads.items()}
 
     info, outcomes = run(main())
     for name, outcome in outcomes.items():

@@ -82,9 +82,6 @@ class Inbox:
         self._taken = 0
         # Used by the engine's thread alone.
         self._decoder: Decoder[Setup | EngineCommand] = Decoder(TO_ENGINE)
-
-    def start(self) -> None:
-        """Start the reader thread, which runs until the process ends."""
         threading.Thread(target=self._run, name="inbox", daemon=True).start()
 
     def receive(self, timeout_s: float | None) -> list[Setup | EngineCommand]:
@@ -161,7 +158,6 @@ def main() -> None:
     logger.add(sys.stderr, format="{message}", diagnose=False)  # the front's log adds the time
 
     inbox = Inbox(commands)
-    inbox.start()
     first: list[Setup | EngineCommand] = []
     while not first:
         first = inbox.receive(None)

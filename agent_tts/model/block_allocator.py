@@ -12,10 +12,7 @@ from agent_tts.model.upload import Writes
 
 
 class BlockAllocator:
-    """Gives the blocks of a cache to rows, and takes them back.
-
-    `collect` tells the device: a step in flight still reads the old block tables.
-    """
+    """Gives the blocks of a cache to rows. `collect` tells the device: a step in flight reads the old block tables."""
 
     def __init__(self, cache: Cache) -> None:
         _, blocks, self._size, _, _ = cache.keys.shape
@@ -29,8 +26,7 @@ class BlockAllocator:
     def ensure(self, row: int, positions: int) -> bool:
         """Gives a row the blocks for its first `positions`; False, and nothing changes, if too few are free.
 
-        Raises:
-            ValueError: `positions` is more than a row may have.
+        Raises ValueError: `positions` is more than a row may have.
         """
         if positions > self._most:
             raise ValueError(f"a row has at most {self._most} positions")

@@ -2,9 +2,8 @@
 
 Only `base` checkpoints have the encoders. They run in float32, whatever the dtype of the speech: they run once a voice.
 
-The speaker encoder is ECAPA-TDNN, arXiv:2005.07143: log mel bands, a convolution, blocks with growing context; mean and
-deviation of all blocks' outputs over time, weighted by attention, make the vector. Its parameters are named as in the
-released checkpoints. Its shapes: one clip; T steps of 256 samples, C channels.
+The speaker encoder is ECAPA-TDNN, arXiv:2005.07143, with parameters named as in the released checkpoints. Its shapes:
+one clip; T steps of 256 samples, C channels.
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ HOP = 256  # samples
 
 
 class LogMel(nn.Module):
-    """The log mel spectrogram that the speaker encoder was trained on.
-
-    Waveform [N] -> [bands, N // HOP]. N is more than (FFT_SIZE - HOP) / 2: the clip is mirrored at its ends.
-    """
+    """The log mel spectrogram: waveform [N] -> [bands, N // HOP], mirrored at its ends; N > (FFT_SIZE - HOP) / 2."""
 
     def __init__(self, bands: int) -> None:
         super().__init__()
@@ -169,12 +165,7 @@ class SpeakerEncoder(Loadable):
 
 
 class CodecEncoder(Loadable):
-    """The encoder of the codec, which is that of Mimi: waveform float32[N] -> codes int64[ceil(N / 1920), K].
-
-    Args:
-        entries: the configuration of Mimi.
-        codebooks: K, the first ones of Mimi's.
-    """
+    """The codec's encoder, which is Mimi: waveform float32[N] -> codes int64[ceil(N / 1920), `codebooks`]."""
 
     def __init__(self, entries: Mapping[str, Any], codebooks: int) -> None:
         from transformers import MimiConfig, MimiModel  # seconds to import
@@ -229,24 +220,14 @@ class VoiceEncoder:
 
     @torch.inference_mode()
     def vector(self, waveform: Tensor) -> Tensor:
-        """Who speaks: float32[N] -> float32[H].
-
-        Raises:
-            ValueError: the clip has several channels, or is shorter than a frame.
-        """
-        vector: Tensor = self._speaker(self._clip(waveform))
-        return vector
+        """Who speaks: float32[N] -> float32[H]. Raises ValueError: several channels, or shorter than a frame."""
+        return self._speaker(self._clip(waveform))
 
     @torch.inference_mode()
     def codes(self, waveform: Tensor) -> Tensor:
-        """The clip as codes: float32[N] -> int64[ceil(N / 1920), 16].
-
-        Raises:
-            ValueError: the clip has several channels, or is shorter than a frame.
-        """
+        """The clip as codes: float32[N] -> int64[ceil(N / 1920), 16]. Raises ValueError as `vector` does."""
         assert self._codec is not None, "it was loaded for vectors alone"
-        codes: Tensor = self._codec(self._clip(waveform))
-        return codes
+        return self._codec(self._clip(waveform))
 
     def _clip(self, waveform: Tensor) -> Tensor:
         if waveform.ndim != 1 or len(waveform) < FRAME_SAMPLES:

@@ -51,6 +51,11 @@ class CodecState:
     histories: tuple[Tensor, ...]
 
     @torch.inference_mode()
+    def reset(self, rows: Tensor) -> None:
+        """Puts rows, int64[n], back to the start of a stream."""
+        self.position.index_fill_(0, rows, 0)
+
+    @torch.inference_mode()
     def put(self, row: int, source: CodecState) -> None:
         """Copies a state of one row of the same codec into `row`."""
         self.position[row] = source.position[0]
@@ -63,8 +68,7 @@ class CodecState:
 class NextFrame:
     """The past of one frame of the rows int64[B], or of all.
 
-    A row whose position is not advanced stays as it was: it wrote only slots that its next frame writes before it reads
-    them.
+    A row that is not advanced stays as it was: it wrote only slots that its next frame writes before it reads them.
     """
 
     def __init__(self, state: CodecState, rows: Tensor | None = None) -> None:
@@ -252,21 +256,15 @@ class Codec(Loadable):
         )
 
     @torch.inference_mode()
-    def reset(self, state: CodecState, rows: Tensor) -> None:
-        """Puts some rows, int64[n], back to the start of a stream."""
-        state.position.index_fill_(0, rows, 0)
-
-    @torch.inference_mode()
     def step(self, state: CodecState, codes: Tensor, run: Tensor, rows: Tensor | None = None) -> Tensor:
         """One frame of the rows of `run`; the batch are the rows int64[B], or all.
 
         `codes` int64[B, 16] and `run` bool[B] give float32[B, 1920] within -1 and 1. The other rows stay unchanged and
-        give zeros; their codes are ignored. A row that occurs twice must not run. Nothing waits for the device, and no
-        shape depends on a value: the step can be captured.
+        give zeros. A row that occurs twice must not run. Nothing waits for the device, and no shape depends on a value.
         """
         codes = codes.masked_fill(~run[:, None], 0)
         past = NextFrame(state, rows)
-        pcm: Tensor = self(codes[:, None], past)
+        pcm = self(codes[:, None], past)
         past.advance(run)
         return pcm.masked_fill(~run[:, None], 0)
 
@@ -274,10 +272,9 @@ class Codec(Loadable):
     def decode(self, codes: Tensor, state: CodecState | None = None) -> Tensor:
         """Whole clips from their start: int64[B, T, 16] gives float32[B, T * 1920] within -1 and 1.
 
-        Afterwards a `state` of B rows is as behind the last frame, whatever it was before, for steps to go on from.
+        Afterwards a `state` of B rows is as behind the last frame, whatever it was before.
         """
-        pcm: Tensor = self(codes, WholeClip(codes.shape[1], self.config.sliding_window, codes.device, state))
-        return pcm
+        return self(codes, WholeClip(codes.shape[1], self.config.sliding_window, codes.device, state))
 
     def forward(self, codes: Tensor, past: Past) -> Tensor:
         """int64[B, T, 16] after what is past -> float32[B, T * 1920]."""

@@ -1,7 +1,6 @@
 """The layers of the codec decoder, all causal; parameters except codebooks are named as in the released checkpoints.
 
-A layer that looks back gets earlier inputs from a `Past`. A whole clip and one frame of a stream run the same layers
-with a different `Past`: so a stream equals the clip.
+A whole clip and one frame of a stream run the same layers with a different `Past`: so a stream equals the clip.
 
 Shapes: B clips or rows, T steps of the layer's own rate, C channels.
 """
@@ -66,10 +65,9 @@ class CausalConv(nn.Module):
 
 
 class CausalUpsample(nn.Module):
-    """A transposed convolution cut on the right: [B, C_in, T] -> [B, C_out, T * stride].
+    """A transposed convolution cut on the right: [B, C_in, T] -> [B, C_out, T * stride]; `rate` is that of the inputs.
 
-    An input reaches `kernel` outputs: `stride` of its own, and those of the inputs after it. The history keeps inputs,
-    not their part of outputs to come: fewer numbers, and the bias is added once. `rate` is that of the inputs.
+    The history keeps inputs, not their part of outputs to come: fewer numbers, and the bias is added once.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, *, rate: int) -> None:

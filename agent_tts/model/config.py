@@ -1,7 +1,7 @@
 """The configuration of a checkpoint: typed, checked, and only what this implementation reads.
 
-Names are those of the checkpoint. A value that is not supported (an attention bias, another activation, the 25 Hz
-tokenizer) is an error, so that a checkpoint either runs as it was trained or not at all.
+Names are those of the checkpoint. A value that is not supported is an error, so that a checkpoint either runs as it was
+trained or not at all.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class CodecConfig(TransformerConfig):
 class SpeakerConfig:
     """The speaker encoder; `base` checkpoints only. Defaults are those of the reference implementation.
 
-    Channels, kernel sizes and dilations are those of the first convolution, the blocks, and the layer that joins them.
+    Tuples are of the first convolution, the blocks, and the layer that joins them.
     """
 
     enc_dim: int  # of the speaker vector
@@ -131,11 +131,7 @@ class ModelConfig:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Reads a folder in the released layout.
-
-        Raises:
-            CheckpointError: a file or an entry is missing, has a wrong type, or is not supported.
-        """
+        """Reads a folder in the released layout. Raises CheckpointError: an entry is missing or not supported."""
         top = JsonObject.load(folder, "config.json")
         tokenizer = JsonObject.load(folder, "speech_tokenizer/config.json")
         _refuse_25_hz(top, tokenizer)
@@ -143,12 +139,16 @@ class ModelConfig:
         talker, decoder = top.section("talker_config"), tokenizer.section("decoder_config")
         predictor = talker.section("code_predictor_config")
         _require_supported(tokenizer, talker, predictor, decoder)
-        clones = top.entries.get("tts_model_type") == "base"
+        speaker_encoder = None
+        if top.entries.get("tts_model_type") == "base":
+            section = top.section("speaker_encoder_config")
+            section.require("sample_rate", SAMPLE_RATE, default=SAMPLE_RATE)
+            speaker_encoder = section.typed(SpeakerConfig)
         config = top.typed(
             cls,
             talker=talker.typed(TalkerConfig, code_predictor=predictor.typed(PredictorConfig)),
             codec=decoder.typed(CodecConfig),
-            speaker_encoder=_speaker_encoder(top.section("speaker_encoder_config")) if clones else None,
+            speaker_encoder=speaker_encoder,
             generation=JsonObject.load(folder, "generation_config.json").typed(GenerationConfig),
         )
         config._check()
@@ -203,11 +203,6 @@ class ModelConfig:
         for complaint, holds in rules.items():
             if not holds:
                 raise CheckpointError(f"config.json: {complaint}")
-
-
-def _speaker_encoder(section: JsonObject) -> SpeakerConfig:
-    section.require("sample_rate", SAMPLE_RATE, default=SAMPLE_RATE)
-    return section.typed(SpeakerConfig)
 
 
 def _refuse_25_hz(top: JsonObject, tokenizer: JsonObject) -> None:

@@ -103,11 +103,7 @@ def index_of(path: Path) -> Path:
 
 
 def read_index(index: Path) -> dict[str, str]:
-    """Name of each tensor -> name of its shard, a file beside the index.
-
-    Raises:
-        CheckpointError: the index is not there or not an index, or a shard is not a plain file name.
-    """
+    """Name of each tensor -> name of its shard, a file beside the index. Raises CheckpointError: it is not an index."""
     shards = JsonObject.load(index.parent, index.name).section("weight_map").entries
     if not shards:
         raise CheckpointError(f"{index.name}: weight_map names no tensors")

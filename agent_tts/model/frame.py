@@ -18,16 +18,13 @@ from torch import Tensor
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame_state import COUNTS, FLAGS, SAMPLING_PARAMS, FrameState
 from agent_tts.model.layers import BLOCK_SIZE, Cache
-from agent_tts.model.predictor import Draw, Predictor, PredictorState
+from agent_tts.model.predictor import Choose, Predictor, PredictorState
 from agent_tts.model.prompt import VECTOR, Prompt
 from agent_tts.model.row_changes import Prefix, RowChanges
 from agent_tts.model.sampling import SamplingParams, Warp, draw, forbid, penalise
 from agent_tts.model.talker import PromptPositions, Talker
 from agent_tts.model.upload import Writes, staged
 from agent_tts.model.weights import Loadable
-
-# What chooses a code of every row: (logits [B, V], codebook from 0) -> int64[B].
-Choose = Callable[[Tensor, int], Tensor]
 
 PROMPT_ENTRIES = 128  # of prompts in a step of fused kernels; `bench frame` measures their cost
 
@@ -41,12 +38,12 @@ CONTROL_CODES = 1024  # at the end of the talker's vocabulary; never drawn, exce
 class StepOps:
     """The parts of a step that are either modules or fused kernels (`fused.fuse`)."""
 
-    talk: Callable[[Tensor, Tensor, Cache, Tensor | None], Tensor]  # as Talker.step; its input may be overwritten
-    prefill: Callable[[PromptPositions, Cache, int | None], None]  # as Talker.prefill; of any rows, with `talk_mixed`
-    # As `talk`, with prompts of other rows in the same products; None where every prompt is computed alone.
-    talk_mixed: Callable[[Tensor, Tensor, Cache, Tensor | None, PromptPositions], Tensor] | None
-    complete: Callable[[PredictorState, Tensor, Tensor, Draw], tuple[Tensor, Tensor]]  # as Predictor.forward
+    # As Talker.step, and with prompts of other rows in the same products if `mixes`; its input may be overwritten.
+    talk: Callable[[Tensor, Tensor, Cache, Tensor | None, PromptPositions | None], Tensor]
+    prefill: Callable[[PromptPositions, Cache, int | None], None]  # as Talker.prefill; of any rows if `mixes`
+    complete: Callable[[PredictorState, Tensor, Tensor, Choose], tuple[Tensor, Tensor]]  # as Predictor.forward
     draw: Callable[[Tensor, Warp, Tensor, Tensor, int], Tensor]  # as sampling.draw
+    mixes: bool  # False: every prompt is computed alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class FrameModel(Loadable):
         self.control: Tensor  # bool[V]: never drawn
         control = (codes >= config.talker.vocab_size - CONTROL_CODES) & ~self.end_of_speech
         self.register_buffer("control", control, persistent=False)
-        self.ops = StepOps(self.talker.step, self.talker.prefill, None, self.predictor, draw)
+        self.ops = StepOps(self.talker.step, self.talker.prefill, self.predictor, draw, mixes=False)
 
     def init_state(
         self, rows: int, max_model_len: int, blocks: int | None = None, block_size: int = BLOCK_SIZE
@@ -106,15 +103,15 @@ class FrameModel(Loadable):
 
         Args:
             max_model_len: positions of a row, for prompt and frames together; the cache has a padding position besides.
-            blocks: that the rows share, one of which takes what must leave no trace; a row gets its blocks from a
-                `BlockAllocator` before it writes there. None gives each row room for all its positions.
+            blocks: that the rows share, from a `BlockAllocator`; the first takes what must leave no trace. None gives
+                each row room for all its positions.
         """
         talker, weight = self.config.talker, self.talker.codec_head.weight
         device, dtype = weight.device, weight.dtype
         if blocks is None:
-            cache = Cache.empty(talker, rows, max_model_len + 1, device, dtype)
+            cache = Cache.empty(talker, rows, max_model_len + 1, weight)
         else:
-            cache = Cache.paged(talker, rows, max_model_len, blocks, block_size, device, dtype)
+            cache = Cache.paged(talker, rows, max_model_len, blocks, block_size, weight)
 
         def block(size: int, dtype: torch.dtype) -> Tensor:
             """Zeros [size, B], each line at a multiple of 16 bytes: kernels are compiled for such addresses."""
@@ -122,7 +119,7 @@ class FrameModel(Loadable):
 
         state = FrameState(
             cache=cache,
-            scratch=self.predictor.init_state(rows, device, dtype),
+            scratch=self.predictor.init_state(rows),
             counts=block(COUNTS, torch.int64),
             sampling_params=block(SAMPLING_PARAMS, torch.float32),
             flags=block(FLAGS, torch.bool),
@@ -136,10 +133,9 @@ class FrameModel(Loadable):
         return state
 
     def check(self, state: FrameState, prompt: Prompt, vector: Tensor | None) -> None:
-        """Whether a row of the state can be given a prompt.
+        """Whether a row can be given a prompt.
 
-        Raises:
-            ValueError: prompt and text are longer than the cache, or the speaker's vector [H] is missing.
+        Raises ValueError: prompt and text are longer than the cache, or the speaker's vector [H] is missing.
         """
         if len(prompt.prefix) + len(prompt.text) > state.cache.padding_position:
             raise ValueError(f"prompt and text take more than {state.cache.padding_position} positions")
@@ -151,11 +147,7 @@ class FrameModel(Loadable):
     def admit(
         self, state: FrameState, row: int, prompt: Prompt, sampling: SamplingParams, vector: Tensor | None = None
     ) -> None:
-        """Gives a row to a request with prompt and text, whatever it held before.
-
-        Raises:
-            ValueError: see `check`.
-        """
+        """Gives a row to a request with prompt and text, whatever it held before. Raises ValueError as `check` does."""
         self.check(state, prompt, vector)
         positions = np.append(np.arange(len(prompt.prefix)), state.cache.padding_position)
         entries = self.entries(state, row, positions, prompt.numbers(self.config.talker.num_code_groups), vector)
@@ -181,8 +173,7 @@ class FrameModel(Loadable):
         """Computes entries into the cache of their rows; gives their embeddings, [P, H]. Can be captured.
 
         The embedding of a prompt's last entry is the codec side of the row's first frame step. The entries are of one
-        row, or of any rows where `ops` has `talk_mixed`. `span` is how many leading positions of the row they may read;
-        None where they begin at position 0.
+        row, or of any rows where the `ops` mix. `span`: see `Talker.prefill`.
         """
         embedded = self.embed(entries)
         self.ops.prefill(embedded, state.cache, span)
@@ -217,12 +208,13 @@ class FrameModel(Loadable):
     ) -> Frame:
         """One frame for the rows of a mask bool[B]; nothing of any other row changes but of those of `prompts`.
 
-        The batch are the rows int64[B], or all. A row that occurs twice must not run. `choose` replaces the draw, for a
-        comparison that reads the logits and forces the codes. `prompts` are computed
-        in the same batch, where `ops` has `talk_mixed`.
+        The batch are the rows int64[B], or all. A row that occurs twice must not run. A row without text or room, or
+        that has ended, does not run. A row reads tts_pad, and may draw the end of speech, only when it has read its
+        whole text.
 
-        A row without text or room, or that has ended, does not run. A row reads tts_pad, and may draw the end of
-        speech, only when it has read its whole text.
+        Args:
+            choose: replaces the draw, for a comparison that reads the logits and forces the codes.
+            prompts: are computed in the same batch, where the `ops` mix.
         """
         batch = torch.arange(len(run), device=run.device) if rows is None else rows
         now = state.of(batch)
@@ -235,7 +227,8 @@ class FrameModel(Loadable):
         at = now.text_read.clamp(max=state.text.shape[1] - 1)
         token = torch.where(has_text, state.text[batch, at], self.config.tts_pad_token_id)
         x = now.feedback + self.talker.embed_text(token)
-        hidden = self._talk(x, torch.where(run, now.position, state.cache.padding_position), state.cache, rows, prompts)
+        positions = torch.where(run, now.position, state.cache.padding_position)
+        hidden = self.ops.talk(x, positions, state.cache, rows, prompts)
 
         text_read = now.text_read + has_text
         may_end = now.text_complete & (text_read >= now.text_length) & (now.frame >= now.sampling.min_frames)
@@ -254,14 +247,6 @@ class FrameModel(Loadable):
         state.ended[batch] = now.ended | ended
         finite = run & hidden.isfinite().all(-1)
         return Frame(torch.cat((first[:, None], others), dim=1), run & ~ended, finite, ended, starved, full)
-
-    def _talk(
-        self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None, prompts: PromptPositions | None
-    ) -> Tensor:
-        if prompts is None:
-            return self.ops.talk(x, positions, cache, rows)
-        assert self.ops.talk_mixed is not None, "modules compute every prompt alone"
-        return self.ops.talk_mixed(x, positions, cache, rows, prompts)
 
     def _mask_first(self, state: FrameState, logits: Tensor, may_end: Tensor) -> Tensor:
         """Masks first codes that may not be drawn: float32[B, V], bool[B] -> float32[B, V]."""

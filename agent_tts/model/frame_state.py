@@ -5,7 +5,7 @@ All that a request sets is in three tensors, so that any number of rows are admi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -18,12 +18,9 @@ TEXT_COMPLETE, ENDED = range(2)  # of the flags
 COUNTS, SAMPLING_PARAMS, FLAGS = SAMPLING + SAMPLING_INTS, SAMPLING_FLOATS, 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FrameState:
-    """Everything that the rows keep from frame to frame. B rows, S positions of the cache, V codes of the talker.
-
-    `text_lengths` is the host's own copy of `text_length`, so that adding text never waits for the device.
-    """
+    """Everything that the rows keep from frame to frame. B rows, S positions of the cache, V codes of the talker."""
 
     cache: Cache  # the talker's
     scratch: PredictorState
@@ -33,41 +30,21 @@ class FrameState:
     feedback: Tensor  # [B, H]: codec side of the next frame step
     text: Tensor  # int64[B, S]: text side of the frame steps
     seen: Tensor  # bool[B, V]: first codes drawn since the row was admitted
-    text_lengths: list[int]
+    text_lengths: list[int]  # `text_length` on the host, so that adding text never waits for the device
 
-    @property
-    def position(self) -> Tensor:
-        """int64[B]: where the next frame step writes the cache."""
-        return self.counts[POSITION]
+    # Views of the counts, flags and sampling params.
+    position: Tensor = field(init=False)  # int64[B]: where the next frame step writes the cache
+    text_length: Tensor = field(init=False)  # int64[B]: how much of `text` is known
+    text_read: Tensor = field(init=False)  # int64[B]: how much of `text` the talker has read
+    frame: Tensor = field(init=False)  # int64[B]: frames drawn since the row was admitted; the counter of the noise
+    text_complete: Tensor = field(init=False)  # bool[B]: no more text will be added
+    ended: Tensor = field(init=False)  # bool[B]: the row has drawn the end of speech, or has no request
+    sampling: SamplingRows = field(init=False)
 
-    @property
-    def text_length(self) -> Tensor:
-        """int64[B]: how much of `text` is known."""
-        return self.counts[TEXT_LENGTH]
-
-    @property
-    def text_read(self) -> Tensor:
-        """int64[B]: how much of `text` the talker has read."""
-        return self.counts[TEXT_READ]
-
-    @property
-    def frame(self) -> Tensor:
-        """int64[B]: frames drawn since the row was admitted; the counter of the noise."""
-        return self.counts[FRAME]
-
-    @property
-    def text_complete(self) -> Tensor:
-        """bool[B]: no more text will be added."""
-        return self.flags[TEXT_COMPLETE]
-
-    @property
-    def ended(self) -> Tensor:
-        """bool[B]: the row has drawn the end of speech, or has no request."""
-        return self.flags[ENDED]
-
-    @property
-    def sampling(self) -> SamplingRows:
-        return SamplingRows.of(self.counts[SAMPLING:], self.sampling_params)
+    def __post_init__(self) -> None:
+        self.position, self.text_length, self.text_read, self.frame = self.counts[:SAMPLING]
+        self.text_complete, self.ended = self.flags
+        self.sampling = SamplingRows.of(self.counts[SAMPLING:], self.sampling_params)
 
     def of(self, rows: Tensor) -> FrameState:
         """A copy of the state of the rows int64[B], in their order; cache and text stay those of all rows."""

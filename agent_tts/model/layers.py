@@ -23,9 +23,9 @@ BLOCK_SIZE = 32  # of the talker's cache: 2.6 s of speech
 class Cache:
     """Keys and values of all rows, in blocks of `size` positions: p is place p % size of block_table[row, p // size].
 
-    The padding position is past what a row may use: what is computed but must not be kept (a paused row, the padding of
-    a prompt) is written there. A query at position p reads positions 0..p, so it never reads the padding position, nor
-    what a former owner of the block left behind.
+    The padding position is past what a row may use: what must not be kept (a paused row, the padding of a prompt) is
+    written there. A query at position p reads positions 0..p, so it never reads the padding position, nor what a former
+    owner of the block left behind.
     """
 
     keys: Tensor  # [layers, blocks, size, key/value heads, head_dim], rotated
@@ -34,35 +34,26 @@ class Cache:
     contiguous: bool  # block r is row r, all of it
 
     @staticmethod
-    def empty(shape: TransformerConfig, rows: int, positions: int, device: torch.device, dtype: torch.dtype) -> Cache:
+    def empty(shape: TransformerConfig, rows: int, positions: int, like: Tensor) -> Cache:
         """A block for each row, as long as the row, the padding position included."""
-        return Cache._of(shape, torch.arange(rows, device=device)[:, None], rows, positions, dtype, contiguous=True)
+        block_table = torch.arange(rows, device=like.device)[:, None]
+        return Cache._of(shape, block_table, rows, positions, like, contiguous=True)
 
     @staticmethod
-    def paged(
-        shape: TransformerConfig,
-        rows: int,
-        max_model_len: int,
-        blocks: int,
-        size: int,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> Cache:
+    def paged(shape: TransformerConfig, rows: int, max_model_len: int, blocks: int, size: int, like: Tensor) -> Cache:
         """`blocks` blocks of `size` positions, which rows of at least `max_model_len` are given and give back.
 
-        Block 0 belongs to no row: it is the last of each table, with the padding position, and stands for all blocks
-        that a row has not been given.
+        Block 0 belongs to no row: it has the padding position, and stands for all blocks that a row has not been given.
         """
-        block_table = torch.zeros(rows, -(-max_model_len // size) + 1, dtype=torch.int64, device=device)
-        return Cache._of(shape, block_table, blocks, size, dtype, contiguous=False)
+        block_table = torch.zeros(rows, -(-max_model_len // size) + 1, dtype=torch.int64, device=like.device)
+        return Cache._of(shape, block_table, blocks, size, like, contiguous=False)
 
     @staticmethod
     def _of(
-        shape: TransformerConfig, block_table: Tensor, blocks: int, size: int, dtype: torch.dtype, *, contiguous: bool
+        shape: TransformerConfig, block_table: Tensor, blocks: int, size: int, like: Tensor, *, contiguous: bool
     ) -> Cache:
         extent = (shape.num_hidden_layers, blocks, size, shape.num_key_value_heads, shape.head_dim)
-        keys, values = (torch.zeros(extent, device=block_table.device, dtype=dtype) for _ in range(2))
-        return Cache(keys, values, block_table, contiguous)
+        return Cache(like.new_zeros(extent), like.new_zeros(extent), block_table, contiguous)
 
     @property
     def block_size(self) -> int:
@@ -90,7 +81,7 @@ class Cache:
         return (np.arange(layers)[:, None] * (blocks * size) + positions).ravel()
 
     def write(self, places: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Puts positions where they belong: [layers, T, key/value heads, head_dim]; see `places`.
+        """Puts [layers, T, key/value heads, head_dim] at `places`.
 
         One index for all dimensions before the heads: with one for each, torch would launch a kernel for every 2 GB.
         """
@@ -111,9 +102,8 @@ class Window:
     mask: Tensor  # bool[B, 1, T, span]
 
     def seen(self, layer: Tensor, own: Tensor) -> Tensor:
-        """What a call reads of one layer of the cache, after its own tokens are written: [B, span, heads, head_dim].
-
-        layer [blocks, size, heads, head_dim], own [B, T, heads, head_dim].
+        """What a call reads of a layer's [blocks, size, heads, head_dim], its `own` included: [B, span, heads,
+        head_dim].
         """
         if self.span is None:
             return own
@@ -122,15 +112,8 @@ class Window:
 
     def first(self, rows: int) -> Window:
         """The first rows: a view."""
-        return replace(
-            self,
-            blocks=self.blocks[:rows],
-            places=self.places[:rows],
-            read=None if self.read is None else self.read[:rows],
-            cos=self.cos[:rows],
-            sin=self.sin[:rows],
-            mask=self.mask[:rows],
-        )
+        views = {name: getattr(self, name)[:rows] for name in ("blocks", "places", "cos", "sin", "mask")}
+        return replace(self, read=None if self.read is None else self.read[:rows], **views)
 
 
 class RMSNorm(nn.Module):
@@ -238,6 +221,7 @@ class Transformer(nn.Module):
 
     def __init__(self, shape: TransformerConfig) -> None:
         super().__init__()
+        self.shape = shape
         self.layers = nn.ModuleList(TransformerLayer(shape) for _ in range(shape.num_hidden_layers))
         self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.rope = Rope(shape.head_dim, shape.rope_theta)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from agent_tts.model.config import TalkerConfig
 from agent_tts.model.layers import Cache, Transformer, Window
 
-# What draws the code of a codebook: (logits [B, 2048], codebook from 1) -> int64[B].
-Draw = Callable[[Tensor, int], Tensor]
+# What chooses a code of every row: (logits [B, V], codebook from 0) -> int64[B].
+Choose = Callable[[Tensor, int], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,6 @@ class Predictor(Transformer):
     def __init__(self, config: TalkerConfig) -> None:
         shape, talker_size = config.code_predictor, config.hidden_size
         super().__init__(shape)
-        self.shape = shape
         self.codebooks = config.num_code_groups
         others = range(self.codebooks - 1)
         self.codec_embedding = nn.ModuleList(nn.Embedding(shape.vocab_size, talker_size) for _ in others)
@@ -46,27 +45,24 @@ class Predictor(Transformer):
         if shape.hidden_size != talker_size:
             self.small_to_mtp_projection = nn.Linear(talker_size, shape.hidden_size)
 
-    def init_state(self, rows: int, device: torch.device, dtype: torch.dtype) -> PredictorState:
-        positions = torch.arange(self.codebooks, device=device).expand(rows, -1)
+    def init_state(self, rows: int) -> PredictorState:
+        cache = Cache.empty(self.shape, rows, self.codebooks, self.norm.weight)
+        positions = torch.arange(self.codebooks, device=cache.keys.device).expand(rows, -1)
         calls = [(0, 2), *((position, position + 1) for position in range(2, self.codebooks))]
-        cache = Cache.empty(self.shape, rows, self.codebooks, device, dtype)
         return PredictorState(cache, tuple(self.window(positions[:, start:end], end, cache) for start, end in calls))
 
-    def forward(self, state: PredictorState, hidden: Tensor, first: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
+    def forward(self, state: PredictorState, hidden: Tensor, first: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
         """Completes the frame of every row.
 
-        Args:
-            hidden: [B, H] of the talker, after its final norm.
-            first: [B, H], the talker's embedding of the first code.
-        Returns:
-            codes 1..15 as int64[B, 15], and the embeddings of all 16 codes [B, 16, H].
+        `hidden` [B, H] is the talker's, after its final norm; `first` [B, H] its embedding of the first code. Gives
+        codes 1..15 as int64[B, 15], and the embeddings of all 16 codes [B, 16, H].
         """
         codes: list[Tensor] = []
         embedded = [first]
         x = torch.stack((hidden, first), dim=1)
         for index, window in enumerate(state.windows):
             out = self.run(self.small_to_mtp_projection(x), state.cache, window)
-            code = draw(self.lm_head[index](out[:, -1]).float(), index + 1)
+            code = choose(self.lm_head[index](out[:, -1]).float(), index + 1)
             codes.append(code)
             embedded.append(self.codec_embedding[index](code))
             x = embedded[-1][:, None]

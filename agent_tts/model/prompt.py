@@ -89,8 +89,8 @@ class Prompt:
     def numbers(self, codebooks: int, begin: int = 0, end: int | None = None) -> NDArray[np.int64]:
         """Entries `begin` to `end` of the prompt, the last of which is `start`: int64[n, 1 + codebooks].
 
-        The token of the text, then the codes of the codec side; NOTHING where there is none, VECTOR as the first code
-        where the speaker's vector belongs.
+        The token of the text, then the codes; NOTHING where there is none, VECTOR first where the speaker's vector
+        belongs.
         """
         entries = self.prefix[begin:end]
         if end is None or end > len(self.prefix):
@@ -109,8 +109,7 @@ class Prompt:
 def language_id(config: ModelConfig, language: str, speaker: str | SpeakerPlace | None) -> int | None:
     """The id of a language, None for `auto`; a speaker of a dialect speaks it in Chinese and in auto.
 
-    Raises:
-        ValueError: the model does not know the language.
+    Raises ValueError: the model does not know the language.
     """
     name = language.lower()
     dialect = config.talker.spk_is_dialect.get(speaker.lower()) if isinstance(speaker, str) else None
@@ -124,11 +123,7 @@ def language_id(config: ModelConfig, language: str, speaker: str | SpeakerPlace 
 
 
 def speaker_codec(config: ModelConfig, speaker: str | SpeakerPlace | None) -> tuple[int | SpeakerPlace, ...]:
-    """The speaker's position, or none.
-
-    Raises:
-        ValueError: the model does not know the speaker.
-    """
+    """The speaker's position, or none. Raises ValueError: the model does not know the speaker."""
     if speaker is None:
         return ()
     if isinstance(speaker, SpeakerPlace):

@@ -52,19 +52,12 @@ class _Text:
     tokens: list[int] = field(default_factory=list)
     complete: bool = False
 
-    @property
-    def end(self) -> int:
-        """Length of the row's text with it."""
-        return self.at + len(self.tokens)
-
 
 class RowChanges:
     """Changes of rows, collected between two steps and sent to the device at once, without waiting.
 
-    They are queued on the CUDA stream of the steps, so a step in flight still reads the old state.
-
-    Args:
-        allocator: of the blocks of the cache, where rows share it.
+    They are queued on the CUDA stream of the steps, so a step in flight still reads the old state. `allocator` is that
+    of the blocks of the cache, where rows share it.
     """
 
     def __init__(self, state: FrameState, allocator: BlockAllocator | None = None) -> None:
@@ -81,9 +74,8 @@ class RowChanges:
     def admit(self, row: int, positions: int, sampling: SamplingParams, start: Tensor) -> None:
         """Gives a row to a request, without text, and forgets what it held before.
 
-        Args:
-            positions: length of the prompt's prefix, which is in the row by the next step.
-            start: codec side of the first frame step, [H].
+        The prompt's prefix, of `positions`, is in the row by the next step; `start` [H] is the codec side of its first
+        frame.
         """
         self._admissions[row] = _Admission(positions, sampling, start)
         self._texts.pop(row, None)
@@ -92,8 +84,7 @@ class RowChanges:
     def add_text(self, row: int, tokens: Sequence[int], *, complete: bool) -> None:
         """Adds tokens to a row's text; the last of a complete text is tts_eos, which the caller adds.
 
-        Raises:
-            ValueError: the text is longer than the cache.
+        Raises ValueError: the text is longer than the cache.
         """
         known, most = self._state.text_lengths[row], self._state.text.shape[1]
         if known + len(tokens) > most:
@@ -122,10 +113,11 @@ class RowChanges:
             writes.add(
                 partial(_write_admissions, state, starts),
                 np.fromiter(admissions, np.int64),
-                *_admission_numbers(admissions, texts),
+                *_admission_numbers(admissions, texts, state.text_lengths),
             )
         if texts:
-            if others := [(row, text.end, text.complete) for row, text in texts.items() if row not in admissions]:
+            lengths = state.text_lengths
+            if others := [(row, lengths[row], text.complete) for row, text in texts.items() if row not in admissions]:
                 writes.add(partial(_write_lengths, state), *np.array(others, np.int64).T)
             writes.add(partial(state.text.view(-1).index_copy_, 0), *_token_numbers(texts, state.text.shape[1]))
         return list(admissions)
@@ -163,7 +155,9 @@ def _joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-def _admission_numbers(admissions: Mapping[int, _Admission], texts: Mapping[int, _Text]) -> list[NDArray[np.int64]]:
+def _admission_numbers(
+    admissions: Mapping[int, _Admission], texts: Mapping[int, _Text], text_lengths: Sequence[int]
+) -> list[NDArray[np.int64]]:
     """Counts [COUNTS, n], bits of the sampling params [SAMPLING_PARAMS, n], flags [FLAGS, n]; with the text so far."""
     counts = np.zeros((COUNTS, len(admissions)), np.int64)
     sampling_params = np.zeros((SAMPLING_PARAMS, len(admissions)), np.int64)
@@ -171,8 +165,8 @@ def _admission_numbers(admissions: Mapping[int, _Admission], texts: Mapping[int,
     for index, (row, admission) in enumerate(admissions.items()):
         counts[POSITION, index] = admission.positions
         counts[SAMPLING:, index], sampling_params.view(np.float32)[:, 2 * index] = admission.sampling.numbers()
-        if text := texts.get(row):
-            counts[TEXT_LENGTH, index], flags[TEXT_COMPLETE, index] = text.end, text.complete
+        counts[TEXT_LENGTH, index] = text_lengths[row]
+        flags[TEXT_COMPLETE, index] = row in texts and texts[row].complete
     return [counts, sampling_params, flags]
 
 

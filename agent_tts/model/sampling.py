@@ -26,11 +26,7 @@ SAMPLING_INTS, SAMPLING_FLOATS = 4, 5  # numbers of a `SamplingParams`
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How one request draws its codes.
-
-    Raises:
-        ValueError: a value is out of its range; the message names it.
-    """
+    """How one request draws its codes. Raises ValueError: a value is out of its range; the message names it."""
 
     seed: int = 0  # any integer; its low 64 bits count
     temperature: float = 0.9  # of the first code; 0 takes the likeliest

@@ -57,10 +57,7 @@ class SpeechModel:
     def step(
         self, state: SpeechState, run: Tensor, rows: Tensor | None = None, prompts: PromptPositions | None = None
     ) -> SpeechFrame:
-        """One frame for the rows of a mask bool[B]; nothing of any other row changes but of those of `prompts`.
-
-        The batch are the rows int64[B], or all. A row that occurs twice must not run. See `FrameModel.step`.
-        """
+        """One frame for the rows of a mask bool[B], with samples; see `FrameModel.step`."""
         frame = self.frame.step(state.frame, run, rows=rows, prompts=prompts)
         sound = self.decode(state.codec, frame.codes, frame.spoke, rows)
         finite = frame.finite & sound.isfinite().all(-1)

@@ -59,10 +59,17 @@ class Talker(Transformer):
         window = self.window(prompt.positions[None], span, cache, prompt.rows[:1])
         self.run(prompt.x[None], cache, window)
 
-    def step(self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None = None) -> Tensor:
-        """One position of each of the rows int64[B], or of all: x [B, H] -> [B, H].
-
-        int64[B] positions: the padding position for a row that pauses.
+    def step(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        cache: Cache,
+        rows: Tensor | None = None,
+        prompts: PromptPositions | None = None,
+    ) -> Tensor:
+        """One position of each of the rows int64[B], or of all: x [B, H] -> [B, H]. A row that pauses is at the padding
+        position.
         """
+        assert prompts is None, "modules compute every prompt alone"
         span = cache.padding_position  # a position that is used is below the padding position
         return self.run(x[:, None], cache, self.window(positions[:, None], span, cache, rows))[:, 0]

@@ -1,7 +1,6 @@
 """Copies from the host to the device without waiting.
 
-A copy from pinned memory is only queued. The memory is from torch's pinned pool, which reuses it only after the device
-has read it.
+A copy from pinned memory is only queued. torch's pinned pool reuses the memory only after the device has read it.
 """
 
 from __future__ import annotations

@@ -23,11 +23,15 @@ from agent_tts.model.entries import CheckpointError, index_of, read_index
 P = ParamSpec("P")
 M = TypeVar("M", bound=nn.Module)
 
+Shape = tuple[int, ...]
+
 _SHOWN = 5  # names in an error message
 
 
 class Loadable(nn.Module):
     """A module that knows the names of its tensors in a checkpoint."""
+
+    __call__: Callable[..., Tensor]
 
     def checkpoint_name(self, name: str) -> str:
         """The name in the checkpoint of the tensor that is `name` here."""
@@ -36,6 +40,10 @@ class Loadable(nn.Module):
     def checkpoint_names(self) -> dict[str, str]:
         """Our name of each tensor -> its name in the checkpoint."""
         return {name: self.checkpoint_name(name) for name in self.state_dict()}
+
+    def checkpoint_shapes(self) -> dict[str, Shape]:
+        """The name of each tensor in the checkpoint -> its shape."""
+        return {self.checkpoint_name(name): tuple(tensor.shape) for name, tensor in self.state_dict().items()}
 
 
 def build(module: Callable[P, M], *args: P.args, **kwargs: P.kwargs) -> M:
@@ -91,17 +99,13 @@ def plan(module: Loadable, path: Path, dtype: torch.dtype, unused: tuple[str, ..
 
     Args:
         path: if it does not exist but its index (path.index.json) does, the shards of the index are read.
-        dtype: what all parameters are converted to.
         unused: prefixes of tensors in the file that this module does not have.
     Raises:
-        CheckpointError: the file is missing or not safetensors, the index contradicts the shards, or a tensor is
-            missing, unknown, or of another shape.
+        CheckpointError: a file is missing or not safetensors, the index contradicts the shards, or tensors do not fit.
     """
-    names = module.checkpoint_names()
     contents = _contents(path)
     shapes = {name: shape for name, (_, shape) in contents.items()}
-    state = module.state_dict()
-    expected = {theirs: tuple(state[ours].shape) for ours, theirs in names.items()}
+    expected = module.checkpoint_shapes()
     wrong = {
         "missing": [name for name in expected if name not in shapes],
         "not known here": [name for name in shapes if name not in expected and not name.startswith(unused)],
@@ -116,16 +120,16 @@ def plan(module: Loadable, path: Path, dtype: torch.dtype, unused: tuple[str, ..
         raise CheckpointError(f"{path.name}: {'; '.join(complaints)}")
     elements = sum(math.prod(shape) for shape in expected.values())
     files = {name: contents[name][0] for name in expected}
-    return LoadPlan(module, names, files, dtype, elements * dtype.itemsize)
+    return LoadPlan(module, module.checkpoint_names(), files, dtype, elements * dtype.itemsize)
 
 
-def _contents(path: Path) -> dict[str, tuple[Path, tuple[int, ...]]]:
+def _contents(path: Path) -> dict[str, tuple[Path, Shape]]:
     """File and shape of each tensor."""
     index = index_of(path)
     if path.exists() or not index.exists():
         return {name: (path, shape) for name, shape in _header(path).items()}
     shards = read_index(index)
-    found: dict[str, tuple[Path, tuple[int, ...]]] = {}
+    found: dict[str, tuple[Path, Shape]] = {}
     for shard in sorted(set(shards.values())):
         for name, shape in _header(path.with_name(shard)).items():
             if shards.get(name) != shard:
@@ -137,7 +141,7 @@ def _contents(path: Path) -> dict[str, tuple[Path, tuple[int, ...]]]:
     return found
 
 
-def _header(path: Path) -> dict[str, tuple[int, ...]]:
+def _header(path: Path) -> dict[str, Shape]:
     """The shape of each tensor of a file."""
     if not path.is_file():
         raise CheckpointError(f"{path.name}: missing from the checkpoint; only safetensors are read")

@@ -22,7 +22,7 @@ from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFo
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.protocol.adapter import Message, ProtocolAdapter
 from agent_tts.protocol.context import AudioChunk
-from agent_tts.protocol.formats import check_format
+from agent_tts.protocol.formats import Encoding, SampleRate, check_format
 from agent_tts.protocol.options import Lenient, Strict, option_model, sampling_of, speech_options
 from agent_tts.protocol.validation import UNKNOWN_FIELD, first_complaint, message_error
 
@@ -48,8 +48,8 @@ Milliseconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 class OutputFormat(Strict):
     """The format in which audio is sent."""
 
-    encoding: Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw", "opus", "ogg_opus", "mp3"] = "pcm_s16le"
-    sample_rate: Literal[8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000] = 24_000
+    encoding: Encoding = "pcm_s16le"
+    sample_rate: SampleRate = 24_000
     bit_rate: int | None = Field(None, ge=8_000, le=320_000)  # bits per second of ogg_opus and mp3; None: the default
     framing: Literal["binary", "base64"] = "binary"
 
@@ -81,8 +81,6 @@ class SessionConfig(option_model(SpeechOptions)):  # type: ignore[misc]
     def merged(self, fields: dict[str, Any], max_lead_ms: int) -> SessionConfig:
         """This configuration with `fields` replaced; `output` and `sampling` are merged field by field.
 
-        A voice replaces an earlier speaker embedding, and the reverse.
-
         Raises:
             BadMessage, UnsupportedFormat: a field is unknown or not allowed; the configuration is unchanged.
         """
@@ -90,9 +88,7 @@ class SessionConfig(option_model(SpeechOptions)):  # type: ignore[misc]
         for name, value in fields.items():
             nested = new.get(name)
             new[name] = {**nested, **value} if isinstance(nested, dict) and isinstance(value, dict) else value
-        for name, other in (("voice", "speaker_embedding"), ("speaker_embedding", "voice")):
-            if fields.get(name) is not None and other not in fields:
-                new[other] = None
+        new |= replaced_by(fields)
         try:
             merged: SessionConfig = SessionConfig.model_validate(new)
         except ValidationError as error:
@@ -102,8 +98,13 @@ class SessionConfig(option_model(SpeechOptions)):  # type: ignore[misc]
         return merged
 
     def options(self) -> SpeechOptions:
-        """The engine's options."""
         return speech_options(self, sampling=sampling_of(self.sampling))
+
+
+def replaced_by(fields: dict[str, Any]) -> dict[str, None]:
+    """What `fields` replace besides themselves: a voice replaces an earlier speaker embedding, and the reverse."""
+    pairs = (("voice", "speaker_embedding"), ("speaker_embedding", "voice"))
+    return {other: None for name, other in pairs if fields.get(name) is not None and other not in fields}
 
 
 def _not_star(context_id: str) -> str:
@@ -185,11 +186,7 @@ TYPES = [cls.model_fields["type"].annotation.__args__[0] for cls in ClientMessag
 
 
 def load(data: str | bytes) -> Message:
-    """Parse one message of a client.
-
-    Raises:
-        BadMessage: the data is not a JSON object as text.
-    """
+    """Parse one message of a client; raises `BadMessage` if it is not a JSON object as text."""
     if isinstance(data, bytes):
         raise BadMessage("binary messages have no meaning here: send JSON text")
     try:
@@ -226,7 +223,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _refuse(error: ValidationError, what: str, skip: int = 0) -> NoReturn:
-    """Raise the error for a configuration or a message. `skip`: leading parts of the path that pydantic adds."""
+    """Raise the error of a configuration or a message. `skip`: leading parts of the path that pydantic adds."""
     complaint = first_complaint(error)
     complaint = complaint._replace(path=complaint.path[skip:])
     where = complaint.path
@@ -241,12 +238,10 @@ def _refuse(error: ValidationError, what: str, skip: int = 0) -> NoReturn:
 
 
 def build(type_: str, **fields: Any) -> Message:
-    """A message to a client."""
     return {"type": type_, **fields}
 
 
 def build_error(error: SpeechError, *, context_id: str | None = None, fatal: bool = False) -> Message:
-    """The message for an error."""
     return build(
         "error",
         code=error.code,

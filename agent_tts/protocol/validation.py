@@ -29,29 +29,19 @@ class Complaint(NamedTuple):
         reason = details["msg"].removeprefix("Value error, ")
         return cls(tuple(map(str, details["loc"])), details["type"], reason[0].lower() + reason[1:])
 
-    @property
-    def field(self) -> str:
-        """The path with dots."""
-        return ".".join(self.path) or "message"
-
 
 def first_complaint(error: ValidationError) -> Complaint:
-    """The first of the errors."""
     return Complaint.of(error.errors(include_url=False, include_input=False, include_context=False)[0])
 
 
 def message_error(complaint: Complaint, field: str | None = None) -> SpeechError:
-    """The error for a message of a WebSocket; `field` names the field instead of `complaint.field`."""
+    """The error for a message of a WebSocket; `field` is told instead of the complaint's path."""
     kind = UnsupportedFormat if complaint.path[:1] in (("output",), ("output_format",)) else BadMessage
-    return kind(f"{field or complaint.field}: {complaint.reason}")
+    return kind(f"{field or '.'.join(complaint.path) or 'message'}: {complaint.reason}")
 
 
 def check_message(model: type[Model], fields: Mapping[str, Any]) -> Model:
-    """A message of a WebSocket, or its query, as a checked value.
-
-    Raises:
-        BadMessage, UnsupportedFormat: a field is not allowed.
-    """
+    """A message of a WebSocket, or its query, checked; raises `BadMessage` or `UnsupportedFormat`."""
     try:
         return model.model_validate(dict(fields))
     except ValidationError as error:
@@ -61,10 +51,9 @@ def check_message(model: type[Model], fields: Mapping[str, Any]) -> Model:
 def body_error(
     error: ValidationError, model: type[BaseModel], *, spoken: str | None = None, depth: int = 1
 ) -> SpeechError:
-    """The error for the body of an HTTP request.
+    """The error for the body of an HTTP request, which was checked against `model`.
 
     Args:
-        model: what the body was checked against.
         spoken: the field with the text to speak.
         depth: how many parts of the path the error names.
     """
@@ -84,11 +73,7 @@ def body_error(
 
 
 def check_body(model: type[Model], body: bytes, spoken: str, max_chars: int, *, depth: int = 1) -> Model:
-    """The body of an HTTP request that speaks, as a checked value.
-
-    Args:
-        spoken, depth: see `body_error`.
-        max_chars: of the text to speak.
+    """The body of an HTTP request that speaks at most `max_chars`, checked; for the other arguments see `body_error`.
 
     Raises:
         InvalidRequest, UnsupportedFormat, TextTooLong: what was wrong and what is allowed, without any of the text.

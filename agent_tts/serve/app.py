@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
 from fastapi import FastAPI
@@ -80,25 +80,21 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        try:
-            await service.start()
-        except (EngineLost, SettingsError) as error:
-            app.state.start_error = error
-            raise
-        probe = asyncio.create_task(_probe_lag(node), name="loop lag probe")
-        try:
-            if extension is not None:
-                await extension.start()
-            yield
-        finally:
-            probe.cancel()
-            await asyncio.gather(probe, return_exceptions=True)
-            if extension is not None:
-                await extension.close()
-            await rtc.close_all(node)
-            await service.close()
+        async with AsyncExitStack() as closing:
             if spans is not None:
-                await spans.close()
+                closing.push_async_callback(spans.close)
+            try:
+                await service.start()
+            except (EngineLost, SettingsError) as error:
+                app.state.start_error = error
+                raise
+            closing.push_async_callback(service.close)
+            closing.push_async_callback(rtc.close_all, node)
+            if extension is not None:
+                closing.push_async_callback(extension.close)
+                await extension.start()
+            closing.callback(asyncio.create_task(_probe_lag(node), name="loop lag probe").cancel)
+            yield
 
     app = FastAPI(
         title="agent_tts",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from loguru import logger
 
@@ -17,15 +17,12 @@ from agent_tts.voices.library import VoiceLibrary
 @asynccontextmanager
 async def engine(settings: Settings) -> AsyncIterator[tuple[SpeechService, EngineInfo]]:
     """An engine process that ends with the block. Its log is off: `SettingsError` or `EngineLost` say what failed."""
-    logger.disable("agent_tts")
-    library = VoiceLibrary.of(settings.voices)
-    service = SpeechService(engine_processes(settings.model_copy(update={"engines": 1})), library)
-    try:
+    async with AsyncExitStack() as closing:
+        logger.disable("agent_tts")
+        closing.callback(logger.enable, "agent_tts")
+        library = VoiceLibrary.of(settings.voices)
+        service = SpeechService(engine_processes(settings.model_copy(update={"engines": 1})), library)
+        closing.push_async_callback(service.close)
         await service.start()
         assert service.info is not None
         yield service, service.info
-    finally:
-        try:
-            await service.close()
-        finally:
-            logger.enable("agent_tts")

@@ -187,9 +187,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._idle_frames = TokenBucket(IDLE_FRAMES_PER_S, IDLE_FRAMES_BURST, self.loop.time())
         # Bytes after a message that the endpoint has not taken yet. Reading is paused meanwhile.
         self._unparsed = b""
-        # Whether the client has to answer pings: now, and when the last one was sent. Some clients read only while they
-        # wait for speech, and answer no ping in between; TCP_USER_TIMEOUT still finds a dead machine.
-        self._demands_pongs: Callable[[], bool] = lambda: True
+        # Whether the client has to answer pings: now, and when the last was sent. Some clients read only while they
+        # wait for speech, and answer none in between; TCP_USER_TIMEOUT still finds a dead machine.
+        self.demands_pongs: Callable[[], bool] = lambda: True
         self._pong_is_due = True
 
     def data_received(self, data: bytes) -> None:
@@ -223,11 +223,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             super().handle_pong(event)
 
     def send_keepalive_ping(self) -> None:
-        self._pong_is_due = self._demands_pongs()
+        self._pong_is_due = self.demands_pongs()
         super().send_keepalive_ping()
 
     def keepalive_timeout(self) -> None:
-        if self._pong_is_due and self._demands_pongs():
+        if self._pong_is_due and self.demands_pongs():
             super().keepalive_timeout()
         else:
             self.pong_timer = self.pending_ping_payload = None
@@ -278,10 +278,6 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             raise ClientDisconnected
         # Framed here: `websockets` makes objects and copies for each message.
         self.transport.write(b"".join([part for message in messages for part in _framed(message)]))
-
-    def demand_pongs(self, demands: Callable[[], bool]) -> None:
-        """Let `demands` say whether the client must answer pings now; by default it always must."""
-        self._demands_pongs = demands
 
 
 def _framed(message: str | bytes) -> tuple[bytes, bytes]:

@@ -22,7 +22,7 @@ from pipecat.workers.runner import WorkerRunner
 
 from agent_tts.agent.barge_in import BargeIn, EchoGuard
 from agent_tts.agent.playout import Playout
-from agent_tts.integrations.pipecat import AgentTTSService
+from agent_tts.integrations.pipecat.service import AgentTTSService
 from tests.agent.test_playout import Ear, Notes
 from tests.support import until
 

@@ -27,7 +27,7 @@ from pipecat.workers.runner import WorkerRunner
 
 from agent_tts.agent.playout import LEAD_MS, MAX_QUEUED_MS, MAX_UNSENT_MS, PIECE_MS, Playout
 from agent_tts.agent.turns import Turns
-from agent_tts.integrations.pipecat import AgentTTSService
+from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.integrations.pipecat.words import SPOKEN, SpokenWord
 from tests.integrations.pipecat.pipeline import Loudspeaker
 from tests.support import until

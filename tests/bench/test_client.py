@@ -14,7 +14,7 @@ from agent_tts.bench import scenario as scenarios
 from agent_tts.bench.client import Caller
 from agent_tts.bench.figures import is_clean, rtc_figures, serve_figures, session_figures, stream_figures
 from agent_tts.bench.load import settled
-from agent_tts.bench.process_stats import watched
+from agent_tts.bench.node import watched
 from agent_tts.bench.runner import MeasuredNode, ScenarioResult, measure
 from agent_tts.bench.scenario import Scenario, requests
 from agent_tts.errors import SpeechError

@@ -9,15 +9,11 @@ from agent_tts.bench.statistics import lag_watched, worst
 
 
 async def test_a_loop_that_is_held_up_is_late() -> None:
-    async with lag_watched() as lag:
+    async with lag_watched() as late_ms:
         await asyncio.sleep(0.05)
         time.sleep(0.2)  # noqa: ASYNC251 - it is what is measured
         await asyncio.sleep(0.05)
-        held_up = lag.figures()["p100"]
-        lag.clear()
-        assert lag.figures()["p100"] is None
-    assert held_up is not None
-    assert held_up > 150
+        assert max(late_ms) > 150
 
 
 def test_of_several_the_worst_is_told() -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent_tts.bench import peers
-from agent_tts.bench.peers import PEERS, PeerRequest, PeerTask, figures_of, measure_node
+from agent_tts.cli import bench_peers
 from agent_tts.cli.bench_options import ModelOptions, Outputs
-from agent_tts.cli.bench_peers import chosen, run_peers
+from agent_tts.cli.bench_peers import PEERS, PeerRequest, PeerTask, chosen, figures_of, measure_node, run_peers
 from agent_tts.errors import SettingsError, SpeechError
 from tests.support import running_node
 
@@ -45,7 +44,7 @@ async def test_a_node_that_refuses_is_an_error() -> None:
 
 
 def test_a_package_that_is_missing_comes_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    monkeypatch.setattr(bench_peers, "find_spec", lambda name: None)
     found = [peer.missing for peer in PEERS.values()]
     assert found == [
         "not installed: pip install qwen-tts==0.1.1",

@@ -13,7 +13,7 @@ import pytest
 from agent_tts.bench import scenario as scenarios
 from agent_tts.bench.figures import is_clean, rtc_figures, serve_figures, session_figures, stream_figures, us_per_frame
 from agent_tts.bench.load import Promise, front_growth
-from agent_tts.bench.process_stats import MetricSamples, NodeStats, ProcessStats, lag_p99_ms, slope
+from agent_tts.bench.node import MetricSamples, NodeStats, ProcessStats, lag_p99_ms, slope
 from agent_tts.bench.rtc_peer import Arrivals
 from agent_tts.bench.runner import ScenarioResult, clients_for
 from agent_tts.bench.scenario import LANGUAGES, TEXTS, CallSample, Scenario, requests, texts_of

@@ -14,6 +14,7 @@ from typing import Any
 from agent_tts.errors import BadMessage, SlowConsumer, SpeechError
 from agent_tts.ipc.wire import TO_ENGINE, TO_FRONT, Decoder, WireError, encode
 from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.validation import check_body
 from agent_tts.serve.dialects.routes import STREAMS
 from agent_tts.serve.routes import multipart, openai
 from agent_tts.serve.transports.sdp import read_offer
@@ -99,7 +100,7 @@ def check_message(data: bytes) -> None:
 def speech_request(data: bytes) -> None:
     """The body of `POST /v1/audio/speech`."""
     with contextlib.suppress(SpeechError):
-        openai.parse(data, 20_000).options()
+        check_body(openai.SpeechRequest, data, "input", 20_000).options()
 
 
 def form(data: bytes) -> None:

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from agent_tts.model import sampling
-from agent_tts.model.layers import Cache, TransformerLayer
+from agent_tts.model.layers import Cache, RMSNorm, TransformerLayer
 from agent_tts.model.speech import SpeechModel
 
 ROUNDING = 4e-3  # relative error of bfloat16 results that are rounded the same, after sums in another order
@@ -62,10 +62,12 @@ def linear_reference(
     ],
 )
 def test_linear(rows: int, outputs: int, inputs: int, normed: bool, gated: bool, residual: bool) -> None:
-    from agent_tts.model.kernels.linear import Norm, linear
+    from agent_tts.model.kernels.linear import linear
 
     x, weight = noise(rows, inputs), noise(outputs * (1 + gated), inputs, scale=inputs**-0.5)
-    norm = Norm(noise(inputs), 1e-6) if normed else None
+    norm = RMSNorm(inputs, 1e-6) if normed else None
+    if norm is not None:
+        norm.weight = nn.Parameter(noise(inputs), requires_grad=False)
     before = noise(rows, outputs) if residual else None
     expected = linear_reference(x, weight, norm=norm, residual=before, gated=gated)
     for _ in range(2):  # what the first leaves behind does not matter
@@ -77,17 +79,18 @@ def test_linear(rows: int, outputs: int, inputs: int, normed: bool, gated: bool,
 def test_a_talker_layers_attention_over_blocks(model: SpeechModel) -> None:
     """Lengths on both sides of every edge; blocks in any order; and a row that pauses."""
     from agent_tts.model.fused import FusedTalker
-    from agent_tts.model.kernels.attention import Place, Scratch, attend
+    from agent_tts.model.kernels.attention import Queries, Scratch, attend
 
     talker, config = model.frame.talker, model.frame.config.talker
     positions = torch.tensor([0, 1, 63, 64, 65, 511, 512, 700, 1022, 0], device="cuda")
     rows = len(positions)
-    contiguous = Cache.empty(config, rows, 1024, positions.device, torch.bfloat16)
+    like = talker.norm.weight
+    contiguous = Cache.empty(config, rows, 1024, like)
     positions[-1] = contiguous.padding_position
     contiguous.keys[0].normal_()
     contiguous.values[0].normal_()
     blocks = torch.randperm(rows * 32, device="cuda").view(rows, 32) + 1
-    paged = Cache.paged(config, rows, 1024, rows * 32 + 1, 32, positions.device, torch.bfloat16)
+    paged = Cache.paged(config, rows, 1024, rows * 32 + 1, 32, like)
     paged.block_table[:, :32] = blocks
     places = torch.where(positions == contiguous.padding_position, paged.padding_position, positions)
     for ours, theirs in ((paged.keys, contiguous.keys), (paged.values, contiguous.values)):
@@ -108,9 +111,9 @@ def test_a_talker_layers_attention_over_blocks(model: SpeechModel) -> None:
     hook.remove()
     for split in (64, 128, 1024):
         scratch = Scratch.empty(rows, paged.padding_position + 1, heads, positions.device, split=split)
-        place = Place(places, paged.keys[0], paged.values[0], paged.block_table, paged.padding_position)
+        queries = Queries(places, paged.block_table, paged.padding_position, scratch, together=False)
         found = qkv.new_empty(len(qkv), heads.queries * heads.dim)
-        attend(layer.q_norm, layer.k_norm, heads, place, scratch, qkv, found)
+        attend(layer.q_norm, layer.k_norm, heads, queries, paged.keys[0], paged.values[0], qkv, found)
         assert error(found[:-1], seen[0][:-1]) < 2 * ROUNDING
         assert not scratch.counters.any()
     written = paged.keys[0][blocks].flatten(1, 2)

@@ -113,14 +113,14 @@ async def measure_cancels(url: str, key: str | None, plan: CancelPlan) -> tuple[
     # Every cancelled stream makes room for the context that then waits, on the same connection.
     connections = await dial_all(url, key, -(-(plan.streams + 1) // plan.per_connection), plan.session)
     try:
-        async with lag_watched() as lag:
+        async with lag_watched() as lag_ms:
             ids = itertools.count()
             speaking = deque(_open(connections[n % len(connections)], ids) for n in range(plan.streams))
             async with asyncio.timeout(START_S):
                 for ear in speaking:
                     await ear.seen("first_audio")
             waiting = _open(connections[plan.streams % len(connections)], ids)
-            lag.clear()
+            lag_ms.clear()
             draw = random.Random(1)
             times: dict[str, list[float]] = {event: [] for event in EVENTS}
             late_bytes = 0
@@ -132,7 +132,7 @@ async def measure_cancels(url: str, key: str | None, plan: CancelPlan) -> tuple[
                 late_bytes += ear.late_bytes
                 speaking.append(waiting)
                 waiting = _open(ear.connection, ids)
-        return _figures(plan, times, late_bytes, lag.figures()), times
+        return _figures(plan, times, late_bytes, percentiles(lag_ms, 50, 99, 100)), times
     finally:
         await asyncio.gather(*(connection.close() for connection in connections))
 
@@ -197,10 +197,10 @@ def main(
     }
 
     async def measure() -> tuple[dict[str, Any], dict[str, Any], dict[str, list[float]]]:
-        async with target(node, plan.session, **settings) as found:
+        async with target(node, plan.session, **settings) as (measured, info):
             with progress("cancelling"):
-                asked = replace(plan, session=found.node.session)
-                return found.info, *await measure_cancels(found.node.ws_url, found.node.key, asked)
+                asked = replace(plan, session=measured.session)
+                return info, *await measure_cancels(measured.ws_url, measured.key, asked)
 
     info, figures, times = run(measure())
     rows = [(NAMES[event], *figures[f"{event}_ms"].values()) for event in EVENTS]

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from agent_tts.model.codec import ENCODING, Codec
 from agent_tts.model.config import ModelConfig
-from agent_tts.model.frame import CONTROL_CODES, Choose, FrameModel
+from agent_tts.model.frame import CONTROL_CODES, FrameModel
+from agent_tts.model.predictor import Choose
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, accelerate
 from agent_tts.model.weights import build, plan

@@ -11,14 +11,12 @@ from agent_tts.model.sampling import SamplingParams
 from tests.model import tiny
 from tests.model.test_frame import prompt_of, said, step, tell
 
-CPU = torch.device("cpu")
-
 
 @pytest.fixture
 def cache() -> Cache:
     """Two rows of 20 positions, and five blocks of 4 for both."""
     config = tiny.config("custom_voice").talker
-    return Cache.paged(config, rows=2, max_model_len=20, blocks=6, size=4, device=CPU, dtype=torch.float32)
+    return Cache.paged(config, rows=2, max_model_len=20, blocks=6, size=4, like=torch.empty(0))
 
 
 def test_no_two_rows_share_a_block(cache: Cache) -> None:

@@ -221,7 +221,7 @@ def test_rows_join_pause_and_leave_without_being_heard(short_codec: Codec, sched
             seed += 1
             ended.append(live[row])
             live[row] = Stream(random_codes(len(schedule), seed=100 + seed))
-        short_codec.reset(state, reused.nonzero()[:, 0])
+        state.reset(reused.nonzero()[:, 0])
         run = torch.tensor([action != "pause" for action in actions])
         codes = torch.stack([one.codes[one.done] for one in live])
         pcm = short_codec.step(state, torch.where(run[:, None], codes, NO_CODE), run)
@@ -257,14 +257,14 @@ def test_a_reused_row_is_clean(short_codec: Codec) -> None:
     used.values.fill_(100.0)
     for history in used.histories:
         history.fill_(100.0)
-    short_codec.reset(used, torch.arange(2))
+    used.reset(torch.arange(2))
     assert torch.equal(stream(short_codec, codes, used), stream(short_codec, codes, fresh))
 
 
 def test_a_reset_touches_no_other_row(short_codec: Codec) -> None:
     codes, state = random_codes(2, 12), state_of(short_codec, 2)
     first = stream(short_codec, codes[:, :7], state)
-    short_codec.reset(state, torch.tensor([0]))
+    state.reset(torch.tensor([0]))
     rest = stream(short_codec, codes[:, 7:], state)
     whole = short_codec.decode(codes[1:])[0]
     assert relative_error(torch.cat((first[1], rest[1])), whole) < 1e-5
@@ -293,7 +293,7 @@ def test_a_step_asks_the_host_nothing() -> None:
     codec = Codec(config(WINDOW)).to("meta")
     state = codec.init_state(3, "meta", torch.float32)
     run = torch.ones(3, dtype=torch.bool, device="meta")
-    codec.reset(state, torch.arange(3, device="meta"))
+    state.reset(torch.arange(3, device="meta"))
     pcm = codec.step(state, torch.zeros(3, 16, dtype=torch.int64, device="meta"), run)
     assert (pcm.shape, pcm.dtype) == ((3, 1920), torch.float32)
 

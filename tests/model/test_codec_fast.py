@@ -74,8 +74,8 @@ def test_a_step_equals_that_of_torch_while_rows_run_pause_and_leave(codec: Codec
     for frame, runs in enumerate(schedule):
         codes, run = random_codes(1, 2, seed=frame)[0], mask(*runs)
         if frame == 4:
-            codec.reset(expected, torch.tensor([1], device=DEVICE))
-            codec.reset(found, torch.tensor([1], device=DEVICE))
+            expected.reset(torch.tensor([1], device=DEVICE))
+            found.reset(torch.tensor([1], device=DEVICE))
         wanted = codec.step(expected, codes, run)
         pcm = fast.step(found, torch.where(run[:, None], codes, NO_CODE), run)
         assert (pcm.shape, pcm.dtype) == (wanted.shape, torch.float32)

@@ -11,7 +11,7 @@ from torch import Tensor
 from agent_tts.model.layers import MLP, Cache, RMSNorm, Rope, Transformer, rotate
 from tests.model import oracle, tiny
 
-CPU = torch.device("cpu")
+FLOATS = torch.empty(0)  # of the dtype of a cache
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 upstream = oracle.qwen_tts.core.models.modeling_qwen3_tts
 CONFIG = tiny.config("custom_voice").talker
@@ -63,14 +63,14 @@ class TestCache:
         return tiny.models("custom_voice")[1].talker
 
     def dirty(self) -> Cache:
-        cache = Cache.empty(CONFIG, rows=3, positions=13, device=CPU, dtype=torch.float32)
+        cache = Cache.empty(CONFIG, rows=3, positions=13, like=FLOATS)
         cache.keys.fill_(9)
         cache.values.fill_(9)
         return cache
 
     def whole(self, model: Transformer, x: Tensor) -> Tensor:
         """All positions of one row at once, in a cache of their own."""
-        cache = Cache.empty(CONFIG, 1, x.shape[0], CPU, torch.float32)
+        cache = Cache.empty(CONFIG, 1, x.shape[0], x)
         window = model.window(torch.arange(len(x))[None], len(x), cache)
         return model.run(x[None], cache, window)[0]
 
@@ -93,7 +93,7 @@ class TestCache:
     def test_blocks_in_any_order_are_a_row(self) -> None:
         """A prompt and steps over blocks of 4 equal those over one long block; block 0 belongs to no row."""
         model, x = self.transformer(), noise(2, 10, 64)
-        cache = Cache.paged(CONFIG, rows=2, max_model_len=10, blocks=8, size=4, device=CPU, dtype=torch.float32)
+        cache = Cache.paged(CONFIG, rows=2, max_model_len=10, blocks=8, size=4, like=FLOATS)
         cache.keys.fill_(9)
         cache.values.fill_(9)
         assert cache.padding_position >= 10

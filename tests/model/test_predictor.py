@@ -19,7 +19,7 @@ def test_every_head_is_upstreams(size: str) -> None:
     codes = tiny.reference_frames(ROWS)
     codes[0] = 0  # a code like any other
     hidden = torch.randn(ROWS, tiny.HIDDEN, generator=torch.Generator().manual_seed(1))
-    state = ours.predictor.init_state(ROWS, hidden.device, hidden.dtype)
+    state = ours.predictor.init_state(ROWS)
     logits: list[Tensor] = []
 
     def teacher(found: Tensor, codebook: int) -> Tensor:

@@ -19,7 +19,7 @@ def test_a_prompt_and_its_steps_are_upstreams_forward() -> None:
     x = torch.randn(LENGTH, tiny.HIDDEN, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         theirs = upstream.talker.model(inputs_embeds=x[None]).last_hidden_state[0]
-        cache = Cache.empty(ours.config.talker, 2, 32, x.device, x.dtype)
+        cache = Cache.empty(ours.config.talker, 2, 32, x)
         row = torch.tensor([1])
         talker.prefill(PromptPositions(x[:4], row.expand(4), torch.arange(4)), cache, None)
         talker.prefill(PromptPositions(x[4:7], row.expand(3), torch.arange(4, 7)), cache, 7)
@@ -38,7 +38,7 @@ def test_bfloat16_is_as_near_to_float32_as_upstreams() -> None:
     upstream, ours = tiny.models("custom_voice")
     theirs, mine = (copy.deepcopy(model).to(torch.bfloat16) for model in (upstream.talker.model, ours.talker))
     x = torch.randn(64, tiny.HIDDEN, generator=torch.Generator().manual_seed(1))
-    cache = Cache.empty(ours.config.talker, 1, 65, x.device, torch.bfloat16)
+    cache = Cache.empty(ours.config.talker, 1, 65, x.bfloat16())
     window = mine.window(torch.arange(64)[None], 64, cache)
     with torch.no_grad():
         exact = upstream.talker.model(inputs_embeds=x[None]).last_hidden_state

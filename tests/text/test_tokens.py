@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
-from agent_tts.bench.checkpoint_tokenizer import FIRST_SPECIAL, write_tokenizer
+from agent_tts.bench.checkpoint_config import FIRST_SPECIAL, write_tokenizer
 from agent_tts.errors import SettingsError
 from agent_tts.text.tokens import TokenFeed, Tokenizer, kinds, last_boundary
 from tests.model import oracle

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -90,7 +89,6 @@ class Admission:
         budget: PrefillBudget,
     ) -> None:
         self._frame = model.frame
-        self._codec = model.codec
         self._state = state
         self._max_model_len = max_model_len
         self._allocator = allocator
@@ -167,7 +165,7 @@ class Admission:
         if self._allocator:
             self._allocator.collect(writes)
         if rows := self._changes.collect(writes):
-            writes.add(partial(self._codec.reset, self._state.codec), np.array(rows, np.int64))
+            writes.add(self._state.codec.reset, np.array(rows, np.int64))
         writes.send(self._state.frame.ended.device)
         for row, codec in self._codecs.items():
             self._state.codec.put(row, codec)

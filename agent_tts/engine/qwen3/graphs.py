@@ -126,7 +126,7 @@ class FrameGraphs:
         self._turns = [_HostBuffers(self._who) for _ in range(_IN_FLIGHT if self._on_device else 0)]
         # Inputs of prompts, where several rows are computed at once. None where each is computed alone.
         self._prompts: PromptInputs | None = None
-        if model.frame.ops.talk_mixed is not None:
+        if model.frame.ops.mixes:
             self._prompts = PromptInputs(state.frame, PROMPT_ENTRIES, model.frame.config.talker.num_code_groups)
         self._mixed = mixed and self._prompts is not None
         # Key: the size of the batch, 0 without a frame, and whether there are prompts.

@@ -24,11 +24,6 @@ class _PooledConnection:
         """Whether it may take new contexts."""
         return self.node.lost is None and not self.node.draining
 
-    @property
-    def has_room(self) -> bool:
-        """Whether it takes one more context now."""
-        return self.is_good and self.users < self.node.info.limits["contexts"]
-
 
 class Pool:
     """Connections to one node, each shared by as many contexts as the node allows.
@@ -52,9 +47,7 @@ class Pool:
 
     @asynccontextmanager
     async def connection(self, timeout_s: float) -> AsyncIterator[tuple[NodeConnection, bool]]:
-        """A connection for one context while the block runs, and whether it existed before.
-
-        Cancelling it is safe.
+        """A connection for one context while the block runs, and whether it existed before. Cancelling it is safe.
 
         Raises:
             SpeechError: the node cannot be reached, or refuses the connection.
@@ -86,19 +79,16 @@ class Pool:
 
     async def _find(self) -> tuple[_PooledConnection, bool]:
         async with self._changing:
-            await self._drop_dead()
+            for pooled in [pooled for pooled in self._connections if not pooled.is_good and pooled.users == 0]:
+                await pooled.node.close()
+                self._connections.remove(pooled)
             for pooled in self._connections:
-                if pooled.has_room:
+                if pooled.is_good and pooled.users < pooled.node.info.limits["contexts"]:
                     return pooled, True
             node = await open_connection(self._url, api_key=self._api_key)
             self.info = node.info
             self._connections.append(pooled := _PooledConnection(node))
             return pooled, False
-
-    async def _drop_dead(self) -> None:
-        for pooled in [pooled for pooled in self._connections if not pooled.is_good and pooled.users == 0]:
-            await pooled.node.close()
-            self._connections.remove(pooled)
 
     async def _prewarm(self) -> None:
         try:

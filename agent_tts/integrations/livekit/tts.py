@@ -1,21 +1,219 @@
-"""LiveKit's TTS class on a node."""
+"""LiveKit's TTS class on a node, and its streams: text in as the LLM writes it, audio and timed words out."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal, Self
 from weakref import WeakSet
 
-from livekit.agents import APIConnectOptions, tts
-from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS
+from livekit.agents import APIConnectionError, APIConnectOptions, APIStatusError, APITimeoutError, tts, utils
+from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, TimedString
 
-from agent_tts.client.connection import DEFAULT_URL
+from agent_tts.client.connection import DEFAULT_URL, ConnectionLost, NodeConnection
+from agent_tts.client.utterance import Audio, Done, RemoteUtterance, Word, Words
 from agent_tts.errors import SettingsError, SpeechError
 from agent_tts.integrations.livekit.pool import Pool
-from agent_tts.integrations.livekit.streams import ChunkedStream, SynthesizeStream
-from agent_tts.protocol.v1 import SessionConfig
+from agent_tts.protocol.v1 import SessionConfig, replaced_by
+from agent_tts.speech.words.due_words import DueWords
 
 Rate = Literal[8_000, 16_000, 24_000, 48_000]
+
+
+Session = Mapping[str, Any]  # fields of the protocol's session
+
+MIME_TYPE = "audio/pcm"
+# A pause of the LLM of this share of the node's `text_idle_s` ends a context; the next token begins another. So the
+# node never answers `starved`.
+PAUSE_SHARE = 2 / 3
+# Audio of text without words, such as an emoji: LiveKit reports a reply without audio as a failure.
+SILENCE_S = 0.02
+
+
+class SynthesizeStream(tts.SynthesizeStream):
+    """A reply that is spoken while it is written.
+
+    It takes a connection and a slot at its first word. Closing it stops the speech at once.
+    """
+
+    def __init__(self, owner: tts.TTS[Any], conn_options: APIConnectOptions, pool: Pool, session: Session) -> None:
+        super().__init__(tts=owner, conn_options=conn_options)
+        self._pool = pool
+        self._session = session
+
+    async def _run(self, output_emitter: tts.AudioEmitter) -> None:
+        rate = self._tts.sample_rate
+        output_emitter.initialize(
+            request_id=utils.shortuuid(), sample_rate=rate, num_channels=1, mime_type=MIME_TYPE, stream=True
+        )
+        audio_ms, more = 0, True
+        while more and (text := await self._first_words()):
+            async with _context(self) as (node, speech):
+                if not output_emitter.num_segments:
+                    # The context's name in the node's log, here for LiveKit's traces.
+                    output_emitter.start_segment(segment_id=f"{node.info.session_id}/{speech.context_id}")
+                transcript = Transcript(audio_ms)
+                pause_s = PAUSE_SHARE * node.info.limits["text_idle_s"]
+                self._mark_started()
+                writer = asyncio.create_task(self._write(text, speech, transcript, pause_s), name="writer of a reply")
+                try:
+                    audio_ms += await _listen(speech, output_emitter, transcript, rate, self._conn_options.timeout)
+                    more = await writer
+                finally:
+                    await utils.aio.cancel_and_wait(writer)
+        if output_emitter.num_segments and not audio_ms:
+            output_emitter.push(_silence(rate))
+
+    async def _first_words(self) -> str:
+        """Text up to the first that is not white space; "" when the input ends before. Cancelling loses it."""
+        text = ""
+        async for item in self._input_ch:
+            if isinstance(item, str):
+                text += item
+                if not text.isspace():
+                    return text
+        return ""
+
+    async def _write(self, text: str, speech: RemoteUtterance, transcript: Transcript, pause_s: float) -> bool:
+        """Send text until a flush, the end of the input or a pause; True for a pause."""
+        try:
+            while True:
+                transcript.write(text)
+                speech.write(text)
+                async with asyncio.timeout(pause_s):
+                    item = await self._input_ch.recv()
+                if not isinstance(item, str):
+                    return False  # LiveKit takes no text after a flush
+                text = item
+        except TimeoutError:
+            return True
+        except utils.aio.ChanClosed:
+            return False
+        finally:
+            speech.end()
+
+
+class ChunkedStream(tts.ChunkedStream):
+    """A complete text, spoken unpaced. Closing it stops the speech at once."""
+
+    def __init__(
+        self, owner: tts.TTS[Any], text: str, conn_options: APIConnectOptions, pool: Pool, session: Session
+    ) -> None:
+        super().__init__(tts=owner, input_text=text, conn_options=conn_options)
+        self._pool = pool
+        self._session = {**session, "lead_ms": None}
+
+    async def _run(self, output_emitter: tts.AudioEmitter) -> None:
+        rate, text = self._tts.sample_rate, self._input_text
+        output_emitter.initialize(request_id=utils.shortuuid(), sample_rate=rate, num_channels=1, mime_type=MIME_TYPE)
+        if not text.strip():
+            return
+        async with _context(self) as (_, speech):
+            transcript = Transcript()
+            transcript.write(text)
+            speech.write(text)
+            speech.end()
+            if not await _listen(speech, output_emitter, transcript, rate, self._conn_options.timeout):
+                output_emitter.push(_silence(rate))
+
+
+class Transcript:
+    """The words of one context by the rule of `DueWords`: every character of its text comes once and in order."""
+
+    def __init__(self, start_ms: float = 0.0) -> None:
+        # The context's first sample, from the reply's first.
+        self._start_ms = start_ms
+        self._due = DueWords[Word]()
+        # The context's text so far, and how much of it was handed out.
+        self._text = ""
+        self._passed = 0
+
+    def write(self, text: str) -> None:
+        self._text += text
+
+    def learn(self, words: Iterable[Word], *, final: bool = False) -> None:
+        self._due.learn(words, final=final)
+
+    def due(self, audio_ms: float) -> list[TimedString]:
+        """See `DueWords.due`; each word comes with the white space before it."""
+        return [self._timed(word, word.start_ms, word.end_ms) for word in self._due.due(audio_ms)]
+
+    def finish(self, audio_ms: float) -> list[TimedString]:
+        """What is left, within `audio_ms`: all text is spoken. Nothing where the node sent no words."""
+        rest = self._due.rest()
+        left = [self._timed(word, min(word.start_ms, audio_ms), min(word.end_ms, audio_ms)) for word in rest]
+        if self._passed and (tail := self._text[self._passed :]):
+            self._passed = len(self._text)
+            left.append(TimedString(tail))
+        return left
+
+    def _timed(self, word: Word, start_ms: float, end_ms: float) -> TimedString:
+        text = self._text[self._passed : word.char_end]
+        self._passed = word.char_end
+        return TimedString(text, (self._start_ms + start_ms) / 1_000, (self._start_ms + end_ms) / 1_000)
+
+
+@asynccontextmanager
+async def _context(stream: SynthesizeStream | ChunkedStream) -> AsyncIterator[tuple[NodeConnection, RemoteUtterance]]:
+    """A context for a reply or a part of it, stopped at the end of the block; errors are raised as LiveKit's."""
+    asked = time.perf_counter()
+    with api_errors():
+        async with stream._pool.connection(stream._conn_options.timeout) as (node, is_reused):
+            stream._acquire_time, stream._connection_reused = time.perf_counter() - asked, is_reused
+            async with node.begin(**stream._session) as speech:
+                yield node, speech
+
+
+@contextmanager
+def api_errors() -> Iterator[None]:
+    """Raise a node's errors as LiveKit's, which say whether to retry or fall back to another service.
+
+    `at_capacity`, `draining`, `engine_lost` and `context_limit` may be retried; a refused voice, language or key not.
+
+    Raises:
+        APIConnectionError: the node cannot be reached, or the connection was lost.
+        APITimeoutError: the node did not answer in time.
+        APIStatusError: the node refused; `body` has its `code` and `retry_after_ms`.
+    """
+    try:
+        yield
+    except ConnectionLost as error:
+        raise APIConnectionError(error.message) from error
+    except SpeechError as error:
+        body = {"code": error.code, "retry_after_ms": error.retry_after_ms}
+        raise APIStatusError(error.message, status_code=error.status, body=body) from error
+    except TimeoutError as error:
+        raise APITimeoutError("the node did not answer in time") from error
+
+
+async def _listen(
+    speech: RemoteUtterance, emitter: tts.AudioEmitter, transcript: Transcript, rate: int, timeout_s: float
+) -> int:
+    """Push a context's audio, and each word with it, to its end; returns milliseconds of audio.
+
+    Raises `TimeoutError` when the context got no slot and no refusal within `timeout_s`.
+    """
+    async with asyncio.timeout(timeout_s):
+        await asyncio.shield(speech.started)
+    audio_ms = 0
+    async for event in speech.events():
+        match event:
+            case Words(kind=kind, words=words):
+                transcript.learn(words, final=kind == "aligned")
+            case Audio(payload=payload, first_sample=first):
+                emitter.push_timed_transcript(transcript.due((first + len(payload) // 2) * 1_000 / rate))
+                emitter.push(payload)
+            case Done(reason=reason):
+                audio_ms = event.audio_ms
+                if reason == "end":
+                    emitter.push_timed_transcript(transcript.finish(audio_ms))
+    return audio_ms
+
+
+def _silence(rate: int) -> bytes:
+    return bytes(2 * round(SILENCE_S * rate))
 
 
 class TTS(tts.TTS[Literal["metrics_collected"]]):
@@ -95,17 +293,11 @@ class TTS(tts.TTS[Literal["metrics_collected"]]):
 
 
 def _checked(session: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`session` updated by `changes`; None removes a field.
-
-    Raises:
-        SettingsError: a field is unknown or not allowed.
-    """
+    """`session` updated by `changes`; None removes a field. Raises `SettingsError` for what is not allowed."""
     if "output" in changes:
         raise SettingsError("LiveKit takes pcm_s16le: pass sample_rate to TTS(...) instead of output")
-    new = {name: value for name, value in {**session, **changes}.items() if value is not None}
-    for name, other in (("voice", "speaker_embedding"), ("speaker_embedding", "voice")):
-        if changes.get(name) is not None and other not in changes:
-            new.pop(other, None)
+    merged = session | changes | replaced_by(changes)
+    new = {name: value for name, value in merged.items() if value is not None}
     try:
         SessionConfig().merged(new, max_lead_ms=60_000)
     except SpeechError as error:

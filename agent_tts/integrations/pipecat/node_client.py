@@ -1,43 +1,25 @@
-"""What the service needs of a node, and the implementation over a WebSocket."""
+"""How the service reaches its node: over a WebSocket, or in the same process."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from agent_tts.client.connection import ConnectionLost, NodeConnection, open_connection, stream_url
+from agent_tts.config.settings import Limits
+from agent_tts.errors import RETRY_MS, Draining, EngineLost
 from agent_tts.protocol.context import AnyUtterance
+from agent_tts.protocol.v1 import SessionConfig
+from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.speech.service import SpeechService
+from agent_tts.speech.utterance import LocalUtterance, Utterance
+from agent_tts.speech.words.paces import Paces
 
 CONNECT_S = 3.0  # for the node to answer a connection or settings; a turn waits for it
+TRANSPORT = "pipecat"  # of what is spoken in the same process, in metrics
 
 Session = Mapping[str, Any]  # fields of protocol.md's `session`
-
-
-class NodeClient(Protocol):
-    async def connect(self) -> bool:
-        """Make sure within `CONNECT_S` that contexts can begin; True if this made a new connection. Safe to cancel.
-
-        Raises:
-            SpeechError: the node cannot be reached, or refuses.
-        """
-        ...
-
-    async def check(self, session: Session) -> None:
-        """Raise a `SpeechError` if the node refuses these settings. Safe to cancel."""
-        ...
-
-    def begin(self, session: Session) -> AnyUtterance:
-        """Start a context; it takes a slot, or a place in the queue, before its first word.
-
-        Raises:
-            SpeechError: refused at once; a later refusal is raised by its events.
-        """
-        ...
-
-    async def close(self) -> bool:
-        """Stop all speech and disconnect; True if there was a connection. Idempotent; `connect` may follow."""
-        ...
 
 
 class WebSocketNodeClient:
@@ -55,6 +37,11 @@ class WebSocketNodeClient:
         self._connecting = asyncio.Lock()
 
     async def connect(self) -> bool:
+        """Make sure within `CONNECT_S` that contexts can begin; True if this made a new connection. Safe to cancel.
+
+        Raises:
+            SpeechError: the node cannot be reached, or refuses.
+        """
         async with self._connecting:
             node = self._node
             if node is not None and node.lost is None and not node.draining:
@@ -70,6 +57,7 @@ class WebSocketNodeClient:
             return True
 
     async def check(self, session: Session) -> None:
+        """Raise a `SpeechError` if the node refuses these settings. Safe to cancel."""
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self._connected.update(**session)
@@ -77,9 +65,15 @@ class WebSocketNodeClient:
             raise ConnectionLost(f"the node did not answer within {CONNECT_S:g} s") from None
 
     def begin(self, session: Session) -> AnyUtterance:
+        """Start a context; it takes a slot, or a place in the queue, before its first word.
+
+        Raises:
+            SpeechError: refused at once; a later refusal is raised by its events.
+        """
         return self._connected.begin(**session)
 
     async def close(self) -> bool:
+        """Stop all speech and disconnect; True if there was a connection. Idempotent; `connect` may follow."""
         nodes = [node for node in (self._node, self._draining) if node is not None]
         self._node = self._draining = None
         await asyncio.gather(*(node.close() for node in nodes))
@@ -90,3 +84,40 @@ class WebSocketNodeClient:
         if self._node is None:
             raise ConnectionLost("there is no connection to the node")
         return self._node
+
+
+class InProcessNodeClient:
+    """A node in this event loop, which its owner starts and closes: no socket and no JSON, otherwise the same."""
+
+    def __init__(self, speech: SpeechService, metrics: Metrics) -> None:
+        self._service = speech
+        self._metrics = metrics
+        # How fast the voices of earlier utterances have spoken.
+        self._paces = Paces()
+
+    async def connect(self) -> bool:
+        if self._service.draining:
+            raise Draining
+        if not self._service.alive:
+            raise EngineLost("the engine is restarting: try again", retry_after_ms=RETRY_MS)
+        return False
+
+    async def check(self, session: Session) -> None:
+        self._service.resolve(_config(session).options())
+
+    def begin(self, session: Session) -> AnyUtterance:
+        config = _config(session)
+        request, options, info = self._service.open(config.options()), config.options(), self._service.info
+        meter = self._metrics.context(TRANSPORT)
+        return LocalUtterance(Utterance(request, info, options, output=config.output, paces=self._paces, meter=meter))
+
+    async def close(self) -> bool:
+        """There is no connection; each utterance is stopped by who began it."""
+        return False
+
+
+NodeClient = WebSocketNodeClient | InProcessNodeClient
+
+
+def _config(session: Session) -> SessionConfig:
+    return SessionConfig().merged(dict(session), Limits().max_lead_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pipecat.frames.frames import (
@@ -18,16 +18,16 @@ from pipecat.frames.frames import (
     TTSStoppedFrame,
 )
 from pipecat.processors.frame_processor import FrameDirection
+from pipecat.services.settings import TTSSettings
 from pipecat.services.tts_service import TextAggregationMode, TTSService
 from pipecat.transcriptions.language import Language
 from pipecat.utils.errors import ErrorCategory
+from pipecat.utils.types import NOT_GIVEN, NotGiven
 
 from agent_tts.client.connection import DEFAULT_URL
 from agent_tts.client.utterance import Audio, Done, Words
 from agent_tts.errors import RETRY_MS, SpeechError, Starved
-from agent_tts.integrations.pipecat.in_process import InProcessNodeClient
-from agent_tts.integrations.pipecat.node_client import NodeClient, WebSocketNodeClient
-from agent_tts.integrations.pipecat.settings import AgentTTSSettings, defaults
+from agent_tts.integrations.pipecat.node_client import InProcessNodeClient, NodeClient, WebSocketNodeClient
 from agent_tts.integrations.pipecat.words import REQUEST_ID, SPOKEN, SpokenWord, SpokenWords
 from agent_tts.protocol.context import AnyUtterance
 from agent_tts.serve.telemetry.metrics import Metrics
@@ -50,6 +50,25 @@ _CATEGORIES = {
     "unknown_context": ErrorCategory.UNKNOWN,
     "context_exists": ErrorCategory.UNKNOWN,
 }
+
+
+@dataclass
+class AgentTTSSettings(TTSSettings):
+    """Settings of `AgentTTSService`; they apply from the next turn on, and a setting that is not given stays.
+
+    `model`, `voice` and `language` are Pipecat's; None is the node's choice. `extra` takes the other fields of the
+    protocol's session, such as `{"lead_ms": 500, "sampling": {"temperature": 0.7}}`.
+    """
+
+    instructions: str | NotGiven | None = field(default_factory=lambda: NOT_GIVEN)  # style, or the voice's description
+    seed: int | NotGiven | None = field(default_factory=lambda: NOT_GIVEN)  # None draws one for each turn
+    speed: float | NotGiven = field(default_factory=lambda: NOT_GIVEN)  # 0.25 .. 4, 2 speaks twice as fast
+    pitch: float | NotGiven = field(default_factory=lambda: NOT_GIVEN)  # 0.5 .. 2, 1 is the voice's own
+
+    def session(self) -> dict[str, Any]:
+        """These as the protocol's session; every setting must be given."""
+        names = [each.name for each in fields(self) if each.name != "extra"]
+        return {name: getattr(self, name) for name in names} | self.extra
 
 
 @dataclass(slots=True, eq=False)
@@ -102,7 +121,9 @@ class AgentTTSService(TTSService):
         Raises:
             SettingsError: the url is invalid.
         """
-        start = defaults()
+        start = AgentTTSSettings(
+            model=None, voice=None, language=None, instructions=None, seed=None, speed=1.0, pitch=1.0
+        )
         if settings is not None:
             start.apply_update(settings)
         super().__init__(
@@ -125,7 +146,6 @@ class AgentTTSService(TTSService):
         self._recovery: asyncio.Task[None] | None = None
 
     def can_generate_metrics(self) -> bool:
-        """Time to first byte, and characters."""
         return True
 
     @property
@@ -158,7 +178,6 @@ class AgentTTSService(TTSService):
         await self._leave()
 
     async def cleanup(self) -> None:
-        """Stop everything at once. Idempotent."""
         await super().cleanup()
         await self._leave()
 
@@ -203,7 +222,6 @@ class AgentTTSService(TTSService):
         await self._begin(context_id)
 
     async def run_tts(self, text: str, context_id: str) -> AsyncGenerator[Frame | None, None]:
-        """Send text; its audio comes independently."""
         turn = self._turns.get(context_id)
         if turn is None or (turn.utterance is None and not turn.lost):
             turn = await self._begin(context_id)
@@ -213,7 +231,6 @@ class AgentTTSService(TTSService):
         yield None
 
     async def flush_audio(self, context_id: str | None = None) -> None:
-        """This turn gets no more text."""
         context_id = context_id or self.get_active_audio_context_id()
         if context_id is None:
             return
@@ -241,7 +258,6 @@ class AgentTTSService(TTSService):
                 await self._drop(context_id)
 
     async def on_audio_context_completed(self, context_id: str) -> None:
-        """All of this turn was pushed."""
         await self._drop(context_id)
         await super().on_audio_context_completed(context_id)
 
@@ -269,15 +285,11 @@ class AgentTTSService(TTSService):
     async def _drop(self, context_id: str) -> None:
         """Stop a turn, if there is one; nothing of it is pushed after this."""
         turn = self._turns.pop(context_id, None)
-        if turn is None:
-            return
-        if turn.utterance is None or turn.hearing is None:  # it has ended
-            return
-        turn.utterance.stop()
-        await self.cancel_task(turn.hearing)
+        if turn is not None and turn.utterance is not None and turn.hearing is not None:
+            turn.utterance.stop()
+            await self.cancel_task(turn.hearing)
 
     async def _hear(self, turn: _Turn, utterance: AnyUtterance) -> None:
-        """Push the audio and words of an utterance."""
         sample_rate, samples = self.sample_rate, 0
         try:
             async for event in utterance.events():
@@ -359,7 +371,6 @@ class AgentTTSService(TTSService):
         await self.push_error(message, exception=error, force_treat_as_permanent=passing)
 
     async def _recover(self, wait_s: float) -> None:
-        """Become usable when the node can speak again."""
         while True:
             await asyncio.sleep(wait_s)
             try:

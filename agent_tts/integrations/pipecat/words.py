@@ -54,11 +54,9 @@ class SpokenWords:
         self._before_ms = 0.0
 
     def learn(self, words: Iterable[Word], *, final: bool = False) -> None:
-        """See `DueWords.learn`."""
         self._due.learn((piece for word in words for piece in _pieces(word)), final=final)
 
     def due(self, audio_ms: float) -> list[SpokenWord]:
-        """See `DueWords.due`."""
         return self._spoken(self._due.due(audio_ms), audio_ms)
 
     def finish(self, audio_ms: float) -> list[SpokenWord]:

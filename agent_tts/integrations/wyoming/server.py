@@ -1,19 +1,197 @@
-"""The adapter's listening socket."""
+"""Home Assistant's clients, served from a node: Wyoming's events in, the node's speech out."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import httpx
 from loguru import logger
+from pydantic import ValidationError
 
-from agent_tts.errors import SettingsError
-from agent_tts.integrations.wyoming.conversation import Conversation, Target
-from agent_tts.integrations.wyoming.wire import MAX_LINE
+from agent_tts import __version__
+from agent_tts.client.connection import ConnectionLost, connect, http_url
+from agent_tts.client.utterance import RemoteUtterance
+from agent_tts.errors import BadMessage, SettingsError, SpeechError
+from agent_tts.events import SAMPLE_RATE
+from agent_tts.integrations.wyoming import wire
+from agent_tts.integrations.wyoming.wire import WyomingEvent
+from agent_tts.serve.routes.openai import VoiceList
 
 MAX_CLIENTS = 64
+IDLE_S = 300.0  # without an event, while nothing is spoken
+WRITE_S = 10.0  # for a client to read what was sent
+VOICES_S = 5.0  # for the node's list of voices
+BUFFER_BYTES = 16 << 20  # the longest context of a node
+
+FORMAT = {"rate": SAMPLE_RATE, "width": 2, "channels": 1}  # of all audio: pcm_s16le
+
+Send = Callable[[WyomingEvent], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The node that speaks."""
+
+    url: str
+    key: str | None
+
+
+class SpokenText(NamedTuple):
+    """A text that is spoken while it comes."""
+
+    speech: RemoteUtterance
+    sender: asyncio.Task[None]  # sends the audio; done when all of it was sent
+
+    def write(self, data: dict[str, Any]) -> None:
+        """More text; raises `BadMessage` where an event's data has none."""
+        if not isinstance(text := data.get("text"), str):
+            raise BadMessage("text: is a string")
+        self.speech.write(text)
+
+
+@asynccontextmanager
+async def _speaking(target: Target, send: Send, data: dict[str, Any]) -> AsyncIterator[SpokenText]:
+    """Speak with the voice of an event's data, on a connection of its own; stopped at the end of the block."""
+    async with AsyncExitStack() as stack:
+        link = connect(target.url, api_key=target.key, buffer_bytes=BUFFER_BYTES, **_session(data))
+        try:
+            speech = (await stack.enter_async_context(link)).begin()
+        except TimeoutError:
+            raise ConnectionLost("the node does not answer in time") from None
+        sender = asyncio.create_task(_send_sound(speech, send), name="wyoming sender")
+        try:
+            yield SpokenText(speech, sender)
+        finally:
+            sender.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
+
+
+async def _send_sound(speech: RemoteUtterance, send: Send) -> None:
+    await send(WyomingEvent("audio-start", FORMAT))
+    async for pcm in speech:
+        await send(WyomingEvent("audio-chunk", FORMAT, pcm))
+    await send(WyomingEvent("audio-stop"))
+
+
+class Conversation:
+    """A connection; it speaks one text at a time."""
+
+    def __init__(self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._target = target
+        self._reader = reader
+        self._writer = writer
+        # The text that comes in chunks now; otherwise None. The stack ends it.
+        self._text: SpokenText | None = None
+        self._stack = AsyncExitStack()
+
+    async def run(self) -> None:
+        """Serve until the client leaves or an error, which is sent to it. Cancelling it stops all speech.
+
+        Raises:
+            TimeoutError, OSError: the client does not read or write, or is gone.
+        """
+        try:
+            while True:
+                async with asyncio.timeout(IDLE_S):
+                    event = await wire.read(self._reader)
+                if event is None:
+                    return
+                await self._dispatch(event)
+        except SpeechError as error:
+            await self._send(WyomingEvent("error", {"text": error.message, "code": error.code}))
+        finally:
+            await self._close_text()
+
+    async def _dispatch(self, event: WyomingEvent) -> None:
+        match event.type:
+            case "describe":
+                await self._send(WyomingEvent("info", _described(await self._voices())))
+            case "ping":
+                await self._send(WyomingEvent("pong", event.data))
+            case "synthesize" if self._text is None:  # during chunks it repeats their text
+                text = await self._open_text(event.data)
+                text.write(event.data)
+                await self._finish_text(text)
+            case "synthesize-start":
+                await self._close_text()
+                await self._open_text(event.data)
+            case "synthesize-chunk" if self._text is not None:
+                self._text.write(event.data)
+            case "synthesize-stop" if self._text is not None:
+                await self._finish_text(self._text)
+                await self._send(WyomingEvent("synthesize-stopped"))
+
+    async def _open_text(self, data: dict[str, Any]) -> SpokenText:
+        self._text = await self._stack.enter_async_context(_speaking(self._target, self._send, data))
+        return self._text
+
+    async def _finish_text(self, text: SpokenText) -> None:
+        text.speech.end()
+        await text.sender
+        await self._close_text()
+
+    async def _close_text(self) -> None:
+        self._text = None
+        await self._stack.aclose()
+
+    async def _send(self, event: WyomingEvent) -> None:
+        self._writer.write(wire.write(event))
+        async with asyncio.timeout(WRITE_S):
+            await self._writer.drain()
+
+    async def _voices(self) -> VoiceList:
+        headers = {} if self._target.key is None else {"Authorization": f"Bearer {self._target.key}"}
+        try:
+            async with httpx.AsyncClient(headers=headers, timeout=VOICES_S) as client:
+                answer = await client.get(http_url(self._target.url) + "/v1/audio/voices")
+                return VoiceList.model_validate_json(answer.raise_for_status().content)
+        except (httpx.HTTPError, ValidationError) as error:
+            raise ConnectionLost("the node does not list its voices") from error
+
+
+def _described(voices: VoiceList) -> dict[str, Any]:
+    """Data of the `info` event: one program with every voice of the node, the default first."""
+    ordered = sorted(voices.voices, key=lambda voice: voice.name != voices.default)
+    return {
+        "tts": [
+            {
+                **_artifact("agent-tts", "speech while the text is written"),
+                "supports_synthesize_streaming": True,
+                "voices": [
+                    {**_artifact(voice.name, voice.description), "languages": voice.languages} for voice in ordered
+                ],
+            }
+        ]
+    }
+
+
+def _session(data: dict[str, Any]) -> dict[str, Any]:
+    """Session fields of a context for an event's data: a voice by its name, or a language."""
+    voice = data.get("voice")
+    asked = voice if isinstance(voice, dict) else {}
+    return {
+        "voice": asked.get("name"),
+        "language": None if asked.get("name") else asked.get("language"),
+        "timestamps": "none",
+        "lead_ms": None,  # Home Assistant buffers
+    }
+
+
+def _artifact(name: str, description: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "attribution": {"name": "agent_tts", "url": "https://pypi.org/project/agent-tts/"},
+        "installed": True,
+        "description": description or name,
+        "version": __version__,
+    }
 
 
 def serve(uri: str, target: Target) -> None:
@@ -42,20 +220,16 @@ class WyomingServer:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        # One for each client. Cancelled and awaited by `__aexit__`.
+        # One for each client; cancelled and awaited by `__aexit__`.
         self._tasks: set[asyncio.Task[None]] = set()
         # None before it listens.
         self._server: asyncio.Server | None = None
 
     async def listen(self, uri: str) -> str:
-        """Take clients; returns the address, with the chosen port for port 0.
-
-        Raises:
-            SettingsError: the address cannot be used.
-        """
+        """Take clients; returns the address, with the chosen port for port 0. Raises `SettingsError`."""
         host, port = parse(uri)
         try:
-            self._server = await asyncio.start_server(self._accept, host, port, limit=MAX_LINE)
+            self._server = await asyncio.start_server(self._accept, host, port, limit=wire.MAX_LINE)
         except OSError as error:
             raise SettingsError(f"cannot listen on {uri}: {error.strerror or 'no such host'}") from error
         chosen = self._server.sockets[0].getsockname()[1]
@@ -94,11 +268,7 @@ class WyomingServer:
 
 
 def parse(uri: str) -> tuple[str, int]:
-    """Host and port of `tcp://host:port`.
-
-    Raises:
-        SettingsError: another form.
-    """
+    """Host and port of `tcp://host:port`; raises `SettingsError` for another form."""
     try:
         parts = urlsplit(uri)
         scheme, host, port = parts.scheme, parts.hostname, parts.port

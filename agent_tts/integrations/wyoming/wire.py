@@ -10,15 +10,12 @@ from typing import Any
 from agent_tts.errors import BadMessage
 
 MAX_LINE = 65_536  # bytes; also the limit of the stream's reader
-MAX_DATA = 65_536
-MAX_PAYLOAD = 65_536
+MAX_PART = 65_536  # bytes of the data or the payload after a line
 REST_S = 5.0  # for the data and payload after a line
 
 
 @dataclass(frozen=True, slots=True)
 class WyomingEvent:
-    """One message, either way."""
-
     type: str
     data: dict[str, Any] = field(default_factory=dict)
     payload: bytes = b""
@@ -36,30 +33,26 @@ async def read(reader: asyncio.StreamReader) -> WyomingEvent | None:
         if not line:
             return None
         async with asyncio.timeout(REST_S):
-            return await _rest(json.loads(line), reader)
+            head = json.loads(line)
+            data = dict(head.get("data") or {})
+            if length := _length(head, "data_length"):
+                data |= json.loads(await reader.readexactly(length))
+            payload = await reader.readexactly(_length(head, "payload_length"))
+            return WyomingEvent(str(head["type"]), data, payload)
     except asyncio.IncompleteReadError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise BadMessage("an event is a line of JSON with a type, its data and its payload") from None
 
 
-async def _rest(head: dict[str, Any], reader: asyncio.StreamReader) -> WyomingEvent:
-    data: dict[str, Any] = dict(head.get("data") or {})
-    if length := _length(head, "data_length", MAX_DATA):
-        data |= json.loads(await reader.readexactly(length))
-    payload = await reader.readexactly(_length(head, "payload_length", MAX_PAYLOAD))
-    return WyomingEvent(str(head["type"]), data, payload)
-
-
-def _length(head: dict[str, Any], name: str, limit: int) -> int:
+def _length(head: dict[str, Any], name: str) -> int:
     length = head.get(name) or 0
-    if not isinstance(length, int) or not 0 <= length <= limit:
+    if not isinstance(length, int) or not 0 <= length <= MAX_PART:
         raise ValueError(name)
     return length
 
 
 def write(event: WyomingEvent) -> bytes:
-    """An event as bytes."""
     head: dict[str, Any] = {"type": event.type}
     data = json.dumps(event.data).encode() if event.data else b""
     if data:

@@ -9,7 +9,6 @@ Position p of row r is place p % size of block block_table[r, p // size]. A cont
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -19,7 +18,7 @@ from torch import Tensor
 from agent_tts.model.kernels.launch import launch, overlap, power_of_2, wait
 
 _TILE = 64  # positions that a program reads at a time
-_TOGETHER = 1_024  # positions of a program that reads what the kernel before it writes
+TOGETHER = 1_024  # positions of a program that reads what the kernel before it writes
 
 
 @triton.jit
@@ -47,18 +46,32 @@ def _places(blocks, positions, end, block_stride, stride, SIZE: tl.constexpr):
 
 
 @triton.jit
+def _angles(rope, position, HALF: tl.constexpr):
+    """Cosine and sine of a position, [HALF]."""
+    half = tl.arange(0, HALF)
+    return tl.load(rope + position * (2 * HALF) + half), tl.load(rope + position * (2 * HALF) + HALF + half)
+
+
+@triton.jit
+def _read(keys, values, at, ok, DIM: tl.constexpr):
+    """Both halves of the keys, and the values, at these offsets; `at` and `ok` are [positions, 1]."""
+    d, half = tl.arange(0, DIM), tl.arange(0, DIM // 2)
+    low = tl.load(keys + at + half[None, :], mask=ok, other=0)
+    high = tl.load(keys + at + DIM // 2 + half[None, :], mask=ok, other=0)
+    return low, high, tl.load(values + at + d[None, :], mask=ok, other=0)
+
+
+@triton.jit
 def _keep(
     x, to, keys, values, k_norm, cos, sin, eps, pair, HEADS: tl.constexpr, PAIRS: tl.constexpr, DIM: tl.constexpr
 ):
-    """Writes key and value of a new position [1, 1]; gives both halves of the key, and the value."""
-    HALF: tl.constexpr = DIM // 2
-    d, half = tl.arange(0, DIM), tl.arange(0, HALF)
-    key = HEADS + pair + tl.arange(0, 1)
-    low, high = _turned(x, key, k_norm, cos, sin, eps, HALF, DIM)
+    """Writes key and value of a new position at offset `to` [1, 1]; gives both halves of the key, and the value."""
+    d, half = tl.arange(0, DIM), tl.arange(0, DIM // 2)
+    low, high = _turned(x, HEADS + pair + tl.arange(0, 1), k_norm, cos, sin, eps, DIM // 2, DIM)
     value = tl.load(x + (HEADS + PAIRS + pair) * DIM + d)[None, :]
-    tl.store(keys + to[:, None] + half[None, :], low)
-    tl.store(keys + to[:, None] + HALF + half[None, :], high)
-    tl.store(values + to[:, None] + d[None, :], value)
+    tl.store(keys + to + half[None, :], low)
+    tl.store(keys + to + DIM // 2 + half[None, :], high)
+    tl.store(values + to + d[None, :], value)
     return low, high, value
 
 
@@ -82,18 +95,15 @@ def _write(
     OVERLAP: tl.constexpr,
 ):
     row, pair = tl.program_id(0), tl.program_id(1)
-    HALF: tl.constexpr = DIM // 2
     position = tl.load(positions + row)
     wait(OVERLAP)
     if position >= padding_position:
         return
-    half = tl.arange(0, HALF)
-    cos, sin = tl.load(rope + position * DIM + half), tl.load(rope + position * DIM + HALF + half)
+    cos, sin = _angles(rope, position, DIM // 2)
     x = qkv + row * (HEADS + 2 * PAIRS) * DIM
-    at = _places(
-        block_table + row * BLOCKS, position + tl.arange(0, 1), padding_position, block_stride, PAIRS * DIM, SIZE
-    )
-    _keep(x, pair * DIM + at, keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM)
+    blocks, new = block_table + row * BLOCKS, position + tl.arange(0, 1)
+    to = pair * DIM + _places(blocks, new, padding_position, block_stride, PAIRS * DIM, SIZE)
+    _keep(x, to[:, None], keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM)
 
 
 @triton.jit
@@ -135,16 +145,13 @@ def _attend(
         wait(OVERLAP)
         return
     kind = qkv.dtype.element_ty
-    d, half, tile = tl.arange(0, DIM), tl.arange(0, HALF), tl.arange(0, TILE)
-    cos, sin = tl.load(rope + position * DIM + half), tl.load(rope + position * DIM + HALF + half)
-    cache = pair * DIM
+    d, tile = tl.arange(0, DIM), tl.arange(0, TILE)
+    cos, sin = _angles(rope, position, HALF)
+    cache, blocks = pair * DIM, block_table + row * BLOCKS
     end = tl.minimum(begin + SPLIT, length)
     if SPLIT == TILE:  # read while the previous kernel still runs
-        at = cache + _places(block_table + row * BLOCKS, begin + tile, end, block_stride, PAIRS * DIM, SIZE)
-        ok = (begin + tile < end)[:, None]
-        k_low = tl.load(keys + at[:, None] + half[None, :], mask=ok, other=0)
-        k_high = tl.load(keys + at[:, None] + HALF + half[None, :], mask=ok, other=0)
-        value = tl.load(values + at[:, None] + d[None, :], mask=ok, other=0)
+        at = cache + _places(blocks, begin + tile, end, block_stride, PAIRS * DIM, SIZE)
+        k_low, k_high, value = _read(keys, values, at[:, None], (begin + tile < end)[:, None], DIM)
     wait(OVERLAP)
 
     x = qkv + row * (HEADS + 2 * PAIRS) * DIM
@@ -156,10 +163,11 @@ def _attend(
     total = tl.zeros((16,), tl.float32)
     acc = tl.zeros((16, DIM), tl.float32)
     if last:
-        to = cache + _places(
-            block_table + row * BLOCKS, position + tl.arange(0, 1), padding_position, block_stride, PAIRS * DIM, SIZE
+        new = position + tl.arange(0, 1)
+        to = cache + _places(blocks, new, padding_position, block_stride, PAIRS * DIM, SIZE)
+        new_low, new_high, new_value = _keep(
+            x, to[:, None], keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM
         )
-        new_low, new_high, new_value = _keep(x, to, keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM)
         top = tl.sum(q_low.to(tl.float32) * new_low.to(tl.float32), 1)
         top = (top + tl.sum(q_high.to(tl.float32) * new_high.to(tl.float32), 1)) * scale
         total += 1
@@ -167,11 +175,8 @@ def _attend(
     for start in range(begin, end, TILE):
         p = start + tile
         if SPLIT != TILE:
-            at = cache + _places(block_table + row * BLOCKS, p, end, block_stride, PAIRS * DIM, SIZE)
-            ok = (p < end)[:, None]
-            k_low = tl.load(keys + at[:, None] + half[None, :], mask=ok, other=0)
-            k_high = tl.load(keys + at[:, None] + HALF + half[None, :], mask=ok, other=0)
-            value = tl.load(values + at[:, None] + d[None, :], mask=ok, other=0)
+            at = cache + _places(blocks, p, end, block_stride, PAIRS * DIM, SIZE)
+            k_low, k_high, value = _read(keys, values, at[:, None], (p < end)[:, None], DIM)
         logits = tl.dot(q_low, k_low.T, input_precision="ieee")
         logits = tl.dot(q_high, k_high.T, logits, input_precision="ieee") * scale
         logits = tl.where((p < end)[None, :], logits, float("-inf"))
@@ -238,26 +243,19 @@ def _attend_in_frame(
     GROUP: tl.constexpr = HEADS // PAIRS
     WIDTH: tl.constexpr = (HEADS + 2 * PAIRS) * DIM
     kind = qkv.dtype.element_ty
-    d, half, p = tl.arange(0, DIM), tl.arange(0, HALF), tl.arange(0, SIZE)
-    heads, key = pair * GROUP + tl.arange(0, GROUP), HEADS + pair + tl.arange(0, 1)
+    d, p = tl.arange(0, DIM), tl.arange(0, SIZE)
+    heads = pair * GROUP + tl.arange(0, GROUP)
     cache = row * SIZE * PAIRS * DIM + pair * DIM
     at = cache + (p * PAIRS * DIM)[:, None]
-    old = (p <= position - TOKENS)[:, None]
-    k_low = tl.load(keys + at + half[None, :], mask=old, other=0)
-    k_high = tl.load(keys + at + HALF + half[None, :], mask=old, other=0)
-    value = tl.load(values + at + d[None, :], mask=old, other=0)
+    k_low, k_high, value = _read(keys, values, at, (p <= position - TOKENS)[:, None], DIM)
     wait(OVERLAP)
     for token in tl.static_range(TOKENS):
         here = position - (TOKENS - 1) + token
         x = qkv + (row * TOKENS + token) * WIDTH
-        cos, sin = tl.load(rope + here * DIM + half), tl.load(rope + here * DIM + HALF + half)
+        cos, sin = _angles(rope, here, HALF)
         q_low, q_high = _turned(x, heads, q_norm, cos, sin, eps, HALF, DIM)
-        new_low, new_high = _turned(x, key, k_norm, cos, sin, eps, HALF, DIM)
-        new_value = tl.load(x + (HEADS + PAIRS + pair) * DIM + d)[None, :]
         to = cache + here * PAIRS * DIM + tl.zeros((1, 1), tl.int32)
-        tl.store(keys + to + half[None, :], new_low)
-        tl.store(keys + to + HALF + half[None, :], new_high)
-        tl.store(values + to + d[None, :], new_value)
+        new_low, new_high, new_value = _keep(x, to, keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM)
         new = (p == here)[:, None]
         k_low, k_high = tl.where(new, new_low, k_low), tl.where(new, new_high, k_high)
         value = tl.where(new, new_value, value)
@@ -303,85 +301,68 @@ class Scratch:
             split=split,
         )
 
-    @staticmethod
-    def together(rows: int, positions: int, heads: Heads, device: torch.device) -> Scratch:
-        """For `attend_together`: a program of one tile would read it before other programs have written it."""
-        return Scratch.empty(rows, positions, heads, device, split=_TOGETHER)
-
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Positions of a step in one layer of a cache."""
+class Queries:
+    """New positions of rows of a paged cache."""
 
-    positions: Tensor  # int64[B]
-    keys: Tensor  # [blocks, size, pairs, dim]; a block is contiguous
-    values: Tensor
+    positions: Tensor  # int64[B]; the padding position for a row that pauses
     block_table: Tensor  # int64[B, blocks of a row]
     padding_position: int
-
-
-@dataclass(frozen=True, slots=True)
-class FramePlace:
-    """Positions of a call in one layer of the cache of a frame."""
-
-    tokens: int  # of each row, one or two
-    position: int  # of the last of them
-    keys: Tensor  # [B, S, pairs, dim], S a power of 2
-    values: Tensor
-
-
-def _shape(rows: int) -> tuple[int, int, int]:
-    """Positions of a tile, warps and stages of a program: the fastest of those measured on an H200."""
-    return (_TILE, 4, 3) if rows <= 8 else (_TILE, 2, 2)
-
-
-def _arguments(k_norm: Tensor, heads: Heads, place: Place, qkv: Tensor) -> dict[str, Any]:
-    """Those that `_attend` and `_write` share."""
-    return {
-        "qkv": qkv, "k_norm": k_norm, "rope": heads.rope, "positions": place.positions, "keys": place.keys,
-        "values": place.values, "block_table": place.block_table, "eps": heads.eps,
-        "padding_position": place.padding_position, "block_stride": place.keys.stride(0),
-        "HEADS": heads.queries, "PAIRS": heads.pairs, "DIM": heads.dim,
-        "SIZE": place.keys.shape[1], "BLOCKS": place.block_table.shape[1], **overlap(qkv.device),
-    }  # fmt: skip
+    scratch: Scratch
+    together: bool  # several may belong to one row: all are written before any is read, in splits of TOGETHER
 
 
 def attend(
-    q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: Scratch, qkv: Tensor, out: Tensor
+    q_norm: Tensor,
+    k_norm: Tensor,
+    heads: Heads,
+    queries: Queries,
+    keys: Tensor,
+    values: Tensor,
+    qkv: Tensor,
+    out: Tensor,
 ) -> None:
-    """One position a row: [B, (queries + 2 pairs) dim] -> `out` [B, queries dim]; writes the cache at the positions.
+    """New positions [B, (queries + 2 pairs) dim] -> `out` [B, queries dim]; writes keys and values at the positions.
 
-    A row at the padding position writes nothing, and its result is undefined.
+    Keys and values [blocks, size, pairs, dim] are one layer of the cache; a block is contiguous. A row at the padding
+    position writes nothing, and its result is undefined.
     """
-    splits = scratch.parts.shape[2]
-    tile, warps, stages = _shape(len(qkv))
+    scratch, splits, few = queries.scratch, queries.scratch.parts.shape[2], len(qkv) <= 8
+    shared = {
+        "qkv": qkv, "k_norm": k_norm, "rope": heads.rope, "positions": queries.positions, "keys": keys,
+        "values": values, "block_table": queries.block_table, "eps": heads.eps,
+        "padding_position": queries.padding_position, "block_stride": keys.stride(0),
+        "HEADS": heads.queries, "PAIRS": heads.pairs, "DIM": heads.dim,
+        "SIZE": keys.shape[1], "BLOCKS": queries.block_table.shape[1], **overlap(qkv.device),
+    }  # fmt: skip
+    if queries.together:
+        launch(_write, (len(qkv), heads.pairs), num_warps=1, **shared)
     launch(
         _attend, (len(qkv), heads.pairs, splits),
         q_norm=q_norm, out=out, parts=scratch.parts, tops=scratch.tops, counters=scratch.counters,
-        scale=heads.dim**-0.5, SPLIT=scratch.split, SPLITS=splits, TILE=tile,
-        num_warps=warps, num_stages=stages, **_arguments(k_norm, heads, place, qkv),
+        scale=heads.dim**-0.5, SPLIT=scratch.split, SPLITS=splits, TILE=_TILE,
+        num_warps=4 if few else 2, num_stages=3 if few else 2, **shared,  # the fastest measured on an H200
     )  # fmt: skip
 
 
-def attend_together(
-    q_norm: Tensor, k_norm: Tensor, heads: Heads, place: Place, scratch: Scratch, qkv: Tensor, out: Tensor
-) -> None:
-    """As `attend`, where several new positions may belong to one row.
+def attend_in_frame(
+    q_norm: Tensor, k_norm: Tensor, heads: Heads, keys: Tensor, values: Tensor, tokens: int, position: int, qkv: Tensor
+) -> Tensor:
+    """The last tokens of a frame: [B * tokens, (queries + 2 pairs) dim] -> [B * tokens, queries dim].
 
-    `scratch` is one of `Scratch.together`.
+    Keys and values [B, S, pairs, dim], S a power of 2, are one layer of the frame's cache, and are written.
+
+    Args:
+        tokens: of each row, one or two.
+        position: of the last of them.
     """
-    launch(_write, (len(qkv), heads.pairs), num_warps=1, **_arguments(k_norm, heads, place, qkv))
-    attend(q_norm, k_norm, heads, place, scratch, qkv, out)  # it writes the same once more
-
-
-def attend_in_frame(q_norm: Tensor, k_norm: Tensor, heads: Heads, place: FramePlace, qkv: Tensor) -> Tensor:
-    """The last T tokens of a frame: [B * T, (queries + 2 pairs) dim] -> [B * T, queries dim]; writes the cache."""
     out = qkv.new_empty(len(qkv), heads.queries * heads.dim)
     launch(
-        _attend_in_frame, (len(qkv) // place.tokens, heads.pairs),
-        qkv=qkv, q_norm=q_norm, k_norm=k_norm, rope=heads.rope, keys=place.keys, values=place.values, out=out,
-        eps=heads.eps, scale=heads.dim**-0.5, position=place.position,
-        HEADS=heads.queries, PAIRS=heads.pairs, DIM=heads.dim, SIZE=place.keys.shape[1], TOKENS=place.tokens,
+        _attend_in_frame, (len(qkv) // tokens, heads.pairs),
+        qkv=qkv, q_norm=q_norm, k_norm=k_norm, rope=heads.rope, keys=keys, values=values, out=out,
+        eps=heads.eps, scale=heads.dim**-0.5, position=position,
+        HEADS=heads.queries, PAIRS=heads.pairs, DIM=heads.dim, SIZE=keys.shape[1], TOKENS=tokens,
         num_warps=1, **overlap(qkv.device),
     )  # fmt: skip
     return out

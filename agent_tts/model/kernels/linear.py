@@ -7,7 +7,6 @@ in a dot product differs. The codec's layers round only their result, so `kernel
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -18,6 +17,7 @@ from torch.nn import functional as F
 
 from agent_tts.model.kernels.launch import launch, overlap, power_of_2, wait
 from agent_tts.model.kernels.tiles import Tile, linear_tile
+from agent_tts.model.layers import RMSNorm
 
 NORM_ROWS = 1  # of at most so many rows every program computes the norm itself
 _MOST_TILES = 4_096
@@ -31,16 +31,16 @@ def _normed(x, weight, squares, eps, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _finish(out, acc, up, bias, residual, at, n, ok, GATED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr):
-    """Bias, gate and residual, rounded as by the separate operations."""
+def _finish(out, acc, up, bias, residual, at, n, ok, GATED: tl.constexpr):
+    """Bias, gate and residual, each if there is one, rounded as by the separate operations."""
     kind = out.dtype.element_ty
-    if BIAS:
+    if bias is not None:
         acc += tl.load(bias + n, mask=ok).to(tl.float32)
     acc = acc.to(kind).to(tl.float32)
     if GATED:
         gate = (acc / (1 + tl.exp(-acc))).to(kind).to(tl.float32)
         acc = (gate * up.to(kind).to(tl.float32)).to(kind).to(tl.float32)
-    if RESIDUAL:
+    if residual is not None:
         acc += tl.load(residual + at, mask=ok).to(tl.float32)
     tl.store(out + at, acc.to(kind), mask=ok)
 
@@ -49,20 +49,17 @@ def _finish(out, acc, up, bias, residual, at, n, ok, GATED: tl.constexpr, BIAS: 
 def _rows_times_matrix(
     x,  # [M, K]
     weight,  # [N, K], or [2 N, K] if GATED: gate, then up
-    norm,  # [K]
-    bias,  # [N]
-    residual,  # [M, N]
+    norm,  # [K], or None
+    bias,  # [N], or None
+    residual,  # [M, N], or None
     out,  # [M, N]
     eps,
     M: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,  # all of K if NORM
-    NORM: tl.constexpr,
+    BLOCK_K: tl.constexpr,  # all of K if there is a norm
     GATED: tl.constexpr,
-    BIAS: tl.constexpr,
-    RESIDUAL: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """A program computes BLOCK_N outputs of every row; a warp reads whole rows of the matrix."""
@@ -74,7 +71,7 @@ def _rows_times_matrix(
     first = tl.load(rows + k[None, :], mask=ok, other=0)
     if GATED:
         first_up = tl.load(rows + N * K + k[None, :], mask=ok, other=0)
-    if NORM:
+    if norm is not None:
         scale = tl.load(norm + k, mask=k < K, other=0)
     wait(OVERLAP)
     for m in tl.static_range(M):
@@ -83,7 +80,7 @@ def _rows_times_matrix(
         for start in tl.static_range(0, K, BLOCK_K):
             at = start + k
             row = tl.load(x + m * K + at, mask=at < K, other=0).to(tl.float32)
-            if NORM:
+            if norm is not None:
                 row = _normed(row, scale, tl.sum(row * row), eps, K).to(tl.float32)
             ok = ok_n[:, None] & (at < K)[None, :]
             tile = first if start == 0 else tl.load(rows + at[None, :], mask=ok, other=0)
@@ -91,15 +88,15 @@ def _rows_times_matrix(
             if GATED:
                 tile = first_up if start == 0 else tl.load(rows + N * K + at[None, :], mask=ok, other=0)
                 up += tl.sum(tile.to(tl.float32) * row[None, :], 1)
-        _finish(out, acc, up, bias, residual, m * N + n, n, ok_n, GATED, BIAS, RESIDUAL)
+        _finish(out, acc, up, bias, residual, m * N + n, n, ok_n, GATED)
 
 
 @triton.jit
 def _tiles_times_matrix(
     x,  # [M, K]
     weight,  # [N, K], or [2 N, K] if GATED: gate, then up
-    bias,  # [N]
-    residual,  # [M, N]
+    bias,  # [N], or None
+    residual,  # [M, N], or None
     out,  # [M, N]
     parts,  # float32[tiles, SPLITS, 2 if GATED, BLOCK_M, BLOCK_N]: sums over a split
     counters,  # int32[tiles]: splits done; zero before and after
@@ -111,8 +108,6 @@ def _tiles_times_matrix(
     BLOCK_K: tl.constexpr,
     SPLITS: tl.constexpr,
     GATED: tl.constexpr,
-    BIAS: tl.constexpr,
-    RESIDUAL: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """A program gives a tile of BLOCK_M rows and BLOCK_N outputs, by the tensor cores, over its split of K.
@@ -139,7 +134,7 @@ def _tiles_times_matrix(
     ok = ok_m[:, None] & ok_n[None, :]
     at = m[:, None] * N + n[None, :]
     if SPLITS == 1:
-        _finish(out, acc, up, bias, residual, at, n[None, :], ok, GATED, BIAS, RESIDUAL)
+        _finish(out, acc, up, bias, residual, at, n[None, :], ok, GATED)
     else:
         AREA: tl.constexpr = BLOCK_M * BLOCK_N
         WIDTH: tl.constexpr = AREA * (2 if GATED else 1)
@@ -159,7 +154,7 @@ def _tiles_times_matrix(
                 acc += tl.load(mine + other * WIDTH, cache_modifier=".cg")
                 if GATED:
                     up += tl.load(mine + other * WIDTH + AREA, cache_modifier=".cg")
-            _finish(out, acc, up, bias, residual, at, n[None, :], ok, GATED, BIAS, RESIDUAL)
+            _finish(out, acc, up, bias, residual, at, n[None, :], ok, GATED)
 
 
 @triton.jit
@@ -185,30 +180,22 @@ def _norm_rows(x, weight, out, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr, OVE
     tl.store(out + at, _normed(row, scale, tl.sum(row * row), eps, SIZE), mask=ok)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """`layers.RMSNorm` of [M, K]."""
+def rms_norm(x: Tensor, norm: RMSNorm) -> Tensor:
+    """The norm of [M, K]."""
     out = torch.empty_like(x)
     size = x.shape[1]
     launch(
         _norm_rows, (len(x),),
-        x=x, weight=weight, out=out, eps=eps, SIZE=size, BLOCK=power_of_2(size), **overlap(x.device),
+        x=x, weight=norm.weight, out=out, eps=norm.eps, SIZE=size, BLOCK=power_of_2(size), **overlap(x.device),
     )  # fmt: skip
     return out
-
-
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """RMSNorm of the rows before the product."""
-
-    weight: Tensor  # [K]
-    eps: float
 
 
 def linear(
     x: Tensor,
     weight: Tensor,
     *,
-    norm: Norm | None = None,
+    norm: RMSNorm | None = None,
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     gated: bool = False,
@@ -224,7 +211,7 @@ def linear(
     count, inputs = x.shape
     outputs = len(weight) // 2 if gated else len(weight)
     if norm is not None and count > NORM_ROWS:
-        x, norm = rms_norm(x, norm.weight, norm.eps), None
+        x, norm = rms_norm(x, norm), None
     tile = tile or linear_tile(count, outputs, inputs, gated)
     if tile is None:
         return _by_cublas(x, weight, bias, residual, gated)
@@ -233,13 +220,12 @@ def linear(
     shared = {
         "x": x, "weight": weight, "bias": bias, "residual": residual, "out": out,
         "M": count, "N": outputs, "K": inputs, "BLOCK_N": tile.outputs,
-        "GATED": gated, "BIAS": bias is not None, "RESIDUAL": residual is not None,
-        "num_warps": tile.warps, "num_stages": tile.stages, **overlap(x.device),
+        "GATED": gated, "num_warps": tile.warps, "num_stages": tile.stages, **overlap(x.device),
     }  # fmt: skip
     if tile.rows == 0:
         launch(
             _rows_times_matrix, (across,),
-            norm=norm and norm.weight, eps=norm.eps if norm else 0.0, NORM=norm is not None,
+            norm=norm and norm.weight, eps=norm.eps if norm else 0.0,
             BLOCK_K=power_of_2(inputs) if norm else tile.inputs, **shared,
         )  # fmt: skip
     else:

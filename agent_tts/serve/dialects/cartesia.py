@@ -2,29 +2,220 @@
 
 from __future__ import annotations
 
+import base64
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from secrets import token_hex
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from agent_tts.config.settings import Limits
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, from_code
+from agent_tts.events import SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message, ProtocolAdapter
 from agent_tts.protocol.context import AudioChunk, Word
+from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.validation import check_message
-from agent_tts.serve.dialects.cartesia_messages import CartesiaRequest, ContextEvents, RawFormat, failure
-from agent_tts.serve.dialects.sentences import spaced
+from agent_tts.serve.dialects.text import spaced
+from agent_tts.speech.words.due_words import DueWords
+from agent_tts.text.breaks import BreakTokens
+
+# ---------------------------------------------------------------- from the client
+
+Encoding = Literal["pcm_s16le", "pcm_f32le", "pcm_mulaw", "pcm_alaw"]
+Rate = Literal[8_000, 16_000, 22_050, 24_000, 44_100, 48_000]
+
+# By Cartesia's names: this node's name, and bytes of a sample.
+ENCODINGS: dict[Encoding, tuple[str, int]] = {
+    "pcm_s16le": ("pcm_s16le", 2),
+    "pcm_f32le": ("pcm_f32le", 4),
+    "pcm_mulaw": ("mulaw", 1),
+    "pcm_alaw": ("alaw", 1),
+}
+
+# Sent by clients whose user named no voice: LiveKit's class sends the first, Cartesia's own the second to end a text.
+PLACEHOLDER_VOICES = {"f786b574-daa5-4673-aa0c-cbe3e8534c02", "6ccbfb76-1fc6-48f7-b71d-91ac6298247b"}
+
+SPEEDS = {"slowest": 0.6, "slow": 0.8, "normal": 1.0, "fast": 1.25, "fastest": 1.5}
+
+
+class CartesiaControls(Lenient):
+    """How to speak; in API versions up to 2024-11-13 a part of the voice."""
+
+    speed: float | str | None = None
+    emotion: str | list[str] | None = None
+
+    @field_validator("speed")
+    @classmethod
+    def _is_known(cls, speed: float | str | None) -> float | str | None:
+        if isinstance(speed, str) and speed not in SPEEDS:
+            raise ValueError(f"should be a number or one of {', '.join(SPEEDS)}")
+        return speed
+
+    def absolute(self) -> CartesiaControls:
+        """The controls of a voice, whose speed is a number from -1 to 1, with the speed as a factor."""
+        if not isinstance(self.speed, float):
+            return self
+        span = SPEEDS["fastest"] - 1 if self.speed > 0 else 1 - SPEEDS["slowest"]
+        return self.model_copy(update={"speed": 1 + span * self.speed})
+
+    def overrides(self) -> dict[str, Any]:
+        """The fields of a session that they stand for."""
+        fields: dict[str, Any] = {}
+        if self.speed is not None:
+            fields["speed"] = SPEEDS[self.speed] if isinstance(self.speed, str) else self.speed
+        emotion = self.emotion[0] if isinstance(self.emotion, list) and self.emotion else self.emotion
+        if isinstance(emotion, str) and emotion.lower() != "neutral":
+            fields["instructions"] = f"Emotion: {emotion.partition(':')[0].lower()}."
+        return fields
+
+
+class CartesiaVoice(Lenient):
+    id: str | None = None
+    embedding: list[float] | None = None
+    controls: CartesiaControls = Field(CartesiaControls(), alias="__experimental_controls")
+
+
+class SampleFormat(Lenient):
+    encoding: Encoding = "pcm_s16le"
+    sample_rate: Rate = 24_000
+    bit_rate: ClassVar = None
+
+    @property
+    def ours(self) -> str:
+        """The encoding by this node's name."""
+        return ENCODINGS[self.encoding][0]
+
+
+class RawFormat(SampleFormat):
+    container: Literal["raw"] = "raw"
+
+
+class CartesiaRequest(Lenient):
+    """The fields of every request to speak."""
+
+    transcript: str = ""
+    voice: str | CartesiaVoice | None = None
+    language: str | None = None
+    locale: str | None = None
+    generation_config: CartesiaControls | None = None
+    speed: Literal["slow", "normal", "fast"] | None = None
+    normalization: str | None = None
+    add_timestamps: bool | None = None
+
+    def overrides(self) -> dict[str, Any]:
+        """The fields of a session without its output, and without a model: the voice decides which one speaks."""
+        voice = self.voice if isinstance(self.voice, CartesiaVoice) else CartesiaVoice(id=self.voice)
+        fields: dict[str, Any] = {
+            "language": self.language or self.locale,
+            "timestamps": "word" if self.add_timestamps else "none",
+            "breaks": True,  # Cartesia's models always obey the tag
+        }
+        if self.normalization is not None:
+            fields["normalize"] = self.normalization != "off"
+        if voice.embedding is not None:
+            fields["speaker_embedding"] = voice.embedding
+        elif voice.id not in PLACEHOLDER_VOICES:
+            fields["voice"] = voice.id
+        for controls in (
+            voice.controls.absolute(),
+            CartesiaControls(speed=self.speed),
+            self.generation_config or CartesiaControls(),
+        ):
+            fields |= controls.overrides()
+        return fields
+
+    def options(self) -> SpeechOptions:
+        """The options of speech, unpaced."""
+        return protocol.SessionConfig(lead_ms=None).merged(self.overrides(), protocol.MIN_LEAD_MS).options()
+
+
+# ---------------------------------------------------------------- to the client
+
+MORE, ALL = 206, 200  # HTTP statuses: a part, the whole
+
+
+class ContextEvents:
+    """The events of one context, as JSON texts; `audio_format` is that of its audio."""
+
+    def __init__(self, context_id: str | None, audio_format: RawFormat) -> None:
+        # Words that wait for their audio.
+        self.words = DueWords[Word]()
+        self._context_id = context_id
+        self._sample_bytes = ENCODINGS[audio_format.encoding][1]
+        self._samples_ms = audio_format.sample_rate / 1_000
+        # Flushes that have been answered.
+        self._flushed = 0
+        # Finds the tags for pauses among the words.
+        self._breaks = BreakTokens()
+
+    def audio(self, payload: bytes, first_sample: int) -> Iterator[str]:
+        """The next audio, after the words that begin in it. `first_sample`: its index at the output rate."""
+        samples = first_sample + len(payload) // self._sample_bytes
+        yield from self._timestamps(self.words.due(samples / self._samples_ms))
+        if payload:
+            data, flush_id = base64.b64encode(payload).decode(), self._flushed + 1
+            yield self._dump("chunk", MORE, done=False, data=data, step_time=0.0, flush_id=flush_id)
+
+    def flushed(self) -> str:
+        self._flushed += 1
+        return self._dump("flush_done", MORE, done=False, flush_done=True, flush_id=self._flushed)
+
+    def end(self) -> Iterator[str]:
+        """All audio has been sent: the last words and the end."""
+        yield from self._timestamps(self.words.rest())
+        yield self.done()
+
+    def done(self) -> str:
+        return self._dump("done", ALL, done=True)
+
+    def _timestamps(self, words: list[Word]) -> Iterator[str]:
+        """Words without the parts of tags for pauses; times are in seconds from the context's first sample."""
+        times: dict[str, list[Any]] = {"words": [], "start": [], "end": []}
+        for word in words:
+            part = self._breaks.read(word.word)
+            if text := word.word[part.start : part.end]:
+                times["words"].append(text)
+                times["start"].append(word.start_ms / 1_000)
+                times["end"].append(word.end_ms / 1_000)
+        if times["words"]:
+            yield self._dump("timestamps", MORE, done=False, word_timestamps=times)
+
+    def _dump(self, type_: str, status: int, **fields: Any) -> str:
+        return _dump(type_, self._context_id, status, fields)
+
+
+def failure(context_id: str | None, error: SpeechError, request_id: str) -> Iterator[str]:
+    """The last events of a context that failed; without a context only the error.
+
+    `done` has an event of its own: LiveKit's class takes an error that is done for a success, and Pipecat's waits three
+    seconds for more after an error without `done`.
+    """
+    yield _dump("error", context_id, error.status, {"done": False, **error_fields(error, request_id)})
+    if context_id is not None:
+        yield _dump("done", context_id, error.status, {"done": True})
+
+
+def error_fields(error: SpeechError, request_id: str) -> dict[str, str]:
+    """The fields of an error besides its status."""
+    title = error.code.replace("_", " ").capitalize()
+    return {"title": title, "message": error.message, "error_code": error.code, "request_id": request_id}
+
+
+def _dump(type_: str, context_id: str | None, status: int, fields: dict[str, Any]) -> str:
+    return protocol.dump({"type": type_, "context_id": context_id, "status_code": status, **fields})
+
+
+# ---------------------------------------------------------------- the adapter
 
 # Failed contexts that are remembered, so that a client's text in flight does not open them again.
 MAX_REMEMBERED = 64
 
 
 class GenerationMessage(CartesiaRequest):
-    """A message of a client."""
-
     context_id: protocol.NewId | None = None
     output_format: RawFormat = RawFormat()
     cancel: bool | None = None
@@ -44,15 +235,12 @@ class _Context:
 
 
 class CartesiaAdapter(ProtocolAdapter):
-    """See `ProtocolAdapter`.
-
-    An error ends its context; its later text is dropped, up to the message that would have ended it. After `starved`
+    """An error ends its context; its later text is dropped, up to the message that would have ended it. After `starved`
     all text has been spoken, and later text goes on in a new context.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        # Contexts by id.
         self._contexts: dict[str, _Context] = {}
         # Contexts that failed before the client ended them, oldest first.
         self._failed: OrderedDict[str, None] = OrderedDict()
@@ -83,7 +271,8 @@ class CartesiaAdapter(ProtocolAdapter):
             yield {"type": "context.cancel", "context_id": context_id}
 
     def _generate(self, message: GenerationMessage) -> Iterator[Message]:
-        context_id, is_last = message.context_id or _new_id(), not message.continue_
+        # A new id is different from all that clients choose.
+        context_id, is_last = message.context_id or f"context-{token_hex(8)}", not message.continue_
         context = self._contexts.get(context_id)
         if context_id in self._failed:
             if is_last:
@@ -150,9 +339,7 @@ class CartesiaAdapter(ProtocolAdapter):
             self._request_id = item["session_id"]
         elif item["type"] == "error" and item["code"] != "unknown_context":  # it ended while a message was on its way
             return self._error(item)
-        context_id = item.get("context_id")
-        context = self._contexts.get(context_id) if context_id is not None else None
-        if context is None:
+        if (context := self._contexts.get(item.get("context_id", ""))) is None:
             return ()
         match item["type"]:
             case "words":
@@ -180,8 +367,3 @@ class CartesiaAdapter(ProtocolAdapter):
         self._failed[context_id] = None
         if len(self._failed) > MAX_REMEMBERED:
             self._failed.popitem(last=False)
-
-
-def _new_id() -> str:
-    """An id for a context without one, different from all that clients choose."""
-    return f"context-{token_hex(8)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from secrets import token_hex
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,7 +16,7 @@ from agent_tts.errors import SpeechError
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.context import Words
 from agent_tts.protocol.options import Lenient
-from agent_tts.serve.dialects.cartesia_messages import (
+from agent_tts.serve.dialects.cartesia import (
     CartesiaRequest,
     ContextEvents,
     Rate,
@@ -25,10 +25,9 @@ from agent_tts.serve.dialects.cartesia_messages import (
     error_fields,
     failure,
 )
-from agent_tts.serve.dialects.vendor_http import AudioBody, read_request
-from agent_tts.serve.guard import Client
-from agent_tts.serve.routes.http import Authorized, errors_as, node_of
-from agent_tts.serve.routes.speech_response import Body, SpeechResponse
+from agent_tts.serve.dialects.vendor_http import AudioBody
+from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_request
+from agent_tts.serve.routes.speech_response import Body, SpeechResponse, server_sent
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.utterance import WordsMode
 
@@ -36,14 +35,10 @@ from agent_tts.speech.utterance import WordsMode
 
 
 class WavFormat(SampleFormat):
-    """A WAV file."""
-
     container: Literal["wav"]
 
 
 class Mp3Format(Lenient):
-    """An MP3 file."""
-
     container: Literal["mp3"]
     sample_rate: Rate = 44_100
     bit_rate: Literal[32_000, 64_000, 96_000, 128_000, 192_000] = 128_000
@@ -85,22 +80,18 @@ class CartesiaEventsBody(Body):
         return b""
 
     def audio(self, pcm: bytes) -> bytes:
-        return _server_sent(self._audio(self._encoder.encode(pcm)))
+        return server_sent(self._audio(self._encoder.encode(pcm)))
 
     def end(self) -> bytes:
-        return _server_sent([*self._audio(self._encoder.flush()), *self._events.end()])
+        return server_sent([*self._audio(self._encoder.flush()), *self._events.end()])
 
     def error(self, error: SpeechError) -> bytes:
-        return _server_sent(failure(self._context_id, error, token_hex(8)))
+        return server_sent(failure(self._context_id, error, token_hex(8)))
 
     def _audio(self, chunks: list[Chunk]) -> Iterator[str]:
         for payload, samples in chunks:
             yield from self._events.audio(payload, self._first_sample)
             self._first_sample += samples
-
-
-def _server_sent(events: Iterable[str]) -> bytes:
-    return b"".join(b"data: " + event.encode() + b"\n\n" for event in events)
 
 
 # ---------------------------------------------------------------- routes
@@ -119,8 +110,9 @@ async def speak_bytes(request: Request, client: Authorized) -> Response:
     """Speak a text: the audio is sent while it is made."""
     wanted = await read_request(request, CartesiaBytesRequest, "transcript")
     audio = wanted.output_format
+    media_type = MEDIA_TYPES[audio.container]
     make_body = partial(AudioBody, audio.ours, audio.sample_rate, audio.bit_rate, is_wav=audio.container == "wav")
-    return _speak(request, client, wanted, MEDIA_TYPES[audio.container], make_body)
+    return SpeechResponse(node_of(request), client, wanted.transcript, wanted.options(), media_type, make_body)
 
 
 @routes.post("/tts/sse")
@@ -128,18 +120,5 @@ async def speak_events(request: Request, client: Authorized) -> Response:
     """Speak a text: audio and words are sent as events, while they are made."""
     wanted = await read_request(request, CartesiaEventsRequest, "transcript")
     words: WordsMode = "told" if wanted.add_timestamps else "none"
-    return _speak(request, client, wanted, "text/event-stream", partial(CartesiaEventsBody, wanted), words)
-
-
-def _speak(
-    request: Request,
-    client: Client,
-    wanted: CartesiaRequest,
-    media_type: str,
-    make_body: Callable[[], Body],
-    words: WordsMode = "none",
-) -> Response:
-    node = node_of(request)
-    config = protocol.SessionConfig(lead_ms=None).merged(wanted.overrides(), protocol.MIN_LEAD_MS)
-    options = node.service.resolve(config.options())
-    return SpeechResponse(node, client, wanted.transcript, options, media_type, make_body, words)
+    options, make_body = wanted.options(), partial(CartesiaEventsBody, wanted)
+    return SpeechResponse(node_of(request), client, wanted.transcript, options, "text/event-stream", make_body, words)

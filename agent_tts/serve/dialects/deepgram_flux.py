@@ -13,8 +13,7 @@ from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.validation import check_message
-from agent_tts.serve.dialects.deepgram import DeepgramAdapter, SpeakMessage, described
-from agent_tts.serve.dialects.utterance_queue import QueuedUtterance
+from agent_tts.serve.dialects.deepgram import DeepgramAdapter, QueuedUtterance, SpeakMessage, described
 
 TYPES = ("Speak", "Flush", "Interrupt", "Configure", "Close")
 
@@ -50,8 +49,6 @@ class PlaybackOffset(Lenient):
 
 
 class InterruptMessage(Lenient):
-    """Barge-in."""
-
     playback_offset: PlaybackOffset | None = None
 
 
@@ -64,8 +61,7 @@ class FluxAdapter(DeepgramAdapter):
 
     def __init__(self, query: Mapping[str, str], aliases: Mapping[str, str]) -> None:
         super().__init__(query, aliases)
-        # Whether the session has taken the query.
-        self._connected = False
+        self._connected = False  # the session has taken the query
         # The utterance that is being cancelled, the client's playback offset in ms, and the text of the utterances
         # after it; None when there is none.
         self._interrupted: tuple[QueuedUtterance, float | None, str] | None = None
@@ -94,7 +90,7 @@ class FluxAdapter(DeepgramAdapter):
                     yield from self._queue.flush()
                     yield self._note()
             case "Interrupt":
-                yield from self._interrupt(check_message(InterruptMessage, message).playback_offset)
+                yield self._interrupt(check_message(InterruptMessage, message).playback_offset)
             case "Configure":
                 yield self._configure(check_message(ConfigureMessage, message).speed)
             case "Close":
@@ -118,59 +114,58 @@ class FluxAdapter(DeepgramAdapter):
             return self._note(failure)
         return protocol.build("session.update", session=fields)
 
-    def _interrupt(self, offset: PlaybackOffset | None) -> Iterator[Message]:
-        utterance = self._queue.speaking
+    def _interrupt(self, offset: PlaybackOffset | None) -> Message:
         if self._interrupted is not None:
-            yield self._note(_warning("INTERRUPT_IN_PROGRESS"))
-            return
+            return self._note(_warning("INTERRUPT_IN_PROGRESS"))
         if offset is not None and offset.value < self._interrupt_ms:
-            yield self._note(_warning("INVALID_INTERRUPT_OFFSET"))
-            return
-        behind = self._queue.drop()[1:]
+            return self._note(_warning("INVALID_INTERRUPT_OFFSET"))
+        dropped = self._queue.drop()
+        utterance = dropped[0] if dropped else None
         if utterance is None or utterance.context_id is None:
             if utterance is not None:
                 self._over(utterance)
-            yield self._note(_warning("NO_ACTIVE_SPEECH"))
-            return
+            return self._note(_warning("NO_ACTIVE_SPEECH"))
         offset_ms = None if offset is None else offset.value
-        self._interrupted = utterance, offset_ms, "".join(text for other in behind for text in other.waiting)
+        self._interrupted = utterance, offset_ms, "".join(text for other in dropped[1:] for text in other.waiting)
         cancel = protocol.build("context.cancel", context_id=utterance.context_id)
         if offset_ms is not None:
             cancel["played_ms"] = max(0.0, offset_ms - self._position_ms - utterance.audio_ms)
-        yield cancel
+        return cancel
 
     # ------------------------------------------------------------ to the client
 
-    def _answers(self, item: Message) -> list[Message]:
-        told: list[Message] = []
+    def _answers(self, item: Message) -> Iterator[Message]:
         match item["type"]:
+            case "session.updated" if self._connected:
+                yield protocol.build("ConfigureSuccess", applied={"speed": item["session"]["speed"]})
             case "session.updated":
-                told.append(self._updated(item))
+                self._connected = True
+                model = self._described_model()
+                model["model_uuids"] = [model.pop("model_uuid")]
+                yield protocol.build("Connected", **model)
             case "context.started" if self._queue.of(item["context_id"]) is not None and not self._is_started:
                 self._is_started = True
-                told.append(protocol.build("SpeechStarted", speech_id=self._speech_id))
-            case "context.cancelled":
-                told += self._cancelled(item)
+                yield protocol.build("SpeechStarted", speech_id=self._speech_id)
+            case "context.cancelled" if self._interrupted is not None:
+                interrupted, self._interrupted = self._interrupted, None
+                yield self._cut(item, *interrupted)
             case "context.done":
-                told += self._ended(item)
+                yield from self._ended(item["context_id"], item["audio_ms"])
             case "pong" if (note := self._notes.popleft()) is not None:
-                told.append(note)
+                yield note
             case "error":
-                told += self._failed(item)
-        return told + self._proceed()
+                code = ERROR_CODES.get(item["code"], item["code"].upper())
+                if self._closes(item["code"], code):
+                    yield protocol.build("Error", code=code, description=described(item["code"], item["message"]))
+        while (utterance := self._queue.finish()) is not None:
+            yield from self._finished(utterance)
+        if self._is_leaving and self._queue.speaking is None and self.closing is None:
+            self.closing = 1000, "closed by the client"
+            totals = {"total_input_character_count": self._chars, "total_billable_character_count": self._chars}
+            yield protocol.build("SessionMetadata", total_audio_duration_ms=self._position_ms, **totals)
 
-    def _updated(self, item: Message) -> Message:
-        if self._connected:
-            return protocol.build("ConfigureSuccess", applied={"speed": item["session"]["speed"]})
-        self._connected = True
-        model = self._described_model()
-        uuids = [model.pop("model_uuid")]
-        return protocol.build("Connected", **model, model_uuids=uuids)
-
-    def _cancelled(self, item: Message) -> list[Message]:
-        if self._interrupted is None:
-            return []
-        (utterance, offset_ms, behind), self._interrupted = self._interrupted, None
+    def _cut(self, item: Message, utterance: QueuedUtterance, offset_ms: float | None, behind: str) -> Message:
+        """The answer to an Interrupt, whose context has been cancelled."""
         utterance.audio_ms += item["generated_ms"]
         metadata = self._over(utterance)
         text = {}
@@ -178,40 +173,23 @@ class FluxAdapter(DeepgramAdapter):
             self._position_ms = min(round(offset_ms), self._position_ms)
             text = {"text_spoken": item["heard_text"], "text_remaining": item["unheard_text"] + behind}
         self._interrupt_ms = self._position_ms
-        return [protocol.build("SpeechInterrupted", audio_played_ms=self._position_ms, **text, metadata=metadata)]
+        return protocol.build("SpeechInterrupted", audio_played_ms=self._position_ms, **text, metadata=metadata)
 
-    def _ended(self, item: Message) -> list[Message]:
-        context_id, audio_ms = item["context_id"], item["audio_ms"]
+    def _ended(self, context_id: str, audio_ms: int) -> Iterator[Message]:
         self._queue.ended(context_id, audio_ms)
-        if self._interrupted is None or self._interrupted[0].context_id != context_id:
-            return []
-        # It had ended before the Interrupt came.
-        utterance, self._interrupted = self._interrupted[0], None
-        utterance.audio_ms += audio_ms
-        return [*self._finished(utterance), _warning("NO_ACTIVE_SPEECH")]
+        if self._interrupted is not None and self._interrupted[0].context_id == context_id:
+            # It had ended before the Interrupt came.
+            utterance, self._interrupted = self._interrupted[0], None
+            utterance.audio_ms += audio_ms
+            yield from self._finished(utterance)
+            yield _warning("NO_ACTIVE_SPEECH")
 
-    def _failed(self, item: Message) -> list[Message]:
-        code = ERROR_CODES.get(item["code"], item["code"].upper())
-        if not self._closes(item["code"], code):
-            return []
-        return [protocol.build("Error", code=code, description=described(item["code"], item["message"]))]
-
-    def _proceed(self) -> list[Message]:
-        """The answers to utterances that are over, and the last one to a client that has sent Close."""
-        told: list[Message] = []
-        while (utterance := self._queue.finish()) is not None:
-            told += self._finished(utterance)
-        if self._is_leaving and self._queue.speaking is None and self.closing is None:
-            self.closing = 1000, "closed by the client"
-            totals = {"total_input_character_count": self._chars, "total_billable_character_count": self._chars}
-            told.append(protocol.build("SessionMetadata", total_audio_duration_ms=self._position_ms, **totals))
-        return told
-
-    def _finished(self, utterance: QueuedUtterance) -> list[Message]:
+    def _finished(self, utterance: QueuedUtterance) -> Iterator[Message]:
         """The answers to an utterance that was spoken to its end."""
-        flushed = protocol.build("Flushed", speech_id=self._speech_id)
-        metadata = protocol.build("SpeechMetadata", **self._over(utterance))
-        return [flushed, metadata] if utterance.audio_ms else [_warning("NO_SYNTHESIZABLE_TEXT"), flushed, metadata]
+        if not utterance.audio_ms:
+            yield _warning("NO_SYNTHESIZABLE_TEXT")
+        yield protocol.build("Flushed", speech_id=self._speech_id)
+        yield protocol.build("SpeechMetadata", **self._over(utterance))
 
     def _over(self, utterance: QueuedUtterance) -> dict[str, Any]:
         """Count an utterance, for whatever reason it ended, and return its figures."""

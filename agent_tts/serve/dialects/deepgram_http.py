@@ -18,8 +18,8 @@ from agent_tts.protocol.formats import check_format
 from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.deepgram import ENCODINGS, DeepgramQuery, described, model_uuid
-from agent_tts.serve.dialects.vendor_http import AUDIO, AudioBody, read_request, speaks
-from agent_tts.serve.routes.http import Authorized, errors_as, node_of
+from agent_tts.serve.dialects.vendor_http import AUDIO, AudioBody, speaks
+from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_request
 from agent_tts.serve.routes.speech_response import Body, FileBody, SpeechResponse
 
 # Content types of raw audio, by Deepgram's names of its encodings.
@@ -48,7 +48,6 @@ class DeepgramRequest(Lenient):
 
 
 def error_body(error: SpeechError) -> dict[str, Any]:
-    """The body of a response that is an error."""
     return {
         "err_code": error.code.upper(),
         "err_msg": described(error.code, error.message),
@@ -59,7 +58,7 @@ def error_body(error: SpeechError) -> dict[str, Any]:
 routes = APIRouter(dependencies=[errors_as(error_body)])
 
 _SPEAKS = speaks(
-    DeepgramRequest.model_json_schema(),
+    DeepgramRequest,
     dict.fromkeys(("audio/wav", *RAW_TYPES.values(), *FILE_TYPES.values()), AUDIO),
     parameters=[
         {"in": "query", "name": name, "schema": schema, "required": False}
@@ -80,8 +79,7 @@ async def create_audio(request: Request, client: Authorized) -> Response:
     text = (await read_request(request, DeepgramRequest)).text
     session = query.session(node.settings.voice_aliases) | {"lead_ms": None}
     config = protocol.SessionConfig().merged(session, node.settings.limits.max_lead_ms)
-    options = node.service.resolve(config.options())
-    response = SpeechResponse(node, client, text, options, media_type, make_body)
+    response = SpeechResponse(node, client, text, config.options(), media_type, make_body)
     model = query.model or "default"
     response.headers["dg-request-id"] = str(uuid.uuid4())
     response.headers["dg-model-name"] = model if model.isascii() and model.isprintable() else "unprintable"
@@ -91,11 +89,7 @@ async def create_audio(request: Request, client: Authorized) -> Response:
 
 
 def audio_of(query: FileQuery) -> tuple[str, Callable[[], Body]]:
-    """The content type that a query asks for, and what makes the body.
-
-    Raises:
-        UnsupportedFormat: there is no such encoding, or not in this container; says which there are.
-    """
+    """The content type that a query asks for, and what makes the body; raises `UnsupportedFormat`."""
     encoding, container = query.encoding or "mp3", query.container
     if encoding in ENCODINGS:
         if container not in (None, "wav", "none"):

@@ -16,8 +16,7 @@ from agent_tts.protocol.adapter import Message, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.elevenlabs_messages import CharacterTimes, ElevenLabsMessage, ElevenLabsQuery
-from agent_tts.serve.dialects.sentences import spaced
-from agent_tts.serve.dialects.utterance_queue import WaitingBudget
+from agent_tts.serve.dialects.text import WaitingBudget, spaced
 from agent_tts.speech.words.due_words import DueWords
 
 # Contexts without text, or refused, that are remembered.
@@ -46,9 +45,7 @@ class _Context:
 
 
 class _Waiting:
-    """Messages to a context that was closed and is still being spoken: clients cannot tell the audio of two contexts of
-    one name apart.
-    """
+    """Messages to a closed context that is still spoken: clients cannot tell two contexts of one name apart."""
 
     def __init__(self) -> None:
         self.messages: deque[ElevenLabsMessage] = deque()
@@ -72,9 +69,6 @@ class MultiStreamAdapter(QueueingAdapter):
 
     Text for a context that was closed waits until that context has been spoken. A context that fails gets an error and
     its end. A message or query that is not allowed, or too much waiting text, ends the connection.
-
-    Args:
-        voice: from the path.
     """
 
     def __init__(self, voice: str, query: Mapping[str, str], limits: Limits) -> None:
@@ -82,10 +76,8 @@ class MultiStreamAdapter(QueueingAdapter):
         self._voice = voice
         self._query = query
         self._limits = limits
-        # Hz.
-        self._rate = 0
-        # Every text is a sentence or a phrase of its own.
-        self._is_whole = False
+        self._rate = 0  # Hz
+        self._is_whole = False  # every text is a sentence or a phrase of its own
         # `sync_alignment`, which only LiveKit's class sets: it counts times from the context's first sample, others
         # from the end of the message before; and a flush with one of its sentences does not complete the text.
         self._is_synced = False
@@ -95,15 +87,12 @@ class MultiStreamAdapter(QueueingAdapter):
         self._open: dict[str, _Context] = {}
         # What waits for a context to be spoken, by its name.
         self._waiting: dict[str | None, _Waiting] = {}
-        # Contexts so far.
-        self._count = 0
-        # The client has sent something.
-        self._is_heard = False
+        self._count = 0  # contexts so far
+        self._is_heard = False  # the client has sent something
         # Why the connection cannot be served. Told after the client's first message: LiveKit's class waits forever on a
         # connection that is closed before.
         self._failure: SpeechError | None = None
-        # The client has asked for the end of the connection.
-        self._is_leaving = False
+        self._is_leaving = False  # the client has asked for the end of the connection
 
     def begin(self) -> Iterator[Message]:
         try:
@@ -125,7 +114,7 @@ class MultiStreamAdapter(QueueingAdapter):
             return
         if message.close_socket:
             yield from self._leave()
-        elif self._has_to_wait(message):
+        elif message.context_id in self._waiting or self._is_behind(message):
             yield from self._wait(message)
         else:
             yield from self._dispatch(message)
@@ -149,9 +138,6 @@ class MultiStreamAdapter(QueueingAdapter):
             yield from self._close(message.context_id)
         else:
             yield from self._write(message)
-
-    def _has_to_wait(self, message: ElevenLabsMessage) -> bool:
-        return message.context_id in self._waiting or self._is_behind(message)
 
     def _is_behind(self, message: ElevenLabsMessage) -> bool:
         """Whether it is text for a new context while the last of its name is still being spoken."""
@@ -195,9 +181,9 @@ class MultiStreamAdapter(QueueingAdapter):
         if context.state != "open":
             return
         if text:
-            yield from self._append(context, text)
+            yield self._append(context, text)
         elif not message.flush and not context.ends_in_word:
-            yield from self._append(context, " ")  # keep-alive: white space counts as text and is silent
+            yield self._append(context, " ")  # keep-alive: white space counts as text and is silent
         if message.flush:
             context.is_flushed = self._is_last(text)
             yield {"type": "context.flush", "context_id": context.id}
@@ -231,11 +217,11 @@ class MultiStreamAdapter(QueueingAdapter):
             return
         raise TextTooLong(f"{why} characters")
 
-    def _append(self, context: _Context, text: str) -> Iterator[Message]:
+    def _append(self, context: _Context, text: str) -> Message:
         context.is_flushed = context.is_flushed and text.isspace()
         context.chars += len(text)
         context.ends_in_word = text[-1].isalnum()
-        yield {"type": "text.append", "context_id": context.id, "text": text}
+        return {"type": "text.append", "context_id": context.id, "text": text}
 
     def _close(self, name: str | None) -> Iterator[Message]:
         """The first close after a flush lets everything be spoken; any other is an interruption."""
@@ -308,17 +294,17 @@ class MultiStreamAdapter(QueueingAdapter):
 
     def _final(self, context: _Context) -> Iterator[str]:
         """The last message of a context; after the very last one, a connection that is leaving is closed."""
-        yield self._message(context, None, is_final=True)
+        yield self._message(context, None)
         self._close_if_left()
 
     def _close_if_left(self) -> None:
         if self._is_leaving and not self._open and not self._waiting and self.closing is None:
             self.closing = (1000, "closed by the client")
 
-    def _message(
-        self, context: _Context, audio: str | None, alignment: dict[str, Any] | None = None, *, is_final: bool = False
-    ) -> str:
-        fields = {"audio": audio, "isFinal": is_final or None, "alignment": alignment, "normalizedAlignment": alignment}
+    def _message(self, context: _Context, audio: str | None, alignment: dict[str, Any] | None = None) -> str:
+        """A message with audio in base64; the final one has none."""
+        is_final = True if audio is None else None
+        fields = {"audio": audio, "isFinal": is_final, "alignment": alignment, "normalizedAlignment": alignment}
         return self._dump(context, fields)
 
     def _error(self, context: _Context | None, message: Message) -> Iterator[str]:
@@ -331,7 +317,7 @@ class MultiStreamAdapter(QueueingAdapter):
         close_code = CLOSE_CODES.get(code, POLICY_VIOLATION)
         told = {"message": text, "error": code, "code": close_code}
         if context is None:
-            self.closing = (close_code, _reason(text))
+            self.closing = (close_code, text.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
             yield protocol.dump(told)
         elif code != "unknown_context":
             if code == "starved":
@@ -347,7 +333,6 @@ class MultiStreamAdapter(QueueingAdapter):
             del self._named[context.name]
 
     def _alignment(self, context: _Context, words: list[Word]) -> dict[str, Any] | None:
-        """Times of the words' characters."""
         since_ms = 0 if self._is_synced else context.characters.end_ms
         characters = context.characters.of(words)
         if not characters:
@@ -359,7 +344,6 @@ class MultiStreamAdapter(QueueingAdapter):
         }
 
     def _dump(self, context: _Context, fields: dict[str, Any]) -> str:
-        """A message about a context."""
         return protocol.dump(fields | {"contextId": context.name})
 
 
@@ -389,7 +373,3 @@ class StreamAdapter(MultiStreamAdapter):
 
     def _dump(self, context: _Context, fields: dict[str, Any]) -> str:
         return protocol.dump(fields)
-
-
-def _reason(text: str) -> str:
-    return text.encode()[:MAX_REASON_BYTES].decode(errors="ignore")

@@ -17,20 +17,19 @@ from agent_tts.events import SAMPLE_RATE
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.context import Word, Words
 from agent_tts.serve.dialects.elevenlabs_messages import (
-    CONTENT_TYPES,
     DEFAULT_FORMAT,
     FILE_FORMATS,
+    KINDS,
     AudioFormat,
     CharacterTimes,
     ElevenLabsRequest,
     TimedCharacter,
     format_of,
 )
-from agent_tts.serve.dialects.vendor_http import AUDIO, ERRORS, AudioBody, read_request, speaks
+from agent_tts.serve.dialects.vendor_http import AUDIO, ERRORS, AudioBody, speaks
 from agent_tts.serve.guard import Client
-from agent_tts.serve.routes.http import Authorized, errors_as, node_of
+from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_request
 from agent_tts.serve.routes.speech_response import Body, SpeechResponse
-from agent_tts.speech.utterance import WordsMode
 from agent_tts.speech.words.due_words import DueWords
 
 
@@ -60,7 +59,6 @@ Format = Annotated[AudioFormat, Depends(_asked)]
 
 
 def error_body(error: SpeechError) -> dict[str, Any]:
-    """The body of a response that is an error."""
     return {"detail": {"status": error.code, "message": error.message}}
 
 
@@ -68,9 +66,10 @@ routes = APIRouter(dependencies=[errors_as(error_body)])
 
 PATH = "/v1/text-to-speech/{voice_id}"
 
-_BODY = ElevenLabsRequest.json_schema()
-_SPEAKS = speaks(_BODY, dict.fromkeys(CONTENT_TYPES.values(), AUDIO))
-_SPEAKS_TIMED = speaks(_BODY, {"application/json": {}}, "The audio in base64, and when its characters are spoken.")
+_SPEAKS = speaks(ElevenLabsRequest, {content_type: AUDIO for _, content_type in KINDS.values()})
+_SPEAKS_TIMED = speaks(
+    ElevenLabsRequest, {"application/json": {}}, "The audio in base64, and when its characters are spoken."
+)
 
 
 @routes.get("/v1/voices", responses=ERRORS)
@@ -95,35 +94,27 @@ async def list_voices(request: Request, client: Authorized) -> ElevenLabsVoices:
 @routes.post(PATH + "/stream", **_SPEAKS)
 async def create_audio(voice_id: str, request: Request, client: Authorized, audio: Format) -> Response:
     """Speak a text: the audio is sent while it is made."""
-    return await _speak(voice_id, request, client, audio.content_type, partial(_audio, audio))
+    wanted = await read_request(request, ElevenLabsRequest)
+    options, make_body = wanted.options(voice_id), partial(_audio, audio)
+    return SpeechResponse(node_of(request), client, wanted.text, options, audio.content_type, make_body)
 
 
 @routes.post(PATH + "/with-timestamps", **_SPEAKS_TIMED)
 async def create_timed(voice_id: str, request: Request, client: Authorized, audio: Format) -> Response:
     """Speak a text: all of its audio and times in one object."""
-    make_body = partial(TimedBody, audio, is_whole=True)
-    return await _speak(voice_id, request, client, "application/json", make_body, "told")
+    return await _speak_timed(voice_id, request, client, partial(TimedBody, audio, is_whole=True))
 
 
 @routes.post(PATH + "/stream/with-timestamps", **_SPEAKS_TIMED)
 async def stream_timed(voice_id: str, request: Request, client: Authorized, audio: Format) -> Response:
     """Speak a text: an object a line, sent while it is made."""
-    make_body = partial(TimedBody, audio, is_whole=False)
-    return await _speak(voice_id, request, client, "application/json", make_body, "told")
+    return await _speak_timed(voice_id, request, client, partial(TimedBody, audio, is_whole=False))
 
 
-async def _speak(
-    voice_id: str,
-    request: Request,
-    client: Client,
-    media_type: str,
-    make_body: Callable[[], Body],
-    words: WordsMode = "none",
-) -> Response:
-    node = node_of(request)
+async def _speak_timed(voice_id: str, request: Request, client: Client, make_body: Callable[[], Body]) -> Response:
     wanted = await read_request(request, ElevenLabsRequest)
-    options = node.service.resolve(wanted.options(voice_id))
-    return SpeechResponse(node, client, wanted.text, options, media_type, make_body, words)
+    options = wanted.options(voice_id)
+    return SpeechResponse(node_of(request), client, wanted.text, options, "application/json", make_body, "told")
 
 
 # ---------------------------------------------------------------- bodies
@@ -134,11 +125,7 @@ def _audio(audio: AudioFormat) -> AudioBody:
 
 
 class TimedBody(Body):
-    """JSON objects, one a line, each with audio and the characters that begin in it.
-
-    Args:
-        is_whole: send a single object at the end.
-    """
+    """JSON objects, one a line, each with audio and the characters that begin in it; if whole, one at the end."""
 
     def __init__(self, audio: AudioFormat, *, is_whole: bool) -> None:
         self._audio = _audio(audio)

@@ -31,28 +31,19 @@ FORMATS = (
 WAV_FORMATS = tuple(f"wav_{rate}" for rate in (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000))
 FILE_FORMATS = FORMATS + WAV_FORMATS
 
-_ENCODINGS = {
-    "mp3": "mp3",
-    "pcm": "pcm_s16le",
-    "wav": "pcm_s16le",
-    "ulaw": "mulaw",
-    "alaw": "alaw",
-    "opus": "ogg_opus",
-}
-CONTENT_TYPES = {
-    "mp3": "audio/mpeg",
-    "pcm": "audio/pcm",
-    "wav": "audio/wav",
-    "ulaw": "audio/basic",
-    "alaw": "audio/x-alaw-basic",
-    "opus": "audio/ogg",
+# What a format's name begins with: the encoding by this node's name, and the content type.
+KINDS = {
+    "mp3": ("mp3", "audio/mpeg"),
+    "pcm": ("pcm_s16le", "audio/pcm"),
+    "wav": ("pcm_s16le", "audio/wav"),
+    "ulaw": ("mulaw", "audio/basic"),
+    "alaw": ("alaw", "audio/x-alaw-basic"),
+    "opus": ("ogg_opus", "audio/ogg"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class AudioFormat:
-    """An output format."""
-
     encoding: str
     sample_rate: int  # Hz
     bit_rate: int | None  # bits per second
@@ -77,23 +68,13 @@ class ElevenLabsQuery(Lenient, strict=False):
     sync_alignment: bool = False
 
     def session(self, voice: str) -> dict[str, Any]:
-        """The fields of `session.update`.
-
-        Raises:
-            UnsupportedFormat: there is no such format.
-        """
-        return {
-            "voice": voice_of(voice),
-            "model": model_of(self.model_id),
-            "language": self.language_code or "auto",
-            "seed": self.seed,
-            "output": output_of(self.output_format),
-        }
+        """The fields of `session.update`; raises `UnsupportedFormat`."""
+        audio = format_of(self.output_format, FORMATS)
+        output = {"encoding": audio.encoding, "sample_rate": audio.sample_rate, "bit_rate": audio.bit_rate}
+        return speech_of(self, voice) | {"output": output}
 
 
 class ElevenLabsMessage(Lenient):
-    """A message on a WebSocket."""
-
     text: str | None = None
     context_id: str | None = Field(None, max_length=MAX_ID, validation_alias=AliasChoices("context_id", "contextId"))
     voice_settings: VoiceSettings | None = None
@@ -115,61 +96,30 @@ class ElevenLabsRequest(Lenient):
     voice_settings: VoiceSettings | None = None
     seed: int | None = Field(None, **limits("seed"))
 
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """Its JSON schema, without references, so that it can stand anywhere in another document."""
-        schema = cls.model_json_schema()
-        settings = schema.pop("$defs")[VoiceSettings.__name__]
-        schema["properties"]["voice_settings"]["anyOf"][0] = settings
-        return schema
-
-    @property
-    def speed(self) -> float:
-        return (self.voice_settings.speed if self.voice_settings else None) or 1.0
-
     def options(self, voice: str) -> SpeechOptions:
         """The options of speech, unpaced."""
-        return SpeechOptions(
-            voice=voice_of(voice),
-            language=self.language_code or "auto",
-            seed=self.seed,
-            speed=self.speed,
-            lead_ms=None,
-            model=model_of(self.model_id),
-        )
+        speed = self.voice_settings.speed if self.voice_settings else None
+        return SpeechOptions(speed=speed or 1.0, lead_ms=None, **speech_of(self, voice))
 
 
-def voice_of(voice_id: str) -> str | None:
-    """The voice that a path names; None is the engine's default."""
-    return None if voice_id in PLACEHOLDER_VOICES else voice_id
-
-
-def model_of(model_id: str | None) -> str | None:
-    """The model that a request names; None is any."""
-    return None if model_id is None or model_id.startswith(FOREIGN_MODELS) else model_id
-
-
-def output_of(output_format: str) -> dict[str, Any]:
-    """`codec_rate` or `codec_rate_kbps` as fields of an `output`.
-
-    Raises:
-        UnsupportedFormat: says which formats there are.
-    """
-    audio = format_of(output_format, FORMATS)
-    return {"encoding": audio.encoding, "sample_rate": audio.sample_rate, "bit_rate": audio.bit_rate}
+def speech_of(asked: ElevenLabsQuery | ElevenLabsRequest, voice_id: str) -> dict[str, Any]:
+    """Options of speech; a voice of None is the engine's default, and a model of None is any."""
+    model = asked.model_id
+    return {
+        "voice": None if voice_id in PLACEHOLDER_VOICES else voice_id,
+        "model": None if model is None or model.startswith(FOREIGN_MODELS) else model,
+        "language": asked.language_code or "auto",
+        "seed": asked.seed,
+    }
 
 
 def format_of(output_format: str, allowed: tuple[str, ...] = FILE_FORMATS) -> AudioFormat:
-    """What an output format means.
-
-    Raises:
-        UnsupportedFormat: says which formats there are.
-    """
+    """What `codec_rate` or `codec_rate_kbps` means; raises `UnsupportedFormat` unless it is allowed."""
     if output_format not in allowed:
         raise UnsupportedFormat(f"output_format is one of {', '.join(allowed)}")
     kind, rate, *kbps = output_format.split("_")
-    bit_rate = int(kbps[0]) * 1_000 if kbps else None
-    return AudioFormat(_ENCODINGS[kind], int(rate), bit_rate, kind == "wav", CONTENT_TYPES[kind])
+    encoding, content_type = KINDS[kind]
+    return AudioFormat(encoding, int(rate), int(kbps[0]) * 1_000 if kbps else None, kind == "wav", content_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +142,7 @@ class CharacterTimes:
         self.end_ms = 0
 
     def of(self, words: list[Word]) -> list[TimedCharacter]:
-        """The characters of the next words; all characters of a word get the same duration."""
+        """The characters of the next words; those of one word get the same duration."""
         told: list[TimedCharacter] = []
         for word in words:
             start = max(word.start_ms, self.end_ms)

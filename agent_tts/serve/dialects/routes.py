@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from agent_tts.serve.dialects import cartesia_http, deepgram_http, elevenlabs_http
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
-from agent_tts.serve.dialects.deepgram_aura import AuraAdapter
+from agent_tts.serve.dialects.deepgram import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter

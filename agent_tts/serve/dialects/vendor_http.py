@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel
-from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_tts.protocol.validation import check_body
-from agent_tts.serve.routes.http import json_body, node_of, read_body
+from agent_tts.serve.routes.http import json_body
 from agent_tts.serve.routes.speech_response import Body
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.audio.files import wav_header
-
-Model = TypeVar("Model", bound=BaseModel)
 
 # In OpenAPI: content that is audio, and the errors of a route.
 AUDIO = {"schema": {"type": "string", "format": "binary"}}
@@ -23,7 +19,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {"4XX": _ERROR, "5XX": _ERROR}
 
 
 def speaks(
-    body: dict[str, Any],
+    body: type[BaseModel],
     content: dict[str, Any],
     description: str = "The audio, sent while it is made.",
     **extra: Any,
@@ -31,7 +27,7 @@ def speaks(
     """Arguments of a route that speaks.
 
     Args:
-        body: the JSON schema of its request.
+        body: of its request.
         content, description: of its answer, in OpenAPI; `extra` are other fields of the operation.
     """
     return {
@@ -41,23 +37,8 @@ def speaks(
     }
 
 
-async def read_request(request: Request, model: type[Model], spoken: str = "text") -> Model:
-    """Receive and check a request; `spoken` is the field with the text to speak. Cancelling it is safe.
-
-    Raises:
-        SpeechError: see `read_body` and `check_body`.
-    """
-    max_chars = node_of(request).settings.limits.text_context_chars
-    return check_body(model, await read_body(request), spoken, max_chars, depth=3)
-
-
 class AudioBody(Body):
-    """Audio without times.
-
-    Args:
-        bit_rate: as `make_encoder` has it.
-        is_wav: the audio begins with a WAV header.
-    """
+    """Audio without times, after a WAV header if `is_wav`; see `make_encoder` for the other arguments."""
 
     def __init__(self, encoding: str, sample_rate: int, bit_rate: int | None = None, *, is_wav: bool = False) -> None:
         self._encoder = make_encoder(encoding, sample_rate, bit_rate)

@@ -20,7 +20,7 @@ from agent_tts.protocol.adapter import Message, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.validation import check_message
-from agent_tts.serve.dialects.utterance_queue import WaitingBudget
+from agent_tts.serve.dialects.text import WaitingBudget
 from agent_tts.speech.audio.files import wav_header
 from agent_tts.speech.words.due_words import DueWords
 from agent_tts.voices import DESIGN
@@ -95,7 +95,6 @@ class _Utterance:
         return f"utterance-{self.index}"
 
     def told(self, type_: str, **fields: Any) -> Message:
-        """A message about it."""
         return protocol.build(type_, utterance_index=self.index, **fields)
 
 

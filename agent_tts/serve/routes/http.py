@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends
 from fastapi.exceptions import RequestValidationError
@@ -19,13 +19,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from agent_tts.errors import BadMessage, Internal, InvalidRequest, RequestTimeout, SpeechError, TextTooLong
-from agent_tts.protocol.validation import Complaint
+from agent_tts.protocol.validation import Complaint, check_body
 from agent_tts.serve.guard import Client, authorized
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
 from agent_tts.serve.routes.speech_response import EventBody, FileBody, SpeechResponse
 from agent_tts.speech.audio.files import CONTENT_TYPES
 from agent_tts.speech.engine_handle import EngineState
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Token(BaseModel):
@@ -56,9 +58,20 @@ ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": openai.ErrorBody}, "
 routes = APIRouter()
 
 
-def json_body(schema: dict[str, Any]) -> dict[str, Any]:
+def json_body(model: type[BaseModel]) -> dict[str, Any]:
     """`openapi_extra` of a route that reads its JSON body itself."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    schema = model.model_json_schema()
+    definitions = schema.pop("$defs", {})
+
+    def inlined(part: Any) -> Any:
+        if isinstance(part, list):
+            return [inlined(item) for item in part]
+        if not isinstance(part, dict):
+            return part
+        own = {name: inlined(value) for name, value in part.items() if name != "$ref"}
+        return inlined(definitions[part["$ref"].rpartition("/")[2]]) | own if "$ref" in part else own
+
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": inlined(schema)}}}}
 
 
 _FILE = {"schema": {"type": "string", "format": "binary"}}
@@ -73,13 +86,13 @@ _METRICS = {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}
     "/v1/audio/speech",
     response_class=Response,
     responses={200: _SPEECH, **ERRORS},
-    openapi_extra=json_body(openai.SpeechRequest.json_schema()),
+    openapi_extra=json_body(openai.SpeechRequest),
 )
 async def create_speech(request: Request, client: Authorized) -> Response:
     """Speak a text. The audio file is sent while it is made."""
     node = node_of(request)
-    wanted = openai.parse(await read_body(request), node.settings.limits.text_context_chars)
-    options = node.service.resolve(wanted.options(normalize=node.settings.normalize))
+    wanted = await read_request(request, openai.SpeechRequest, "input", depth=1)
+    options = wanted.options(normalize=node.settings.normalize)
     file = wanted.response_format
     make_body: Callable[[], FileBody]
     if wanted.stream_format == "sse":
@@ -87,8 +100,8 @@ async def create_speech(request: Request, client: Authorized) -> Response:
     else:
         media_type, make_body = CONTENT_TYPES[file], partial(FileBody, file)
     response = SpeechResponse(node, client, wanted.input, options, media_type, make_body)
-    if options.voice is not None:
-        response.headers["X-Voice"] = options.voice
+    if response.options.voice is not None:
+        response.headers["X-Voice"] = response.options.voice
     return response
 
 
@@ -172,7 +185,15 @@ async def read_body(request: Request, file_bytes: int = 0) -> bytes:
     return bytes(body)
 
 
-# ---------------------------------------------------------------- errors
+async def read_request(request: Request, model: type[Model], spoken: str = "text", *, depth: int = 3) -> Model:
+    """Receive and check a request that speaks. Cancelling it is safe.
+
+    Args:
+        spoken, depth: see `check_body`, whose errors and those of `read_body` it raises.
+    """
+    max_chars = node_of(request).settings.limits.text_context_chars
+    return check_body(model, await read_body(request), spoken, max_chars, depth=depth)
+
 
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}  # of errors that starlette raises
 
@@ -189,10 +210,6 @@ def errors_as(body: ErrorBody) -> Any:
     return Depends(set_body)
 
 
-def _openai_error(error: SpeechError) -> dict[str, Any]:
-    return openai.ErrorBody.of_error(error).model_dump()
-
-
 # After these errors the client may still be sending its body, which is not read: the connection is closed.
 _CLOSING = {RequestTimeout.status, TextTooLong.status}
 
@@ -206,7 +223,7 @@ async def _on_speech_error(request: Request, error: SpeechError) -> Response:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status in _CLOSING:
         headers["Connection"] = "close"
-    error_body: ErrorBody = getattr(request.state, "error_body", _openai_error)
+    error_body: ErrorBody = getattr(request.state, "error_body", openai.error_body)
     return JSONResponse(error_body(error), error.status, headers)
 
 
@@ -218,8 +235,7 @@ async def _on_validation_error(request: Request, error: RequestValidationError) 
 
 async def _on_http_error(request: Request, error: HTTPException) -> Response:
     code = _HTTP_CODES.get(error.status_code, "bad_message")
-    body = openai.ErrorBody.of(error.status_code, error.detail, code)
-    return JSONResponse(body.model_dump(), error.status_code, error.headers)
+    return JSONResponse(openai.status_body(error.status_code, error.detail, code), error.status_code, error.headers)
 
 
 async def _on_fault(request: Request, error: Exception) -> Response:

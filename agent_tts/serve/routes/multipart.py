@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+import math
 
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from python_multipart.multipart import Field, File, FormParser, parse_options_header
 
 from agent_tts.errors import BadMessage
 
@@ -25,10 +25,10 @@ def parse(content_type: str, body: bytes) -> dict[str, str | bytes]:
         BadMessage: it is malformed, has too many parts or a name twice, or a text is too long or not UTF-8.
     """
     form = _Form()
-    callbacks: Any = {name: getattr(form, name) for name in dir(form) if name.startswith("on_")}
-    _, options = parse_options_header(content_type)
+    boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
+    in_memory = {"MAX_MEMORY_FILE_SIZE": math.inf}
     try:
-        MultipartParser(options.get(b"boundary", b""), callbacks).write(body)
+        FormParser(CONTENT_TYPE, form.add_text, form.add_file, form.end, boundary, config=in_memory).write(body)
     except FormParserError:
         raise _broken() from None
     if not form.ended:
@@ -42,53 +42,32 @@ def _broken() -> BadMessage:
 
 class _Form:
     def __init__(self) -> None:
-        # Complete parts.
+        # Complete parts, and whether the final boundary has come.
         self.fields: dict[str, str | bytes] = {}
-        # The part that is being read: its headers, the current header, and its data.
-        self._headers: dict[str, str] = {}
-        self._name = b""
-        self._value = b""
-        self._data = bytearray()
-        # Whether the final boundary has come.
         self.ended = False
 
-    # The callbacks of `MultipartParser`.
-
-    def on_part_begin(self) -> None:
-        if len(self.fields) == MAX_PARTS:
-            raise BadMessage(f"a form has at most {MAX_PARTS} parts")
-        self._headers.clear()
-        self._data.clear()
-
-    def on_header_field(self, data: bytes, start: int, end: int) -> None:
-        self._name += data[start:end]
-
-    def on_header_value(self, data: bytes, start: int, end: int) -> None:
-        self._value += data[start:end]
-
-    def on_header_end(self) -> None:
-        self._headers[self._name.decode("latin-1").lower()] = self._value.decode("latin-1")
-        self._name = self._value = b""
-
-    def on_part_data(self, data: bytes, start: int, end: int) -> None:
-        self._data += memoryview(data)[start:end]
-
-    def on_part_end(self) -> None:
-        _, options = parse_options_header(self._headers.get("content-disposition"))
-        if b"name" not in options:
-            raise _broken()
-        name = options[b"name"].decode("latin-1")
-        if name in self.fields:
-            raise BadMessage("a form must not have two parts of one name")
-        self.fields[name] = bytes(self._data) if b"filename" in options else self._text()
-
-    def on_end(self) -> None:
-        self.ended = True
-
-    def _text(self) -> str:
-        if len(self._data) > MAX_TEXT_BYTES:
+    def add_text(self, part: Field) -> None:
+        data = part.value or b""
+        if len(data) > MAX_TEXT_BYTES:
             raise BadMessage(f"a part without a file name has at most {MAX_TEXT_BYTES} bytes")
         try:
-            return self._data.decode()
+            self._add(part.field_name, data.decode())
         except UnicodeDecodeError:
             raise BadMessage("a part without a file name must be UTF-8 text") from None
+
+    def add_file(self, part: File) -> None:
+        part.file_object.seek(0)
+        self._add(part.field_name, part.file_object.read())
+
+    def end(self) -> None:
+        self.ended = True
+
+    def _add(self, name: bytes | None, value: str | bytes) -> None:
+        if name is None:
+            raise _broken()
+        key = name.decode("latin-1")
+        if len(self.fields) == MAX_PARTS:
+            raise BadMessage(f"a form has at most {MAX_PARTS} parts")
+        if key in self.fields:
+            raise BadMessage("a form must not have two parts of one name")
+        self.fields[key] = value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -17,7 +17,6 @@ from agent_tts.errors import (
 )
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.protocol.options import Strict, VoiceName, limits, option_model, sampling_of, speech_options
-from agent_tts.protocol.validation import check_body
 from agent_tts.speech.audio.files import FileFormat
 from agent_tts.speech.routing import Routing
 
@@ -43,15 +42,6 @@ class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):
     )
     normalize: bool | None = Field(None, description="say numbers, money and dates in words; default: the node's")
 
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """The JSON schema without references, to embed it in another document."""
-        schema: dict[str, Any] = cls.model_json_schema()
-        definitions = schema.pop("$defs")
-        voice = schema["properties"]["voice"]
-        voice["anyOf"] = [definitions[VoiceRef.__name__] if "$ref" in kind else kind for kind in voice["anyOf"]]
-        return schema
-
     def options(self, *, normalize: bool = False) -> SpeechOptions:
         """The engine's options, unpaced; `normalize` is the value if the request has none."""
         return speech_options(
@@ -62,12 +52,6 @@ class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):
             sampling=sampling_of(self),
             lead_ms=None,
         )
-
-
-def parse(body: bytes, max_chars: int) -> SpeechRequest:
-    """The request in a body. Raises the errors of `check_body`."""
-    request: SpeechRequest = check_body(SpeechRequest, body, "input", max_chars)
-    return request
 
 
 class ModelCard(BaseModel):
@@ -142,16 +126,6 @@ class ErrorBody(BaseModel):
 
     error: ErrorDetail
 
-    @classmethod
-    def of(cls, status: int, message: str, code: str, param: str | None = None) -> Self:
-        kind = _KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
-        return cls(error=ErrorDetail(message=message, type=kind, param=param, code=code))
-
-    @classmethod
-    def of_error(cls, error: SpeechError) -> Self:
-        param = error.param if isinstance(error, InvalidRequest) else _PARAMS.get(type(error))
-        return cls.of(error.status, error.message, error.code, param)
-
 
 _PARAMS: dict[type[SpeechError], str] = {
     TextTooLong: "input",
@@ -162,39 +136,13 @@ _PARAMS: dict[type[SpeechError], str] = {
 }
 
 
-class Usage(BaseModel):
-    """Usage of a request. An input token is 4 bytes of text (an estimate), an output token is 80 ms of audio."""
-
-    input_tokens: int
-    output_tokens: int
-    total_tokens: int
-
-    @classmethod
-    def of(cls, text: str, frames: int) -> Usage:
-        tokens = -(-len(text.encode()) // 4)
-        return cls(input_tokens=tokens, output_tokens=frames, total_tokens=tokens + frames)
+def error_body(error: SpeechError) -> dict[str, Any]:
+    """The body of a response that is an error, with the field that caused it."""
+    param = error.param if isinstance(error, InvalidRequest) else _PARAMS.get(type(error))
+    return status_body(error.status, error.message, error.code, param)
 
 
-class AudioDelta(BaseModel):
-    """The next bytes of the audio file."""
-
-    type: Literal["speech.audio.delta"] = "speech.audio.delta"
-    audio: str  # base64
-
-
-class AudioDone(BaseModel):
-    """The audio file is complete."""
-
-    type: Literal["speech.audio.done"] = "speech.audio.done"
-    usage: Usage
-
-
-class AudioError(ErrorBody):
-    """The audio file ends incomplete."""
-
-    type: Literal["error"] = "error"
-
-
-def server_sent(event: BaseModel) -> bytes:
-    """One event of a `text/event-stream`."""
-    return b"data: " + event.model_dump_json().encode() + b"\n\n"
+def status_body(status: int, message: str, code: str, param: str | None = None) -> dict[str, Any]:
+    """The body of a response that is an error, for any HTTP status. See `ErrorBody`."""
+    kind = _KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}

@@ -39,7 +39,7 @@ async def close_all(node: Node) -> None:
     await asyncio.gather(*(peer.close() for peer in peers))
 
 
-@routes.post("/offer", openapi_extra=json_body(OfferBody.model_json_schema()))
+@routes.post("/offer", openapi_extra=json_body(OfferBody))
 async def _offer(request: Request) -> dict[str, str]:
     """Open a peer; returns the answer with the node's candidates, and the session's id."""
     node = node_of(request)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from loguru import logger
 from starlette.responses import Response
@@ -13,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from agent_tts.errors import SlowConsumer, SpeechError
 from agent_tts.events import SpeechOptions
+from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.context import AudioChunk, Done, Words
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
@@ -64,7 +66,7 @@ class FileBody(Body):
 
 
 class EventBody(FileBody):
-    """The file's bytes in `speech.audio.delta` events, with an event for the end and for an error."""
+    """The file's bytes in OpenAI's `speech.audio.delta` events, with an event for the end and for an error."""
 
     def __init__(self, format: str, text: str) -> None:
         super().__init__(format)
@@ -76,22 +78,33 @@ class EventBody(FileBody):
         return _delta(super().audio(pcm))
 
     def end(self) -> bytes:
-        usage = openai.Usage.of(self._text, self._frames)
-        return _delta(super().end()) + openai.server_sent(openai.AudioDone(usage=usage))
+        # An input token is 4 bytes of text (an estimate), an output token is 80 ms of audio.
+        tokens = -(-len(self._text.encode()) // 4)
+        usage = {"input_tokens": tokens, "output_tokens": self._frames, "total_tokens": tokens + self._frames}
+        return _delta(super().end()) + _event("speech.audio.done", usage=usage)
 
     def error(self, error: SpeechError) -> bytes | None:
-        return openai.server_sent(openai.AudioError.of_error(error))
+        return _event("error", **openai.error_body(error))
 
 
 def _delta(data: bytes) -> bytes:
-    return openai.server_sent(openai.AudioDelta(audio=base64.b64encode(data).decode())) if data else b""
+    return _event("speech.audio.delta", audio=base64.b64encode(data).decode()) if data else b""
+
+
+def _event(type_: str, **fields: Any) -> bytes:
+    return server_sent([protocol.dump(protocol.build(type_, **fields))])
+
+
+def server_sent(events: Iterable[str]) -> bytes:
+    """Events of a `text/event-stream`."""
+    return b"".join(b"data: " + event.encode() + b"\n\n" for event in events)
 
 
 class SpeechResponse(Response):
     """Speaks one text.
 
     Nothing is sent before the first frame, so that earlier failures become an error response. Speech stops at once when
-    the client disconnects or stops reading.
+    the client disconnects or stops reading. Making one raises the errors of `SpeechService.resolve`.
     """
 
     def __init__(
@@ -109,7 +122,7 @@ class SpeechResponse(Response):
         self._node = node
         self._client = client
         self._text = text
-        self._options = options
+        self.options = node.service.resolve(options)
         # Called after the text was sent to the engine, because creating an encoder takes time.
         self._make_body = make_body
         self._words: WordsMode = words
@@ -123,13 +136,13 @@ class SpeechResponse(Response):
         with contextlib.ExitStack() as admitted:
             try:
                 admitted.enter_context(self._node.guard.admit(self._client))
-                request = self._node.service.open(self._options)
+                request = self._node.service.open(self.options)
             except SpeechError as error:
                 refused.labels(error.code).inc()
                 raise
             meter = self._node.metrics.context(TRANSPORT)
             info = self._node.service.info
-            utterance = LocalUtterance(Utterance(request, info, self._options, words=self._words, meter=meter))
+            utterance = LocalUtterance(Utterance(request, info, self.options, words=self._words, meter=meter))
             try:
                 await self._speak(utterance, writer, receive)
             except SlowConsumer as error:

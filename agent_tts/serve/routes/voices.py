@@ -34,8 +34,6 @@ MAX_UPLOADS = 4  # bodies with a new voice, received at once; each is kept in me
 
 T = TypeVar("T")
 
-# ---------------------------------------------------------------- requests
-
 
 def _is_file(value: object) -> object:
     if not isinstance(value, bytes):
@@ -113,9 +111,6 @@ def _is_form(content_type: str) -> bool:
     return content_type.partition(";")[0].strip().lower() == multipart.CONTENT_TYPE
 
 
-# ---------------------------------------------------------------- answers
-
-
 class VoiceAdded(BaseModel):
     """An added voice."""
 
@@ -149,9 +144,6 @@ class VoiceDeleted(BaseModel):
     id: str
     object: Literal["audio.voice.deleted"] = "audio.voice.deleted"
     deleted: Literal[True] = True
-
-
-# ---------------------------------------------------------------- routes
 
 
 routes = APIRouter(prefix="/v1/audio/voices", responses=ERRORS)

@@ -69,8 +69,12 @@ class Spans:
         ) as span:
 
             async def send_and_record(message: Message) -> None:
-                if message["type"] in ("http.response.start", "websocket.close"):
-                    _record_answer(span, message)
+                if message["type"] == "websocket.close":
+                    span.set_attribute("agent_tts.close_code", message.get("code", 1000))
+                elif message["type"] == "http.response.start":
+                    span.set_attribute("http.response.status_code", message["status"])
+                    if message["status"] >= 500:
+                        span.set_status(StatusCode.ERROR)
                 await send(message)
 
             try:
@@ -117,15 +121,6 @@ class ContextSpan:
         if done.reason == "error":
             self._span.set_status(StatusCode.ERROR)
         self._span.end()
-
-
-def _record_answer(span: Span, message: Message) -> None:
-    if message["type"] == "websocket.close":
-        span.set_attribute("agent_tts.close_code", message.get("code", 1000))
-        return
-    span.set_attribute("http.response.status_code", message["status"])
-    if message["status"] >= 500:
-        span.set_status(StatusCode.ERROR)
 
 
 def _route(scope: Scope) -> str | None:

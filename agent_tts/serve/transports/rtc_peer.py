@@ -247,7 +247,7 @@ def _is_ping(data: str | bytes) -> bool:
 
 
 def _fit(message: Message, limit: int) -> str | None:
-    """The message in at most `limit` bytes, or None for `words` with a word of ten thousand characters."""
+    """The message in at most `limit` bytes: a `context.cancelled` may lose its texts. None for a word far too long."""
     text = protocol.dump(message)
     if len(text) <= limit:  # JSON of the protocol is ASCII
         return text

@@ -83,7 +83,7 @@ class StreamEndpoint:
             await websocket.accept(subprotocol=ours if ours in offered else None)
 
     async def _deny(self, websocket: WebSocket, error: SpeechError) -> None:
-        response = JSONResponse(openai.ErrorBody.of_error(error).model_dump(), error.status)
+        response = JSONResponse(openai.error_body(error), error.status)
         if self._dialect.denial_header is not None:
             response.headers[self._dialect.denial_header] = error.message.encode("ascii", "replace").decode()
         with contextlib.suppress(Exception):  # the client may be gone
@@ -117,7 +117,7 @@ class Connection:
         self._connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
         self._session = Session(node, dialect.name)
         if dialect is not NATIVE:  # native clients must always answer pings
-            self._connection.demand_pongs(lambda: self._session.is_speaking)
+            self._connection.demands_pongs = lambda: self._session.is_speaking
         # The next check for an idle session.
         self._idle_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -169,7 +169,7 @@ class Connection:
         except SlowConsumer:
             self._cut()
         except Exception as error:  # noqa: BLE001 - the edge of a task: without its writer the connection must end
-            if not self._writer.is_closing:
+            if not self._connection.transport.is_closing():
                 logger.error("session {}: writer failed: {}", self._session.id, type(error).__name__)
             self._writer.cut()
 

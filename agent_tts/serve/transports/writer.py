@@ -61,10 +61,6 @@ class Writer:
         """Close the connection; unsent bytes are dropped."""
         self._connection.transport.abort()
 
-    @property
-    def is_closing(self) -> bool:
-        return self._connection.transport.is_closing()
-
 
 def unsent_bytes(transport: Transport) -> int:
     """Bytes of a connection that its peer has not acknowledged: in this process and, on Linux, in the kernel."""

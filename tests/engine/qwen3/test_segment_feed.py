@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.bench.checkpoint_tokenizer import write_tokenizer
+from agent_tts.bench.checkpoint_config import write_tokenizer
 from agent_tts.engine.base import AddText, StartRequest
 from agent_tts.engine.qwen3.segment_feed import SEGMENT_CHARS, SegmentFeed
 from agent_tts.events import SpeechOptions

@@ -15,7 +15,7 @@ from livekit.agents.llm import ChatMessage
 from livekit.agents.voice.io import AudioOutput, AudioOutputCapabilities, TextOutput
 from livekit.agents.voice.transcription.synchronizer import TranscriptSynchronizer
 
-from agent_tts.integrations.livekit import TTS
+from agent_tts.integrations.livekit.tts import TTS
 from tests.support import RunningNode, running_node, until
 
 COUNT = "One two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen."

@@ -7,7 +7,7 @@ from livekit.agents import APIConnectionError, APIStatusError, APITimeoutError
 
 from agent_tts.client.connection import ConnectionLost
 from agent_tts.errors import BY_CODE, from_code
-from agent_tts.integrations.livekit.streams import api_errors
+from agent_tts.integrations.livekit.tts import api_errors
 
 # What another try, or another node, may cure.
 PASSING = {"at_capacity", "draining", "engine_lost", "context_limit", "starved", "timeout", "slow_consumer", "internal"}

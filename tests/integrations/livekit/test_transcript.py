@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.client.utterance import Word
-from agent_tts.integrations.livekit.transcript import Transcript
+from agent_tts.integrations.livekit.tts import Transcript
 
 TEXT = "Hello there,  you. "
 HELLO = Word("Hello", 0, 300, 0, 5)

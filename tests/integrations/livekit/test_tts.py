@@ -19,7 +19,7 @@ from websockets.typing import Subprotocol
 
 from agent_tts.client.connection import connect
 from agent_tts.errors import SettingsError
-from agent_tts.integrations.livekit import TTS
+from agent_tts.integrations.livekit.tts import TTS
 from agent_tts.protocol.v1 import SUBPROTOCOL
 from agent_tts.serve.session import Session
 from tests.support import RunningNode, dominant_hz, running_node, until

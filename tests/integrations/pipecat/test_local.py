@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipecat.frames.frames import TTSAudioRawFrame
 
-from agent_tts.integrations.pipecat import AgentTTSService
+from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.integrations.pipecat.words import REQUEST_ID
 from agent_tts.serve.telemetry.metrics import Metrics
 from tests.integrations.pipecat.pipeline import running

@@ -35,9 +35,9 @@ from pipecat.transcriptions.language import Language
 
 from agent_tts.errors import SettingsError
 from agent_tts.events import SpeechOptions
-from agent_tts.integrations.pipecat import AgentTTSService
 from agent_tts.integrations.pipecat import service as service_module
 from agent_tts.integrations.pipecat.node_client import WebSocketNodeClient
+from agent_tts.integrations.pipecat.service import AgentTTSService
 from tests.integrations.pipecat.pipeline import Loudspeaker, running
 from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
 

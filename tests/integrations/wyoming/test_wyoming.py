@@ -30,8 +30,7 @@ from wyoming.tts import (
 
 from agent_tts.errors import BadMessage, SettingsError
 from agent_tts.integrations.wyoming import server, wire
-from agent_tts.integrations.wyoming.conversation import Target
-from agent_tts.integrations.wyoming.server import WyomingServer, parse
+from agent_tts.integrations.wyoming.server import Target, WyomingServer, parse
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.serve.dialects.pipecat_run import tokens
 from tests.support import RunningNode, running_node, until

@@ -18,7 +18,7 @@ from agent_tts.events import EngineCommand
 from agent_tts.protocol.adapter import ProtocolAdapter, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
-from agent_tts.serve.dialects.deepgram_aura import AuraAdapter
+from agent_tts.serve.dialects.deepgram import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter

@@ -21,7 +21,7 @@ from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.dialects.cartesia import MAX_REMEMBERED, CartesiaAdapter
-from agent_tts.serve.dialects.sentences import spaced
+from agent_tts.serve.dialects.text import spaced
 from tests.support import running_node, until
 
 OUTPUT = {"encoding": "pcm_s16le", "sample_rate": 24_000, "framing": "binary"}

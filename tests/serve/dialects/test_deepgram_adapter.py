@@ -13,9 +13,9 @@ from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownType, 
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk
-from agent_tts.serve.dialects import utterance_queue
-from agent_tts.serve.dialects.deepgram_aura import AuraAdapter
+from agent_tts.serve.dialects.deepgram import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
+from agent_tts.serve.dialects.text import MAX_WAITING, MESSAGE_COST
 
 Adapter = AuraAdapter | FluxAdapter
 ADAPTERS = [AuraAdapter, FluxAdapter]
@@ -225,7 +225,7 @@ def test_what_waits_is_bounded(make: type[Adapter]) -> None:
     peer = talk(make)
     peer.say("Speak", text="One.")
     peer.say("Flush")
-    for _ in range(utterance_queue.MAX_WAITING // (utterance_queue.MESSAGE_COST + 1)):
+    for _ in range(MAX_WAITING // (MESSAGE_COST + 1)):
         peer.say("Speak", text="a")
     with pytest.raises(TextTooLong):
         peer.say("Speak", text="a")
@@ -240,7 +240,7 @@ def test_room_for_waiting_text_comes_back(make: type[Adapter]) -> None:
     peer.say("Speak", text="One.")
     for turn in range(1, 6):
         peer.say("Flush")
-        peer.say("Speak", text="a" * (utterance_queue.MAX_WAITING - utterance_queue.MESSAGE_COST))
+        peer.say("Speak", text="a" * (MAX_WAITING - MESSAGE_COST))
         peer.speak(str(turn))
 
 
