@@ -97,9 +97,8 @@ class EngineRequest:
         self._events.clear()
         if self.finished is None:
             self._send(CancelRequest(self.request_id))
-        else:
-            self.finished = dataclasses.replace(self.finished, reason="cancelled", code=None)
-            self._events.append(self.finished)
+        else:  # tell it again, as cancelled
+            self.deliver(self.finished)
 
     async def cancel(self) -> None:
         """Stop; the slot is free when this returns. Idempotent. Cancelling this is safe: the request still stops."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Literal
 
@@ -27,6 +27,9 @@ READ_AHEAD_MS, READ_AHEAD_BREAKS_MS = 15_000.0, 60_000.0
 
 # Pieces of audio that are collected before analysis: one piece costs nearly as much as all of them.
 MAX_UNHEARD = 12
+
+MAX_VOICES = 16
+SLOWEST, FASTEST = 3.0, 0.33  # measured paces are clamped to these
 
 
 # A token with estimated times: text, start in the text, first and last mark. A plain tuple, which the garbage collector
@@ -292,6 +295,25 @@ class WordTimeline:
 
     def _at(self, ms: float) -> int:
         return round(ms) if self._audio_ms is None else min(round(ms), self._audio_ms)
+
+
+class Paces:
+    """Measured paces of the last voices (real time / nominal time at speed 1), for their next utterances."""
+
+    def __init__(self) -> None:
+        # By voice, most recent last.
+        self._paces: OrderedDict[str | None, float] = OrderedDict()
+
+    def of(self, voice: str | None) -> float:
+        """Real time / nominal time; 1 for an unknown voice."""
+        return self._paces.get(voice, 1.0)
+
+    def learn(self, voice: str | None, pace: float) -> None:
+        """Store the pace of a voice. Beyond `MAX_VOICES` the least recent voice is removed."""
+        self._paces[voice] = min(max(pace, FASTEST), SLOWEST)
+        self._paces.move_to_end(voice)
+        if len(self._paces) > MAX_VOICES:
+            self._paces.popitem(last=False)
 
 
 def _certain(token: str) -> int:
