@@ -77,13 +77,7 @@ class Enrolment:
             Internal: encoding failed or took too long.
         """
         transcript = _text("ref_text", transcript or "", MAX_TRANSCRIPT_CHARS) or None
-        voice = StoredVoice(
-            name=name,
-            kind="cloned",
-            description=_text("description", description, MAX_DESCRIPTION_CHARS),
-            transcript=transcript,
-            consent=_consent(consent),
-        )
+        voice = _cloned(name, description, consent, transcript)
         self._library.check_room(name)
         self._require_checkpoint()
         if self._clips > MAX_WAITING:
@@ -100,13 +94,9 @@ class Enrolment:
 
     def design(self, name: str, prompt: str, *, description: str = "") -> StoredVoice:
         """Store a voice that a text describes; raises the errors of `VoiceLibrary.add`, `InvalidRequest` for a text."""
-        voice = StoredVoice(
-            name=name,
-            kind="designed",
-            description=_text("description", description, MAX_DESCRIPTION_CHARS),
-            prompt=_text("prompt", prompt, MAX_PROMPT_CHARS, required=True),
-        )
-        return self._library.add(voice, {})
+        description = _text("description", description, MAX_DESCRIPTION_CHARS)
+        prompt = _text("prompt", prompt, MAX_PROMPT_CHARS, required=True)
+        return self._library.add(StoredVoice(name=name, kind="designed", description=description, prompt=prompt), {})
 
     def embed(self, name: str, vector: Sequence[float], *, consent: str, description: str = "") -> StoredVoice:
         """Store a speaker vector that was made elsewhere.
@@ -126,13 +116,7 @@ class Enrolment:
             values = np.asarray(vector, np.float32)
         if not np.isfinite(values).all():
             raise InvalidRequest("speaker_embedding: it has to hold finite numbers", "speaker_embedding")
-        voice = StoredVoice(
-            name=name,
-            kind="cloned",
-            description=_text("description", description, MAX_DESCRIPTION_CHARS),
-            consent=_consent(consent),
-        )
-        return self._library.add(voice, {f"vector_{len(values)}": values})
+        return self._library.add(_cloned(name, description, consent), {f"vector_{len(values)}": values})
 
     def _require_checkpoint(self) -> None:
         if not self._checkpoints:
@@ -213,8 +197,10 @@ async def _encode(
     return load(done.output)
 
 
-def _consent(statement: str) -> Consent:
-    return Consent(_text("consent", statement, MAX_CONSENT_CHARS, required=True))
+def _cloned(name: str, description: str, consent: str, transcript: str | None = None) -> StoredVoice:
+    description = _text("description", description, MAX_DESCRIPTION_CHARS)
+    agreed = Consent(_text("consent", consent, MAX_CONSENT_CHARS, required=True))
+    return StoredVoice(name=name, kind="cloned", description=description, transcript=transcript, consent=agreed)
 
 
 def _text(param: str, text: str, limit: int, *, required: bool = False) -> str:
