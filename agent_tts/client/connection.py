@@ -99,7 +99,6 @@ class NodeConnection:
         self._updates: deque[asyncio.Future[None]] = deque()
         # The fatal error that the node sent before it closed the connection, or None.
         self._last_words: SpeechError | None = None
-        # Why the connection is lost, or None.
         self.lost: SpeechError | None = None
         # Whether the node drains: open contexts may finish, new ones are refused.
         self.draining = False
@@ -110,14 +109,12 @@ class NodeConnection:
         ]
 
     async def open(self, *, context_id: str | None = None, **session: Any) -> RemoteUtterance:
-        """Start a context and wait for its slot.
+        """Start a context and wait for its slot. Cancelling it stops the context.
 
         Args:
             context_id: 1 to 128 characters, not "*"; None: the connection chooses one.
             session: options that differ from the connection's: `voice`, `language`, `speed`, `pitch`, `seed`,
                 `lead_ms`, `timestamps`, `output={"encoding": ..., "sample_rate": ...}` and the others of protocol.md.
-
-        Cancelling it stops the context.
 
         Raises:
             AtCapacity: no slot became free; try again after `retry_after_ms`.
@@ -160,9 +157,7 @@ class NodeConnection:
     async def update(self, **session: Any) -> None:
         """Change the options of later contexts. After a cancel, the node may have applied the change or not.
 
-        Raises:
-            SpeechError: a field is unknown or not allowed; nothing has changed.
-            TimeoutError: the node did not answer within 10 s.
+        Raises `SpeechError` if a field is not allowed: nothing has changed; `TimeoutError` without an answer in 10 s.
         """
         if self.lost is not None:
             raise self.lost

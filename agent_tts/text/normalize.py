@@ -34,9 +34,8 @@ class Normalizer:
         self._table = table_of(language)
         # Words that wait for the next, each with the white space after it.
         self._words: list[tuple[Chars, Chars]] = []
-        # The word that is being read.
         self._word: Chars = []
-        # Whether that word is longer than `MAX_WORD`.
+        # Whether the word that is being read is longer than `MAX_WORD`.
         self._passing = False
         # The word before those that wait, in lower case.
         self._before = ""

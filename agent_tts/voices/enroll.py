@@ -43,11 +43,9 @@ _BASE = "a Base model (Qwen/Qwen3-TTS-12Hz-1.7B-Base) to qwen3.models"
 
 
 class Enrolment:
-    """Makes voices, one clip at a time. A failed or cancelled one leaves nothing behind.
+    """Makes voices, one clip of at most `max_s` at a time. A failed or cancelled one leaves nothing behind.
 
-    Args:
-        checkpoints: folders of Base models with their hidden sizes; a voice is made for all of them.
-        max_s: longest clip.
+    A voice is made for all `checkpoints`: folders of Base models with their hidden sizes.
     """
 
     def __init__(self, library: VoiceLibrary, checkpoints: Iterable[tuple[Path, int]], max_s: float) -> None:
@@ -126,11 +124,8 @@ class Enrolment:
 async def decode(clip: bytes, *, max_s: float) -> NDArray[np.float32]:
     """The bytes of an audio file -> float32[n], 24 kHz mono, -1..1. Cancelling it is safe: no process is left.
 
-    Args:
-        clip: untrusted; the caller bounds its size.
-        max_s: longest audio; decoding stops there.
-    Raises:
-        InvalidRequest: the clip is not allowed; the message says what is.
+    The clip is untrusted; the caller bounds its size, and decoding stops after `max_s`. Raises `InvalidRequest` with
+    what is allowed for any other clip.
     """
     import numpy as np
 

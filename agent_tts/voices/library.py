@@ -99,7 +99,6 @@ class VoiceLibrary:
         self._read_at: int | None = None
         # Entries with a valid name: (inode, modification time) when read, and the voice; None if damaged.
         self._entries: dict[str, tuple[tuple[int, int], StoredVoice | None]] = {}
-        # The result of `voices`.
         self._voices: tuple[StoredVoice, ...] = ()
         self._sweep()
 
@@ -287,8 +286,7 @@ class VoiceLibrary:
 def default_folder() -> Path:
     """`agent-tts/voices` in the user's data folder: $XDG_DATA_HOME or ~/.local/share; %LOCALAPPDATA% on Windows.
 
-    Raises:
-        RuntimeError: there is no home folder.
+    Raises `RuntimeError` if there is no home folder.
     """
     variable, default = (
         ("LOCALAPPDATA", "AppData/Local") if sys.platform == "win32" else ("XDG_DATA_HOME", ".local/share")

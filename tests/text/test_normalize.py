@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_tts.text.normalize import MAX_WORD, MAX_WORDS, Normalizer
-from agent_tts.text.numbers import cardinal, has_numbers, ordinal
 from agent_tts.text.spoken import TABLES, table_of
+from agent_tts.text.spoken.table import cardinal, has_numbers, ordinal
 
 _FLUSH = None
 

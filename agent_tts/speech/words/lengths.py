@@ -11,7 +11,7 @@ import unicodedata
 from typing import NamedTuple
 
 from agent_tts.text.chars import is_cjk
-from agent_tts.text.numbers import cardinal
+from agent_tts.text.spoken.table import cardinal
 from agent_tts.text.units import is_abbreviation
 
 # Milliseconds at normal speed.

@@ -72,7 +72,6 @@ class WordTimeline:
         # The engine's times, in text order.
         self._marks: list[WordTime] = []
         self._fit = Fit(speed, pace)
-        # Audio not analysed yet.
         self._unheard: list[bytes] = []
         # Character offsets of the estimated marks.
         self._places: list[tuple[int, int]] = []

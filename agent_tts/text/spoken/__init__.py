@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from agent_tts.text.numbers import has_numbers
 from agent_tts.text.spoken import de, en
-from agent_tts.text.spoken.table import Table
+from agent_tts.text.spoken.table import Table, has_numbers
 
 TABLES: dict[str, Callable[[], Table]] = {"de": de.table, "en": en.table}
 
