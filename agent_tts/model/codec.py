@@ -178,9 +178,7 @@ class CodecTransformerLayer(nn.Module):
         super().__init__()
         channels, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm = RMSNorm(channels, eps)
-        self.self_attn = CodecAttention(
-            layer, channels, config.num_attention_heads, config.head_dim, config.attention_bias
-        )
+        self.self_attn = CodecAttention(layer, config)
         self.self_attn_layer_scale = LayerScale(channels)
         self.post_attention_layernorm = RMSNorm(channels, eps)
         self.mlp = MLP(config)

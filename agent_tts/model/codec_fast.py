@@ -108,21 +108,13 @@ class PackedLinear:
         )  # fmt: skip
 
     @classmethod
-    def of(
-        cls,
-        *linears: nn.Linear,
-        rate: int = 1,
-        norm: RMSNorm | None = None,
-        scale: Tensor | None = None,
-        gelu: bool = False,
-        gated: bool = False,
-    ) -> PackedLinear:
-        """Layers of one input side by side, after a norm if there is one."""
+    def of(cls, *linears: nn.Linear, norm: RMSNorm | None = None, **options: Any) -> PackedLinear:
+        """Layers of one input side by side, after a norm if there is one; options are other fields."""
         weight = torch.cat([linear.weight for linear in linears]).t()
         if norm is not None:
             weight = (weight.float() * norm.weight.float()[:, None]).to(weight.dtype)
         bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
-        return cls(weight.contiguous(), bias, rate, scale, norm.eps if norm else 0.0, gelu, gated)
+        return cls(weight.contiguous(), bias, eps=norm.eps if norm else 0.0, **options)
 
     @classmethod
     def of_conv(cls, conv: CausalConv | CausalUpsample) -> PackedLinear:

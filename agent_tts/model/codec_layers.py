@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from agent_tts.model.config import CodecConfig
 from agent_tts.model.layers import rotate
 
 
@@ -173,14 +174,15 @@ class LayerScale(nn.Module):
 class CodecAttention(nn.Module):
     """[B, T, C] -> [B, T, C]: as many key as query heads, no norm on either."""
 
-    def __init__(self, layer: int, channels: int, heads: int, head_dim: int, bias: bool) -> None:
+    def __init__(self, layer: int, config: CodecConfig) -> None:
         super().__init__()
         self.layer = layer
-        self.head_dim = head_dim
-        self.q_proj = nn.Linear(channels, heads * head_dim, bias=bias)
-        self.k_proj = nn.Linear(channels, heads * head_dim, bias=bias)
-        self.v_proj = nn.Linear(channels, heads * head_dim, bias=bias)
-        self.o_proj = nn.Linear(heads * head_dim, channels, bias=bias)
+        self.head_dim = config.head_dim
+        channels, width, bias = config.hidden_size, config.num_attention_heads * config.head_dim, config.attention_bias
+        self.q_proj = nn.Linear(channels, width, bias=bias)
+        self.k_proj = nn.Linear(channels, width, bias=bias)
+        self.v_proj = nn.Linear(channels, width, bias=bias)
+        self.o_proj = nn.Linear(width, channels, bias=bias)
 
     def forward(self, x: Tensor, past: Past, cos: Tensor, sin: Tensor) -> Tensor:
         """x [B, T, C]; cos and sin [1 or B, T, 1, head_dim]."""

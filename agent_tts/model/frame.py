@@ -255,7 +255,6 @@ class FrameModel(Loadable):
         return forbid(logits, self.control)
 
     def _draw(self, state: FrameState, logits: Tensor, codebook: int) -> Tensor:
-        """The code of every row: [B, V] -> int64[B]."""
         how = state.sampling.predictor if codebook else state.sampling.talker
         return self.ops.draw(logits, how, state.sampling.seed, state.frame, codebook)
 

@@ -37,8 +37,6 @@ class Prefix:
 
 @dataclass(slots=True)
 class _Admission:
-    """A request that gets a row."""
-
     positions: int  # length of the prompt's prefix
     sampling: SamplingParams
     start: Tensor  # [H]: codec side of the first frame step
@@ -46,9 +44,7 @@ class _Admission:
 
 @dataclass(slots=True)
 class _Text:
-    """Text that is added to a row."""
-
-    at: int
+    at: int  # of the first token in the row's text
     tokens: list[int] = field(default_factory=list)
     complete: bool = False
 
@@ -56,8 +52,7 @@ class _Text:
 class RowChanges:
     """Changes of rows, collected between two steps and sent to the device at once, without waiting.
 
-    They are queued on the CUDA stream of the steps, so a step in flight still reads the old state. `allocator` is that
-    of the blocks of the cache, where rows share it.
+    They are queued on the CUDA stream of the steps, so a step in flight still reads the old state.
     """
 
     def __init__(self, state: FrameState, allocator: BlockAllocator | None = None) -> None:
@@ -74,8 +69,8 @@ class RowChanges:
     def admit(self, row: int, positions: int, sampling: SamplingParams, start: Tensor) -> None:
         """Gives a row to a request, without text, and forgets what it held before.
 
-        The prompt's prefix, of `positions`, is in the row by the next step; `start` [H] is the codec side of its first
-        frame.
+        The prompt's prefix, of `positions`, is in the row by the next step; the codec side of its first frame is
+        `start` [H].
         """
         self._admissions[row] = _Admission(positions, sampling, start)
         self._texts.pop(row, None)

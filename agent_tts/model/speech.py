@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agent_tts.model.codec import Codec, CodecState
-from agent_tts.model.frame import FrameModel
+from agent_tts.model.frame import Frame, FrameModel
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.talker import PromptPositions
 
@@ -26,16 +26,10 @@ class SpeechState:
 
 
 @dataclass(frozen=True, slots=True)
-class SpeechFrame:
-    """80 ms of every row; see `Frame` for the masks."""
+class SpeechFrame(Frame):
+    """80 ms of every row; where it is `finite`, its samples are finite, too."""
 
-    codes: Tensor  # int64[B, 16]; meaningful where `spoke`
     pcm: Tensor  # int16[B, 1920]; zeros unless `spoke`
-    spoke: Tensor  # bool[B]
-    ended: Tensor  # bool[B]
-    starved: Tensor  # bool[B]
-    full: Tensor  # bool[B]
-    finite: Tensor  # bool[B]: samples and hidden state were finite; false where the row did not run
 
 
 class SpeechModel:
@@ -62,7 +56,7 @@ class SpeechModel:
         sound = self.decode(state.codec, frame.codes, frame.spoke, rows)
         finite = frame.finite & sound.isfinite().all(-1)
         pcm = (sound.nan_to_num().clamp(-1, 1) * PEAK).to(torch.int16)
-        return SpeechFrame(frame.codes, pcm, frame.spoke, frame.ended, frame.starved, frame.full, finite)
+        return SpeechFrame(frame.codes, frame.spoke, finite, frame.ended, frame.starved, frame.full, pcm)
 
 
 def can_fuse(device: torch.device, dtype: torch.dtype) -> bool:

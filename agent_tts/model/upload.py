@@ -20,21 +20,20 @@ class Writes:
     """Writes on a device between two steps; their arrays go there in one copy."""
 
     def __init__(self) -> None:
-        # A function that writes, and how many arrays it takes.
-        self._writes: list[tuple[Callable[..., object], int]] = []
-        self._arrays: list[NDArray[np.int64]] = []
+        # A function that writes, and what it takes.
+        self._writes: list[tuple[Callable[..., object], tuple[NDArray[np.int64], ...]]] = []
 
     def add(self, write: Callable[..., object], *arrays: NDArray[np.int64]) -> None:
         """Calls `write` with these arrays as tensors on the device, after all that was added before."""
-        self._writes.append((write, len(arrays)))
-        self._arrays += arrays
+        self._writes.append((write, arrays))
 
     @torch.inference_mode()
     def send(self, device: torch.device) -> None:
         """Queues all writes on the current stream."""
-        sent = iter(upload(self._arrays, device) if self._arrays else ())
-        for write, count in self._writes:
-            write(*islice(sent, count))
+        numbers = [array for _, arrays in self._writes for array in arrays]
+        sent = iter(upload(numbers, device) if numbers else ())
+        for write, arrays in self._writes:
+            write(*islice(sent, len(arrays)))
 
 
 def staged(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> Tensor:

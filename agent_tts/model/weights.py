@@ -89,7 +89,6 @@ class LoadPlan:
 
 
 def _place(module: Loadable, name: str, tensor: Tensor) -> None:
-    """Makes a tensor the parameter of this name."""
     owner, _, attribute = name.rpartition(".")
     setattr(module.get_submodule(owner), attribute, nn.Parameter(tensor, requires_grad=False))
 
@@ -142,7 +141,6 @@ def _contents(path: Path) -> dict[str, tuple[Path, Shape]]:
 
 
 def _header(path: Path) -> dict[str, Shape]:
-    """The shape of each tensor of a file."""
     if not path.is_file():
         raise CheckpointError(f"{path.name}: missing from the checkpoint; only safetensors are read")
     try:

@@ -424,7 +424,7 @@ class NodeServer(uvicorn.Server):
             session.drain()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._node.service.drain(timeout_s)
+                await self._node.service.drain()
                 while self._is_sending():  # noqa: ASYNC110 - kernel buffers have no event
                     await asyncio.sleep(DRAIN_CHECK_S)
         except TimeoutError:

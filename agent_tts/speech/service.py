@@ -83,16 +83,11 @@ class SpeechService:
             for engine in self.engines:
                 stops.create_task(engine.client.close(), name=f"stop of engine {engine.number}")
 
-    async def drain(self, timeout_s: float) -> bool:
-        """Refuse new utterances and wait for the open ones. True if all ended in time. Safe to cancel."""
+    async def drain(self) -> None:
+        """Refuse new utterances and wait for the end of the open ones. Safe to cancel."""
         self.draining = True
-        try:
-            async with asyncio.timeout(timeout_s):
-                for engine in self.engines:
-                    await engine.idle.wait()
-        except TimeoutError:
-            return False
-        return True
+        for engine in self.engines:
+            await engine.idle.wait()
 
     def open(self, options: SpeechOptions) -> EngineRequest:
         """Start an utterance on the least loaded engine. It takes a slot or a place in the queue at once.

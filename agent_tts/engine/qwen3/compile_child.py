@@ -59,7 +59,7 @@ def rehearse(steps: Steps) -> list[Launch]:
         model.frame.prefill(state.frame, prompts, None)
         # References of clones are decoded in a batch of one.
         model.decode(state.codec, numbers(1, config.talker.num_code_groups), run[:1], who[:1])
-    return rehearsal.launches
+    return list(rehearsal.launches.values())
 
 
 def workers() -> int:

@@ -29,7 +29,6 @@ Progress = Callable[[int, int], None]  # kernels done, of how many
 
 _DONE, _FAILED = b".", b"!"
 
-
 ALIGNED = 16  # bytes for pointers; a divisor for integers
 
 
@@ -69,18 +68,13 @@ class Rehearsal:
     def __init__(self, capability: Capability) -> None:
         self.capability = capability
         # One for each variant, in the order of their first launch.
-        self._launches: dict[Hashable, Launch] = {}
-
-    @property
-    def launches(self) -> list[Launch]:
-        """The variants to compile."""
-        return list(self._launches.values())
+        self.launches: dict[Hashable, Launch] = {}
 
     def launched(self, kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Adds a launch, unless its variant is known."""
         given = tuple(Pointer.of(value) if isinstance(value, Tensor) else value for value in args)
         kinds = tuple(_kind(*pair) for pair in zip(kernel.params, given, strict=False))
-        self._launches.setdefault((kernel, kinds, tuple(options.items())), Launch(kernel, given, options))
+        self.launches.setdefault((kernel, kinds, tuple(options.items())), Launch(kernel, given, options))
 
 
 def _kind(param: Any, value: object) -> Hashable:

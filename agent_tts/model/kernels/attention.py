@@ -1,9 +1,7 @@
 """Attention of one new position a row: norm of q and k, rope, writing and reading the cache in one kernel.
 
 The cache of a row is read to its length, which only the device knows. Several programs read a long row; the last to
-finish combines their parts, always in the same order.
-
-Position p of row r is place p % size of block block_table[r, p // size]. A contiguous cache has one block a row.
+finish combines their parts, always in the same order. For the layout of the cache see `layers.Cache`.
 """
 
 from __future__ import annotations
@@ -349,13 +347,10 @@ def attend(
 def attend_in_frame(
     q_norm: Tensor, k_norm: Tensor, heads: Heads, keys: Tensor, values: Tensor, tokens: int, position: int, qkv: Tensor
 ) -> Tensor:
-    """The last tokens of a frame: [B * tokens, (queries + 2 pairs) dim] -> [B * tokens, queries dim].
+    """The last `tokens` of a frame, one or two, the last at `position`: [B * tokens, (queries + 2 pairs) dim] -> [B *
+    tokens, queries dim].
 
     Keys and values [B, S, pairs, dim], S a power of 2, are one layer of the frame's cache, and are written.
-
-    Args:
-        tokens: of each row, one or two.
-        position: of the last of them.
     """
     out = qkv.new_empty(len(qkv), heads.queries * heads.dim)
     launch(

@@ -60,7 +60,6 @@ def _store(value, out, ring, alpha, beta, m, n, M, row, position, frames, T: tl.
 @triton.jit
 def _window(x, k, inside, age, row, position, m, M, frames, T: tl.constexpr, C: tl.constexpr):
     """Channels k, `age` steps before steps m, of rows of a ring [len(m), len(k)]: zeros before the start of a stream.
-
     bool `inside` [1, len(k)] says which channels there are, if not all of them.
     """
     time = m % T - age
@@ -290,7 +289,6 @@ def waveform(
     BM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Causal conv to one channel: ring [rows, FRAMES * T, C], weight [TAPS, C] -> out float32[R, T] within -1 and 1.
-
     Rows that do not run give zeros.
     """
     m = tl.program_id(0) * BM + tl.arange(0, BM)

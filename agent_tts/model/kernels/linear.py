@@ -201,12 +201,9 @@ def linear(
     gated: bool = False,
     tile: Tile | None = None,
 ) -> Tensor:
-    """norm, product, bias, silu(first half) * second half if `gated`, + residual: [M, K] -> [M, N].
+    """norm, product, bias, silu(first half) * second half if `gated`, + residual: contiguous [M, K] -> [M, N].
 
-    Args:
-        x: contiguous, like everything here.
-        weight: [N, K], or [2 N, K] if `gated`.
-        residual: [M, N]; the result may be in its place.
+    The weight is [N, K], or [2 N, K] if `gated`; the result may be in the place of the residual [M, N].
     """
     count, inputs = x.shape
     outputs = len(weight) // 2 if gated else len(weight)

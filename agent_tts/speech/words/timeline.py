@@ -230,10 +230,9 @@ class WordTimeline:
         inside = [mark for mark in self._marks[first:] if mark.char_start < end]
         if inside:
             return Word(token, inside[0].start_ms, inside[-1].end_ms, start, end)
-        if first < len(self._marks):
-            at = self._marks[first].start_ms
-        else:
-            at = self._marks[-1].end_ms if self._marks else 0
+        at = 0
+        if self._marks:
+            at = self._marks[first].start_ms if first < len(self._marks) else self._marks[-1].end_ms
         return Word(token, at, at, start, end)
 
     def _estimate(self, until_ms: float = 0.0, tokens: int = 0) -> list[Word]:
