@@ -124,8 +124,8 @@ class Enrolment:
 async def decode(clip: bytes, *, max_s: float) -> NDArray[np.float32]:
     """The bytes of an audio file -> float32[n], 24 kHz mono, -1..1. Cancelling it is safe: no process is left.
 
-    The clip is untrusted; the caller bounds its size, and decoding stops after `max_s`. Raises `InvalidRequest` with
-    what is allowed for any other clip.
+    The clip is untrusted; the caller bounds its size, and decoding stops after `max_s`. Raises `InvalidRequest` for a
+    clip that is not allowed; the message says what is.
     """
     import numpy as np
 

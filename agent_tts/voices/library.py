@@ -223,7 +223,10 @@ class VoiceLibrary:
         return self.get(voice.name)
 
     def delete(self, name: str) -> None:
-        """Delete a voice, damaged or not. Raises `UnknownVoice` if there is none, `Internal` if the disk refuses."""
+        """Delete a voice, damaged or not.
+
+        Raises `InvalidRequest` or `UnknownVoice` if there is none of this name, `Internal` if the disk refuses.
+        """
         path = self._path(library_name(name))
         doomed = self._folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
         with self._changing("deleted"):
@@ -266,8 +269,6 @@ class VoiceLibrary:
 
     def _sweep(self) -> None:
         """Remove the temporary folders of processes that died."""
-        if not self._folder.is_dir():
-            return
         for left in self._folder.glob(f"{_TEMPORARY}*"):
             try:
                 age_s = _now().timestamp() - left.lstat().st_mtime

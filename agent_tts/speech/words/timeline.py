@@ -230,7 +230,9 @@ class WordTimeline:
         inside = [mark for mark in self._marks[first:] if mark.char_start < end]
         if inside:
             return Word(token, inside[0].start_ms, inside[-1].end_ms, start, end)
-        at = self._marks[first].start_ms if first < len(self._marks) else (self._marks or [_ZERO])[-1].end_ms
+        at = 0
+        if self._marks:
+            at = self._marks[first].start_ms if first < len(self._marks) else self._marks[-1].end_ms
         return Word(token, at, at, start, end)
 
     def _estimate(self, until_ms: float = 0.0, tokens: int = 0) -> list[Word]:
@@ -318,6 +320,3 @@ class Paces:
 def _certain(token: str) -> int:
     """Number of characters after which a token's time is certain: a number may be spoken in several parts."""
     return max((at for at, char in enumerate(token) if char.isdecimal()), default=0)
-
-
-_ZERO = WordTime(0, 0, 0, 0)
