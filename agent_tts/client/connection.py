@@ -363,11 +363,11 @@ def stream_url(url: str) -> str:
     schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
     try:
         parts = urlsplit(url if "://" in url else f"ws://{url}")
-        good = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # an invalid address in brackets, or an invalid port
-        good = False
-    if not good:
-        raise SettingsError(f"a node's url is {', '.join(f'{name}://host:port' for name in schemes)} or host:port")
+        if parts.scheme not in schemes or not parts.hostname or parts.port == 0:
+            raise ValueError
+    except ValueError:  # also of an invalid address in brackets, or an invalid port
+        known = ", ".join(f"{name}://host:port" for name in schemes)
+        raise SettingsError(f"a node's url is {known} or host:port") from None
     path = parts.path.rstrip("/").removesuffix(PATH) + PATH
     return urlunsplit((schemes[parts.scheme], parts.netloc, path, parts.query, ""))
 

@@ -25,7 +25,8 @@ _SILENT = CLAUSE_MARKS | WIDE_CLAUSE_MARKS | frozenset("'\"·・¿¡")
 _UNSPEAKABLE_CATEGORIES = frozenset(("Cc", "Cs"))
 _DROPPED_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Co"))
 _PICTOGRAPH_CATEGORIES = frozenset(("So", "Sk", "Cn"))  # keeps circled digits, brackets and sharps of the same blocks
-_COMBINING_KEYCAP = "\u20e3"
+# The combining keycap and variation selectors.
+_KEYCAP_OR_SELECTOR = re.compile("[\u20e3\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 
 _CJK = re.compile(
     "[\u3005-\u3007\u3041-\u3096\u309d-\u312f\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
@@ -86,10 +87,6 @@ def normal(ch: str, before: str) -> str:
     if ch in JOINERS:
         return ch if "\u0600" <= before <= "\u0dff" or "\u1000" <= before <= "\u17ff" else ""
     category = unicodedata.category(ch)
-    if category in _DROPPED_CATEGORIES or ch == _COMBINING_KEYCAP or _is_variation_selector(ch):
+    if category in _DROPPED_CATEGORIES or _KEYCAP_OR_SELECTOR.match(ch):
         return ""
     return PICTOGRAPH if category in _PICTOGRAPH_CATEGORIES and _PICTOGRAPHIC.match(ch) else ch
-
-
-def _is_variation_selector(ch: str) -> bool:
-    return "\ufe00" <= ch <= "\ufe0f" or "\U000e0100" <= ch <= "\U000e01ef"

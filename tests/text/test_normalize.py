@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.text.normalize import MAX_WORD, MAX_WORDS, Normalizer
-from agent_tts.text.spoken import TABLES, table_of
+from agent_tts.text.normalize import MAX_WORD, MAX_WORDS, TABLES, Normalizer, table_of
 from agent_tts.text.spoken.table import cardinal, has_numbers, ordinal
 from tests.examples import examples
 
