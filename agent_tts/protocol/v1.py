@@ -8,15 +8,7 @@ import struct
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NoReturn, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFormat
 from agent_tts.events import Sampling, SpeechOptions
@@ -205,11 +197,7 @@ def context_of(message: Message) -> str | None:
 
 
 def check(message: Message) -> ClientMessage:
-    """Validate one message of a client.
-
-    Raises:
-        BadMessage, UnknownType: what was wrong and what is allowed, without any of the content.
-    """
+    """Validate one message of a client; raises `BadMessage` or `UnknownType`, which tell none of the content."""
     if message.get("type") not in TYPES:
         raise UnknownType(f"type is one of {', '.join(TYPES)}")
     try:

@@ -94,8 +94,7 @@ class Conversation:
     async def run(self) -> None:
         """Serve until the client leaves or an error, which is sent to it. Cancelling it stops all speech.
 
-        Raises:
-            TimeoutError, OSError: the client does not read or write, or is gone.
+        Raises `TimeoutError` or `OSError` when the client does not read or write, or is gone.
         """
         try:
             while True:
@@ -201,18 +200,16 @@ def serve(uri: str, target: Target) -> None:
         SettingsError: the address cannot be used.
         KeyboardInterrupt: on SIGINT, after all clients are closed.
     """
-    with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(_serve_until_signal(uri, target))
+    asyncio.run(_serve_until_signal(uri, target))
 
 
 async def _serve_until_signal(uri: str, target: Target) -> None:
-    task = asyncio.current_task()
-    assert task is not None
+    stopped = asyncio.Event()
     with contextlib.suppress(NotImplementedError):  # Windows
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     async with WyomingServer(target) as server:
         print(f"{await server.listen(uri)} speaks with {target.url}", flush=True)
-        await asyncio.Event().wait()
+        await stopped.wait()
 
 
 class WyomingServer:
@@ -239,7 +236,6 @@ class WyomingServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Disconnect every client at once."""
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
@@ -269,11 +265,8 @@ class WyomingServer:
 
 def parse(uri: str) -> tuple[str, int]:
     """Host and port of `tcp://host:port`; raises `SettingsError` for another form."""
-    try:
+    with contextlib.suppress(ValueError):  # an invalid address or port
         parts = urlsplit(uri)
-        scheme, host, port = parts.scheme, parts.hostname, parts.port
-    except ValueError:  # an invalid address or port
-        scheme, host, port = "", None, None
-    if scheme != "tcp" or not host or port is None:
-        raise SettingsError("--uri is tcp://host:port, like tcp://0.0.0.0:10200")
-    return host, port
+        if parts.scheme == "tcp" and parts.hostname and parts.port is not None:
+            return parts.hostname, parts.port
+    raise SettingsError("--uri is tcp://host:port, like tcp://0.0.0.0:10200")

@@ -13,7 +13,7 @@ from av.container import OutputContainer
 
 from agent_tts.errors import UnsupportedFormat
 from agent_tts.events import SAMPLE_RATE
-from agent_tts.speech.audio.pcm import audio_frame
+from agent_tts.ffmpeg import audio_frame
 
 FileFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
