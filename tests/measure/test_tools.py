@@ -32,13 +32,13 @@ def test_a_tool_has_help(name: str) -> None:
         (("agent", "--calls", "0"), "--calls 0: must be whole numbers from 1"),
     ],
 )
-def test_options_that_make_no_sense(arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_options_are_refused(arguments: tuple[str, ...], said: str) -> None:
     done = tool(*arguments)
     assert done.exit_code == 2
     assert said in done.stderr
 
 
-def test_checkpoint_writes_one_and_says_what_sizes_there_are(tmp_path: Path) -> None:
+def test_checkpoint_writes_one_and_lists_the_sizes(tmp_path: Path) -> None:
     assert tool("checkpoint", "--out", str(tmp_path / "new"), "--type", "base").exit_code == 0
     assert (tmp_path / "new/model.safetensors").stat().st_size > 100_000
     done = tool("checkpoint", "--out", str(tmp_path / "other"), "--size", "huge")
