@@ -49,7 +49,7 @@ def spoken(folder: Path, text: str, *arguments: str, url: str = "") -> bytes:
     return path.read_bytes()
 
 
-def test_breaks_and_normalize_are_options(tmp_path: Path) -> None:
+def test_pauses_and_figures_are_options(tmp_path: Path) -> None:
     said = spoken(tmp_path, "five dollars")
     assert spoken(tmp_path, "$5", "--normalize") == said
     assert len(spoken(tmp_path, 'five <break time="1s"/> dollars', "--breaks")) == len(said) + 48_000
