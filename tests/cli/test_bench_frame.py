@@ -1,4 +1,4 @@
-"""`agent-tts bench frame` says what it needs before it measures."""
+"""`agent-tts bench frame` checks its requirements before it measures."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from agent_tts.cli.app import app
         (["--synthetic", "1.7B", "--batches", "0"], "--batches 0: must be whole numbers from 1"),
     ],
 )
-def test_options_that_make_no_sense(options: list[str], complaint: str) -> None:
+def test_invalid_options_are_refused(options: list[str], complaint: str) -> None:
     done = CliRunner().invoke(app, ["bench", "frame", *options])
     assert done.exit_code != 0
     assert complaint in " ".join(done.output.split())
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_machine_without_a_gpu() -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_missing_gpu_is_reported() -> None:
     done = CliRunner().invoke(app, ["bench", "frame", "--synthetic", "tiny"])
     assert done.exit_code != 0
     assert "torch finds none here" in " ".join(done.output.split())
