@@ -177,9 +177,7 @@ def test_a_pod_runs_without_root_on_a_read_only_root(folder: str) -> None:
     assert not security["allowPrivilegeEscalation"]
     assert security["capabilities"]["drop"] == ["ALL"]
     # The variable AGENT_TTS_SERVICE_HOST would be an unknown setting: the node would not start.
-    assert (
-        pod["enableServiceLinks"] is False
-    )  # otherwise Kubernetes sets AGENT_TTS_SERVICE_HOST, an unknown setting, and the node does not start
+    assert pod["enableServiceLinks"] is False
     assert {"requests", "limits"} <= container["resources"].keys()
     assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/var/lib/agent-tts", "/tmp"}
 

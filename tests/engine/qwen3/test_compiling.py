@@ -27,7 +27,7 @@ from agent_tts.model.kernels.ahead import Pointer
 pytestmark = pytest.mark.node
 
 # The codec as small as its kernels can be: sixteen channels.
-SIZE = replace(SIZES["tiny"], codec_widths={"latent_dim": 48, "codebook_dim": 32, "decoder_dim": 256})
+SIZE = SIZES["tiny"] | {"codec_widths": {"latent_dim": 48, "codebook_dim": 32, "decoder_dim": 256}}
 CODEC_KERNELS = pytest.param("float16", marks=[pytest.mark.slow, pytest.mark.timeout(300)])
 
 
