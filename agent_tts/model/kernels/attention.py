@@ -145,10 +145,10 @@ def _attend(
     kind = qkv.dtype.element_ty
     d, tile = tl.arange(0, DIM), tl.arange(0, TILE)
     cos, sin = _angles(rope, position, DIM)
-    cache, blocks = pair * DIM, block_table + row * BLOCKS
+    cache = pair * DIM
     end = tl.minimum(begin + SPLIT, length)
     if SPLIT == TILE:  # read while the previous kernel still runs
-        at = cache + _places(blocks, begin + tile, end, block_stride, PAIRS * DIM, SIZE)
+        at = cache + _places(block_table + row * BLOCKS, begin + tile, end, block_stride, PAIRS * DIM, SIZE)
         k_low, k_high, value = _read(keys, values, at[:, None], (begin + tile < end)[:, None], DIM)
     wait(OVERLAP)
 
@@ -162,7 +162,7 @@ def _attend(
     acc = tl.zeros((16, DIM), tl.float32)
     if last:
         new = position + tl.arange(0, 1)
-        to = cache + _places(blocks, new, padding_position, block_stride, PAIRS * DIM, SIZE)
+        to = cache + _places(block_table + row * BLOCKS, new, padding_position, block_stride, PAIRS * DIM, SIZE)
         new_low, new_high, new_value = _keep(
             x, to[:, None], keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM
         )
@@ -173,7 +173,7 @@ def _attend(
     for start in range(begin, end, TILE):
         p = start + tile
         if SPLIT != TILE:
-            at = cache + _places(blocks, p, end, block_stride, PAIRS * DIM, SIZE)
+            at = cache + _places(block_table + row * BLOCKS, p, end, block_stride, PAIRS * DIM, SIZE)
             k_low, k_high, value = _read(keys, values, at[:, None], (p < end)[:, None], DIM)
         logits = tl.dot(q_low, k_low.T, input_precision="ieee")
         logits = tl.dot(q_high, k_high.T, logits, input_precision="ieee") * scale
