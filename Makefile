@@ -8,6 +8,9 @@ PYTHON2 ?= python2.7
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint configs/constraints.txt
 
+# Tests start many processes: each would compile the package for itself.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help serve serve-qwen agent test quick check lint types all-tests quick-tests browser format fault fuzz atheris autobahn load soak slow bench clean
 
@@ -58,9 +61,9 @@ format: $(VENV)/dev ## format the code and fix what ruff can fix
 fault: $(VENV)/dev ## tests of faults: killed engines, lost connections, slow clients
 	$(BIN)/python -m pytest tests/fault $(ARGS)
 
-fuzz: $(VENV)/dev ## property tests with 20 times the examples
-	TEST_FACTOR=20 $(BIN)/python -m pytest --timeout 1800 tests/fuzz tests/serve/test_openapi.py \
-		tests/protocol/test_v1.py tests/engine/test_scheduler.py $(ARGS)
+fuzz: $(VENV)/dev ## property tests with 80 times the examples of `make test`
+	TEST_FACTOR=20 $(BIN)/python -m pytest -n $(WORKERS) --timeout 7200 -m "hypothesis and not slow and not gpu" $(ARGS)
+	TEST_FACTOR=20 $(BIN)/python -m pytest --timeout 7200 tests/serve/test_openapi.py $(ARGS)
 
 atheris: $(VENV)/fuzz ## coverage-guided fuzzing (SECONDS=30 for each parser); findings are in build/fuzz
 	for target in protocol speech_request multipart sdp wire text talk; do \

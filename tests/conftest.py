@@ -7,6 +7,7 @@ import functools
 import gc
 import inspect
 import os
+import re
 import signal
 import sys
 import threading
@@ -32,6 +33,9 @@ TESTS = Path(__file__).parent
 # Folders whose tests all need a process, a socket or a browser, as if each were marked `node`.
 WITH_NODES = {"agent", "browser", "cli", "client", "deploy", "doctor", "fault", "gpu", "integrations", "measure"}
 
+# A file whose tests are all marked `node`.
+NODE_FILE = re.compile(r"^pytestmark = .*pytest\.mark\.node\b", re.MULTILINE)
+
 # What a test that is not marked `node` must not do, as events of `sys.audit`.
 OUTSIDE = {"os.fork", "os.posix_spawn", "socket.bind", "socket.connect", "subprocess.Popen"}
 
@@ -55,6 +59,15 @@ def pytest_configure() -> None:
     # Kernels run everywhere: without a GPU, triton interprets them, if it is told so before anything imports it.
     if find_spec("triton") and not import_module("torch").cuda.is_available():
         os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make quick` does not import files of which it runs no test: some of their imports take seconds."""
+    if "not node" not in config.option.markexpr or TESTS not in collection_path.parents:
+        return None
+    if collection_path.relative_to(TESTS).parts[0] in WITH_NODES:
+        return True
+    return True if collection_path.suffix == ".py" and NODE_FILE.search(collection_path.read_text("utf-8")) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

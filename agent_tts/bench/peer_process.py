@@ -96,7 +96,7 @@ def timed(speak: Speak) -> dict[str, float]:
 
 async def main(job: dict[str, Any], worker: WorkerJob) -> None:
     """See `work`."""
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.set_verbosity_error()
     config = ModelConfig.read(Path(job["model"]))
     speak = ENGINES[job["engine"]](job, config)
     for _ in range(job["warmups"]):

@@ -109,6 +109,11 @@ class NodeConnection:
             asyncio.create_task(self._transmit(), name="sender of a node connection"),
         ]
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether new contexts may begin: it is not lost, and the node does not drain."""
+        return self.lost is None and not self.draining
+
     async def open(self, *, context_id: str | None = None, **session: Any) -> RemoteUtterance:
         """Start a context and wait for its slot.
 

@@ -172,7 +172,7 @@ class CodecEncoder(Loadable):
 
         super().__init__()
         self.codebooks = codebooks
-        self.encoder = MimiModel(MimiConfig(**entries))  # type: ignore[no-untyped-call]
+        self.encoder = MimiModel(MimiConfig(**entries))
         for decoding in ("upsample", "decoder_transformer", "decoder"):
             setattr(self.encoder, decoding, None)
 

@@ -205,11 +205,7 @@ def context_of(message: Message) -> str | None:
 
 
 def check(message: Message) -> ClientMessage:
-    """Validate one message of a client.
-
-    Raises:
-        BadMessage, UnknownType: what was wrong and what is allowed, without any of the content.
-    """
+    """Validate one message of a client; raises `BadMessage` or `UnknownType`, which tell none of the content."""
     if message.get("type") not in TYPES:
         raise UnknownType(f"type is one of {', '.join(TYPES)}")
     try:

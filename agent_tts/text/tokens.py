@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -93,7 +93,7 @@ class Tokenizer:
             raise SettingsError("the checkpoint's text tokenizer is not byte-level BPE: some bytes have no token")
         return cls(model)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """One more than the largest id."""
         return 1 + max(map(int, self._pipeline.get_vocab().values()))

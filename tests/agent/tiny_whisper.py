@@ -59,7 +59,7 @@ def _model(tokenizer: Any) -> Any:
             pad_token_id=end,
         )
     )
-    model.generation_config.alignment_heads = [[0, 0]]  # type: ignore[attr-defined]
+    model.generation_config.alignment_heads = [[0, 0]]
     decoder = model.model.decoder
     with torch.no_grad():
         for layer in decoder.layers:

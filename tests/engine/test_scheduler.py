@@ -7,13 +7,13 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent_tts import events
 from agent_tts.engine import base
 from agent_tts.engine.scheduler import BATCH_WINDOW_S, FRAME_S, Policy, Scheduler, Step
 from agent_tts.events import FRAME_BYTES, SpeechOptions
+from tests.examples import examples
 
 PCM = bytes(FRAME_BYTES)
 UNPACED = SpeechOptions(lead_ms=None)
@@ -615,4 +615,4 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestSchedulerMachine.settings = examples(150, stateful_step_count=60)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -25,6 +25,7 @@ from agent_tts.engine.tone import ALIASES, ToneEngine
 from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, SpeechOptions
 from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
 from tests.engine.driver import FLUSH, Script, assert_well_formed, routed, speak, speak_all
+from tests.examples import examples
 
 TEXT = "One two three, four five six seven. And a longer sentence with 日本語 in it!"
 
@@ -93,7 +94,7 @@ def test_seed_and_words_and_their_order_decide_the_loudness(engine: ToneEngine) 
 
 
 @given(cuts=st.lists(st.integers(0, len(TEXT)), max_size=12))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_audio_does_not_depend_on_how_the_text_is_split(cuts: list[int]) -> None:
     engine = ToneEngine(Settings(), 1)
     edges = [0, *sorted(cuts), len(TEXT)]

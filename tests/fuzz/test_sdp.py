@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from agent_tts.errors import BadMessage
 from agent_tts.serve.transports.sdp import read_offer
+from tests.examples import examples
 from tests.rtc_peer import RtcPeer
 from tests.serve.transports.test_sdp import CHROMIUM
 from tests.support import running_node
@@ -74,14 +75,14 @@ def _swap_number(draw: st.DrawFn, line: str) -> str:
     return " ".join(words).replace(": ", ":")
 
 
-@settings(max_examples=1_000, deadline=50, suppress_health_check=[HealthCheck.too_slow])
+@examples(1_000, deadline=50, suppress_health_check=[HealthCheck.too_slow])
 @given(mutants(CHROMIUM))
 def test_a_mutant_is_read_or_refused_in_50_ms(text: str) -> None:
     with contextlib.suppress(BadMessage):
         assert read_offer(text).sdp.count("m=") == 2
 
 
-@settings(max_examples=500, deadline=50)
+@examples(500, deadline=50)
 @given(st.text(max_size=5_000) | st.text("amv=0123456789:/ \r\n", max_size=5_000))
 def test_noise_is_refused(text: str) -> None:
     with pytest.raises(BadMessage):

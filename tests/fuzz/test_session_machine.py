@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, get_args
 
 import hypothesis.strategies as st
-from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent_tts import events
@@ -15,9 +13,9 @@ from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.context import AudioChunk
 from agent_tts.protocol.v1 import NativeAdapter
 from agent_tts.speech import engine_request
+from tests.examples import examples
 from tests.fuzz.conversation import Conversation
 
-FACTOR = int(os.environ.get("TEST_FACTOR", "1"))
 IDS = st.sampled_from(["a", "b", "c", "*"])
 CODES = {"bad_message", "unknown_type", "unknown_context", "context_exists", "context_limit", "text_too_long"}
 CODES |= {"unknown_voice", "unsupported_language", "unsupported_format", "at_capacity", "starved", "slow_consumer"}
@@ -151,4 +149,4 @@ def test_the_machine_s_events_are_all_of_the_engine_s() -> None:
 
 
 TestSessionMachine = SessionMachine.TestCase
-TestSessionMachine.settings = settings(max_examples=400 * FACTOR, stateful_step_count=60, deadline=None)
+TestSessionMachine.settings = examples(400, stateful_step_count=60)

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.fuzz.seeds import SEEDS, TALK
 from tests.fuzz.targets import LANGUAGES, TARGETS, converse
 
-FACTOR = int(os.environ.get("TEST_FACTOR", "1"))
 CORPUS = Path(__file__).parent / "corpus"
 TURNS = [b"\x01", b"\x01\x01", b"\x01\x01\x01"]
 TEXT = st.text(max_size=10).map(str.encode)
@@ -78,7 +77,7 @@ def test_a_parser_takes_or_refuses_any_input(name: str) -> None:
     for seed in SEEDS[name]:
         TARGETS[name](seed)
 
-    @settings(max_examples=150 * FACTOR, deadline=None, suppress_health_check=QUICK)
+    @examples(150, suppress_health_check=QUICK)
     @given(mutants(SEEDS[name]) | st.binary(max_size=200))
     def feed(data: bytes) -> None:
         TARGETS[name](data)
@@ -98,7 +97,7 @@ def test_a_language_is_spoken_and_any_other_is_refused(path: str) -> None:
     assert converse(path, originals)
     lines = st.sampled_from(originals) | twisted(originals) | mutants(originals)
 
-    @settings(max_examples=60 * FACTOR, deadline=None, suppress_health_check=QUICK)
+    @examples(60, suppress_health_check=QUICK)
     @given(st.lists(lines | st.sampled_from(TURNS), max_size=12))
     def speak(said: list[bytes]) -> None:
         converse(path, said)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from functools import cache
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
@@ -38,14 +39,17 @@ def _import_reference() -> ModuleType:
 
 
 qwen_tts: Any = _import_reference()
-transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+transformers.logging.set_verbosity_error()
 
 
+@cache
 def load(checkpoint: Path, dtype: torch.dtype = torch.float32) -> Any:
     """The reference's `Qwen3TTSModel` of a checkpoint folder, on the CPU.
 
     It requests the fix of Mistral's tokenizers, which replaces Qwen's pre-tokenizer in a local folder, but not in a
     checkpoint from the hub; here it gets the tokenizer that it was trained with.
+
+    The model is shared by all tests of the process: one that changes it puts it back.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -54,6 +58,7 @@ def load(checkpoint: Path, dtype: torch.dtype = torch.float32) -> Any:
     return model
 
 
+@cache
 def tokenizer(checkpoint: Path) -> Any:
     """The text tokenizer of a checkpoint folder."""
-    return transformers.AutoTokenizer.from_pretrained(checkpoint)  # type: ignore[no-untyped-call]
+    return transformers.AutoTokenizer.from_pretrained(checkpoint)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -14,6 +14,7 @@ from agent_tts.model.codec import ENCODING, Codec, CodecState
 from agent_tts.model.codec_layers import CausalUpsample
 from agent_tts.model.config import CodecConfig, ModelConfig
 from agent_tts.model.weights import build, plan
+from tests.examples import examples
 from tests.model import oracle
 from tests.model.conftest import Checkpoint
 
@@ -209,7 +210,7 @@ SCHEDULES = st.lists(
 
 
 @given(SCHEDULES)
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_rows_join_pause_and_leave_without_being_heard(short_codec: Codec, schedule: list[list[str]]) -> None:
     """Whatever the others do, the audio of a stream is that of its codes decoded alone and in one piece."""
     state, seed = state_of(short_codec, 3), 0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -23,11 +23,12 @@ from agent_tts.model.prompt import Prompt, PromptVoice, Reference, SpeakerPlace,
 from agent_tts.model.row_changes import RowChanges
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.upload import Writes
+from tests.examples import examples
 from tests.model import tiny
 
 GREEDY = SamplingParams(temperature=0, predictor_temperature=0)
 TTS_EOS = 151673
-FRAMES = 10
+FRAMES = 8
 RYAN = PromptVoice("ryan")
 
 
@@ -193,8 +194,8 @@ class TestSaysWhatUpstreamSays:
     @pytest.mark.parametrize("penalty", [0.5, 2.0])
     def test_with_a_repetition_penalty(self, penalty: float) -> None:
         upstream, ours = tiny.models("custom_voice")
-        theirs = upstream_codes(upstream, languages=["auto"], speakers=["ryan"], repetition_penalty=penalty)
-        found = speak(ours, prompt_of(ours), replace(GREEDY, repetition_penalty=penalty))
+        theirs = upstream_codes(upstream, 10, languages=["auto"], speakers=["ryan"], repetition_penalty=penalty)
+        found = speak(ours, prompt_of(ours), replace(GREEDY, repetition_penalty=penalty), frames=10)
         assert torch.equal(found, theirs)
         repeated = len(theirs) - len(set(theirs[:, 0].tolist()))
         assert repeated > 3 if penalty < 1 else repeated == 0
@@ -203,10 +204,10 @@ class TestSaysWhatUpstreamSays:
     def test_and_stops_where_upstream_stops(self, streaming: bool) -> None:
         upstream, ours = tiny.models("custom_voice")
         request: dict[str, Any] = {"languages": ["auto"], "speakers": ["ryan"], "non_streaming_mode": not streaming}
-        with end_of_speech_at(8, upstream, ours, **request):
+        with end_of_speech_at(6, upstream, ours, **request):
             theirs = upstream_codes(upstream, **request)
             assert torch.equal(speak(ours, prompt_of(ours, streaming=streaming)), theirs)
-        assert len(theirs) == 8
+        assert len(theirs) == 6
 
     def test_and_not_before_two_frames(self) -> None:
         upstream, ours = tiny.models("custom_voice")
@@ -222,10 +223,10 @@ class TestEndOfSpeech:
         upstream, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=1, max_model_len=64)
         ours.admit(state, 0, prompt_of(ours), GREEDY)
-        with end_of_speech_at(8, upstream, ours, languages=["auto"], speakers=["ryan"]):
+        with end_of_speech_at(6, upstream, ours, languages=["auto"], speakers=["ryan"]):
             frames = [step(ours, state, 0) for _ in range(FRAMES)]
-        assert [frame.spoke.item() for frame in frames] == [True] * 8 + [False] * 2
-        assert [frame.ended.item() for frame in frames] == [False] * 8 + [True, False]
+        assert [frame.spoke.item() for frame in frames] == [True] * 6 + [False] * 2
+        assert [frame.ended.item() for frame in frames] == [False] * 6 + [True, False]
 
     def test_is_not_drawn_before_all_text_is_read(self) -> None:
         upstream, ours = tiny.models("custom_voice")
@@ -243,7 +244,7 @@ def said_at_once() -> Tensor:
 
 
 class TestText:
-    @settings(max_examples=8, deadline=None)
+    @examples(8)
     @given(cuts=st.lists(st.integers(0, len(tiny.TEXT)), max_size=4).map(sorted), late=st.integers(1, 3))
     def test_word_by_word_is_the_whole_text(self, cuts: list[int], late: int) -> None:
         """Tokens in any pieces, each after the row has waited for it: the same codes, and nothing read in between."""
@@ -293,7 +294,7 @@ def said_alone() -> list[Tensor]:
 
 
 class TestRows:
-    @settings(max_examples=5, deadline=None)
+    @examples(5)
     @given(data=st.data())
     def test_say_the_same_in_any_company(self, data: st.DataObject) -> None:
         """Rows are admitted at any time, in any row, pause at any time; each says what it says alone."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from agent_tts.bench.checkpoint import write
@@ -35,14 +38,40 @@ def config(model_type: ModelType, size: str = PROJECTED) -> ModelConfig:
 
 
 @cache
+def _folder() -> Path:
+    """Of this process, for all its tests."""
+    folder = mkdtemp(prefix="agent-tts-checkpoints-")
+    atexit.register(shutil.rmtree, folder)
+    return Path(folder)
+
+
+def checkpoint(model_type: ModelType, size: str = PROJECTED) -> Path:
+    """A checkpoint folder, written on first use. It is shared: a test that writes to it copies it first."""
+    folder = _folder() / f"{size}-{model_type}"
+    if not folder.exists():
+        write(folder, size=size, model_type=model_type)
+    return folder
+
+
+def ending(model_type: ModelType, size: str = PROJECTED) -> Path:
+    """The same, but it says the end of speech soon after the end of its text, as trained ones do."""
+    source = checkpoint(model_type, size)
+    folder = _folder() / f"ending-{source.name}" / source.name
+    if not folder.exists():
+        shutil.copytree(source, folder)
+        tensors = load_file(folder / "model.safetensors")
+        tensors["talker.codec_head.weight"][ModelConfig.read(folder).talker.codec_eos_token_id] *= 30
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@cache
 def models(model_type: ModelType, size: str = PROJECTED) -> tuple[Any, FrameModel]:
     """Upstream's model and ours, float32 on the CPU. Both are shared: a test puts back what it changes."""
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        ours = weights.build(FrameModel, write(folder, size=size, model_type=model_type))
-        plan = weights.plan(ours, folder / "model.safetensors", torch.float32, unused=("speaker_encoder.",))
-        plan.load("cpu")
-        return oracle.load(folder).model, ours
+    folder = checkpoint(model_type, size)
+    ours = weights.build(FrameModel, ModelConfig.read(folder))
+    weights.plan(ours, folder / "model.safetensors", torch.float32, unused=("speaker_encoder.",)).load("cpu")
+    return oracle.load(folder).model, ours
 
 
 def reference_frames(count: int) -> Tensor:

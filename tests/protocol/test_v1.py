@@ -8,11 +8,12 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 
 from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.v1 import SessionConfig
+from tests.examples import examples
 
 
 def parse(data: str | bytes) -> protocol.ClientMessage:
@@ -202,7 +203,7 @@ values = json_values | st.sampled_from([message["type"] for message in MESSAGES]
 mutated = st.builds(lambda base, change: {**base, **change}, st.sampled_from(MESSAGES), st.dictionaries(fields, values))
 
 
-@settings(max_examples=2_000, deadline=None)
+@examples(2_000)
 @given(mutated.map(json.dumps) | st.text() | st.binary() | json_values.map(json.dumps))
 @example('{"type":"context.open","context_id":"a","output":{"encoding":{}}}')
 def test_any_message_is_a_command_or_a_documented_error(data: str | bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,13 @@ from schemathesis.specs.openapi import checks
 from agent_tts.config.settings import Settings
 from agent_tts.events import Model
 from agent_tts.serve.app import create_app
+from tests.examples import FACTOR
 from tests.support import running_app, running_node, settings_of, until, with_models
 
 pytestmark = pytest.mark.node
 
-FACTOR = int(os.environ.get("TEST_FACTOR", "1"))
-EXAMPLES = 40 * FACTOR if FACTOR > 1 else 15  # of each kind, for each operation
+EXAMPLES = round(60 * FACTOR)  # of each kind, for each operation
+TIMEOUT_S = 60  # of a request: this process computes for seconds between two of its own
 
 
 def rejects_what_is_wrong(ctx: CheckContext, response: Response, case: Case[Any]) -> bool | None:
@@ -65,7 +65,7 @@ def fuzz(url: str, paths: str = "^/") -> int:
                 def send(case: Case[Any]) -> None:
                     nonlocal sent
                     sent += 1
-                    case.call_and_validate(base_url=url, session=session, checks=CHECKS, timeout=5)
+                    case.call_and_validate(base_url=url, session=session, checks=CHECKS, timeout=TIMEOUT_S)
 
                 send()
     return sent

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 from agent_tts.text.tokens import PRE_TOKEN, kinds, last_boundary
+from tests.examples import examples
 from tests.text.pieces import KINDS, PIECES, SPECIAL
 
-FACTOR = int(os.environ.get("TEST_FACTOR", "1"))
 NFC, NFD = normalizers.NFC(), normalizers.NFD()
 SPLIT = pre_tokenizers.Split(Regex(PRE_TOKEN), "isolated")
 PLANES = (0, 1, 2, 3, 14)  # no others hold characters, except for private use
@@ -47,7 +46,7 @@ def test_no_later_text_takes_a_boundary_back() -> None:
             assert_boundaries_hold("".join(characters))
 
 
-@settings(max_examples=200 * FACTOR, deadline=None)
+@examples(200)
 @given(text=st.lists(st.sampled_from(PIECES + SPECIAL) | st.characters(codec="utf-8"), max_size=12).map("".join))
 def test_boundaries_hold_in_any_script(text: str) -> None:
     assert_boundaries_hold(text)

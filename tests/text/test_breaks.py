@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.text.breaks import MAX_BREAK_MS, Break, BreakReader, BreakTokens
 from agent_tts.text.feed import Reading, Unit
+from tests.examples import examples
 from tests.text.test_feed import say, split, texts
 
 _PIECES = st.sampled_from(
@@ -39,7 +40,7 @@ def by_tokens(text: str) -> tuple[str, int]:
     return "".join(token[part.start : part.end] for token, part in parts), sum(part.pause_ms for _, part in parts)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(_PIECES, max_size=20).map("".join), st.lists(st.integers(0, 1_000), max_size=8))
 def test_units_and_pauses_do_not_depend_on_the_split(text: str, cuts: list[int]) -> None:
     reading = Reading(normalize="en", breaks=True)

@@ -8,11 +8,12 @@ import unicodedata
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.text.feed import Break, Reading, TextFeed, Unit
 from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_RUN
+from tests.examples import examples
 
 _FLUSH = None  # in a script of pieces
 
@@ -60,7 +61,7 @@ def split(text: str, cuts: list[int]) -> list[str | None]:
     return [text[start:end] for start, end in pairwise(places)]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(text=_TEXTS, cuts=st.lists(st.integers(0, 1_000), max_size=8), clean=st.booleans())
 def test_units_do_not_depend_on_the_split(text: str, cuts: list[int], clean: bool) -> None:
     """Any pieces, single characters, or the whole."""
@@ -69,7 +70,7 @@ def test_units_do_not_depend_on_the_split(text: str, cuts: list[int], clean: boo
     assert speak(list(text), clean=clean) == whole
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(parts=st.lists(_TEXTS, max_size=4), cuts=st.lists(st.integers(0, 1_000), max_size=6), clean=st.booleans())
 def test_flushes_are_part_of_the_text(parts: list[str], cuts: list[int], clean: bool) -> None:
     """With the same flushes, the split does not matter; after a flush nothing is left to be said."""
@@ -78,7 +79,7 @@ def test_flushes_are_part_of_the_text(parts: list[str], cuts: list[int], clean: 
     assert speak(pieces, clean=clean) == speak(whole, clean=clean) == speak(whole[:-1], clean=clean)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(text=_TEXTS, clean=st.booleans())
 def test_units_are_speakable_and_bounded(text: str, clean: bool) -> None:
     """Something to say, single spaces, nothing that an engine cannot take; offsets into the raw text, in order."""
@@ -93,7 +94,7 @@ def test_units_are_speakable_and_bounded(text: str, clean: bool) -> None:
         unit.text.encode()
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(text=_TEXTS)
 def test_text_that_is_not_cleaned_maps_back_exactly(text: str) -> None:
     """Every character is that of its offset; white space is a space."""
@@ -101,7 +102,7 @@ def test_text_that_is_not_cleaned_maps_back_exactly(text: str) -> None:
         assert unit.text == "".join(" " if text[o].isspace() else text[o] for o in unit.offsets)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(text=st.text(st.sampled_from("ab1%é你\n ."), max_size=200))
 def test_nothing_that_can_be_heard_is_lost(text: str) -> None:
     """All letters, digits and symbols, in their order."""

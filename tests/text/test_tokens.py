@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from itertools import pairwise, product
 from pathlib import Path
@@ -11,17 +10,17 @@ from typing import Any
 
 import pytest
 import transformers
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
 from agent_tts.bench.checkpoint_config import FIRST_SPECIAL, write_tokenizer
 from agent_tts.errors import SettingsError
 from agent_tts.text.tokens import TokenFeed, Tokenizer, kinds, last_boundary
+from tests.examples import examples
 from tests.model import oracle
 from tests.text.pieces import KINDS, PIECES, SPECIAL
 
-FACTOR = int(os.environ.get("TEST_FACTOR", "1"))
 IM_START, IM_END = 151_644, 151_645
 
 _KNOWN = st.lists(st.sampled_from(PIECES), max_size=20).map("".join)
@@ -85,14 +84,14 @@ def fed(tokenizer: Tokenizer, pieces: list[str]) -> list[int]:
     return [*(token for piece in pieces for token in feed.append(piece)), *feed.flush()]
 
 
-@settings(max_examples=300 * FACTOR, deadline=None)
+@examples(300)
 @given(text=st.lists(st.sampled_from(PIECES + SPECIAL), max_size=20).map("".join))
 def test_tokens_are_those_of_transformers(tokenizer: Tokenizer, references: list[Any], text: str) -> None:
     for reference in references:
         assert tokenizer.encode(text) == reference(text).input_ids
 
 
-@settings(max_examples=400 * FACTOR, deadline=None)
+@examples(400)
 @given(text=_TEXTS, cuts=_CUTS)
 def test_tokens_do_not_depend_on_the_split(tokenizer: Tokenizer, text: str, cuts: list[int]) -> None:
     """Any pieces, single characters, or the whole."""
@@ -102,7 +101,7 @@ def test_tokens_do_not_depend_on_the_split(tokenizer: Tokenizer, text: str, cuts
     assert fed(tokenizer, [text]) == whole
 
 
-@settings(max_examples=100 * FACTOR, deadline=None)
+@examples(100)
 @given(texts=st.lists(_TEXTS, max_size=4), cuts=_CUTS)
 def test_a_flush_ends_a_text_and_begins_another(tokenizer: Tokenizer, texts: list[str], cuts: list[int]) -> None:
     feed = TokenFeed(tokenizer)
@@ -112,7 +111,7 @@ def test_a_flush_ends_a_text_and_begins_another(tokenizer: Tokenizer, texts: lis
     assert feed.flush() == []
 
 
-@settings(max_examples=200 * FACTOR, deadline=None)
+@examples(200)
 @given(text=_KNOWN, cuts=_CUTS)
 def test_tokens_come_with_the_piece_that_makes_them_certain(tokenizer: Tokenizer, text: str, cuts: list[int]) -> None:
     """After every piece there are the tokens of the text up to its last boundary."""
@@ -138,7 +137,7 @@ def test_a_lone_surrogate_is_a_replacement_character(tokenizer: Tokenizer) -> No
     assert fed(tokenizer, ["a\ud83d", "\udc4bb"]) == replaced
 
 
-@settings(max_examples=100 * FACTOR, deadline=None)
+@examples(100)
 @given(text=_KNOWN)
 def test_the_prompt_is_the_reference_s(released: Tokenizer, upstream: Any, text: str) -> None:
     """Its slices of one string, as long as no line break of the text merges with the one before it."""

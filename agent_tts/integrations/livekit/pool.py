@@ -19,11 +19,6 @@ class _PooledConnection:
     node: NodeConnection
     users: int = 0  # contexts on it
 
-    @property
-    def is_good(self) -> bool:
-        """Whether it may take new contexts."""
-        return self.node.lost is None and not self.node.draining
-
 
 class Pool:
     """Connections to one node, each shared by as many contexts as the node allows.
@@ -79,11 +74,11 @@ class Pool:
 
     async def _find(self) -> tuple[_PooledConnection, bool]:
         async with self._changing:
-            for pooled in [pooled for pooled in self._connections if not pooled.is_good and pooled.users == 0]:
+            for pooled in [pooled for pooled in self._connections if not pooled.node.is_usable and pooled.users == 0]:
                 await pooled.node.close()
                 self._connections.remove(pooled)
             for pooled in self._connections:
-                if pooled.is_good and pooled.users < pooled.node.info.limits["contexts"]:
+                if pooled.node.is_usable and pooled.users < pooled.node.info.limits["contexts"]:
                     return pooled, True
             node = await open_connection(self._url, api_key=self._api_key)
             self.info = node.info

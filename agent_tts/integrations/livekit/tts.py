@@ -264,8 +264,7 @@ class TTS(tts.TTS[Literal["metrics_collected"]]):
     def update_options(self, **session: Any) -> None:
         """Change the session of later replies; None restores the node's choice.
 
-        Raises:
-            SettingsError: an option is unknown or not allowed; nothing has changed.
+        Raises `SettingsError`, and changes nothing, when an option is unknown or not allowed.
         """
         self._session = _checked(self._session, session)
 

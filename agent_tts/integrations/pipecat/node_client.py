@@ -39,12 +39,11 @@ class WebSocketNodeClient:
     async def connect(self) -> bool:
         """Make sure within `CONNECT_S` that contexts can begin; True if this made a new connection. Safe to cancel.
 
-        Raises:
-            SpeechError: the node cannot be reached, or refuses.
+        Raises `SpeechError` when the node cannot be reached, or refuses.
         """
         async with self._connecting:
             node = self._node
-            if node is not None and node.lost is None and not node.draining:
+            if node is not None and node.is_usable:
                 return False
             try:
                 async with asyncio.timeout(CONNECT_S):
@@ -67,8 +66,7 @@ class WebSocketNodeClient:
     def begin(self, session: Session) -> AnyUtterance:
         """Start a context; it takes a slot, or a place in the queue, before its first word.
 
-        Raises:
-            SpeechError: refused at once; a later refusal is raised by its events.
+        Raises `SpeechError` for a refusal at once; its events raise a later one.
         """
         return self._connected.begin(**session)
 

@@ -94,8 +94,7 @@ class Conversation:
     async def run(self) -> None:
         """Serve until the client leaves or an error, which is sent to it. Cancelling it stops all speech.
 
-        Raises:
-            TimeoutError, OSError: the client does not read or write, or is gone.
+        Raises `TimeoutError` or `OSError` when the client does not read or write, or is gone.
         """
         try:
             while True:
@@ -239,7 +238,6 @@ class WyomingServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Disconnect every client at once."""
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
@@ -269,11 +267,8 @@ class WyomingServer:
 
 def parse(uri: str) -> tuple[str, int]:
     """Host and port of `tcp://host:port`; raises `SettingsError` for another form."""
-    try:
+    with contextlib.suppress(ValueError):  # an invalid address or port
         parts = urlsplit(uri)
-        scheme, host, port = parts.scheme, parts.hostname, parts.port
-    except ValueError:  # an invalid address or port
-        scheme, host, port = "", None, None
-    if scheme != "tcp" or not host or port is None:
-        raise SettingsError("--uri is tcp://host:port, like tcp://0.0.0.0:10200")
-    return host, port
+        if parts.scheme == "tcp" and parts.hostname and parts.port is not None:
+            return parts.hostname, parts.port
+    raise SettingsError("--uri is tcp://host:port, like tcp://0.0.0.0:10200")

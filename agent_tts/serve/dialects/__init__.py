@@ -1,1 +1,1 @@
-"""Other vendors' protocols, so that their clients work with only the URL changed: a adapter each over one session."""
+"""Other vendors' protocols, so that their clients work with only the URL changed: an adapter each over one session."""

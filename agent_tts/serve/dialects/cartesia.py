@@ -120,11 +120,8 @@ class CartesiaRequest(Lenient):
             fields["speaker_embedding"] = voice.embedding
         elif voice.id not in PLACEHOLDER_VOICES:
             fields["voice"] = voice.id
-        for controls in (
-            voice.controls.absolute(),
-            CartesiaControls(speed=self.speed),
-            self.generation_config or CartesiaControls(),
-        ):
+        generation = self.generation_config or CartesiaControls()
+        for controls in (voice.controls.absolute(), CartesiaControls(speed=self.speed), generation):
             fields |= controls.overrides()
         return fields
 
@@ -158,11 +155,11 @@ class ContextEvents:
         yield from self._timestamps(self.words.due(samples / self._samples_ms))
         if payload:
             data, flush_id = base64.b64encode(payload).decode(), self._flushed + 1
-            yield self._dump("chunk", MORE, done=False, data=data, step_time=0.0, flush_id=flush_id)
+            yield _dump("chunk", self._context_id, MORE, done=False, data=data, step_time=0.0, flush_id=flush_id)
 
     def flushed(self) -> str:
         self._flushed += 1
-        return self._dump("flush_done", MORE, done=False, flush_done=True, flush_id=self._flushed)
+        return _dump("flush_done", self._context_id, MORE, done=False, flush_done=True, flush_id=self._flushed)
 
     def end(self) -> Iterator[str]:
         """All audio has been sent: the last words and the end."""
@@ -170,7 +167,7 @@ class ContextEvents:
         yield self.done()
 
     def done(self) -> str:
-        return self._dump("done", ALL, done=True)
+        return _dump("done", self._context_id, ALL, done=True)
 
     def _timestamps(self, words: list[Word]) -> Iterator[str]:
         """Words without the parts of tags for pauses; times are in seconds from the context's first sample."""
@@ -182,10 +179,7 @@ class ContextEvents:
                 times["start"].append(word.start_ms / 1_000)
                 times["end"].append(word.end_ms / 1_000)
         if times["words"]:
-            yield self._dump("timestamps", MORE, done=False, word_timestamps=times)
-
-    def _dump(self, type_: str, status: int, **fields: Any) -> str:
-        return _dump(type_, self._context_id, status, fields)
+            yield _dump("timestamps", self._context_id, MORE, done=False, word_timestamps=times)
 
 
 def failure(context_id: str | None, error: SpeechError, request_id: str) -> Iterator[str]:
@@ -194,9 +188,9 @@ def failure(context_id: str | None, error: SpeechError, request_id: str) -> Iter
     `done` has an event of its own: LiveKit's class takes an error that is done for a success, and Pipecat's waits three
     seconds for more after an error without `done`.
     """
-    yield _dump("error", context_id, error.status, {"done": False, **error_fields(error, request_id)})
+    yield _dump("error", context_id, error.status, done=False, **error_fields(error, request_id))
     if context_id is not None:
-        yield _dump("done", context_id, error.status, {"done": True})
+        yield _dump("done", context_id, error.status, done=True)
 
 
 def error_fields(error: SpeechError, request_id: str) -> dict[str, str]:
@@ -205,7 +199,7 @@ def error_fields(error: SpeechError, request_id: str) -> dict[str, str]:
     return {"title": title, "message": error.message, "error_code": error.code, "request_id": request_id}
 
 
-def _dump(type_: str, context_id: str | None, status: int, fields: dict[str, Any]) -> str:
+def _dump(type_: str, context_id: str | None, status: int, **fields: Any) -> str:
     return protocol.dump({"type": type_, "context_id": context_id, "status_code": status, **fields})
 
 

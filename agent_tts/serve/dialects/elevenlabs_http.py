@@ -95,8 +95,9 @@ async def list_voices(request: Request, client: Authorized) -> ElevenLabsVoices:
 async def create_audio(voice_id: str, request: Request, client: Authorized, audio: Format) -> Response:
     """Speak a text: the audio is sent while it is made."""
     wanted = await read_request(request, ElevenLabsRequest)
-    options, make_body = wanted.options(voice_id), partial(_audio, audio)
-    return SpeechResponse(node_of(request), client, wanted.text, options, audio.content_type, make_body)
+    make_body = partial(AudioBody, audio.encoding, audio.sample_rate, audio.bit_rate, is_wav=audio.is_wav)
+    options, media_type = wanted.options(voice_id), audio.content_type
+    return SpeechResponse(node_of(request), client, wanted.text, options, media_type, make_body)
 
 
 @routes.post(PATH + "/with-timestamps", **_SPEAKS_TIMED)
@@ -120,15 +121,11 @@ async def _speak_timed(voice_id: str, request: Request, client: Client, make_bod
 # ---------------------------------------------------------------- bodies
 
 
-def _audio(audio: AudioFormat) -> AudioBody:
-    return AudioBody(audio.encoding, audio.sample_rate, audio.bit_rate, is_wav=audio.is_wav)
-
-
-class TimedBody(Body):
+class TimedBody(AudioBody):
     """JSON objects, one a line, each with audio and the characters that begin in it; if whole, one at the end."""
 
     def __init__(self, audio: AudioFormat, *, is_whole: bool) -> None:
-        self._audio = _audio(audio)
+        super().__init__(audio.encoding, audio.sample_rate, audio.bit_rate, is_wav=audio.is_wav)
         self._is_whole = is_whole
         self._due = DueWords[Word]()
         self._characters = CharacterTimes()
@@ -145,11 +142,11 @@ class TimedBody(Body):
     def audio(self, pcm: bytes) -> bytes:
         self._samples += len(pcm) // 2
         audio_ms = round(self._samples * 1_000 / SAMPLE_RATE)
-        self._add(self._audio.audio(pcm), self._due.due(audio_ms))
+        self._add(super().audio(pcm), self._due.due(audio_ms))
         return b"" if self._is_whole else self._tell()
 
     def end(self) -> bytes:
-        self._add(self._audio.end(), self._due.rest())
+        self._add(super().end(), self._due.rest())
         return self._tell()
 
     def _add(self, data: bytes, words: list[Word]) -> None:

@@ -24,12 +24,7 @@ def speaks(
     description: str = "The audio, sent while it is made.",
     **extra: Any,
 ) -> dict[str, Any]:
-    """Arguments of a route that speaks.
-
-    Args:
-        body: of its request.
-        content, description: of its answer, in OpenAPI; `extra` are other fields of the operation.
-    """
+    """Arguments of a route that speaks, for OpenAPI; `content` is its answer's, `extra` are fields of the operation."""
     return {
         "response_class": Response,
         "responses": {200: {"description": description, "content": content}, **ERRORS},

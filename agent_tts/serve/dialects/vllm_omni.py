@@ -105,9 +105,8 @@ class VllmOmniAdapter(QueueingAdapter):
         super().__init__()
         # None before the first.
         self._config: VllmConfig | None = None
-        # The one that is written or spoken; None in between.
+        # The one that is written or spoken, and its index; None before the next, which gets the index.
         self._utterance: _Utterance | None = None
-        # Index of the next.
         self._index = 0
         # Messages that wait for the utterance to be spoken, each with its length in characters.
         self._waiting: deque[tuple[Message, int]] = deque()
@@ -143,16 +142,15 @@ class VllmOmniAdapter(QueueingAdapter):
     def _cancel(self) -> Iterator[Message]:
         self._waiting.clear()
         self._budget.clear()
-        utterance, self._utterance = self._utterance, None
-        index = self._index if utterance is None else utterance.index
+        utterance, index = self._utterance, self._index
+        if utterance is not None:
+            self._finish()
         # Before the cancel: if the context has ended meanwhile, the session refuses it and takes no further message.
         yield self._note(
             protocol.build("audio.cancelled", utterance_index=index, sentence_index=0, reason="client_cancel")
         )
-        if utterance is not None:
-            self._index += 1
-            if not utterance.is_over:
-                yield protocol.build("context.cancel", context_id=utterance.context_id)
+        if utterance is not None and not utterance.is_over:
+            yield protocol.build("context.cancel", context_id=utterance.context_id)
 
     def _dispatch(self, message: Message) -> Iterator[Message]:
         match message.get("type"):

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -26,6 +26,7 @@ from agent_tts.engine.espeak.engine import MAX_UNIT_S, EspeakEngine
 from agent_tts.errors import SettingsError
 from agent_tts.events import FRAME_BYTES, FRAME_MS, SAMPLE_RATE, SpeechOptions
 from tests.engine.driver import FLUSH, Script, assert_well_formed, routed, speak, speak_all
+from tests.examples import examples
 
 TEXT = "Hello there, this is the node. It speaks “word by word” and, at 10:30, costs $3.50! Right? 你好，世界。"
 LONG = "The quick brown fox jumps over the lazy dog while the other animals of the wood look on in silence."
@@ -60,7 +61,7 @@ def pitch_hz(pcm: NDArray[np.int16]) -> float:
 
 
 @given(cuts=st.lists(st.integers(0, len(TEXT)), max_size=12))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_audio_and_words_do_not_depend_on_how_the_text_is_split(cuts: list[int]) -> None:
     engine = EspeakEngine(Settings(), 1)
     try:

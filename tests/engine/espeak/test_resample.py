@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agent_tts.engine.espeak.resample import Resampler
+from tests.examples import examples
 
 SOURCE, TARGET = 22_050, 24_000
 NOISE = (np.random.default_rng(1).normal(size=9_000) * 6_000).astype(np.int16)
@@ -31,7 +32,7 @@ def test_output_is_as_long_as_the_input(length: int) -> None:
 
 
 @given(cuts=st.lists(st.integers(0, len(NOISE)), max_size=20))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_samples_do_not_depend_on_how_the_input_is_cut(cuts: list[int]) -> None:
     assert np.array_equal(resample(*np.split(NOISE, sorted(cuts))), resample(NOISE))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.engine.qwen3.prompt_queue import PrefillBudget, PromptQueue
+from tests.examples import examples
 
 ENTRIES = 128
 
@@ -108,7 +109,7 @@ def test_what_is_dropped_is_not_computed() -> None:
     made.drop(c)  # idempotent
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     arrivals=st.lists(
         st.lists(st.tuples(st.integers(1, 700), st.integers(0, 700)), max_size=6), min_size=1, max_size=12

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.client import AsyncTcpClient
@@ -31,6 +31,7 @@ from wyoming.tts import (
 from agent_tts.errors import BadMessage, SettingsError
 from agent_tts.integrations.wyoming import server, wire
 from agent_tts.integrations.wyoming.server import Target, WyomingServer, parse
+from tests.examples import examples
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.serve.dialects.pipecat_run import tokens
 from tests.support import RunningNode, running_node, until
@@ -194,7 +195,7 @@ def fed(data: bytes) -> asyncio.StreamReader:
     return reader
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(data=st.dictionaries(st.text(max_size=5), st.text(max_size=20), max_size=3), payload=st.binary(max_size=50))
 def test_events_are_those_of_the_package(data: dict[str, str], payload: bytes) -> None:
     async def both() -> None:
@@ -207,7 +208,7 @@ def test_events_are_those_of_the_package(data: dict[str, str], payload: bytes) -
     asyncio.run(both())
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(data=st.binary(max_size=80) | st.text(max_size=40).map(lambda text: json.dumps(text).encode() + b"\n"))
 def test_junk_is_no_event(data: bytes) -> None:
     async def read() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
@@ -27,6 +27,7 @@ from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
+from tests.examples import examples
 
 LIMITS = {"contexts_per_session": 2, "text_context_chars": 60, "text_message_chars": 40, "text_idle_s": 3}
 CONFIG = Settings(engine="tone", slots=1, queue=1, limits=LIMITS, tone={"char_ms": 30}, voice_aliases={"*": "tone-440"})
@@ -213,7 +214,7 @@ def run(kind: str, steps: list[Any], *, leaves_at_once: bool, stays: bool = Fals
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(data=st.data(), leaves_at_once=st.booleans())
 def test_nothing_is_left(kind: str, data: st.DataObject, leaves_at_once: bool) -> None:
     message = KINDS[kind][1]
@@ -392,7 +393,7 @@ def heard(told: list[Any]) -> int:
 INTERRUPTED = {"NO_ACTIVE_SPEECH", "INTERRUPT_IN_PROGRESS"}
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(steps=st.lists(DEEPGRAM | TIME | DEEPGRAM.map(lambda said: [said]), max_size=25))
 def test_flux_answers_each_interrupt_and_ends_each_turn_that_it_began(steps: list[Any]) -> None:
     steps = [step for step in steps if not str(step).count("Clear") and "x" * 41 not in str(step)]
@@ -406,7 +407,7 @@ def test_flux_answers_each_interrupt_and_ends_each_turn_that_it_began(steps: lis
     assert len(answers) in (asked, asked + 1)  # the last flush, of nothing, has the same warning
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(steps=st.lists(DEEPGRAM | TIME | DEEPGRAM.map(lambda said: [said]), max_size=25))
 def test_aura_answers_each_flush_that_was_not_cleared(steps: list[Any]) -> None:
     steps = [step for step in steps if not str(step).count("Interrupt") and "x" * 41 not in str(step)]

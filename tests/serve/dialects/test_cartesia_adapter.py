@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
@@ -22,6 +22,7 @@ from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.dialects.cartesia import MAX_REMEMBERED, CartesiaAdapter
 from agent_tts.serve.dialects.text import spaced
+from tests.examples import examples
 from tests.support import running_node, until
 
 OUTPUT = {"encoding": "pcm_s16le", "sample_rate": 24_000, "framing": "binary"}
@@ -342,7 +343,7 @@ REQUESTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     messages=st.lists(REQUESTS.map(json.dumps) | JSON.map(json.dumps) | st.text(max_size=20) | st.binary(max_size=20))
 )
@@ -357,7 +358,7 @@ def test_of_any_junk_come_only_messages_and_errors(messages: list[str | bytes]) 
             assert all(isinstance(json.loads(each), dict) for each in one.encode(told))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(whole=st.text(max_size=60), cuts=st.lists(st.integers(0, 60), max_size=6))
 def test_tokens_are_handed_on_as_they_are(whole: str, cuts: list[int]) -> None:
     """Whatever the cut; but for the space behind what can only be a sentence."""

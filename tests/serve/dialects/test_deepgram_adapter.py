@@ -7,7 +7,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownType, UnsupportedFormat
 from agent_tts.protocol import v1 as protocol
@@ -16,6 +16,7 @@ from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.dialects.deepgram import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
 from agent_tts.serve.dialects.text import MAX_WAITING, MESSAGE_COST
+from tests.examples import examples
 
 Adapter = AuraAdapter | FluxAdapter
 ADAPTERS = [AuraAdapter, FluxAdapter]
@@ -475,7 +476,7 @@ CLIENT = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("make", ADAPTERS)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(data=st.binary(max_size=200) | st.text(max_size=200) | CLIENT.map(json.dumps))
 def test_no_message_does_more_than_be_refused(make: type[Adapter], data: str | bytes) -> None:
     peer = talk(make)
@@ -493,7 +494,7 @@ WISHES = st.lists(st.sampled_from(["Speak", "Speak", "Flush", "Interrupt", "Clea
 
 
 @pytest.mark.parametrize("make", ADAPTERS)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(wishes=WISHES)
 def test_every_text_is_spoken_once_in_order_or_dropped(make: type[Adapter], wishes: list[str]) -> None:
     """By a session that has one context at most, and ends each."""

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.config.settings import Limits
@@ -28,6 +28,7 @@ from agent_tts.protocol.formats import check_format
 from agent_tts.protocol.validation import check_body
 from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS, MAX_REASON_BYTES, MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.elevenlabs_messages import FORMATS, CharacterTimes, ElevenLabsRequest, format_of
+from tests.examples import examples
 
 LIVEKIT = {"auto_mode": "true", "sync_alignment": "true"}
 SENTENCES = {"auto_mode": "true"}
@@ -409,7 +410,7 @@ FIELDS = st.fixed_dictionaries(
 EVENTS = st.sampled_from(["open", "words", "audio", "done", "error", "pong"])
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     kind=st.sampled_from([MultiStreamAdapter, StreamAdapter]),
     query=st.sampled_from([{}, SENTENCES, LIVEKIT]),
@@ -443,7 +444,7 @@ def test_whatever_comes_is_understood_or_refused(
                     open_.append(command.context_id)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.one_of(st.binary(max_size=40), FIELDS.map(lambda fields: json.dumps(fields).encode())))
 def test_a_body_is_a_request_or_refused(body: bytes) -> None:
     with contextlib.suppress(InvalidRequest):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from agent_tts.errors import BadMessage
 from agent_tts.serve.routes.multipart import MAX_PARTS, MAX_TEXT_BYTES, parse
+from tests.examples import examples
 
 TYPE = "multipart/form-data; boundary=XX"
 
@@ -62,7 +63,7 @@ def test_a_form_needs_its_boundary(type_: str) -> None:
 HEADER = st.characters(max_codepoint=255)  # as servers decode the bytes of a header
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.binary(max_size=200), st.integers(0, len(GOOD)), st.integers(0, len(GOOD)), st.text(HEADER, max_size=40))
 def test_any_body_is_a_form_or_a_documented_error(junk: bytes, start: int, end: int, type_: str) -> None:
     for kind in (TYPE, type_, f"{TYPE}{type_}"):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import av
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agent_tts.speech.audio.opus import OpusEncoder
+from tests.examples import examples
 from tests.speech.audio.test_pcm import NOISE, tone
 from tests.support import dominant_hz
 
@@ -53,7 +54,7 @@ def test_output_lags_no_more_than_the_look_ahead(packet_ms: int, lag_ms: float) 
 
 
 @pytest.mark.parametrize("packet_ms", [20, 80])
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(piece=st.integers(1, 6_000))
 def test_cuts_do_not_change_the_packets(packet_ms: int, piece: int) -> None:
     assert encode(NOISE, OpusEncoder(24_000, packet_ms), 2 * piece) == encode(NOISE, OpusEncoder(24_000, packet_ms))

@@ -7,11 +7,12 @@ from itertools import pairwise
 import av
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agent_tts.speech.audio.pcm import PcmEncoding, Transcoder
+from tests.examples import examples
 from tests.support import dominant_hz
 
 RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
@@ -57,7 +58,7 @@ def test_tone_keeps_frequency_loudness_and_length(encoding: PcmEncoding, rate: i
     assert np.std(pcm.astype(float)) == pytest.approx(12_000 / 2**0.5, rel=0.02)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(cuts=st.lists(st.integers(0, 12_007), max_size=12), rate=st.sampled_from(RATES))
 def test_cuts_do_not_change_the_bytes(cuts: list[int], rate: int) -> None:
     for encoding in ENCODINGS:

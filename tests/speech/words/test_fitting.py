@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.speech.words.fitting import Fit
+from tests.examples import examples
 from tests.speech.words.test_silences import audio
 
 CLAUSES = ((900, 150), (1_500, 300), (700, 150), (1_100, 300), (1_300, 150), (600, 300))  # ms of speech and of pause
@@ -132,7 +133,7 @@ def test_a_mark_does_not_wait_for_a_pause_that_is_far_too_late() -> None:
     assert fit.may_start(4)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     clauses=st.lists(st.tuples(st.integers(0, 900), st.sampled_from([0, 150, 300])), min_size=1, max_size=12),
     spans=st.lists(st.tuples(st.integers(1, 60), st.sampled_from([0, LOUD])), min_size=1, max_size=12),

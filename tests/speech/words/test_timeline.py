@@ -7,13 +7,14 @@ import random
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from agent_tts.events import WordTime
 from agent_tts.protocol.context import Word
 from agent_tts.speech.words.fitting import Fit
 from agent_tts.speech.words.lengths import SENTENCE_PAUSE_MS
 from agent_tts.speech.words.timeline import WordTimeline
+from tests.examples import examples
 from tests.speech.words.test_silences import audio
 
 
@@ -335,7 +336,7 @@ def test_where_no_words_are_told_a_flush_reads_its_text_when_it_is_answered() ->
     st.integers(1, 4),
     st.sampled_from([0.25, 1.0, 4.0]),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_what_was_heard_is_the_same_whether_words_are_told_or_not(
     words: list[str], spans: list[tuple[int, int]], pieces: int, speed: float
 ) -> None:
