@@ -6,11 +6,12 @@ package.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from agent_tts.renamed import NAMES, install
+from agent_tts.renamed import NAMES, Finder
 
 if TYPE_CHECKING:
     from agent_tts.client.connection import ConnectionLost, NodeConnection, connect
@@ -37,7 +38,7 @@ __all__ = [
 # The module of each name that is not in `client.utterance`.
 _HOMES = dict.fromkeys(("ConnectionLost", "NodeConnection", "connect"), "client.connection") | {"SpeechError": "errors"}
 
-install()
+sys.meta_path.append(Finder())
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,10 @@ from typing import Any, ClassVar
 RETRY_MS = 500  # default time after which a client may try again
 
 
+# The error of each wire code.
+BY_CODE: dict[str, type[SpeechError]] = {}
+
+
 class SpeechError(Exception):
     """Base of all errors that clients may see.
 
@@ -20,6 +24,9 @@ class SpeechError(Exception):
 
     code: ClassVar[str] = "internal"  # the wire protocol's error code
     status: ClassVar[int] = 500  # the HTTP status of the same error
+
+    def __init_subclass__(cls) -> None:
+        BY_CODE.setdefault(cls.code, cls)
 
     def __init__(self, message: str, *, retry_after_ms: int | None = None) -> None:
         super().__init__(message)
@@ -127,13 +134,6 @@ class Draining(SpeechError):
 def at_capacity(what: str, limit: int) -> AtCapacity:
     """The refusal when `limit` of something are in use."""
     return AtCapacity(f"this node takes {limit} {what} at once: try again", retry_after_ms=RETRY_MS)
-
-
-def _subclasses(cls: type[SpeechError]) -> list[type[SpeechError]]:
-    return [cls, *(found for sub in cls.__subclasses__() for found in _subclasses(sub))]
-
-
-BY_CODE: dict[str, type[SpeechError]] = {cls.code: cls for cls in reversed(_subclasses(SpeechError))}
 
 
 def from_code(code: str, message: str, retry_after_ms: int | None = None) -> SpeechError:

@@ -173,52 +173,49 @@ class EngineInfo:
     models: tuple[Model, ...] = ()  # empty without a choice of models
 
 
+@dataclass(frozen=True, slots=True)
+class _OfRequest:
+    request_id: int
+
+
 # ---------------------------------------------------------------- front -> engine
 
 
 @dataclass(frozen=True, slots=True)
-class OpenRequest:
+class OpenRequest(_OfRequest):
     """A new request. It gets a slot at once or waits in the queue."""
 
-    request_id: int
     options: SpeechOptions
 
 
 @dataclass(frozen=True, slots=True)
-class AppendText:
+class AppendText(_OfRequest):
     """More text of a request, verbatim."""
 
-    request_id: int
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class FlushText:
+class FlushText(_OfRequest):
     """All text so far is complete words: speak it without waiting for more."""
 
-    request_id: int
     flush_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class EndText:
+class EndText(_OfRequest):
     """No more text will come."""
 
-    request_id: int
-
 
 @dataclass(frozen=True, slots=True)
-class CancelRequest:
+class CancelRequest(_OfRequest):
     """Stop now. Only `RequestFinished` of this request follows, unless it was already sent."""
 
-    request_id: int
-
 
 @dataclass(frozen=True, slots=True)
-class GrantCredit:
+class GrantCredit(_OfRequest):
     """The reader took `frames` frames: credit for as many new ones."""
 
-    request_id: int
     frames: int
 
 
@@ -249,18 +246,16 @@ class EngineReady:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestStarted:
+class RequestStarted(_OfRequest):
     """The request has a slot."""
 
-    request_id: int
     queue_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class RequestAudio:
+class RequestAudio(_OfRequest):
     """The next piece of audio: pcm_s16le, 24 kHz, mono, 80 ms; only the last piece may be shorter."""
 
-    request_id: int
     pcm: bytes
 
 
@@ -275,18 +270,16 @@ class WordTime:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestWords:
+class RequestWords(_OfRequest):
     """Word times from the engine, sent before their audio."""
 
-    request_id: int
     words: tuple[WordTime, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RequestFlushed:
+class RequestFlushed(_OfRequest):
     """All audio of the text before the `FlushText` has been sent."""
 
-    request_id: int
     flush_id: str
 
 
@@ -294,10 +287,9 @@ FinishReason = Literal["end", "cancelled", "length", "error"]
 
 
 @dataclass(frozen=True, slots=True)
-class RequestFinished:
+class RequestFinished(_OfRequest):
     """The last event of a request, sent exactly once; its slot is free."""
 
-    request_id: int
     reason: FinishReason
     busy_ms: float = 0.0  # duration of the engine steps with this request
     code: str | None = None  # with reason "error": a code of the wire protocol

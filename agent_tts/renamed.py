@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -20,27 +21,15 @@ MODULES = {
 NAMES = {"RemoteSpeech": "RemoteUtterance"}
 
 
-class Finder:
-    """Meta path finder and loader of the modules of `MODULES`."""
+class Finder(MetaPathFinder, Loader):
+    """Finds and loads the modules of `MODULES`."""
 
-    @staticmethod
     def find_spec(
-        fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(fullname, Finder) if fullname in MODULES else None  # type: ignore[arg-type]
+        return ModuleSpec(fullname, self) if fullname in MODULES else None
 
-    @staticmethod
-    def create_module(spec: ModuleSpec) -> None:
-        """The import system makes an empty one."""
-
-    @staticmethod
-    def exec_module(module: ModuleType) -> None:
+    def exec_module(self, module: ModuleType) -> None:
         new = MODULES[module.__name__]
         warnings.warn(f"{module.__name__} is now {new}", DeprecationWarning, stacklevel=2)
         sys.modules[module.__name__] = import_module(new)
-
-
-def install() -> None:
-    """Make the old names importable. Idempotent."""
-    if Finder not in sys.meta_path:
-        sys.meta_path.append(Finder)

@@ -61,9 +61,9 @@ class BargeIn(FrameProcessor):
 
 
 class EchoGuard(FrameProcessor):
-    """Mutes the microphone for the first `seconds` of an answer. Its place: after the transport's input.
+    """Mutes the microphone for the first `seconds` of an answer, until echo cancellation has adapted to it.
 
-    Echo cancellation needs that long to adapt to the answer. Typed text still interrupts.
+    Its place: after the transport's input. Typed text still interrupts.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:

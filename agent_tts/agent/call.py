@@ -48,11 +48,7 @@ Build = Callable[[Call], Pipeline]
 
 
 def load_build(path: str | None) -> Build:
-    """The `build` of a Python file; None is `pipelines/voice_agent.py`.
-
-    Raises:
-        SettingsError: there is no such file, it cannot be run, or it has no `build`.
-    """
+    """The `build` of a Python file; None is `pipelines/voice_agent.py`. Raises SettingsError: there is none."""
     file = data_folder("pipelines") / "voice_agent.py" if path is None else Path(path).expanduser()
     spec = importlib.util.spec_from_file_location(f"agent_tts_pipeline_{file.stem}", file)
     if not file.is_file() or spec is None or spec.loader is None:
@@ -68,31 +64,27 @@ def load_build(path: str | None) -> Build:
     return build
 
 
-def make_worker(call: Call, pipeline: Pipeline, out_rate: int, *, rtvi: bool) -> PipelineWorker:
-    """A worker for the pipeline.
+async def run(call: Call, pipeline: Pipeline, out_rate: int, gone: Callable[[], str | None], *, page: bool) -> None:
+    """Run until the pipeline ends, or `gone`, called every `CHECK_S`, gives a reason why the call must end.
+
+    Cancelling it ends the pipeline within `END_S`.
 
     Args:
         out_rate: sample rate of the output, Hz.
-        rtvi: whether the caller speaks RTVI on a data channel.
+        page: whether the caller is the node's page or another client that speaks RTVI on a data channel.
     """
-    return PipelineWorker(
+    worker = PipelineWorker(
         pipeline,
         params=PipelineParams(
             audio_in_sample_rate=IN_RATE, audio_out_sample_rate=out_rate, enable_metrics=True, enable_usage_metrics=True
         ),
         observers=[call.turns],
-        enable_rtvi=rtvi,
+        enable_rtvi=page,
         enable_turn_tracking=False,
         idle_timeout_secs=call.settings.idle_s,
     )
-
-
-async def run(call: Call, worker: PipelineWorker, gone: Callable[[], str | None]) -> None:
-    """Run until the caller is gone or the pipeline ends. Cancelling it ends the pipeline within `END_S`.
-
-    Args:
-        gone: the reason why the call must end now, or None; called every `CHECK_S`.
-    """
+    if page:
+        _listen_to_page(call, worker)
     runner = WorkerRunner(handle_sigint=False, check_dangling_tasks=False)
     await runner.add_workers(worker)
     task = asyncio.create_task(runner.run(), name=f"pipeline of call {call.id}")
@@ -110,7 +102,7 @@ async def run(call: Call, worker: PipelineWorker, gone: Callable[[], str | None]
         await asyncio.gather(task, return_exceptions=True)
 
 
-def listen_to_page(call: Call, worker: PipelineWorker) -> None:
+def _listen_to_page(call: Call, worker: PipelineWorker) -> None:
     """Handle the page's own RTVI messages: a change of the voice, and what the page measured."""
     rtvi = worker.rtvi
 

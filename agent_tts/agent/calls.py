@@ -18,7 +18,7 @@ from pipecat.transports.smallwebrtc.connection import SmallWebRTCConnection
 from pipecat.transports.smallwebrtc.transport import SmallWebRTCTransport
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent_tts.agent.call import Build, Call, listen_to_page, make_worker, run
+from agent_tts.agent.call import Build, Call, run
 from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.agent.turns import AgentMetrics, Tell, Turns
@@ -69,11 +69,7 @@ class Calls:
     # ------------------------------------------------------------ WebRTC
 
     async def offer(self, offer_sdp: str, choice: VoiceChoice, client: Client) -> dict[str, str]:
-        """Begin a call: an answer with the node's candidates, in the shape of Pipecat's clients.
-
-        Raises:
-            SpeechError: the call is refused.
-        """
+        """Begin a call: an answer with the node's candidates, as Pipecat's clients want it. Raises SpeechError."""
         offer = sdp.read_offer(offer_sdp, microphone=True)
         async with contextlib.AsyncExitStack() as resources:
             resources.enter_context(self._admitted("webrtc", client))
@@ -97,11 +93,7 @@ class Calls:
         return {name: str(value) for name, value in answer.items()}
 
     async def candidates(self, pc_id: str, candidates: list[tuple[str, str, int]], client: Client) -> None:
-        """Take candidates that a caller found later: (line, its section's mid, its index).
-
-        Raises:
-            BadMessage: there is no such call, or a line is not a candidate.
-        """
+        """Take candidates that a caller found later: (line, its section's mid, its index). Raises BadMessage."""
         peer = self._peers.get(pc_id)
         if peer is None or peer.client != client:
             raise BadMessage("there is no such call")
@@ -135,10 +127,8 @@ class Calls:
         async with resources:
             try:
                 params = TransportParams(audio_in_enabled=True, audio_out_enabled=True, audio_out_10ms_chunks=2)
-                call = await self._make(SmallWebRTCTransport(connection, params), choice, tell)
-                worker = make_worker(call, await asyncio.to_thread(self._build, call), SAMPLE_RATE, rtvi=True)
-                listen_to_page(call, worker)
-                await run(call, worker, _presence(connection))
+                transport = SmallWebRTCTransport(connection, params)
+                await self._run(transport, choice, SAMPLE_RATE, _presence(connection), tell)
             except asyncio.CancelledError:
                 logger.info("agent: call {}: the node is shutting down", connection.pc_id)
             except Exception:  # noqa: BLE001 - a failed pipeline ends its own call
@@ -160,14 +150,11 @@ class Calls:
             transport_name: its label in the metrics.
             out_rate: sample rate of the output, Hz.
             gone: the reason why the call must end now, or None.
-
         Raises:
             AtCapacity, Draining: no call may begin now.
         """
         with self._admitted(transport_name, client):
-            call = await self._make(transport, VoiceChoice(), lambda _: None)
-            pipeline = await asyncio.to_thread(self._build, call)
-            await run(call, make_worker(call, pipeline, out_rate, rtvi=False), gone)
+            await self._run(transport, VoiceChoice(), out_rate, gone, None)
 
     @contextlib.contextmanager
     def _admitted(self, transport_name: str, client: Client) -> Iterator[None]:
@@ -189,22 +176,32 @@ class Calls:
         language = choice.language or self._settings.language or "auto"
         self._node.service.resolve(SpeechOptions(voice, language, choice.instructions))
 
-    async def _make(self, transport: BaseTransport, choice: VoiceChoice, tell: Tell) -> Call:
+    async def _run(
+        self,
+        transport: BaseTransport,
+        choice: VoiceChoice,
+        out_rate: int,
+        gone: Callable[[], str | None],
+        tell: Tell | None,
+    ) -> None:
+        """Run a call until it ends; `tell` sends messages to its page, and is None without one."""
         voice = AgentTTSService.Settings(
             voice=choice.voice or self._settings.voice,
             language=choice.language or self._settings.language,
             instructions=choice.instructions,
         )
         call_id = secrets.token_hex(4)
-        return Call(
+        call = Call(
             id=call_id,
             settings=self._settings,
             transport=transport,
             stt=self._stt.service(),
             llm=await self._llm.service(),
             tts=AgentTTSService(speech=self._node.service, metrics=self._node.metrics, settings=voice),
-            turns=Turns(call_id, self._metrics, tell),
+            turns=Turns(call_id, self._metrics, tell or (lambda _: None)),
         )
+        pipeline = await asyncio.to_thread(self._build, call)
+        await run(call, pipeline, out_rate, gone, page=tell is not None)
 
 
 def _presence(connection: SmallWebRTCConnection) -> Callable[[], str | None]:

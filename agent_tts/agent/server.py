@@ -47,14 +47,11 @@ class CandidatesBody(BaseModel):
 
 
 class AgentServer:
-    """An `Extension` of a node.
+    """An `Extension` of a node. Raises SettingsError: the pipeline's file cannot be used.
 
     Args:
         build: makes the pipeline of a call; None is the file of the setting `agent.pipeline`.
         stt: speech recognition; None is the one of the settings `agent.stt`.
-
-    Raises:
-        SettingsError: the pipeline's file cannot be used.
     """
 
     def __init__(self, settings: Agent, build: Build | None = None, stt: SpeechToText | None = None) -> None:

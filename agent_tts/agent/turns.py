@@ -82,11 +82,7 @@ class _Turn:
 
 
 class Turns(BaseObserver):
-    """Observes the frames of one call, and is told of the progress of its answers by `Playout`.
-
-    Args:
-        call_id: names the call in the log.
-    """
+    """Observes the frames of one call, and is told of the progress of its answers by `Playout`."""
 
     def __init__(
         self, call_id: str, metrics: AgentMetrics, tell: Tell, clock: Callable[[], float] = time.monotonic

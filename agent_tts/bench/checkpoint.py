@@ -45,15 +45,10 @@ _CHUNK = 1 << 24  # elements that are in memory at a time
 
 
 def write(out: Path, *, size: str = "tiny", model_type: ModelType = "custom_voice", seed: int = 0) -> ModelConfig:
-    """Writes a checkpoint folder; equal arguments give equal bytes. Memory stays under 1 GB for every size.
+    """Writes a checkpoint folder of a size in `SIZES`; equal arguments give equal bytes. Takes under 1 GB of memory.
 
-    Args:
-        out: made if it is not there; has to be empty.
-        size: a key of `SIZES`.
-    Returns:
-        the configuration, as read back.
     Raises:
-        SettingsError: an unknown size or type, or a folder that is not empty.
+        SettingsError: an unknown size or type, or `out` is not empty.
     """
     if size not in SIZES:
         raise SettingsError(f"unknown size {size!r}; known are {', '.join(SIZES)}")
@@ -92,11 +87,7 @@ def codec_shapes(config: ModelConfig, size: CheckpointSize) -> dict[str, Shape]:
 
 
 def write_random(path: Path, shapes: Mapping[str, Shape], dtype: torch.dtype, seed: int) -> None:
-    """Writes a safetensors file. A tensor depends on the seed, its name and its shape alone.
-
-    Args:
-        shapes: name -> shape, in the order of the file.
-    """
+    """Writes a safetensors file in the order of `shapes`. A tensor depends on the seed, its name and its shape."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, shape in shapes.items():

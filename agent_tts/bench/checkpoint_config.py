@@ -10,7 +10,6 @@ newline are one token each, at their released ids. Ids that no merge makes are f
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,42 +20,12 @@ FIRST_SPECIAL = 151_643
 _FIXED_IDS: dict[str, int] = ENTRIES["tokens"]["fixed"]
 _WORDS = (*_FIXED_IDS, *ENTRIES["tokens"]["words"])  # fixed ones first, so that no other merge can cut into them
 
+CheckpointSize = dict[str, Any]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerSize:
-    """The entries that a transformer's size is made of."""
-
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSize:
-    """How large the parts of a checkpoint are."""
-
-    label: str  # tts_model_size
-    talker: TransformerSize
-    text_hidden_size: int
-    mrope_section: tuple[int, int, int]  # sums to half the talker's head_dim
-    predictor: TransformerSize
-    codec: TransformerSize
-    codec_widths: dict[str, int]  # further widths of the codec's decoder
-    encoder: dict[str, int]  # widths of the codec's encoder
-    speaker_encoder: dict[
-        str, Any
-    ]  # entries unlike the reference implementation's; enc_dim is the talker's hidden size
-
-
-def _size(entries: dict[str, Any]) -> CheckpointSize:
-    transformers = {name: TransformerSize(**entries[name]) for name in ("talker", "predictor", "codec")}
-    return CheckpointSize(**(entries | transformers))
-
-
-SIZES = {name: _size(entries) for name, entries in ENTRIES["sizes"].items()}
+# How large the parts of each checkpoint are: talker, predictor and codec are transformers; codec_widths and encoder are
+# further widths of the codec's decoder and those of its encoder; speaker_encoder has what differs from the reference
+# implementation. mrope_section sums to half the talker's head_dim.
+SIZES: dict[str, CheckpointSize] = ENTRIES["sizes"]
 
 
 def write_configuration(out: Path, size: CheckpointSize, model_type: ModelType) -> ModelConfig:
@@ -74,30 +43,30 @@ def _config(size: CheckpointSize, model_type: ModelType) -> dict[str, Any]:
     if model_type != "custom_voice":  # no voices, and none of the languages that are their dialects
         spoken = {name: code for name, code in voices["codec_language_id"].items() if not name.endswith("_dialect")}
         voices = {"codec_language_id": spoken, "spk_id": {}, "spk_is_dialect": {}}
-    layer_types = ["full_attention"] * size.predictor.num_hidden_layers
+    layer_types = ["full_attention"] * size["predictor"]["num_hidden_layers"]
     sized = {
-        "code_predictor_config": common | predictor | asdict(size.predictor) | {"layer_types": layer_types},
-        "rope_scaling": talker["rope_scaling"] | {"mrope_section": list(size.mrope_section)},
-        "text_hidden_size": size.text_hidden_size,
+        "code_predictor_config": common | predictor | size["predictor"] | {"layer_types": layer_types},
+        "rope_scaling": talker["rope_scaling"] | {"mrope_section": size["mrope_section"]},
+        "text_hidden_size": size["text_hidden_size"],
     }
-    config: dict[str, Any] = ENTRIES["config"] | {"tts_model_size": size.label, "tts_model_type": model_type}
-    config["talker_config"] = common | talker | voices | asdict(size.talker) | sized
+    config: dict[str, Any] = ENTRIES["config"] | {"tts_model_size": size["label"], "tts_model_type": model_type}
+    config["talker_config"] = common | talker | voices | size["talker"] | sized
     if model_type == "base":
-        vector = {"enc_dim": size.talker.hidden_size, "sample_rate": 24_000}
-        config["speaker_encoder_config"] = vector | size.speaker_encoder
+        vector = {"enc_dim": size["talker"]["hidden_size"], "sample_rate": 24_000}
+        config["speaker_encoder_config"] = vector | size["speaker_encoder"]
     return config
 
 
 def codec_config(size: CheckpointSize) -> dict[str, Any]:
-    decoder = ENTRIES["decoder"] | asdict(size.codec) | size.codec_widths
+    decoder = ENTRIES["decoder"] | size["codec"] | size["codec_widths"]
     codec: dict[str, Any] = ENTRIES["codec"]
     return codec | {"decoder_config": decoder, "encoder_config": encoder_config(size)}
 
 
 def encoder_config(size: CheckpointSize) -> dict[str, Any]:
     """The entries of the Mimi whose first half encodes."""
-    entries: dict[str, Any] = ENTRIES["encoder"]
-    return entries | size.encoder
+    entries: dict[str, Any] = ENTRIES["encoder"] | size["encoder"]
+    return entries
 
 
 def write_tokenizer(folder: Path) -> None:

@@ -23,7 +23,7 @@ import httpx
 from agent_tts.bench.connection import OPEN_S, RawConnection, dial, dial_all, send_text
 from agent_tts.bench.scenario import LAST, CallListener, CallSample, Scenario, ScenarioCall
 from agent_tts.bench.statistics import lag_watched, percentiles
-from agent_tts.bench.workers import KEY, WorkerJob, work
+from agent_tts.bench.workers import KEY, ready, work
 from agent_tts.errors import SpeechError
 from agent_tts.serve.run import event_loop_factory
 
@@ -86,11 +86,9 @@ class Caller:
                         tasks.create_task(self.speak(call, start + call.after_s))
 
     async def speak(self, call: ScenarioCall, begin: float, place: int = 0) -> CallSample:
-        """One call, from its first text to its end.
+        """One call that was to begin at `begin`, from its first text to its end.
 
-        Args:
-            begin: when it was to begin.
-            place: which of the connections that were made before the start it uses.
+        `place` says which of the connections that were made before the start it uses.
         """
         sample = CallSample(call.transport, call.leaving, begin)
         self.samples.append(sample)
@@ -161,10 +159,8 @@ class Caller:
         if self._connections:
             yield self._connections[place % len(self._connections)]
             return
-        connection: RawConnection | None = None
-        while self._unused and connection is None:
-            connection = None if self._unused[-1].closed.done() else self._unused[-1]
-            self._unused.pop()
+        self._unused = [connection for connection in self._unused if not connection.closed.done()]
+        connection = self._unused.pop() if self._unused else None
         reuse = False
         try:
             if connection is None:
@@ -302,20 +298,19 @@ async def _came(event: asyncio.Event, seconds: float) -> bool:
     return event.is_set()
 
 
-async def main(job: dict[str, Any], worker: WorkerJob) -> None:
+async def main(job: dict[str, Any]) -> dict[str, Any]:
     """See `work`."""
     scenario, part, parts = Scenario(**job["scenario"]), job["part"], job["parts"]
     caller = Caller(job["urls"], os.environ.get(KEY), scenario)
     try:
         if scenario.per_connection:
             await caller.connect(len(range(part, scenario.concurrency or 0, parts)))
-        start = (await worker.ready())["start"]
+        start = (await ready())["start"]
         async with lag_watched() as lag_ms:
             asyncio.get_running_loop().call_later(start + scenario.warmup_s - time.monotonic(), lag_ms.clear)
             await caller.run(start, job["transports"], part, parts)
-        worker.answer(
-            {"samples": [asdict(sample) for sample in caller.samples], "lag_ms": percentiles(lag_ms, 50, 99, 100)}
-        )
+        samples = [asdict(sample) for sample in caller.samples]
+        return {"samples": samples, "lag_ms": percentiles(lag_ms, 50, 99, 100)}
     finally:
         await caller.close()
 

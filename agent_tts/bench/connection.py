@@ -36,11 +36,9 @@ class ContextListener(Protocol):
 
     def heard(self, now: float, size: int) -> None:
         """`size` bytes of audio arrived, at `now` on the monotonic clock."""
-        ...
 
     def told(self, now: float, message: dict[str, Any]) -> None:
         """A message of the context arrived. The last is `context.done` or `error`."""
-        ...
 
 
 class FrameReader:
@@ -119,11 +117,7 @@ class RawConnection(asyncio.Protocol):
             self._updated = None
 
     async def close(self, *, reset: bool = False) -> None:
-        """Close the connection, without a close frame.
-
-        Args:
-            reset: with an RST, as the kernel does for a killed process.
-        """
+        """Close it without a close frame; with `reset` by an RST, as the kernel does for a killed process."""
         if self._transport is not None:
             if reset and not self._transport.is_closing():
                 _never_linger(self._transport.get_extra_info("socket").fileno())

@@ -20,7 +20,7 @@ def call_figures(
     spans = [(call.begin, call.ended_at) for call in everything if call.ended_at is not None]
     return {
         "errors": dict(Counter(call.error for call in calls if call.error is not None)),
-        "ttfa_ms": percentiles([call.ttfa_ms for call in good if call.ttfa_ms is not None], 50, 95, 99, 100),
+        "ttfa_ms": percentiles(first_audio_ms(calls), 50, 95, 99, 100),
         "underruns": sum(bool(call.gap_times) for call in good),
         "underrun_s": round(sum(call.gaps_s for call in good), 3),
         "peak_in_flight": most_at_once(spans, begin, end),
@@ -34,9 +34,9 @@ def measured_calls(result: ScenarioResult) -> list[CallSample]:
     return [sample for sample in result.samples if begin <= sample.begin < end]
 
 
-def first_audio_ms(result: ScenarioResult) -> list[float]:
-    """Every time to first audio of a measurement."""
-    return [ms for call in measured_calls(result) if (ms := call.ttfa_ms) is not None]
+def first_audio_ms(calls: Sequence[CallSample]) -> list[float]:
+    """Every time to first audio of some calls."""
+    return [ms for call in calls if (ms := call.ttfa_ms) is not None]
 
 
 def serve_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any]:
@@ -62,11 +62,7 @@ def serve_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any]:
 
 
 def us_per_frame(percent: float | None, audio_s_per_s: float) -> float | None:
-    """CPU time of a process for each 80 ms of audio, in microseconds, requests included; None without audio.
-
-    Args:
-        percent: the share of a core that it uses meanwhile.
-    """
+    """CPU time for 80 ms of audio, in µs, of a process that uses this share of a core; None without audio."""
     if percent is None or not audio_s_per_s:
         return None
     return round(percent / 100 * FRAME_MS * 1_000 / audio_s_per_s, 1)

@@ -42,11 +42,7 @@ def device() -> torch.device:
 
 
 def synthetic(size: str) -> SpeechModel:
-    """A model of a released size with random weights, created on the GPU without files or downloads.
-
-    Raises:
-        SettingsError: unknown size, or no GPU.
-    """
+    """A model of a released size with random weights, made on the GPU. Raises SettingsError: no such size, no GPU."""
     if size not in SIZES:
         raise SettingsError(f"unknown size {size!r}; known are {', '.join(SIZES)}")
     with TemporaryDirectory() as folder:

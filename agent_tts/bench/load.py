@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from agent_tts.bench import scenario as scenarios
-from agent_tts.bench.figures import session_figures
+from agent_tts.bench.figures import first_audio_ms, session_figures
 from agent_tts.bench.node import NodeStats, NodeWatch, children_of, lag_p99_ms, slope, watched
 from agent_tts.bench.runner import MeasuredNode, ScenarioResult, measure, prepared, start_time
 from agent_tts.bench.scenario import CallSample, Scenario
@@ -101,16 +101,10 @@ async def storm(node: MeasuredNode) -> LoadOutcome:
         idled, probed, result = await asyncio.gather(connect(start), probe(start), speak(start + STORM_AFTER_S))
         after = await settled(watch)
     connected = [sample for sample in idled.samples if sample.sent_at is not None]
-    stayed_s = [
-        round(sample.ended_at - sample.sent_at, 3)
-        for sample in connected
-        if sample.ends and sample.ended_at is not None and sample.sent_at is not None
-    ]
-    probe_ms = [
-        (sample.ended_at - sample.sent_at) * 1_000 for sample in probed.samples if sample.ended_at and sample.sent_at
-    ]
+    stayed_s = [round(sample.stay_s, 3) for sample in connected if sample.ends and sample.stay_s is not None]
+    probe_ms = [1_000 * sample.stay_s for sample in probed.samples if sample.stay_s is not None]
     rss = [look.front.rss_mib for look in watch.looks]
-    now, then = (percentile(_ttfa_ms(some.samples), 95) for some in (result, calm))
+    now, then = (percentile(first_audio_ms(some.samples), 95) for some in (result, calm))
     figures = {
         "load": "storm",
         **session_figures(result.samples),
@@ -177,7 +171,7 @@ def soak_outcome(
     )
     engine_rss = [process.rss_mib for look in looks for process in look.engines]
     quarter = max(1, len(samples) // 4)
-    ttfa_p95 = [percentile(_ttfa_ms(some), 95) for some in (samples[:quarter], samples[-quarter:])]
+    ttfa_p95 = [percentile(first_audio_ms(some), 95) for some in (samples[:quarter], samples[-quarter:])]
     figures: dict[str, Any] = {
         **session_figures(samples),
         "client_lag_ms": result.processes["client_lag_ms"],
@@ -253,10 +247,6 @@ async def settled(watch: NodeWatch) -> NodeStats:
         await asyncio.sleep(LOOK_S)
     await asyncio.sleep(PROBE_S)
     return await watch.look()
-
-
-def _ttfa_ms(samples: Sequence[CallSample]) -> list[float]:
-    return [ms for sample in samples if (ms := sample.ttfa_ms) is not None]
 
 
 def _orderly(samples: Sequence[CallSample], before: NodeStats, after: NodeStats) -> list[Promise]:

@@ -47,7 +47,6 @@ async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterat
 
     Args:
         command: subcommand of `agent-tts`: serve or agent.
-
     Raises:
         EngineLost: the node does not start; the message holds its last log lines.
     """
@@ -176,25 +175,24 @@ class NodeStats:
         return not any(self.total(f"agent_tts_{name}") for name in names)
 
 
+@dataclass(frozen=True, slots=True)
 class NodeWatch:
     """Reads the stats of a node. Made by `watched`."""
 
-    def __init__(self, client: httpx.AsyncClient, front_pid: int) -> None:
-        self._client = client
-        self._front_pid = front_pid
-        # All stats, in their order.
-        self.looks: list[NodeStats] = []
+    client: httpx.AsyncClient
+    front_pid: int
+    looks: list[NodeStats] = field(default_factory=list)  # all stats, in their order
 
     async def look(self) -> NodeStats:
         """Read them now, and keep them. Raises EngineLost: the node does not answer."""
         try:
-            answer = await self._client.get("/metrics")
+            answer = await self.client.get("/metrics")
             answer.raise_for_status()
-            front = ProcessStats.of(self._front_pid)
+            front = ProcessStats.of(self.front_pid)
         except (httpx.HTTPError, OSError) as error:
             raise EngineLost(f"the node does not answer with its metrics: {type(error).__name__}") from error
         engines = []
-        for pid in children_of(self._front_pid):
+        for pid in children_of(self.front_pid):
             with contextlib.suppress(OSError):  # it has just been replaced
                 engines.append(ProcessStats.of(pid))
         samples = {
@@ -224,10 +222,7 @@ async def watched(http_url: str, front_pid: int, every_s: float) -> AsyncIterato
 
 
 def lag_p99_ms(before: NodeStats, after: NodeStats) -> float | None:
-    """The 99th percentile of the lag of the node's event loop between two times, in ms: a bound of its histogram.
-
-    None without a probe.
-    """
+    """The p99 of the lag of the node's event loop in ms, as a bound of its histogram. None without a probe."""
     counts = {
         float(dict(labels)["le"]): value - before.samples.get((name, labels), 0.0)
         for (name, labels), value in after.samples.items()

@@ -20,7 +20,7 @@ import torch
 import transformers
 
 from agent_tts.bench.checkpoint import ICL, SyntheticClone
-from agent_tts.bench.workers import WorkerJob, work
+from agent_tts.bench.workers import ready, work
 from agent_tts.errors import Unsupported
 from agent_tts.model.config import ModelConfig
 
@@ -94,20 +94,20 @@ def timed(speak: Speak) -> dict[str, float]:
     return {"first_audio_s": first_s, "whole_s": time.monotonic() - begin, "samples": samples}
 
 
-async def main(job: dict[str, Any], worker: WorkerJob) -> None:
+async def main(job: dict[str, Any]) -> dict[str, Any]:
     """See `work`."""
     transformers.logging.set_verbosity_error()
     config = ModelConfig.read(Path(job["model"]))
     speak = ENGINES[job["engine"]](job, config)
     for _ in range(job["warmups"]):
         timed(speak)
-    await worker.ready()
+    await ready()
     found = list(map(timed, [speak] * job["requests"]))
     memory_mib = None  # in use by all processes
     if job["device"].startswith("cuda"):
         free, total = torch.cuda.mem_get_info(job["device"])
         memory_mib = (total - free) // MIB
-    worker.answer({"requests": found, "memory_used_mib": memory_mib})
+    return {"requests": found, "memory_used_mib": memory_mib}
 
 
 def import_qwen_tts() -> Any:

@@ -73,11 +73,7 @@ def counted(counts: dict[str, int]) -> str:
 
 
 class Plot:
-    """A figure in a file; made before the measurement, so that what is wrong with it is told before, too.
-
-    Raises:
-        SettingsError: matplotlib is missing, or there can be no such file.
-    """
+    """A figure in a file, made before the measurement. Raises SettingsError: no matplotlib, or no such folder."""
 
     def __init__(self, path: Path) -> None:
         if path.suffix.lower() not in PLOT_SUFFIXES:

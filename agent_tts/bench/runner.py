@@ -59,7 +59,6 @@ async def prepared(
 
     Args:
         clients: processes for WebSockets and HTTP; None is as many as the load needs.
-
     Raises:
         SpeechError: one of them cannot do its job, or the node refuses the connections.
     """
@@ -116,11 +115,7 @@ def _groups(scenario: Scenario, clients: int | None) -> list[tuple[list[str], in
 
 
 def clients_for(scenario: Scenario, cores: int | None = None) -> int:
-    """Processes that take the messages of a scenario without being late.
-
-    Args:
-        cores: of this machine; half of them are left to the node.
-    """
+    """Processes that take the messages of a scenario without being late; half of the machine's cores are the node's."""
     if scenario.rate is not None:
         messages_per_s, calls = scenario.rate * MESSAGES_A_CALL, max(1, round(scenario.rate))
     else:

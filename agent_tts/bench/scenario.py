@@ -176,16 +176,17 @@ class CallSample:
         return (self.first_audio_at - self.sent_at) * 1_000
 
     @property
+    def stay_s(self) -> float | None:
+        """From the first text, or the connection, to the end; None before."""
+        return None if self.sent_at is None or self.ended_at is None else self.ended_at - self.sent_at
+
+    @property
     def late_p99_ms(self) -> float | None:
         return percentile(self.late_ms, 99)
 
 
 class CallListener:
-    """Listens to one call, and fills in its sample.
-
-    Args:
-        window: audio that comes between these times is counted as measured.
-    """
+    """Listens to one call, and fills in its sample; audio that comes in the window is counted as measured."""
 
     def __init__(self, sample: CallSample, player_delay_ms: float, window: tuple[float, float]) -> None:
         self.sample = sample
@@ -256,39 +257,24 @@ def requests(name: str, **fields: Any) -> Scenario:
     return Scenario(name=name, timeout_s=REQUEST_S, keep_open=True, **fields)
 
 
+def _listeners(name: str, count: int, **fields: Any) -> Scenario:
+    """Calls that begin evenly within the ramp, one in each chain, and stay until the end."""
+    return Scenario(name=name, concurrency=count, once=True, hang_up=True, **fields)
+
+
 def streams(count: int, seconds: float, ramp_s: float, per_connection: int, session: dict[str, Any]) -> Scenario:
     """`bench streams`: long contexts that begin within the ramp, and are measured from its end."""
     spoken_s = seconds + ramp_s + (session.get("lead_ms") or 0) / 1_000 + SPARE_S
     text = WORD * min(round(CHARS_PER_S * spoken_s / len(WORD)), MAX_WORDS)
-    return Scenario(
-        name=f"{count} streams",
-        concurrency=count,
-        once=True,
-        hang_up=True,
-        ramp_s=ramp_s,
-        warmup_s=ramp_s,
-        duration_s=seconds,
-        per_connection=per_connection,
-        texts=(text,),
-        session=session,
-    )
+    times: dict[str, Any] = {"ramp_s": ramp_s, "warmup_s": ramp_s, "duration_s": seconds}
+    return _listeners(f"{count} streams", count, **times, per_connection=per_connection, texts=(text,), session=session)
 
 
 def rtc_peers(count: int, seconds: float, session: dict[str, Any]) -> Scenario:
     """`bench rtc`: WebRTC peers that are spoken to without end."""
-    return Scenario(
-        name=f"{count} peers",
-        concurrency=count,
-        once=True,
-        hang_up=True,
-        ramp_s=1.0,
-        warmup_s=RTC_SETTLE_S,
-        duration_s=seconds,
-        transport="rtc",
-        per_connection=1,
-        texts=(WORD * 500,),
-        session=session,
-    )
+    times: dict[str, Any] = {"ramp_s": 1.0, "warmup_s": RTC_SETTLE_S, "duration_s": seconds}
+    made: dict[str, Any] = {"transport": "rtc", "per_connection": 1, "texts": (WORD * 500,)}
+    return _listeners(f"{count} peers", count, **times, **made, session=session)
 
 
 def _sessions(name: str, rate: float, count: int, **fields: Any) -> Scenario:
@@ -309,15 +295,8 @@ def mixed(seconds: float, session: dict[str, Any]) -> Scenario:
 
 def storm(session: dict[str, Any]) -> tuple[Scenario, Scenario, Scenario]:
     """`bench load`: sessions, and what comes at the same time: idle connections, and probes of the node's health."""
-    idle = Scenario(
-        name="idle connections",
-        concurrency=IDLE_CONNECTIONS,
-        once=True,
-        hang_up=True,
-        ramp_s=IDLE_RAMP_S,
-        duration_s=STORM_S,
-        transport="idle",
-    )
+    times: dict[str, Any] = {"ramp_s": IDLE_RAMP_S, "duration_s": STORM_S}
+    idle = _listeners("idle connections", IDLE_CONNECTIONS, **times, transport="idle")
     health = Scenario(name="health", rate=10.0, duration_s=STORM_S, transport="health")
     return _sessions("storm", 25.0, STORM_CALLS, http=0.2, session=session), idle, health
 

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -42,47 +43,33 @@ def mean_at_once(spans: Sequence[tuple[float, float]], begin: float, end: float)
     return sum(max(0.0, min(stop, end) - max(start, begin)) for start, stop in spans) / (end - begin)
 
 
+@dataclass(slots=True)
 class Player:
-    """A player that starts with the first chunk, or some time after it: when chunks come in time, when it runs dry.
+    """A player that starts some time after the first chunk: when chunks come in time, when it runs dry.
 
     All times are in seconds on one clock.
-
-    Args:
-        start_after_s: what it waits before it starts.
     """
 
-    __slots__ = ("_plays_until", "_start_after_s", "gap_times", "gaps_s", "margins", "started_at")
-
-    def __init__(self, start_after_s: float = 0.0) -> None:
-        self._start_after_s = start_after_s
-        # When the first chunk came; None before.
-        self.started_at: float | None = None
-        # When all that has come has been played.
-        self._plays_until = 0.0
-        # How long before its turn each chunk came, but for the first; negative is late.
-        self.margins: list[float] = []
-        # When it had run dry and went on, each time; and how long it was dry in all.
-        self.gap_times: list[float] = []
-        self.gaps_s = 0.0
-
-    @property
-    def gaps(self) -> int:
-        """How often it ran dry."""
-        return len(self.gap_times)
+    start_after_s: float = 0.0
+    started_at: float | None = None  # when the first chunk came
+    plays_until: float = 0.0  # when all that has come has been played
+    margins: list[float] = field(default_factory=list)  # of each chunk but the first, before its turn; negative is late
+    gap_times: list[float] = field(default_factory=list)  # when it had run dry and went on
+    gaps_s: float = 0.0  # how long it was dry in all
 
     def take(self, now: float, seconds: float) -> None:
         """A chunk of that length came."""
         if self.started_at is None:
             self.started_at = now
-            self._plays_until = now + self._start_after_s
+            self.plays_until = now + self.start_after_s
         else:
-            margin = self._plays_until - now
+            margin = self.plays_until - now
             self.margins.append(margin)
             if margin < 0:
                 self.gap_times.append(now)
                 self.gaps_s -= margin
-                self._plays_until = now
-        self._plays_until += seconds
+                self.plays_until = now
+        self.plays_until += seconds
 
 
 LAG_INTERVAL_S = 0.01

@@ -20,7 +20,7 @@ from agent_tts.errors import SpeechError
 from agent_tts.processes import settle
 
 LINE_BYTES = 1 << 28  # an answer with all of its samples is one line
-STOP_S = 5.0  # for a process to close its connections, once it has answered
+STOP_S = 5.0  # for a process to end, once it has answered
 KEY = "AGENT_TTS_KEY"
 _MARK = "agent-tts: "  # of lines that are ours: libraries print, too
 
@@ -51,7 +51,7 @@ class Worker:
         return found["answer"]
 
     async def stop(self) -> None:
-        """End it: at once, unless it has answered and only has to close what it has open."""
+        """End it: at once, unless it has answered and ends by itself."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -67,14 +67,9 @@ class Worker:
 async def workers(
     module: str, jobs: Sequence[dict[str, Any]], *, key: str | None = None, ready_s: float, in_turn: bool = False
 ) -> AsyncIterator[list[Worker]]:
-    """Processes of a module, one for each job, all ready; ended with the block.
+    """Processes of a module, one for each job, all ready within `ready_s`; ended with the block.
 
-    Args:
-        ready_s: how long one may take until it is ready.
-        in_turn: the next one begins when the one before is ready.
-
-    Raises:
-        SpeechError, TimeoutError: one of them is not ready; see `Worker.tell`.
+    With `in_turn`, the next one begins when the one before is ready. Errors are those of `Worker.tell`.
     """
     started: list[Worker] = []
     try:
@@ -115,40 +110,35 @@ async def _all(waiting: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
     return [task.result() for task in running]
 
 
-class WorkerJob:
-    """The process's side."""
+async def ready() -> dict[str, Any]:
+    """In a process: say that it is ready; returns the word to go, which may carry something.
 
-    async def ready(self) -> dict[str, Any]:
-        """Say so, and wait for the word to go, which may carry something. A parent that has died ends the process."""
-        settle()
-        self.answer(None)
-        line = await asyncio.to_thread(sys.stdin.readline)
-        if not line:
-            raise SystemExit(1)
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def answer(self, value: Any) -> None:
-        """Send the one answer."""
-        print(f"{_MARK}{json.dumps({'answer': value})}", flush=True)
-
-    def fail(self, message: str) -> None:
-        """Send an error in its place."""
-        print(f"{_MARK}{json.dumps({'error': message})}", flush=True)
+    A parent that has died ends the process.
+    """
+    settle()
+    _tell(answer=None)
+    line = await asyncio.to_thread(sys.stdin.readline)
+    if not line:
+        raise SystemExit(1)
+    found: dict[str, Any] = json.loads(line)
+    return found
 
 
 def work(
-    main: Callable[[dict[str, Any], WorkerJob], Coroutine[Any, Any, None]],
+    main: Callable[[dict[str, Any]], Coroutine[Any, Any, Any]],
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> None:
-    """Be such a process: `main` gets the job, and answers by its `WorkerJob`; a `SpeechError` is an answer, too."""
+    """Be such a process: `main` gets the job, awaits `ready`, and returns the answer; a `SpeechError` is one, too."""
     line = sys.stdin.readline()
     if not line:
         return
-    ours = WorkerJob()
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         try:
-            runner.run(main(json.loads(line), ours))
+            _tell(answer=runner.run(main(json.loads(line))))
         except SpeechError as error:
-            ours.fail(error.message)
+            _tell(error=error.message)
     gc.unfreeze()  # libraries that count what is left at the end look at all of it
+
+
+def _tell(**message: Any) -> None:
+    print(f"{_MARK}{json.dumps(message)}", flush=True)

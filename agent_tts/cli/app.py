@@ -9,6 +9,7 @@ import typer
 from agent_tts import __version__
 from agent_tts.cli.bench import bench
 from agent_tts.cli.options import (
+    AddFlags,
     Config,
     ConfigFlags,
     Device,
@@ -16,6 +17,7 @@ from agent_tts.cli.options import (
     Engine,
     Host,
     Key,
+    ListFlags,
     NodeFlags,
     Port,
     Set,
@@ -27,9 +29,10 @@ from agent_tts.cli.options import (
     settings_of,
     speech_options,
 )
-from agent_tts.cli.voices import voices
 
-NODE, CONFIG, SPEECH = NodeFlags(), ConfigFlags(), SpeechFlags()
+NODE, CONFIG, SPEECH, LIST, ADD = NodeFlags(), ConfigFlags(), SpeechFlags(), ListFlags(), AddFlags()
+Name = Annotated[str, typer.Argument(help="Name of the voice: a-z, 0-9, _ and -.")]
+
 HEALTH_S = 4.0  # for a node to answer `agent-tts health`
 
 app = typer.Typer(
@@ -39,6 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+voices = typer.Typer(invoke_without_command=True)
 app.add_typer(bench, name="bench")
 app.add_typer(voices, name="voices")
 
@@ -188,3 +192,45 @@ def _is_healthy(path: str) -> bool:
         return False
     print(answer.text)
     return answer.status_code == 200
+
+
+@voices.callback()
+@command
+def bare(context: typer.Context, flags: ListFlags = LIST) -> None:
+    """List voices; add and delete your own. Without a command: list."""
+    if context.invoked_subcommand is None:
+        _list(context, flags)
+
+
+@voices.command("list")
+@command
+def list_(context: typer.Context, flags: ListFlags = LIST) -> None:
+    """List the voices of a running node (--url) or of the engine of this machine."""
+    _list(context, flags)
+
+
+def _list(context: typer.Context, flags: ListFlags) -> None:
+    from agent_tts.cli.voices import show
+
+    show(flags, settings_of(context))
+
+
+@voices.command()
+@command
+def add(name: Name, flags: AddFlags = ADD) -> None:
+    """Add a voice of your own to a running node (--url) or to the library of this machine.
+
+    A clone needs a Base model: --model, or qwen3.models in the settings.
+    """
+    from agent_tts.cli.voices import add as add_voice
+
+    add_voice(name, flags)
+
+
+@voices.command()
+@command
+def delete(name: Name, url: Url = None, key: Key = None) -> None:
+    """Delete a voice of your own from a running node (--url) or from the library of this machine."""
+    from agent_tts.cli.voices import delete as delete_voice
+
+    delete_voice(name, url, key)

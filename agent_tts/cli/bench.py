@@ -66,7 +66,7 @@ def serve(
     the first chunk. Random weights do not know when to end: --frames 60 makes requests of the usual length.
     """
     from agent_tts.bench import report
-    from agent_tts.bench.figures import first_audio_ms, serve_figures
+    from agent_tts.bench.figures import first_audio_ms, measured_calls, serve_figures
     from agent_tts.bench.scenario import TEXTS, texts_of
     from agent_tts.cli.bench_runs import measured, print_memory, serve_scenarios
 
@@ -98,11 +98,9 @@ def serve(
     )
     report.table(f"{info['engine']}, {info['model']}: time to first audio in ms, {pace}", columns, rows)
     print_memory(info)
-
-    def draw(picture: report.Plot) -> None:
-        picture.times(f"{info['engine']} engine", [(load.name, first_audio_ms(result)) for load, result, _ in found])
-
-    outputs.write("serve", info, [figures for _, _, figures in found], draw)
+    times = [(load.name, first_audio_ms(measured_calls(result))) for load, result, _ in found]
+    runs = [figures for _, _, figures in found]
+    outputs.write("serve", info, runs, lambda plot: plot.times(f"{info['engine']} engine", times))
 
 
 @bench.command()
@@ -150,12 +148,9 @@ def streams(
     clean = max((run["streams"] for run in runs if is_clean(run)), default=0)
     print(f"largest number without a gap: {clean}")
     print_memory(info)
-
-    def draw(picture: report.Plot) -> None:
-        series = {name: [run["cpu_percent"][name] for run in runs] for name in runs[0]["cpu_percent"]}
-        picture.lines(f"{info['engine']} engine, {clean} streams without a gap", sizes, series, ("streams", "CPU, %"))
-
-    outputs.write("streams", info, runs, draw)
+    series = {name: [run["cpu_percent"][name] for run in runs] for name in runs[0]["cpu_percent"]}
+    title = f"{info['engine']} engine, {clean} streams without a gap"
+    outputs.write("streams", info, runs, lambda plot: plot.lines(title, sizes, series, ("streams", "CPU, %")))
 
 
 @bench.command()
@@ -190,12 +185,9 @@ def rtc(
         *("lag p99", "errors"),
     )
     report.table(f"{info['engine']}, {info['model']}: WebRTC packets against their 20 ms grid", columns, rows)
-
-    def draw(picture: report.Plot) -> None:
-        series = {name: [run["lateness_ms"][name] for run in runs] for name in ("p50", "p99")}
-        picture.lines(f"{info['engine']} engine", sizes, series, ("WebRTC peers", "lateness of packets, ms"))
-
-    outputs.write("rtc", info, runs, draw)
+    series = {name: [run["lateness_ms"][name] for run in runs] for name in ("p50", "p99")}
+    title, labels = f"{info['engine']} engine", ("WebRTC peers", "lateness of packets, ms")
+    outputs.write("rtc", info, runs, lambda plot: plot.lines(title, sizes, series, labels))
 
 
 @bench.command()

@@ -113,9 +113,9 @@ async def measure_node(url: str, key: str | None, task: PeerTask) -> list[PeerRe
         await caller.close()
     spoken = []
     for one in samples[task.warmups :]:
-        if one.ttfa_ms is None or one.sent_at is None or one.ended_at is None:
+        if one.ttfa_ms is None or one.stay_s is None:
             raise SpeechError(f"a request to the node failed: {one.error or 'it was silent'}")
-        spoken.append(PeerRequest(one.ttfa_ms / 1_000, one.ended_at - one.sent_at, round(one.audio_s * SAMPLE_RATE)))
+        spoken.append(PeerRequest(one.ttfa_ms / 1_000, one.stay_s, round(one.audio_s * SAMPLE_RATE)))
     return spoken
 
 
@@ -158,10 +158,6 @@ def run_peers(options: ModelOptions, peers: Sequence[PeerEngine], task: PeerTask
 
     Args:
         task: without its model, which the options name.
-
-    Raises:
-        SettingsError: the options make no sense here.
-        SpeechError: our own node cannot be measured.
     """
     if not options.has_model:
         raise SettingsError("every engine needs the same checkpoint: --synthetic 1.7B or --model FOLDER")
@@ -177,13 +173,9 @@ def run_peers(options: ModelOptions, peers: Sequence[PeerEngine], task: PeerTask
     title = f"{task.dtype} on {task.device}, one request at a time, {task.frames} frames"
     report.table(title, list(COLUMNS), [[one[figure] for figure in COLUMNS.values()] for one in runs])
     print_memory(info)
-
-    def draw(picture: report.Plot) -> None:
-        bars = {"first audio": "first_audio_ms", "a frame": "frame_ms"}
-        series = {name: [one[figure] for one in runs] for name, figure in bars.items()}
-        picture.bars(f"{task.frames} frames, one request at a time", [one["engine"] for one in runs], series, "ms")
-
-    outputs.write("peers", info, runs, draw)
+    series = {"first audio": [one["first_audio_ms"] for one in runs], "a frame": [one["frame_ms"] for one in runs]}
+    title, names = f"{task.frames} frames, one request at a time", [one["engine"] for one in runs]
+    outputs.write("peers", info, runs, lambda plot: plot.bars(title, names, series, "ms"))
 
 
 def _where(device: str, dtype: str) -> tuple[str, str]:

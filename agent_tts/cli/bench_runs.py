@@ -71,9 +71,7 @@ async def target(
 
     Args:
         session: fields of `session.update`; the node is asked for them before anything is measured.
-
     Raises:
-        SettingsError: the url is malformed, or the checkpoint cannot be used.
         SpeechError: the node cannot be reached, does not come up, or refuses the session.
     """
     if isinstance(options, NodeOptions) and options.url is not None:
@@ -95,11 +93,7 @@ async def target(
 
 @contextmanager
 def checkpoint(options: ModelOptions) -> Iterator[BenchCheckpoint | None]:
-    """The checkpoint that the options ask for, None without one; a synthetic one is removed with the block.
-
-    Raises:
-        SettingsError: an unknown size or type, or the folder holds no checkpoint.
-    """
+    """The checkpoint that the options ask for, None without one; a synthetic one is removed with the block."""
     if not options.has_model:
         yield None
         return
@@ -177,11 +171,7 @@ def measured(
 ) -> tuple[dict[str, Any], list[Measured]]:
     """Run scenarios with the same session on one node, one after the other: what it tells of itself, and figures.
 
-    Args:
-        settings: of a node that is started, keys with "__" for the dots.
-
-    Raises:
-        SpeechError: the node cannot be measured.
+    `settings` are those of a node that is started, keys with "__" for the dots.
     """
 
     async def main() -> tuple[dict[str, Any], list[Measured]]:

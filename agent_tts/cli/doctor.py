@@ -16,11 +16,7 @@ MARKS = {Verdict.GOOD: ("✓", "green"), Verdict.NOTE: ("!", "yellow"), Verdict.
 
 
 def doctor(config: str | None, flags: dict[str, Any], as_json: bool) -> int:
-    """Print the findings for a node of these settings; returns the exit code, 1 when it cannot run here.
-
-    Raises:
-        SettingsError: the settings are wrong.
-    """
+    """Print the findings for a node of these settings; returns the exit code, 1 when it cannot run here."""
     settings = load_settings(None if config is None else find_config(config), flags)
     findings = list(examine(settings))
     bad = any(finding.verdict is Verdict.BAD for finding in findings)

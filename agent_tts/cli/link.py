@@ -31,14 +31,7 @@ Speaker = Callable[[], Awaitable[AnyUtterance]]  # opens utterances
 
 
 def own_settings(flags: dict[str, Any]) -> Settings:
-    """Settings of the command's own engine. Missing models are downloaded before this returns.
-
-    Args:
-        flags: settings by dotted key; None where not given.
-
-    Raises:
-        SettingsError: a setting is invalid, or a model is not available.
-    """
+    """Settings of the command's own engine, from those given. Missing models are downloaded first."""
     return with_local_models(load_settings(overrides={key: value for key, value in flags.items() if value is not None}))
 
 
@@ -51,11 +44,7 @@ def refuse_engine_flags(flags: dict[str, Any]) -> None:
 
 @asynccontextmanager
 async def remote(url: str, key: str | None, options: SpeechOptions) -> AsyncIterator[Speaker]:
-    """Connect to a running node.
-
-    Raises:
-        SpeechError: the node cannot be reached or refuses the options.
-    """
+    """Connect to a running node. Raises SpeechError: it cannot be reached or refuses the options."""
     from agent_tts.client.connection import connect
 
     session = {name: getattr(options, name) for name in declared(SpeechOptions)}
@@ -66,11 +55,7 @@ async def remote(url: str, key: str | None, options: SpeechOptions) -> AsyncIter
 
 @asynccontextmanager
 async def local(settings: Settings, options: SpeechOptions) -> AsyncIterator[Speaker]:
-    """Start an engine process, which ends with the block.
-
-    Raises:
-        SpeechError: the engine does not start, or has no such voice or language.
-    """
+    """Start an engine process, which ends with the block. Raises SpeechError: it does not start, or lacks the voice."""
     from agent_tts.speech.utterance import LocalUtterance, Utterance
 
     async with engine(settings) as (service, info):

@@ -38,13 +38,8 @@ Device = Annotated[str | None, typer.Option(help="qwen3: auto, cpu, cuda or cuda
 Dtype = Annotated[str | None, typer.Option(help="qwen3: auto, float32 or bfloat16.")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on; any but 127.0.0.1 needs an API key.")]
 Port = Annotated[int | None, typer.Option(min=0, max=65_535, help="0 picks a free one.")]
-Slots = Annotated[int | None, typer.Option(min=1, help="Contexts that may speak at the same time.")]
-ApiKeys = Annotated[list[str] | None, typer.Option("--api-key", help="Accept this key; may be repeated.")]
 TlsCert = Annotated[str | None, typer.Option(metavar="FILE", help="Serve HTTPS and WSS with this certificate (PEM).")]
 TlsKey = Annotated[str | None, typer.Option(metavar="FILE", help="Its key; default: in the file of --tls-cert.")]
-LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
-LogFormat = Annotated[str | None, typer.Option(help="text or json.")]
-PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print all settings and exit.")]
 
 # The setting that each option, by the name of its parameter, stands for.
 SETTINGS = {
@@ -77,8 +72,8 @@ class NodeFlags:
     model: Models = None
     device: Device = None
     dtype: Dtype = None
-    slots: Slots = None
-    api_key: ApiKeys = None
+    slots: Annotated[int | None, typer.Option(min=1, help="Contexts that may speak at the same time.")] = None
+    api_key: Annotated[list[str] | None, typer.Option("--api-key", help="Accept this key; may be repeated.")] = None
     tls_cert: TlsCert = None
     tls_key: TlsKey = None
 
@@ -87,11 +82,11 @@ class NodeFlags:
 class ConfigFlags:
     """Its log, and where the rest of its settings comes from."""
 
-    log_level: LogLevel = None
-    log_format: LogFormat = None
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None
+    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None
     config: Config = None
     set_: Set = None
-    print_config: PrintConfig = False
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print all settings and exit.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,11 +166,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def settings_of(context: typer.Context) -> dict[str, Any]:
-    """The settings that the options of a command set, by dotted keys; --set comes last and wins.
-
-    Raises:
-        SettingsError: a --set without "=".
-    """
+    """The settings that the options of a command set, by dotted keys; --set wins. Raises SettingsError."""
     given = {name: value for name, value in context.params.items() if value not in (None, (), [])}
     return {SETTINGS[name]: value for name, value in given.items() if name in SETTINGS} | assigned(given.get("set_"))
 

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -53,10 +53,7 @@ def say(
     Args:
         url: of a running node; None starts an engine.
         flags: settings of that engine; None where not given.
-
     Raises:
-        SettingsError: no text, no output for the audio, or an invalid setting.
-        SpeechError: the text cannot be spoken.
         BrokenPipeError: the reader of standard output has closed it.
         KeyboardInterrupt: raised after all resources are released.
     """
@@ -67,24 +64,22 @@ def say(
         speaker = remote(url, key, options)
     else:
         speaker = local(own_settings(flags | {"slots": SLOTS}), options)
-    asyncio.run(_say(text, options.speed, speaker, output, play, quiet))
-
-
-async def _say(
-    text: str,
-    speed: float,
-    open_speaker: AbstractAsyncContextManager[Speaker],
-    output: str | None,
-    play: bool,
-    quiet: bool,
-) -> None:
     fd = sys.stdin.fileno() if text == "-" else None
     source = once(text) if fd is None else arriving(fd, lines=os.isatty(fd))
     # Slow speech gets shorter contexts, because their duration is limited, too.
-    segmenter = Segmenter(round(SEGMENT_CHARS * min(1.0, speed)))
-    sinks = _sinks(output, play)
+    segmenter = Segmenter(round(SEGMENT_CHARS * min(1.0, options.speed)))
+    asyncio.run(_say(source, segmenter, speaker, _sinks(output, play), Progress(quiet)))
+
+
+async def _say(
+    source: AsyncIterator[str | None],
+    segmenter: Segmenter,
+    open_speaker: AbstractAsyncContextManager[Speaker],
+    sinks: Sequence[Sink],
+    progress: Progress,
+) -> None:
     whole = False
-    with Progress(quiet) as progress:
+    with progress:
         try:
             async with open_speaker as speaker:
                 await _speak(source, segmenter, speaker, sinks, progress)
@@ -108,7 +103,7 @@ def _sinks(output: str | None, play: bool) -> list[Sink]:
 
 
 async def _speak(
-    source: AsyncIterator[str | None], segmenter: Segmenter, speaker: Speaker, sinks: list[Sink], progress: Progress
+    source: AsyncIterator[str | None], segmenter: Segmenter, speaker: Speaker, sinks: Sequence[Sink], progress: Progress
 ) -> None:
     """Send the text of `source` to the speaker and its audio to the sinks, both as they arrive."""
     utterances: asyncio.Queue[AnyUtterance | None] = asyncio.Queue()  # bounded by `room`; None after the last
@@ -164,13 +159,10 @@ async def once(text: str) -> AsyncIterator[str | None]:
 
 
 async def arriving(fd: int, *, lines: bool, idle_s: float = IDLE_S) -> AsyncIterator[str | None]:
-    """UTF-8 text from a file descriptor as it arrives; None where the text so far is complete.
+    """UTF-8 text from a file descriptor as it arrives; None where the text so far is complete, with `lines` each line.
 
     A thread reads, because files, terminals and pipes have no common asynchronous interface. If the iteration is
     abandoned, the thread stays blocked in `read`.
-
-    Args:
-        lines: every line is complete, for typed input.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue()  # bounded by `permits`

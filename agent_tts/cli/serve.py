@@ -30,9 +30,6 @@ def serve(
     Args:
         flags: settings by dotted keys.
         extension: makes the routes to add to the node, from its settings.
-
-    Raises:
-        SettingsError: the settings are wrong, or cannot work on this machine.
     """
     loaded = load(None if config is None else find_config(config), flags)
     if print_config:

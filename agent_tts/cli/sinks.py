@@ -1,4 +1,8 @@
-"""Outputs for audio: a file, standard output, or a player. All take pcm_s16le, 24 kHz, mono."""
+"""Outputs for audio: a file, standard output, or a player. All take pcm_s16le, 24 kHz, mono.
+
+`write` waits while an output is slower than the speech. `close` ends it, after playing everything if `whole`, at once
+otherwise; it is idempotent.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from agent_tts.errors import SettingsError, SpeechError
 from agent_tts.events import SAMPLE_RATE
@@ -27,24 +30,8 @@ FORMATS = {
 PLAYED_S = 10.0  # timeout for the player's end, beyond the length of the audio
 
 
-class Sink(Protocol):
-    """An output for audio."""
-
-    async def write(self, pcm: bytes) -> None:
-        """Write a piece; waits while the sink is slower than the speech."""
-        ...
-
-    async def close(self, whole: bool) -> None:
-        """End the output: after playing everything if `whole`, at once otherwise. Idempotent."""
-        ...
-
-
 class FileSink:
-    """A file in the format of its suffix. The file is valid even if closed early.
-
-    Raises:
-        SettingsError: the format is unknown, or the file cannot be written.
-    """
+    """A file in the format of its suffix, valid even if closed early. Raises SettingsError: it cannot be made."""
 
     def __init__(self, path: Path) -> None:
         format_ = FORMATS.get(path.suffix.lower())
@@ -74,11 +61,7 @@ class FileSink:
 
 
 class StdoutSink:
-    """Raw pcm on standard output. `write` raises `BrokenPipeError` when the reader closes it.
-
-    Raises:
-        SettingsError: standard output is a terminal.
-    """
+    """Raw pcm on standard output, but for a terminal (SettingsError). `write` may raise `BrokenPipeError`."""
 
     def __init__(self, fd: int = 1) -> None:
         if os.isatty(fd):
@@ -153,3 +136,6 @@ class PlayerSink:
 
 class PlayerEnded(SpeechError):
     """The player program has ended early."""
+
+
+Sink = FileSink | StdoutSink | PlayerSink

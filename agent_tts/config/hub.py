@@ -34,11 +34,7 @@ _AGAIN = "run this again to resume it"
 
 
 def with_local_models(settings: Settings) -> Settings:
-    """The settings with a folder as the source of each model of qwen3. Blocks while it downloads.
-
-    Raises:
-        SettingsError: a model is not available; the message says why and what to do.
-    """
+    """The settings with a folder for each model of qwen3, downloaded if needed. Blocks. Raises SettingsError."""
     if settings.engine not in ("auto", "qwen3"):
         return settings
 
@@ -187,11 +183,7 @@ def _readable(size: int) -> str:
 
 
 def _missing_from(folder: Path) -> list[str]:
-    """The files that a checkpoint folder lacks.
-
-    Raises:
-        SettingsError: the index of sharded weights cannot be read.
-    """
+    """The files that a checkpoint folder lacks."""
     missing = _missing(lambda name: (folder / name).is_file())
     for weights in _WEIGHTS:
         index = index_of(folder / weights)

@@ -63,7 +63,13 @@ class _Entry:
     key: str  # dotted
     value: Any
     source: str  # for `Loaded.sources`
-    written: str  # the key as it is spelt there, for messages
+
+    @property
+    def written(self) -> str:
+        """The key as messages tell it."""
+        if self.source == "environment":
+            return _spelt(self.key, self.source)
+        return f"{self.key} on the command line" if self.source == "flag" else f"{self.key} in {self.source}"
 
 
 def load_settings(
@@ -81,7 +87,9 @@ def load(
     config: Path | None = None, overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ
 ) -> Loaded:
     """Like `load_settings`, with the source of each value."""
-    found = [*_from_file(config), *_from_environment(environ), *_from_flags(overrides or {})]
+    found = [] if config is None else [_Entry(*pair, config.name) for pair in _from_file(config)]
+    found += [_Entry(*pair, "environment") for pair in _from_environment(environ)]
+    found += [_Entry(*pair, "flag") for pair in (overrides or {}).items()]
     entries = [_parsed(_renamed(entry)) for entry in found]
     if wrong := [line for entry in entries if (line := _key_error(entry))]:
         raise SettingsError("\n".join(wrong))
@@ -124,9 +132,7 @@ def data_folder(name: str) -> Path:
     return next(place for place in (package / name, package.parent / name) if place.is_dir())
 
 
-def _from_file(path: Path | None) -> Iterator[_Entry]:
-    if path is None:
-        return
+def _from_file(path: Path) -> Iterator[tuple[str, Any]]:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -135,12 +141,9 @@ def _from_file(path: Path | None) -> Iterator[_Entry]:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark else ""
         raise SettingsError(f"{path.name}: not YAML{where}: {getattr(error, 'problem', 'unreadable')}") from None
-    if tree is None:
-        return
-    if not isinstance(tree, dict):
+    if not isinstance(tree, dict | None):
         raise SettingsError(f"{path.name}: must be keys with values, like `port: 8100`")
-    for key, value in _flat(tree):
-        yield _Entry(key, value, path.name, f"{key} in {path.name}")
+    return _flat(tree or {})
 
 
 def _flat(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -154,15 +157,10 @@ def _flat(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield key, value
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[_Entry]:
+def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name, text in environ.items():
         if name.upper().startswith(ENV_PREFIX) and name.upper() not in CLIENT_VARIABLES:
-            yield _Entry(name[len(ENV_PREFIX) :].lower().replace("__", "."), text, "environment", name)
-
-
-def _from_flags(overrides: Mapping[str, Any]) -> Iterator[_Entry]:
-    for key, value in overrides.items():
-        yield _Entry(key, value, "flag", f"{key} on the command line")
+            yield name[len(ENV_PREFIX) :].lower().replace("__", "."), text
 
 
 # ---------------------------------------------------------------- names and strings

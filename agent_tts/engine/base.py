@@ -46,54 +46,46 @@ StepInput = StartRequest | AddText | ReleaseSlot
 
 
 @dataclass(frozen=True, slots=True)
-class FrameOutput:
-    """80 ms of pcm_s16le; only the last frame of a request may be shorter."""
-
+class _SlotOutput:
     slot: int
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrameOutput(_SlotOutput):
+    """80 ms of pcm_s16le; only the last frame of a request may be shorter."""
+
     pcm: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class AlignedOutput:
+class AlignedOutput(_SlotOutput):
     """Exact times of words of the request's text, given out before the frame in which they start."""
 
-    slot: int
-    epoch: int
     words: tuple[WordTime, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class FlushedOutput:
+class FlushedOutput(_SlotOutput):
     """All audio of the text up to an `AddText(flush=True)` has been given out; one for each of these, in order."""
 
-    slot: int
-    epoch: int
-
 
 @dataclass(frozen=True, slots=True)
-class StarvedOutput:
+class StarvedOutput(_SlotOutput):
     """The slot has nothing to speak until more text comes: leave it out of `run` until then."""
 
-    slot: int
-    epoch: int
-
 
 @dataclass(frozen=True, slots=True)
-class DoneOutput:
+class DoneOutput(_SlotOutput):
     """All is spoken (`length`: cut by a limit of the engine). The scheduler answers with `ReleaseSlot`."""
 
-    slot: int
-    epoch: int
     length: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class FailedOutput:
+class FailedOutput(_SlotOutput):
     """The request of this slot failed, no other. The scheduler answers with `ReleaseSlot`."""
 
-    slot: int
-    epoch: int
     code: str  # a code of the wire protocol
     message: str  # safe to show to a client
 
@@ -107,7 +99,7 @@ class Engine(Protocol):
     info: EngineInfo
     # Numbers of slots that a step is built for: a step costs as much as the next of these, the last is the most. Empty:
     # a step takes any number of slots, and each adds its own cost.
-    batch_sizes: tuple[int, ...]
+    batch_sizes: tuple[int, ...] = ()
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """Apply `inputs` in their order, then speak one frame in every slot of `run`.
@@ -123,7 +115,7 @@ class Engine(Protocol):
         Outputs of the last step, or work, are pending then. The time is short enough for the next step to begin when
         this one ends, and long enough to take in commands that arrive until then.
         """
-        ...
+        return None
 
     def close(self) -> None:
         """Free everything. Idempotent."""

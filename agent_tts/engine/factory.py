@@ -11,7 +11,7 @@ from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.errors import SettingsError
 
-DEFAULT_SLOTS = {"espeak": 64, "tone": 64, "qwen3": 64}
+DEFAULT_SLOTS = 64
 CPU_SLOTS = 4  # of a neural engine without a GPU
 
 
@@ -29,7 +29,7 @@ def create_engine(settings: Settings) -> Engine:
         SettingsError: it cannot run here; the message says what to do.
     """
     name = chosen_engine(settings)
-    slots = settings.slots or DEFAULT_SLOTS[name]
+    slots = settings.slots or DEFAULT_SLOTS
     if name == "tone":
         from agent_tts.engine.tone import ToneEngine
 
@@ -55,7 +55,7 @@ def _qwen3(settings: Settings) -> Engine:
     except ImportError as error:
         raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'") from error
     on_gpu = settings.qwen3.device != "cpu" and torch.cuda.is_available()
-    return Qwen3Engine(settings, settings.slots or (DEFAULT_SLOTS["qwen3"] if on_gpu else CPU_SLOTS))
+    return Qwen3Engine(settings, settings.slots or (DEFAULT_SLOTS if on_gpu else CPU_SLOTS))
 
 
 def create_loop(settings: Settings, clock: Callable[[], float] = time.monotonic) -> EngineLoop:

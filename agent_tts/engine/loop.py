@@ -9,7 +9,7 @@ from agent_tts import events
 from agent_tts.config.settings import Settings
 from agent_tts.engine.base import Engine, StepOutput
 from agent_tts.engine.scheduler import Policy, Scheduler, Step
-from agent_tts.events import EngineCommand, EngineEvent, EngineInfo, EngineReady
+from agent_tts.events import EngineCommand, EngineEvent, EngineReady
 
 
 def policy(settings: Settings, slots: int, batch_sizes: tuple[int, ...] = ()) -> Policy:
@@ -44,15 +44,10 @@ class EngineLoop:
         # Whether a `StopEngine` has come.
         self.stopped = False
 
-    @property
-    def info(self) -> EngineInfo:
-        """The engine's description."""
-        return self._engine.info
-
     def ready(self) -> EngineReady:
         """The first event, when the engine is ready to step."""
         policy = self._scheduler.policy
-        return EngineReady(self.info, policy.queue, policy.window_frames)
+        return EngineReady(self._engine.info, policy.queue, policy.window_frames)
 
     def submit(self, command: EngineCommand) -> None:
         """Take a command; it has its effect in the next `step`."""

@@ -43,9 +43,7 @@ class Policy:
 
     slots: int  # requests speaking at once
     queue: int  # requests waiting for a slot
-    # Numbers of requests that a step is built for: a step costs as much as the next of these, the last is the most.
-    # Empty: a step takes any number, and each request adds its own cost.
-    batch_sizes: tuple[int, ...] = ()
+    batch_sizes: tuple[int, ...] = ()  # as `Engine.batch_sizes`
     queue_s: float = 2.0  # longest wait for a slot, then `at_capacity`
     text_idle_s: float = 15.0  # longest time without text in a dry slot, then `starved`
     window_frames: int = 50  # credit: frames made and not yet taken by the listener's side

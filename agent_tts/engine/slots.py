@@ -1,13 +1,12 @@
-"""Slots of an engine and their requests; for engines without a model also their text as units and audio as frames."""
+"""Slots of an engine and their requests: text in, frames out; for engines without a model, the text as units."""
 
 from __future__ import annotations
 
 import traceback
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
-from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from loguru import logger
@@ -16,6 +15,7 @@ from agent_tts.engine.base import (
     AddText,
     DoneOutput,
     FailedOutput,
+    FlushedOutput,
     FrameOutput,
     ReleaseSlot,
     StartRequest,
@@ -23,19 +23,87 @@ from agent_tts.engine.base import (
     StepInput,
     StepOutput,
 )
-from agent_tts.engine.outlet import Outlet
 from agent_tts.errors import SpeechError
+from agent_tts.events import FRAME_BYTES, SAMPLE_RATE
 from agent_tts.text.feed import Break, Reading, TextFeed, Unit
 
 READ_CHARS = 500  # of text at once: half a millisecond
 
 
-def in_chunks(text: AddText) -> Iterator[AddText]:
-    """The text in chunks of `READ_CHARS`, so that no step has to read a long text at once."""
-    *before, last = range(0, len(text.text), READ_CHARS) or (0,)
-    for start in before:
-        yield AddText(text.slot, text.text[start : start + READ_CHARS])
-    yield replace(text, text=text.text[last:])
+class Feed:
+    """Text of one request, in chunks of `READ_CHARS`, so that no step has to read a long text at once."""
+
+    def __init__(self, opened: StartRequest) -> None:
+        self.slot = opened.slot
+        self.epoch = opened.epoch
+        # Text that is not read yet. Bounded by the front's limits of a context's characters and unanswered flushes.
+        self._unread: deque[AddText] = deque()
+
+    def take_text(self, text: AddText) -> None:
+        """More text, with its flush and its end."""
+        *before, last = range(0, len(text.text), READ_CHARS) or (0,)
+        self._unread += [AddText(text.slot, text.text[start : start + READ_CHARS]) for start in before]
+        self._unread.append(replace(text, text=text.text[last:]))
+
+
+class Outlet:
+    """One request's audio that is not handed out yet, and the flush points in it."""
+
+    def __init__(self, slot: int, epoch: int) -> None:
+        self.slot = slot
+        self.epoch = epoch
+        # Frames handed out.
+        self.frames = 0
+        # pcm_s16le to hand out.
+        self._pcm = bytearray()
+        # For each unanswered flush: the number of frames before it.
+        self._flushes: deque[int] = deque()
+        # Whether `_pcm` is all that is left.
+        self._ended = False
+
+    @property
+    def samples(self) -> int:
+        """Length of all audio so far, handed out or not."""
+        return (self.frames * FRAME_BYTES + len(self._pcm)) // 2
+
+    @property
+    def ready(self) -> int:
+        """Whole frames that wait to be handed out."""
+        return len(self._pcm) // FRAME_BYTES
+
+    @property
+    def finished(self) -> bool:
+        """Whether all audio has been handed out and no more will come."""
+        return self._ended and not self._pcm
+
+    def write(self, pcm: bytes) -> None:
+        """Append pcm_s16le of any length."""
+        self._pcm += pcm
+
+    def rest(self, pause: Break) -> None:
+        """Append a pause."""
+        self._pcm += bytes(2 * (pause.ms * SAMPLE_RATE // 1_000))
+
+    def flush(self) -> None:
+        """A flush is answered after all audio so far, whose last frame is filled up with silence."""
+        self._pcm += bytes(-len(self._pcm) % FRAME_BYTES)
+        self._flushes.append(self.frames + self.ready)
+
+    def end(self) -> None:
+        """No more audio will come; the last frame may be shorter."""
+        self._ended = True
+
+    def hand_out(self) -> list[StepOutput]:
+        """The next frame, if there is one, and the flushes that it answers."""
+        outputs: list[StepOutput] = []
+        if self.ready or (self._ended and self._pcm):
+            outputs.append(FrameOutput(self.slot, self.epoch, bytes(self._pcm[:FRAME_BYTES])))
+            del self._pcm[:FRAME_BYTES]
+            self.frames += 1
+        while self._flushes and self._flushes[0] <= self.frames:
+            self._flushes.popleft()
+            outputs.append(FlushedOutput(self.slot, self.epoch))
+        return outputs
 
 
 class Mark(Enum):
@@ -45,18 +113,16 @@ class Mark(Enum):
     END = "end"
 
 
-class SlotFeed(Outlet):
+class SlotFeed(Feed, Outlet):
     """One request's text and audio: units out to the engine, which writes their samples; frames out to the listener.
 
-    Args:
-        language: the code of the language that is spoken.
+    `language` is the code of the language that is spoken.
     """
 
     def __init__(self, opened: StartRequest, language: str, first_words: int = 2) -> None:
-        super().__init__(opened.slot, opened.epoch)
-        # Text to be cut into units. Bounded by the front's limits of a context's characters and unanswered flushes.
-        self._unread: deque[AddText] = deque()
-        # What the engine has to speak next, in order.
+        Feed.__init__(self, opened)
+        Outlet.__init__(self, opened.slot, opened.epoch)
+        # See `pending`.
         self._pending: deque[Unit | Break | Mark] = deque()
         # Cuts the text into units that later text cannot change.
         self._text = TextFeed(Reading.of(opened.options, language), first_words=first_words)
@@ -68,7 +134,12 @@ class SlotFeed(Outlet):
         If nothing waits, this reads one chunk of the text, which may yield nothing to speak yet.
         """
         if not self._pending and self._unread:
-            self._read(self._unread.popleft())
+            text = self._unread.popleft()
+            self._pending += self._text.append(text.text)
+            if text.flush:
+                self._pending += [*self._text.flush(), Mark.FLUSH]
+            if text.last:
+                self._pending += [*self._text.flush(), Mark.END]
         return self._pending
 
     @property
@@ -76,20 +147,11 @@ class SlotFeed(Outlet):
         """Whether there is nothing to speak and no unread text."""
         return not (self._pending or self._unread)
 
-    def take_text(self, text: AddText) -> None:
-        """More text, with its flush and its end."""
-        self._unread.extend(in_chunks(text))
-
-    def _read(self, text: AddText) -> None:
-        self._pending += self._text.append(text.text)
-        if text.flush:
-            self._pending += [*self._text.flush(), Mark.FLUSH]
-        if text.last:
-            self._pending += [*self._text.flush(), Mark.END]
-
-    def mark(self, mark: Mark) -> None:
+    def mark(self, mark: Mark | Break) -> None:
         """All audio before `mark` has been written."""
-        if mark is Mark.END:
+        if isinstance(mark, Break):
+            self.rest(mark)
+        elif mark is Mark.END:
             self.end()
         else:
             self.flush()
@@ -104,16 +166,6 @@ class SlotFeed(Outlet):
         return outputs
 
 
-class Feed(Protocol):
-    """Takes the text of a request."""
-
-    @property
-    def slot(self) -> int: ...
-    @property
-    def epoch(self) -> int: ...
-    def take_text(self, text: AddText) -> None: ...
-
-
 class SlotRequest(Protocol):
     """A request as `SlotTable` knows it."""
 
@@ -125,11 +177,7 @@ RequestT = TypeVar("RequestT", bound=SlotRequest)
 
 
 class SlotTable(Generic[RequestT]):
-    """Which request has which slot. An error of one request ends that request alone.
-
-    Args:
-        make: makes the request of a slot.
-    """
+    """Which request has which slot. An error of one request ends that request alone."""
 
     def __init__(self, count: int, make: Callable[[StartRequest], RequestT]) -> None:
         self._make = make
@@ -149,7 +197,7 @@ class SlotTable(Generic[RequestT]):
                         outputs.append(_failed(slot, epoch, error))
                 case AddText(slot=slot):
                     if request := self._requests[slot]:
-                        outputs += self.guard(request, partial(request.feed.take_text, one))
+                        request.feed.take_text(one)
                 case ReleaseSlot(slot=slot):
                     self._requests[slot] = None
         return outputs

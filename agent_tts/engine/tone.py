@@ -1,28 +1,32 @@
-"""ToneEngine: a deterministic sine instead of speech, for tests and load runs, with scripted faults.
+"""ToneEngine: a deterministic sine instead of speech, for tests and load runs, with scripted
 
 Each character but the space sounds for `tone.char_ms` divided by the speed. The phase of the sine follows the sample's
 number over all words; the amplitude of a word follows from the seed, the word and its number. The audio thus shows
 which text was spoken, and any lost, repeated or foreign frame.
+
+Where the settings allow faults, `fault:KIND@K` in a request's instructions causes KIND at the request's frame K.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2s
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings, Tone
-from agent_tts.engine import faults
-from agent_tts.engine.base import DoneOutput, StartRequest, StepInput, StepOutput, to_pcm16
-from agent_tts.engine.faults import Fault
+from agent_tts.engine.base import DoneOutput, Engine, StartRequest, StepInput, StepOutput, to_pcm16
 from agent_tts.engine.slots import Mark, SlotFeed, SlotTable
-from agent_tts.events import SAMPLE_RATE, EngineInfo, NamedVoice, SpeechOptions, Voice
-from agent_tts.text.feed import Break
+from agent_tts.events import FRAME_SAMPLES, SAMPLE_RATE, EngineInfo, NamedVoice, SpeechOptions, Voice
+from agent_tts.text.feed import Unit
 from agent_tts.voices import LANGUAGES, OPENAI_VOICES, QWEN_VOICES
 
 TONES_HZ = (220, 440, 660, 880, 1_320)
@@ -33,7 +37,7 @@ RAMP = 48  # samples (2 ms) of a word's rise, and of its fall
 QUIET, LOUD = 0.2, 0.5  # range of the amplitudes of words
 
 
-class ToneEngine:
+class ToneEngine(Engine):
     """Speaks one frame in each slot of every step; a frame takes some microseconds."""
 
     def __init__(self, settings: Settings, slots: int) -> None:
@@ -47,7 +51,6 @@ class ToneEngine:
             aliases=ALIASES,
         )
         self._slots = SlotTable(slots, lambda opened: _ToneRequest(opened, settings.tone))
-        self.batch_sizes: tuple[int, ...] = ()
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. Raises only scripted faults of the whole engine."""
@@ -56,9 +59,6 @@ class ToneEngine:
             request.strike_engine()
             outputs += self._slots.guard(request, request.speak)
         return outputs
-
-    def next_step_in_s(self) -> None:
-        """Nothing is: a step is done when it returns."""
 
     def close(self) -> None:
         """Free everything. Idempotent."""
@@ -75,7 +75,6 @@ class _ToneRequest:
         self._fault = Fault.parse(options.instructions) if settings.scripted_faults else None
         # float32[SAMPLE_RATE]: one second of the sine, a whole number of periods.
         self._sine = sine(frequency(options))
-        # Samples for one character.
         self._char_samples = settings.char_ms * SAMPLE_RATE / 1_000 / options.speed
         self._seed = options.seed or 0
         # Words of the unit that is being spoken.
@@ -83,37 +82,35 @@ class _ToneRequest:
         # Number of words before them.
         self._spoken = 0
         if self._fault is not None:
-            self._fault.strike(faults.AT_OPEN)
+            self._fault.strike(AT_OPEN)
 
     def strike_engine(self) -> None:
         """Raise the scripted fault of the whole engine if it is due."""
         if (fault := self._fault) is None:
             return
-        if fault.kind == faults.SLOW:
+        if fault.kind == SLOW:
             time.sleep(fault.at / 1_000)
         elif fault.at == self.feed.frames:
-            fault.strike(faults.OF_ENGINE)
+            fault.strike(OF_ENGINE)
 
     def speak(self) -> list[StepOutput]:
         """The next frame, or why there is none."""
         feed, fault = self.feed, self._fault
         endless = False
         if fault is not None and fault.at <= feed.frames:
-            fault.strike(faults.OF_SLOT)
-            if fault.kind == faults.DONE_AT:
+            fault.strike(OF_SLOT)
+            if fault.kind == DONE_AT:
                 return [DoneOutput(feed.slot, feed.epoch)]
-            endless = fault.kind == faults.NEVER_END
+            endless = fault.kind == NEVER_END
         while not feed.ready and (self._words or feed.pending or endless):
             if self._words:
                 feed.write(self._sound(self._words.popleft()))
             elif endless and (not feed.pending or feed.pending[0] is Mark.END):
                 self._words.append("on-and-on")
-            elif isinstance(item := feed.pending.popleft(), Mark):
-                feed.mark(item)
-            elif isinstance(item, Break):
-                feed.rest(item)
-            else:
+            elif isinstance(item := feed.pending.popleft(), Unit):
                 self._words += item.text.split()
+            else:
+                feed.mark(item)
         return feed.hand_out()
 
     def _sound(self, word: str) -> bytes:
@@ -149,3 +146,60 @@ def amplitude(seed: int, number: int, word: str) -> float:
     """Amplitude of the word with this number, the same in every process."""
     digest = blake2s(f"{seed} {number} {word}".encode(), digest_size=4).digest()
     return QUIET + (LOUD - QUIET) * int.from_bytes(digest, "big") / 0xFFFFFFFF
+
+
+# ---------------------------------------------------------------- faults
+
+HANG_S = 60
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+Table = Mapping[str, Callable[[], object]]
+
+# The request alone fails, when it gets its slot.
+AT_OPEN: Table = {"oom": lambda: _raise(MemoryError("scripted"))}
+# The request alone fails, before its frame K.
+OF_SLOT: Table = {
+    "raise": lambda: _raise(ValueError("scripted")),
+    "nan": lambda: to_pcm16(np.full(FRAME_SAMPLES, np.nan, np.float32)),
+}
+# The engine hangs or is lost, before the request's frame K.
+OF_ENGINE: Table = {
+    "hang": lambda: time.sleep(HANG_S),
+    "hang_gil": lambda: ctypes.PyDLL(None).sleep(HANG_S),  # PyDLL keeps the GIL while it is in C
+    "oom_step": lambda: _raise(MemoryError("scripted")),
+    "crash": lambda: _raise(RuntimeError("scripted")),
+    "exit": lambda: os._exit(7),
+}
+# The request: never ends nor runs dry after frame K; ends before frame K; makes each of its steps K ms longer.
+NEVER_END, DONE_AT, SLOW = "never_end", "done_at", "slow"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One scripted fault."""
+
+    kind: str
+    at: int  # number of a frame, from 0; milliseconds for `slow`
+
+    @classmethod
+    def parse(cls, instructions: str | None) -> Fault | None:
+        """The fault that the instructions ask for, or None.
+
+        Raises:
+            ValueError: there is no such fault.
+        """
+        if not instructions or not instructions.startswith("fault:"):
+            return None
+        kind, _, at = instructions.removeprefix("fault:").partition("@")
+        if kind not in {*AT_OPEN, *OF_SLOT, *OF_ENGINE, NEVER_END, DONE_AT, SLOW}:
+            raise ValueError("no such fault")
+        return cls(kind, int(at or 0))
+
+    def strike(self, table: Table) -> None:
+        """Cause this fault if `table` has its kind."""
+        if self.kind in table:
+            table[self.kind]()

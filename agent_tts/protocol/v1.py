@@ -8,15 +8,7 @@ import struct
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NoReturn, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFormat
 from agent_tts.events import Sampling, SpeechOptions

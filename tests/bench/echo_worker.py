@@ -6,11 +6,11 @@ import asyncio
 import sys
 from typing import Any
 
-from agent_tts.bench.workers import WorkerJob, work
+from agent_tts.bench.workers import ready, work
 from agent_tts.errors import AtCapacity
 
 
-async def main(job: dict[str, Any], worker: WorkerJob) -> None:
+async def main(job: dict[str, Any]) -> list[Any]:
     print("a library says something")
     match job["do"]:
         case "refuse":
@@ -19,9 +19,9 @@ async def main(job: dict[str, Any], worker: WorkerJob) -> None:
             sys.exit(3)
         case "sleep":
             await asyncio.sleep(60)
-    word = await worker.ready()
+    word = await ready()
     print("and again")
-    worker.answer([job["do"], word])
+    return [job["do"], word]
 
 
 if __name__ == "__main__":

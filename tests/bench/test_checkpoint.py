@@ -72,7 +72,7 @@ def test_the_reference_clones_a_voice(x_vector_only: bool, checkpoint: Checkpoin
     (prompt,) = model.create_voice_clone_prompt(
         ref_audio=(clip, 24_000), ref_text="A clip.", x_vector_only_mode=x_vector_only
     )
-    assert prompt.ref_spk_embedding.shape == (SIZES["tiny"].talker.hidden_size,)
+    assert prompt.ref_spk_embedding.shape == (SIZES["tiny"]["talker"]["hidden_size"],)
     if not x_vector_only:
         assert prompt.ref_code.shape == (13, 16)
         assert len(prompt.ref_code.unique()) > 50

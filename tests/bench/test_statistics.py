@@ -29,7 +29,7 @@ def test_chunks_in_time_leave_no_gap() -> None:
         player.take(now, 0.08)
     assert player.started_at == 10.0
     assert player.margins == pytest.approx([0.06, 0.06, 0.0])
-    assert (player.gaps, player.gaps_s) == (0, 0)
+    assert (player.gap_times, player.gaps_s) == ([], 0)
 
 
 def test_a_late_chunk_is_a_gap_and_delays_all_that_follow() -> None:
@@ -37,7 +37,7 @@ def test_a_late_chunk_is_a_gap_and_delays_all_that_follow() -> None:
     for now in (0.0, 0.1, 0.17, 0.3):
         player.take(now, 0.08)
     assert player.margins == pytest.approx([-0.02, 0.01, -0.04])
-    assert player.gaps == 2
+    assert len(player.gap_times) == 2
     assert player.gaps_s == pytest.approx(0.06)
 
 

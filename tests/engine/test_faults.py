@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from agent_tts.engine import faults
+from agent_tts.engine import tone
 from agent_tts.engine.base import NotFinite
-from agent_tts.engine.faults import Fault
+from agent_tts.engine.tone import AT_OPEN, OF_ENGINE, OF_SLOT, Fault
 
 
 def test_instructions_of_people_are_no_faults() -> None:
@@ -31,24 +31,24 @@ def test_an_unknown_fault_is_an_error(instructions: str) -> None:
 
 
 def test_a_kind_strikes_only_in_its_own_table() -> None:
-    Fault("raise", 0).strike(faults.OF_ENGINE)
+    Fault("raise", 0).strike(OF_ENGINE)
     with pytest.raises(ValueError, match="scripted"):
-        Fault("raise", 0).strike(faults.OF_SLOT)
+        Fault("raise", 0).strike(OF_SLOT)
     with pytest.raises(NotFinite):
-        Fault("nan", 0).strike(faults.OF_SLOT)
+        Fault("nan", 0).strike(OF_SLOT)
     with pytest.raises(MemoryError):
-        Fault("oom", 0).strike(faults.AT_OPEN)
+        Fault("oom", 0).strike(AT_OPEN)
 
 
 @pytest.mark.node
 def test_exit_leaves_without_a_word() -> None:
-    code = "from agent_tts.engine import faults; faults.Fault('exit', 0).strike(faults.OF_ENGINE)"
+    code = "from agent_tts.engine.tone import OF_ENGINE, Fault; Fault('exit', 0).strike(OF_ENGINE)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (7, b"", b"")
 
 
 def test_only_hang_gil_stops_the_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "HANG_S", 1)
+    monkeypatch.setattr(tone, "HANG_S", 1)
     rounds, over = 0, threading.Event()
 
     def go_round() -> None:
@@ -59,7 +59,7 @@ def test_only_hang_gil_stops_the_other_threads(monkeypatch: pytest.MonkeyPatch) 
 
     def rounds_while(kind: str) -> int:
         before = rounds
-        Fault(kind, 0).strike(faults.OF_ENGINE)
+        Fault(kind, 0).strike(OF_ENGINE)
         return rounds - before
 
     thread = threading.Thread(target=go_round)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.engine.base import FlushedOutput, FrameOutput
-from agent_tts.engine.outlet import Outlet
+from agent_tts.engine.slots import Outlet
 from agent_tts.events import FRAME_BYTES
 from agent_tts.text.breaks import Break
 

@@ -57,7 +57,7 @@ class Conversation:
 
         self.service = SpeechService([make])
         self.link = links[0]
-        self.service.engines[0].info = self.link.loop.info
+        self.service.engines[0].info = self.link.loop.ready().info
         self.node = Node(SETTINGS, self.service, Guard(SETTINGS, metrics), metrics)
         self.session = Session(self.node, "test", clock=lambda: self.link.now)
 

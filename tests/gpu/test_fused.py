@@ -97,7 +97,7 @@ def launched(graphs: FrameGraphs, rows: list[int]) -> LaunchedStep:
 def spoken(model: SpeechModel, state: SpeechState, *, captured: bool, rows: list[int]) -> list[bytes]:
     graphs = FrameGraphs(model, state, captured=captured)
     return [
-        b"".join(getattr(said, name).tobytes() for name in ("codes", "pcm", "spoke", "ended", "finite"))
+        b"".join(getattr(said, name).tobytes() for name in ("codes", "pcm", "ended", "finite"))
         for said in (launched(graphs, rows).result() for _ in range(FRAMES))
     ]
 

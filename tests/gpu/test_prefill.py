@@ -14,8 +14,7 @@ from torch import Tensor
 
 from agent_tts.engine.base import AddText, FrameOutput, ReleaseSlot, StartRequest, StepInput
 from agent_tts.engine.qwen3.engine import Qwen3Engine
-from agent_tts.engine.qwen3.graphs import FrameGraphs
-from agent_tts.engine.qwen3.prefill import ChunkInputs
+from agent_tts.engine.qwen3.graphs import ChunkInputs, FrameGraphs
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.prompt import NOTHING
@@ -93,8 +92,8 @@ def test_a_graph_is_the_step_bit_for_bit(model: SpeechModel, paged: bool, speaki
     accelerate(model)
     captured, eager = (state_of(model, paged=paged) for _ in range(2))
     graphs, kernels = (
-        FrameGraphs(model, captured, buckets=(4,)),
-        FrameGraphs(model, eager, buckets=(4,), captured=False),
+        FrameGraphs(model, captured, sizes=(4,)),
+        FrameGraphs(model, eager, sizes=(4,), captured=False),
     )
     for parts in BATCHES:
         (mine, found), (theirs, expected) = graphs.step(speaking, parts), kernels.step(speaking, parts)
@@ -111,7 +110,7 @@ def test_a_graph_is_the_step_bit_for_bit(model: SpeechModel, paged: bool, speaki
 def test_what_a_step_gave_outlives_the_next(model: SpeechModel) -> None:
     """It is kept for later prompts that begin so."""
     accelerate(model)
-    graphs = FrameGraphs(model, state_of(model), buckets=(4,))
+    graphs = FrameGraphs(model, state_of(model), sizes=(4,))
     for speaking in ([], SPEAKING):
         _, (first,) = graphs.step(speaking, [part(1, 9)])
         kept = first.clone()
@@ -127,8 +126,8 @@ def test_prompts_together_are_each_alone_and_reach_nobody_else(model: SpeechMode
     together, alone = state_of(model), state_of(model)
     before = [together.frame.cache.read(row, 1_000) for row in range(ROWS)]
     batches, singles = (
-        FrameGraphs(model, together, buckets=(4,)),
-        FrameGraphs(model, alone, buckets=(4,), captured=False),
+        FrameGraphs(model, together, sizes=(4,)),
+        FrameGraphs(model, alone, sizes=(4,), captured=False),
     )
     ends: dict[int, int] = dict.fromkeys(range(ROWS), 0)
     for parts in BATCHES:
@@ -151,7 +150,7 @@ def test_fused_prompts_are_as_near_to_float32_as_the_modules(model: SpeechModel)
     def computed(frame: FrameModel, speaking: Sequence[int], parts: Sequence[ChunkInputs]) -> list[Tensor]:
         made = SpeechModel(frame, model.codec)
         state = state_of(made)
-        FrameGraphs(made, state, buckets=(4,), captured=False).step(speaking, parts)
+        FrameGraphs(made, state, sizes=(4,), captured=False).step(speaking, parts)
         return [kept.float() for one in parts for kept in written(state, one)]
 
     modules, truth = modules_of(model.frame, torch.bfloat16), modules_of(model.frame, torch.float32)
@@ -169,7 +168,7 @@ def test_a_prompt_does_not_depend_on_those_beside_it(model: SpeechModel) -> None
     accelerate(model)
     beside, alone = state_of(model), state_of(model)
     for speaking in ([], SPEAKING):
-        batches, singles = FrameGraphs(model, beside, buckets=(4,)), FrameGraphs(model, alone, buckets=(4,))
+        batches, singles = FrameGraphs(model, beside, sizes=(4,)), FrameGraphs(model, alone, sizes=(4,))
         batches.step(speaking, BATCHES[1])
         for one in BATCHES[1]:
             middle = len(one.positions) // 2

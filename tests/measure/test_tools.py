@@ -1,4 +1,4 @@
-"""Every tool says what it does, and refuses options that make no sense."""
+"""Every tool has help and refuses invalid options."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_a_tool_has_help(tool: str) -> None:
         (("agent", "--calls", "0"), b"--calls 0: must be whole numbers from 1"),
     ],
 )
-def test_options_that_make_no_sense(arguments: tuple[str, ...], said: bytes) -> None:
+def test_invalid_options_are_refused(arguments: tuple[str, ...], said: bytes) -> None:
     done = measure(*arguments)
     assert done.returncode == 2
     assert said in done.stderr
 
 
-def test_checkpoint_writes_one_and_says_what_sizes_there_are(tmp_path: Path) -> None:
+def test_checkpoint_writes_one_and_lists_the_sizes(tmp_path: Path) -> None:
     done = measure("checkpoint", "--out", str(tmp_path / "new"), "--type", "base")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "new/model.safetensors").stat().st_size > 100_000

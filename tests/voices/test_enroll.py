@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
     made = Checkpoints(tmp_path_factory.mktemp("tiny"), tmp_path_factory.mktemp("narrow"))
     tiny = SIZES["tiny"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(SIZES, "narrow", replace(tiny, talker=replace(tiny.talker, hidden_size=NARROW)))
+        patch.setitem(SIZES, "narrow", tiny | {"talker": tiny["talker"] | {"hidden_size": NARROW}})
         write(made.tiny, size="tiny", model_type="base")
         write(made.narrow, size="narrow", model_type="base", seed=1)
     return made

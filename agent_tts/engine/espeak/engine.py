@@ -5,28 +5,29 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings
-from agent_tts.engine.base import AlignedOutput, StartRequest, StepInput, StepOutput
+from agent_tts.engine.base import AlignedOutput, Engine, StartRequest, StepInput, StepOutput
 from agent_tts.engine.espeak.library import (
     PITCH_MAX,
     PITCH_NORMAL,
     RATE_MAX,
     RATE_MIN,
     RATE_NORMAL,
+    Delivery,
     EspeakLibrary,
     Language,
     TooLong,
 )
-from agent_tts.engine.espeak.resample import Resampler
 from agent_tts.engine.espeak.voices import EspeakVoices
-from agent_tts.engine.slots import Mark, SlotFeed, SlotTable
+from agent_tts.engine.slots import SlotFeed, SlotTable
 from agent_tts.events import SAMPLE_RATE, EngineInfo, SpeechOptions, WordTime
-from agent_tts.text.feed import Break, Unit
+from agent_tts.text.feed import Unit
 
 # Time for synthesis in one step, in seconds; slots that are left out are spoken in the next step.
 STEP_BUDGET_S = 0.005
@@ -39,8 +40,16 @@ MAX_UNIT_S = 10.0
 CLAUSE_ENDS = tuple(".!?;:,…—–。！？，、；：।؟؛،")
 CLOSERS = " \"'”’»)]}」』）"
 
+# Of the resampler.
+TAPS = 32  # input samples per output sample
+PASSBAND = 0.93  # of the lower of the two Nyquist frequencies
+KAISER_BETA = 9.0
+# Blocks in one product: a constant, because BLAS rounds differently for other shapes; small, so that BLAS starts no
+# threads.
+ROWS = 8
 
-class EspeakEngine:
+
+class EspeakEngine(Engine):
     """Synthesises a clause when a slot is about to run out of audio; hands out one frame of it a step.
 
     Raises:
@@ -63,7 +72,6 @@ class EspeakEngine:
         )
         self._first_words = settings.espeak.first_words
         self._slots = SlotTable(slots, self._make)
-        self.batch_sizes: tuple[int, ...] = ()
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. A slot whose clause does not fit into the step's budget yields nothing.
@@ -79,9 +87,6 @@ class EspeakEngine:
             outputs += self._slots.guard(request, request.feed.hand_out)
         return outputs
 
-    def next_step_in_s(self) -> None:
-        """Nothing is: a step is done when it returns."""
-
     def close(self) -> None:
         """Free everything. Idempotent."""
         self._slots.clear()
@@ -89,36 +94,20 @@ class EspeakEngine:
 
     def _make(self, opened: StartRequest) -> _EspeakRequest:
         language, variant = self._voices.resolve(opened.options.resolved, opened.options.language)
-        delivery = Delivery.of(language, variant, opened.options)
-        return _EspeakRequest(
-            self._espeak,
-            SlotFeed(opened, language.code, self._first_words),
-            delivery,
-            unpaced=opened.options.lead_ms is None,
-        )
+        feed = SlotFeed(opened, language.code, self._first_words)
+        unpaced = opened.options.lead_ms is None
+        return _EspeakRequest(self._espeak, feed, _delivery(language, variant, opened.options), unpaced=unpaced)
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """How a request is spoken, in espeak-ng's terms."""
-
-    language: Language
-    variant: str | None
-    rate: int
-    pitch: int
-    pitch_range: int
-    stretch: float  # speed beyond what the rate can do; 1 is none
-
-    @classmethod
-    def of(cls, language: Language, variant: str | None, options: SpeechOptions) -> Delivery:
-        wanted = RATE_NORMAL * options.speed
-        rate = round(min(max(wanted, RATE_MIN), RATE_MAX))
-        stretch = 1.0 if RATE_MIN <= wanted <= RATE_MAX else wanted / rate
-        # A wider range also reaches lower, by a quarter of its growth, which a higher base makes up for.
-        base = options.pitch + (options.pitch - 1) / 4
-        pitch = round(PITCH_NORMAL * (1 + math.log2(base)))
-        pitch_range = round(PITCH_NORMAL * options.pitch)
-        return cls(language, variant, rate, _clamp(pitch), _clamp(pitch_range), stretch)
+def _delivery(language: Language, variant: str | None, options: SpeechOptions) -> Delivery:
+    wanted = RATE_NORMAL * options.speed
+    rate = round(min(max(wanted, RATE_MIN), RATE_MAX))
+    stretch = 1.0 if RATE_MIN <= wanted <= RATE_MAX else wanted / rate
+    # A wider range also reaches lower, by a quarter of its growth, which a higher base makes up for.
+    base = options.pitch + (options.pitch - 1) / 4
+    pitch = round(PITCH_NORMAL * (1 + math.log2(base)))
+    pitch_range = round(PITCH_NORMAL * options.pitch)
+    return Delivery(language, variant, rate, _clamp(pitch), _clamp(pitch_range), stretch)
 
 
 def _clamp(pitch: int) -> int:
@@ -137,10 +126,9 @@ class _EspeakRequest:
         # Most samples of espeak-ng in a unit, before and after it is stretched.
         self._max_samples = round(MAX_UNIT_S * espeak.sample_rate * min(1.0, delivery.stretch))
         # One resampler for all clauses, so that they join without a seam; a flush or a pause starts another.
-        self._resampler = self._new_resampler()
+        self._resampler = Resampler(espeak.sample_rate, SAMPLE_RATE)
         # Where the resampler started, in output samples, and what it has been fed, in samples of espeak-ng.
-        self._origin = 0
-        self._fed = 0
+        self._origin = self._fed = 0
         # Whether anything but silence has been spoken.
         self._audible = False
 
@@ -154,40 +142,29 @@ class _EspeakRequest:
         while self.feed.ready < 2 and not self.feed.dry and time.perf_counter() < deadline:
             if self.feed.pending:
                 item = self.feed.pending.popleft()
-                outputs += self._speak(item) if isinstance(item, Unit) else self._pass(item)
+                if isinstance(item, Unit):
+                    outputs += self._speak(item)
+                else:
+                    self.feed.write(self._resampler.finish())
+                    self.feed.mark(item)
+                    self._resampler = Resampler(self._espeak.sample_rate, SAMPLE_RATE)
+                    self._origin, self._fed = self.feed.samples, 0
         return outputs
 
-    def _pass(self, item: Mark | Break) -> list[StepOutput]:
-        self.feed.write(self._resampler.finish())
-        if isinstance(item, Break):
-            self.feed.rest(item)
-        else:
-            self.feed.mark(item)
-        self._resampler, self._origin, self._fed = self._new_resampler(), self.feed.samples, 0
-        return []
-
     def _speak(self, unit: Unit) -> list[StepOutput]:
-        d = self._delivery
+        stretch = self._delivery.stretch
         text = unit.text.rstrip(CLOSERS)  # after punctuation they would be a clause and a pause of their own
         ends = text.endswith(CLAUSE_ENDS)
         if not ends:
             text += ","  # cut in mid-sentence: spoken as if it went on, and without a pause
         halves = unit.halves()
         try:
-            clause = self._espeak.synthesize(
-                text,
-                d.language,
-                d.variant,
-                rate=d.rate,
-                pitch=d.pitch,
-                pitch_range=d.pitch_range,
-                pause=ends,
-                max_samples=halves and self._max_samples,
-            )
+            most = self._max_samples if halves else None
+            clause = self._espeak.synthesize(text, self._delivery, pause=ends, max_samples=most)
         except TooLong:
             self.feed.pending.extendleft(reversed(halves or ()))  # without halves there is no limit
             return []
-        samples = clause.samples if d.stretch == 1.0 else self._espeak.stretch(clause.samples, d.stretch)
+        samples = clause.samples if stretch == 1.0 else self._espeak.stretch(clause.samples, stretch)
         scale = len(samples) / max(1, len(clause.samples))
         lead = 0
         if not self._audible:
@@ -209,5 +186,59 @@ class _EspeakRequest:
         self.feed.write(self._resampler.push(samples[lead:]))
         return [AlignedOutput(self.feed.slot, self.feed.epoch, words)] if words else []
 
-    def _new_resampler(self) -> Resampler:
-        return Resampler(self._espeak.sample_rate, SAMPLE_RATE)
+
+class Resampler:
+    """Resamples from `source` to `target` Hz, without delay and without a seam between pieces.
+
+    Stateful, polyphase, in numpy: PyAV's are filter graphs with threads each, too many for all slots.
+    """
+
+    def __init__(self, source: int, target: int) -> None:
+        # float32[step_in + TAPS, step_out]: input block @ matrix = output block.
+        self._matrix = _matrix(source, target)
+        self._step = self._matrix.shape[0] - TAPS
+        # float32: input that is still needed, at first the silence before the first sample.
+        self._input = np.zeros(TAPS // 2 - 1, np.float32)
+        # Output samples owed for the input so far, times `step_in`.
+        self._owed = 0
+
+    def push(self, samples: NDArray[np.int16]) -> bytes:
+        """int16[n] in, pcm_s16le out; less than a block (some milliseconds) is held back."""
+        self._owed += len(samples) * self._matrix.shape[1]
+        self._input = np.concatenate((self._input, samples.astype(np.float32)))
+        return self._blocks((len(self._input) - TAPS) // self._step)
+
+    def finish(self) -> bytes:
+        """What was held back: output and input are then equally long. Nothing may be pushed afterwards."""
+        owed = math.ceil(self._owed / self._step)
+        blocks = math.ceil(owed / self._matrix.shape[1])
+        self._input = np.concatenate((self._input, np.zeros(blocks * self._step + TAPS, np.float32)))
+        return self._blocks(blocks)[: 2 * owed]
+
+    def _blocks(self, count: int) -> bytes:
+        if count <= 0:
+            return b""
+        whole = -(-count // ROWS) * ROWS
+        padding = np.zeros((whole - count) * self._step, np.float32)
+        rows = sliding_window_view(np.concatenate((self._input, padding)), len(self._matrix))[:: self._step]
+        products = [rows[first : first + ROWS] @ self._matrix for first in range(0, whole, ROWS)]
+        output = np.rint(np.concatenate(products)[:count]).ravel()
+        self._input = self._input[count * self._step :]
+        self._owed -= count * self._step * self._matrix.shape[1]
+        return np.clip(output, -32_768, 32_767).astype("<i2").tobytes()
+
+
+@lru_cache(maxsize=4)
+def _matrix(source: int, target: int) -> NDArray[np.float32]:
+    """A windowed sinc for each of the `step_out` positions of an output sample between input samples."""
+    common = math.gcd(source, target)
+    step_in, step_out = source // common, target // common
+    matrix = np.zeros((step_in + TAPS, step_out))
+    cutoff = PASSBAND * min(1.0, target / source)
+    for column in range(step_out):
+        whole, part = divmod(column * step_in, step_out)
+        distance = np.arange(TAPS) - (TAPS // 2 - 1) - part / step_out  # in input samples
+        window = np.i0(KAISER_BETA * np.sqrt(np.clip(1 - (distance / (TAPS / 2)) ** 2, 0, 1)))
+        taps = np.sinc(cutoff * distance) * window
+        matrix[whole : whole + TAPS, column] = taps / taps.sum()
+    return matrix.astype(np.float32)

@@ -36,10 +36,6 @@ _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _STEADY = "\nflutter 0\nroughness 9\n"  # roughness above 7 means none
 
 
-class _EventId(ctypes.Union):
-    _fields_ = (("number", ctypes.c_int), ("name", ctypes.c_char_p), ("string", ctypes.c_char * 8))
-
-
 class _Event(ctypes.Structure):
     _fields_ = (
         ("type", ctypes.c_int),
@@ -49,7 +45,7 @@ class _Event(ctypes.Structure):
         ("audio_position", ctypes.c_int),  # in ms
         ("sample", ctypes.c_int),
         ("user_data", ctypes.c_void_p),
-        ("id", _EventId),
+        ("id", ctypes.c_uint64),  # a union
     )
 
 
@@ -72,6 +68,20 @@ class Language:
     codes: tuple[tuple[str, int], ...]  # all its codes, lower case, and how well each fits: lower is better
     name: str  # in English
     path: str  # below `lang/`
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How a text is spoken."""
+
+    language: Language
+    variant: str | None
+    rate: int = RATE_NORMAL  # words a minute, RATE_MIN .. RATE_MAX
+    # Of the lowest tones, 0 .. PITCH_MAX; PITCH_NORMAL is the voice's own, PITCH_MAX an octave higher.
+    pitch: int = PITCH_NORMAL
+    # From the lowest tones to the highest, 0 .. PITCH_MAX; linear, PITCH_NORMAL is the voice's own.
+    pitch_range: int = PITCH_NORMAL
+    stretch: float = 1.0  # speed beyond what the rate can do, for `EspeakLibrary.stretch`
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,24 +114,11 @@ class EspeakLibrary:
         """Close the voice file. Idempotent."""
         self._voice_file.close()
 
-    def synthesize(
-        self,
-        text: str,
-        language: Language,
-        variant: str | None,
-        *,
-        rate: int,
-        pitch: int,
-        pitch_range: int,
-        pause: bool,
-        max_samples: int | None = None,
-    ) -> Clause:
+    def synthesize(self, text: str, how: Delivery, *, pause: bool, max_samples: int | None = None) -> Clause:
         """Speak `text` literally: no SSML, no phonemes, no commands; control characters and lone surrogates are spaces.
 
         Args:
-            rate: words a minute, RATE_MIN .. RATE_MAX.
-            pitch: of the lowest tones, 0 .. PITCH_MAX; PITCH_NORMAL is the voice's own, PITCH_MAX an octave higher.
-            pitch_range: from the lowest tones to the highest, 0 .. PITCH_MAX; linear, PITCH_NORMAL is the voice's own.
+            how: all but its `stretch`.
             pause: whether the pause after the last clause is part of the audio.
             max_samples: longer audio is not computed to its end; None is no limit.
 
@@ -129,8 +126,13 @@ class EspeakLibrary:
             TooLong: the audio is longer than `max_samples`.
             EspeakError: the library refused the voice or the text.
         """
-        self._select(language, variant)
-        settings = {_PARAM_RATE: rate, _PARAM_VOLUME: VOLUME, _PARAM_PITCH: pitch, _PARAM_RANGE: pitch_range}
+        self._select(how.language, how.variant)
+        settings = {
+            _PARAM_RATE: how.rate,
+            _PARAM_VOLUME: VOLUME,
+            _PARAM_PITCH: how.pitch,
+            _PARAM_RANGE: how.pitch_range,
+        }
         for parameter, value in settings.items():
             _check(self._lib.espeak_SetParameter(parameter, value, 0))
         _check(self._lib.espeak_ng_SetRandSeed(ctypes.c_long(1)))
@@ -198,13 +200,9 @@ def languages() -> tuple[Language, ...]:
     return tuple(sorted((language for language in found if language is not None), key=lambda each: each.path))
 
 
-def has_variant(name: str) -> bool:
-    """Whether there is a variant of this name."""
-    return name in _variants()
-
-
 @lru_cache(maxsize=1)
-def _variants() -> frozenset[str]:
+def variants() -> frozenset[str]:
+    """The names of all variants of a voice."""
     return frozenset(path.name for path in (_data() / "voices" / "!v").iterdir() if path.is_file())
 
 

@@ -8,10 +8,13 @@ from agent_tts.errors import SettingsError
 from agent_tts.events import NamedVoice, ResolvedVoice, Voice
 from agent_tts.voices import LANGUAGES
 
-FEMALE = ("f1", "f2", "f3", "f4", "f5", "steph")
-MALE = ("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8")
-OTHER = ("whisper", "croak")
-VARIANTS = FEMALE + MALE + OTHER
+# Variants of every voice, with their descriptions.
+VARIANTS = {
+    **dict.fromkeys(("f1", "f2", "f3", "f4", "f5", "steph"), "a woman's voice"),
+    **dict.fromkeys(("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"), "a man's voice"),
+    "whisper": "a whisper",
+    "croak": "a croak",
+}
 
 # Variants for voice names of other engines.
 LIKE = {
@@ -57,11 +60,10 @@ class EspeakVoices:
     """
 
     def __init__(self, default: str) -> None:
-        # Languages by their own code.
         self._by_code: dict[str, Language] = {}
         for language in espeak_lib.languages():
             self._by_code.setdefault(language.code, language)
-        self._variants = tuple(name for name in VARIANTS if espeak_lib.has_variant(name))
+        self._variants = tuple(name for name in VARIANTS if name in espeak_lib.variants())
         self._default = default
         base, _, variant = default.partition("+")
         if base not in self._by_code or (variant and variant not in self._variants):
@@ -73,16 +75,11 @@ class EspeakVoices:
         # The languages, and the default language in each variant. Every voice speaks every language.
         self.listed = (
             *(Voice(each.code, (each.code,), each.name) for each in self._by_code.values()),
-            *(Voice(f"{base}+{name}", (base,), _describe(name)) for name in self._variants),
+            *(Voice(f"{base}+{name}", (base,), VARIANTS[name]) for name in self._variants),
         )
 
     def resolve(self, voice: ResolvedVoice | None, language: str) -> tuple[Language, str | None]:
-        """The language file and the variant to speak with.
-
-        Args:
-            voice: None is the default.
-            language: a code; "auto" is the voice's own.
-        """
+        """The language file and the variant to speak with. No voice is the default one; "auto" is the voice's own."""
         name = voice.name if isinstance(voice, NamedVoice) else self._default
         base, _, variant = name.partition("+")
         return self._by_code[base if language == "auto" else language], variant or None
@@ -100,9 +97,3 @@ class EspeakVoices:
         found |= {name: found[code] for name, code in LANGUAGES.items()}
         found |= {region: found[region[:2]] for region in REGIONS if region not in found}
         return found
-
-
-def _describe(variant: str) -> str:
-    if variant in OTHER:
-        return f"a {variant}"
-    return f"a {'woman' if variant in FEMALE else 'man'}'s voice"

@@ -8,25 +8,22 @@ the others go on.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from loguru import logger
 
 from agent_tts.config.settings import Settings
-from agent_tts.engine.base import FrameOutput, ReleaseSlot, StartRequest, StepInput, StepOutput
-from agent_tts.engine.qwen3.admission import LoadedVoice
+from agent_tts.engine.base import Engine, FrameOutput, ReleaseSlot, StartRequest, StepInput, StepOutput
 from agent_tts.engine.qwen3.graphs import LaunchedStep
-from agent_tts.engine.qwen3.loading import create_models, use
-from agent_tts.engine.qwen3.model import Qwen3Model
+from agent_tts.engine.qwen3.model import Qwen3Model, create_models, use
 from agent_tts.engine.qwen3.row import Row, Waiting
 from agent_tts.engine.qwen3.runaway import RunawayDetector
+from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import Segment
-from agent_tts.engine.qwen3.step_timer import StepTimer
-from agent_tts.engine.qwen3.voices import Qwen3Voices
+from agent_tts.engine.qwen3.voices import ModelVoice, Qwen3Voices
 from agent_tts.engine.slots import SlotTable
 from agent_tts.errors import SpeechError, Unsupported
 from agent_tts.events import EngineInfo, Model
@@ -41,8 +38,14 @@ LOOK_S = 0.002
 # Length of a step in which no row can run, because a model is being loaded or the cache has no room.
 WAIT_S = 0.005
 
+# To wake, read commands and schedule; the time from there to the launch is measured.
+WAKE_S = 0.000_5
+# An estimate that was too long shrinks by 10 %: the step ended before the host looked, so the true time is unknown. One
+# that was too short grows by at most 25 %: something else may have delayed the step once.
+SHRINK, GROW = 0.9, 1.25
 
-class Qwen3Engine:
+
+class Qwen3Engine(Engine):
     """See `Engine`.
 
     Raises:
@@ -61,7 +64,7 @@ class Qwen3Engine:
             slots=slots,
             voices=listed,
             default_voice=listed[0].name,
-            languages=self._voices.languages(),
+            languages=self._voices.languages,
             aliases=self._voices.aliases,
             models=tuple(Model(m.name, m.kind, str(m.folder), m.vector_size) for m in self._models),
         )
@@ -71,7 +74,7 @@ class Qwen3Engine:
         # Loads models on first use and prepares clones, one after the other, while the others speak.
         self._loader = ThreadPoolExecutor(1, "qwen3 loader", use, (self._models[0].device,))
         # Its jobs: at most one for each model and each clone, and only those that a row waits for.
-        self._loading: dict[object, Future[LoadedVoice] | Future[None]] = {}
+        self._loading: dict[object, Future[LoadedVoice | None]] = {}
         # Prompts that may still be begun in this step.
         self._prefills_left = 0
         # On a GPU the next step is prepared while one is in flight.
@@ -98,8 +101,11 @@ class Qwen3Engine:
         for row in rows:
             if row.outlet is not None and self._slots.has(row):
                 outputs += self._slots.guard(row, row.hand_out)
-        if rows and not (outputs or launched):
-            _wait([row.loading for row in rows if row.loading])
+        if rows and not (outputs or launched):  # pause the engine's loop
+            if loading := [row.loading for row in rows if row.loading]:
+                wait(loading, WAIT_S, FIRST_COMPLETED)
+            else:
+                time.sleep(WAIT_S)
         return outputs
 
     def _apply(self, inputs: Sequence[StepInput]) -> list[StepOutput]:
@@ -108,7 +114,8 @@ class Qwen3Engine:
         for one in inputs:
             if isinstance(one, ReleaseSlot):
                 for model in self._models:
-                    model.release(one.slot)
+                    if model.loaded:
+                        model.runner.release(one.slot)
         self._forget_loading()
         return outputs
 
@@ -125,15 +132,17 @@ class Qwen3Engine:
 
     def _launch(self, rows: Sequence[Row], began: float) -> bool:
         """Give each model's rows and prompts to its device; whether there are any. `began`: when the step did."""
-        updates = [model.update() for model in self._models]
+        updates = [model.loaded and model.runner.update() for model in self._models]
         self._in_flight = []
         for model, has_prompts in zip(self._models, updates, strict=True):
             running = [row for row in rows if row.runs and row.model is model]
             if running or has_prompts:
                 segments = [(row, row.launch()) for row in running]
-                if launched := model.launch([row.feed.slot for row in running]):
+                if launched := model.runner.launch([row.feed.slot for row in running]):
                     self._in_flight.append(_Frames(model, segments, launched))
-        self._prompts_wait = not self._in_flight and any(model.has_prompts for model in self._models)
+        self._prompts_wait = not self._in_flight and any(
+            model.loaded and model.runner.has_prompts for model in self._models
+        )
         if self._in_flight and self._overlaps:
             kind = (*updates, *((frames.model.name, frames.launched.size) for frames in self._in_flight))
             now = time.perf_counter()
@@ -203,31 +212,35 @@ class Qwen3Engine:
     def _is_ready(self, row: Row) -> bool:
         """Whether the model and the voice of a row are loaded; if not, the loader's thread loads them.
 
-        Raises:
-            SpeechError: they cannot be loaded; the next request tries again.
+        An error of the loader is the row's; the next request tries again.
         """
         loaded = row.model.loaded  # read once: the loader may set it at any time
         if row.speaker is None and loaded:
             row.speaker = self._voices.ready(row.wanted)
         if row.speaker is None and row.loading is None:
-            row.loading = self._load(row, loaded)
+            key = row.wanted if loaded else row.model
+            row.loading = self._loading.get(key)
+            if row.loading is None or (row.loading.done() and row.loading.exception()):
+                row.loading = self._loading[key] = self._loader.submit(self._load, row.wanted, loaded)
         if row.speaker is None and row.loading and row.loading.done():
-            result, row.loading = _result(row.model, row.loading), None
-            if isinstance(result, LoadedVoice):
-                row.speaker = result
-                self._voices.keep(row.wanted, result)
+            loading, row.loading = row.loading, None
+            row.speaker = loading.result()
+            if row.speaker:
+                self._voices.keep(row.wanted, row.speaker)
         return row.speaker is not None
 
-    def _load(self, row: Row, loaded: bool) -> Future[LoadedVoice] | Future[None]:
-        """Load what a row still needs: first its model, then its voice."""
-        loading: Future[LoadedVoice] | Future[None]
-        key: object = row.wanted.key if loaded else row.model
-        known = self._loading.get(key)
-        if known is not None and not (known.done() and known.exception()):
-            return known
-        loading = self._loader.submit(self._voices.load, row.wanted) if loaded else self._loader.submit(row.model.load)
-        self._loading[key] = loading
-        return loading
+    def _load(self, wanted: ModelVoice, loaded: bool) -> LoadedVoice | None:
+        """In the loader's thread: load the model of a voice, or, where it is `loaded`, the voice."""
+        try:
+            if loaded:
+                return self._voices.load(wanted)
+            wanted.model.load()
+        except SpeechError:
+            raise
+        except Exception as error:
+            logger.error("{}: {}: {}", wanted.model.name, type(error).__name__, error)
+            raise Unsupported(f"the model {wanted.model.name} cannot be loaded: the node's log says why") from error
+        return None
 
     def _forget_loading(self) -> None:
         """Drop jobs that are done or have not begun, and that no row waits for any more."""
@@ -247,24 +260,40 @@ class _Frames:
     launched: LaunchedStep
 
 
-def _wait(loading: Sequence[Future[Any]]) -> None:
-    """Pause the engine's loop when no row could run."""
-    if loading:
-        wait(loading, WAIT_S, FIRST_COMPLETED)
-    else:
-        time.sleep(WAIT_S)
-
-
-def _result(model: Qwen3Model, loading: Future[LoadedVoice] | Future[None]) -> LoadedVoice | None:
-    """What has been loaded.
-
-    Raises:
-        SpeechError: it could not be.
+class StepTimer:
+    """When to begin the next step while one is in flight: late enough to include new requests, early enough that the
+    device never idles. Estimates how long steps of each kind take; times in seconds.
     """
-    try:
-        return loading.result()
-    except SpeechError:
-        raise
-    except Exception as error:
-        logger.error("{}: {}: {}", model.name, type(error).__name__, error)
-        raise Unsupported(f"the model {model.name} cannot be loaded: the node's log says why") from error
+
+    def __init__(self) -> None:
+        # Kind of step -> how long it takes.
+        self._took: dict[Hashable, float] = {}
+        # From the begin of a step to its launch, on the host.
+        self._preparation_s = 0.0
+        # Kind and begin of each step under way, oldest first.
+        self._under_way: list[tuple[Hashable, float]] = []
+        # When the last of them will be done.
+        self._done_at = 0.0
+
+    def launched(self, kind: Hashable, now: float, preparation_s: float) -> None:
+        """A step has been launched behind those in flight."""
+        self._preparation_s += (preparation_s - self._preparation_s) / 8
+        self._under_way.append((kind, now))
+        self._done_at = max(now, self._done_at) + self._took.get(kind, 0.0)
+
+    def done(self, now: float, *, waited: bool) -> None:
+        """The oldest step is done: just now if the host `waited` for it, otherwise earlier."""
+        kind, began = self._under_way.pop(0)
+        known = self._took.get(kind)
+        if waited:
+            self._took[kind] = now - began if known is None else min(now - began, known * GROW)
+        elif known is not None:
+            self._took[kind] = known * SHRINK
+        if self._under_way:  # the next runs from now on
+            kind, _ = self._under_way[0]
+            self._under_way[0] = (kind, now)
+            self._done_at = now + sum(self._took.get(kind, 0.0) for kind, _ in self._under_way)
+
+    def wait_s(self, now: float) -> float:
+        """How long to wait before the next step begins."""
+        return max(0.0, self._done_at - self._preparation_s - WAKE_S - now)

@@ -17,23 +17,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agent_tts.engine.qwen3.prefill import ChunkInputs, PromptInputs
-from agent_tts.engine.qwen3.prompt_queue import PrefillBudget
 from agent_tts.model.config import FRAME_SAMPLES
-from agent_tts.model.frame import PROMPT_ENTRIES
+from agent_tts.model.frame import PROMPT_ENTRIES, PromptEntries
+from agent_tts.model.frame_state import FrameState
+from agent_tts.model.prompt import VECTOR
 from agent_tts.model.speech import SpeechFrame, SpeechModel, SpeechState
+from agent_tts.model.upload import staged
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CPU_ENTRIES = 64  # of prompts in a step: 1 s on a small CPU
-_MASKS = ("spoke", "ended", "starved", "full", "finite")
 _CODES = 16
-_WIDTH = _CODES + FRAME_SAMPLES + len(_MASKS)  # of a row: codes, samples, masks
+_WIDTH = _CODES + FRAME_SAMPLES + 2  # of a row: codes, samples, masks
 _IN_FLIGHT = 2  # steps that have been launched, the one that is being read included
 
 Progress = Callable[[int, int], None]  # graphs captured, of how many
@@ -44,31 +45,43 @@ def rows_of_state(rows: int, device: torch.device) -> int:
     return rows + (device.type == "cuda")
 
 
-def most_rows(rows: int, device: torch.device) -> int:
-    """Rows of the largest step: on a GPU, as many as the last bucket holds."""
-    return batch_sizes(rows)[-1] if device.type == "cuda" else rows
-
-
-def batch_sizes(rows: int, buckets: Sequence[int] = BUCKETS) -> list[int]:
-    """Sizes of the batches of a GPU's steps for `rows` requests."""
+def batch_sizes(rows: int, device: torch.device) -> tuple[int, ...]:
+    """Sizes of the batches of steps for `rows` requests: on a CPU always all rows."""
+    if device.type != "cuda":
+        return (rows,)
     most = min(rows, BUCKETS[-1])
-    return [*(size for size in buckets if size < most), most]
+    return (*(size for size in BUCKETS if size < most), most)
+
+
+class PrefillBudget(NamedTuple):
+    """The most that a step computes of prompts."""
+
+    entries: int
+    prompts: int | None = None  # None is any number
+    cut: bool = False  # a prompt may be cut anywhere, to fill the step
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkInputs:
+    """Consecutive entries of a row's prompt."""
+
+    row: int
+    # [n]: in the row; the padding position for the prompt's last entry, which is only embedded.
+    positions: NDArray[np.int64]
+    # How many leading positions of the row they may read; later ones may hold NaN. None: they begin at position 0.
+    span: int | None
+    numbers: NDArray[np.int64]  # [n, 1 + K], see `Prompt.numbers`
+    vector: Tensor | None  # [H]: the speaker's, where the numbers have a place for it
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """A `SpeechFrame` on the host, for the n rows of a step, in their order.
-
-    Its arrays are overwritten by the second launch after it.
-    """
+    """What the host needs of a `SpeechFrame`, for the n rows of a step; overwritten by the second launch after it."""
 
     codes: NDArray[np.int16]  # [n, 16]
     pcm: NDArray[np.int16]  # [n, 1920]
-    spoke: NDArray[np.bool_]  # [n], as the others
-    ended: NDArray[np.bool_]
-    starved: NDArray[np.bool_]
-    full: NDArray[np.bool_]
-    finite: NDArray[np.bool_]
+    ended: NDArray[np.bool_]  # [n]
+    finite: NDArray[np.bool_]  # [n]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +101,8 @@ class LaunchedStep:
         if self._written is not None:
             self._written.synchronize()
         codes, pcm, masks = np.split(self._packed, [_CODES, _CODES + FRAME_SAMPLES], axis=1)
-        return StepResult(codes, pcm, **{name: masks[:, index] != 0 for index, name in enumerate(_MASKS)})
+        ended, finite = masks.T != 0
+        return StepResult(codes, pcm, ended, finite)
 
 
 class FrameGraphs:
@@ -96,8 +110,7 @@ class FrameGraphs:
 
     Args:
         captured: False runs the same step kernel by kernel; so does a CPU.
-        buckets: on a GPU, sizes of batches besides the largest, which is all rows, or as many as fit the last bucket;
-            None is `BUCKETS`.
+        sizes: of batches, ascending; None is `batch_sizes`.
         mixed: a batch may have prompts beside its frames.
     """
 
@@ -107,7 +120,7 @@ class FrameGraphs:
         state: SpeechState,
         *,
         captured: bool = True,
-        buckets: Sequence[int] | None = None,
+        sizes: Sequence[int] | None = None,
         mixed: bool = True,
         progress: Progress | None = None,
     ) -> None:
@@ -116,7 +129,7 @@ class FrameGraphs:
         rows = len(state.frame.ended) - self._on_device
         self._model = model
         self._state = state
-        self._sizes = batch_sizes(rows, BUCKETS if buckets is None else buckets) if self._on_device else [rows]
+        self._sizes = sizes or batch_sizes(rows, device)
         most = self._sizes[-1]
         self._padding_row = rows
         # On a GPU int64[most], the rows of the step; otherwise bool[rows], a mask of those that run.
@@ -228,6 +241,36 @@ class FrameGraphs:
             progress(done, len(wanted))
 
 
+class PromptInputs:
+    """`count` entries of prompts of any rows, in tensors that graphs read; unused ones are at the padding position."""
+
+    def __init__(self, state: FrameState, count: int, codebooks: int) -> None:
+        self._padding_position = state.cache.padding_position
+        device = state.ended.device
+        self._packed = torch.zeros(PromptEntries.size(count, codebooks), dtype=torch.int64, device=device)
+        vectors = torch.zeros_like(state.feedback[:1]).repeat(count, 1)
+        self.entries = PromptEntries.of(self._packed, vectors)
+        self.fill(())
+
+    @torch.inference_mode()
+    def fill(self, parts: Sequence[ChunkInputs]) -> list[int]:
+        """Copy parts there at once, without waiting; gives the index of the last entry of each."""
+        host = np.zeros(len(self._packed), np.int64)
+        entries = PromptEntries.of(torch.from_numpy(host), self.entries.vectors)
+        rows, positions, numbers = (view.numpy() for view in (entries.rows, entries.positions, entries.numbers))
+        positions.fill(self._padding_position)
+        end, ends = 0, []
+        for part in parts:
+            begin, end = end, end + len(part.positions)
+            rows[begin:end], positions[begin:end], numbers[begin:end] = part.row, part.positions, part.numbers
+            for place in np.flatnonzero(part.numbers[:, 1] == VECTOR):
+                assert part.vector is not None
+                self.entries.vectors[begin + place].copy_(part.vector)
+            ends.append(end - 1)
+        self._packed.copy_(staged([host], self._packed.device), non_blocking=True)
+        return ends
+
+
 @dataclass(frozen=True, slots=True)
 class _DeviceOutput:
     """Outputs of a step on the device; the next replay overwrites them."""
@@ -251,6 +294,6 @@ class _HostBuffers:
 
 
 def _pack(frame: SpeechFrame) -> Tensor:
-    """All outputs in one tensor, for one copy: int16[B, _WIDTH]."""
-    masks = torch.stack([getattr(frame, name) for name in _MASKS], dim=1)
+    """What the host needs in one tensor, for one copy: int16[B, _WIDTH]."""
+    masks = torch.stack((frame.ended, frame.finite), dim=1)
     return torch.cat((frame.codes.to(torch.int16), frame.pcm, masks.to(torch.int16)), dim=1)

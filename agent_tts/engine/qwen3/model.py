@@ -1,11 +1,14 @@
-"""A Qwen3-TTS checkpoint on its device, with the state of every row."""
+"""Qwen3-TTS checkpoints: opened from the settings, checked against the memory, and loaded on their device."""
 
 from __future__ import annotations
 
 import hashlib
+import math
+import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,23 +17,26 @@ import torch
 from loguru import logger
 from numpy.typing import NDArray
 
-from agent_tts.engine.qwen3.admission import Admission, LoadedVoice
-from agent_tts.engine.qwen3.compiling import Steps, compiling
-from agent_tts.engine.qwen3.graphs import FrameGraphs, LaunchedStep, batch_sizes, most_rows, rows_of_state
+from agent_tts.config.settings import Qwen3
+from agent_tts.engine.qwen3.compiling import Compilation, Steps
+from agent_tts.engine.qwen3.graphs import FrameGraphs, batch_sizes, rows_of_state
+from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
+from agent_tts.errors import SettingsError
 from agent_tts.events import VoiceKind
 from agent_tts.model import codec as codec_module
-from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.codec import Codec, CodecState
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import BLOCK_SIZE
-from agent_tts.model.prompt import Position, Prompt, PromptVoice, Reference
-from agent_tts.model.sampling import SamplingParams
-from agent_tts.model.speech import SpeechModel, SpeechState, accelerate, can_fuse
+from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace
+from agent_tts.model.speech import SpeechModel, accelerate, can_fuse
 from agent_tts.model.weights import build, plan
 from agent_tts.text.tokens import Tokenizer
 
+GIB = 1 << 30
+USUAL_SHARE = Qwen3().memory  # of the free memory; graphs and libraries take the rest
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 KINDS: dict[ModelType, VoiceKind] = {"custom_voice": "named", "voice_design": "designed", "base": "cloned"}
 WARM_UP_ROWS = 16  # that are prefilled at once before the first request
 SPEAKER_ENCODER = ("speaker_encoder.",)  # prefix in model.safetensors of what only enrolment needs
@@ -39,27 +45,11 @@ SPEAKER_ENCODER = ("speaker_encoder.",)  # prefix in model.safetensors of what o
 class Qwen3Model:
     """Reads the configuration and tokenizer of a checkpoint at once; takes memory when it is loaded.
 
-    Args:
-        max_model_len: positions of the cache that a row may use: prompt and frames of one segment of text.
-        graphs: on a GPU, a step is one captured graph.
-        one_size: every step is a batch of all rows, so that the rounding of a row never depends on the others.
     Raises:
         CheckpointError: the folder is not such a checkpoint, or incomplete.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        name: str,
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
-        codec_dtype: torch.dtype,
-        rows: int,
-        max_model_len: int,
-        graphs: bool = True,
-        one_size: bool = False,
-    ) -> None:
+    def __init__(self, folder: Path, name: str, settings: Qwen3, device: torch.device, rows: int) -> None:
         self.name = name
         self.folder = folder
         self.config = ModelConfig.read(folder)
@@ -68,40 +58,46 @@ class Qwen3Model:
         if self.tokenizer.size > self.config.talker.text_vocab_size:
             raise CheckpointError("vocab.json: more tokens than the model has embeddings for")
         self.rows = rows
-        self.max_model_len = max_model_len
+        # Positions of the cache that a row may use: prompt and frames of one segment of text.
+        self.max_model_len = settings.max_model_len
         # Blocks of the cache that the rows share; None gives each row all its positions. Set before `load`.
         self.blocks: int | None = None
         self.device = device
-        self.dtype = dtype
-        self._graphs = graphs
-        self._one_size = one_size
-        self._codec_dtype = codec_dtype
+        on_gpu = device.type == "cuda"
+        self.dtype = DTYPES.get(settings.dtype, torch.bfloat16 if on_gpu else torch.float32)
+        # float16: its signal-to-noise ratio is 20 dB better than that of bfloat16.
+        codec_dtype = torch.float16 if can_fuse(device, self.dtype) else torch.float32
+        self._codec_dtype = DTYPES.get(settings.codec_dtype, codec_dtype)
+        # Whether a step is one captured graph.
+        self._captured = settings.cuda_graphs and on_gpu
+        # Whether every step is a batch of all rows, so that the rounding of a row never depends on the others.
+        self._one_size = settings.reproducible
         self._frame = build(FrameModel, self.config)
         self._codec = build(Codec, self.config.codec)
         codec_file = folder / "speech_tokenizer/model.safetensors"
         self._plans = (
-            plan(self._frame, folder / "model.safetensors", dtype, unused=SPEAKER_ENCODER),
+            plan(self._frame, folder / "model.safetensors", self.dtype, unused=SPEAKER_ENCODER),
             plan(self._codec, codec_file, self._codec_dtype, unused=codec_module.ENCODING),
         )
         # None until it is loaded.
-        self._running: _Running | None = None
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Batches of its steps: on a CPU always all rows."""
-        if self._one_size or self.device.type != "cuda":
-            return (most_rows(self.rows, self.device),)
-        return tuple(batch_sizes(self.rows))
+        self._runner: ModelRunner | None = None
 
     @property
     def loaded(self) -> bool:
         """Whether it can speak."""
-        return self._running is not None
+        return self._runner is not None
 
     @property
-    def _loaded(self) -> _Running:
-        assert self._running is not None, "it has to be loaded first"
-        return self._running
+    def runner(self) -> ModelRunner:
+        """Its rows and steps, once it is loaded."""
+        assert self._runner is not None, "it has to be loaded first"
+        return self._runner
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Batches of its steps."""
+        sizes = batch_sizes(self.rows, self.device)
+        return sizes[-1:] if self._one_size else sizes
 
     @property
     def vector_size(self) -> int | None:
@@ -116,14 +112,17 @@ class Qwen3Model:
     @property
     def block_bytes(self) -> int:
         """Memory of one block of the cache on the device."""
-        return BLOCK_SIZE * self._position_bytes
+        talker = self.config.talker
+        heads = talker.num_hidden_layers * talker.num_key_value_heads
+        return BLOCK_SIZE * 2 * heads * talker.head_dim * self.dtype.itemsize
 
     @property
     def cache_bytes(self) -> int:
         """Memory of the cache on the device."""
         if self.blocks is not None:
             return self.blocks * self.block_bytes
-        return rows_of_state(self.rows, self.device) * (self.max_model_len + 1) * self._position_bytes
+        positions = rows_of_state(self.rows, self.device) * (self.max_model_len + 1)
+        return positions * self.block_bytes // BLOCK_SIZE
 
     @property
     def codec_bytes(self) -> int:
@@ -131,15 +130,10 @@ class Qwen3Model:
         state = self._codec.init_state(rows_of_state(self.rows, self.device), "meta", self._codec_dtype)
         return sum(tensor.nbytes for tensor in (state.keys, state.values, *state.histories))
 
-    @property
-    def _position_bytes(self) -> int:
-        talker = self.config.talker
-        return 2 * talker.num_hidden_layers * talker.num_key_value_heads * talker.head_dim * self.dtype.itemsize
-
     def load(self) -> None:
         """Read the weights while kernels are compiled, take the memory of the state, and capture the steps."""
         times = [time.monotonic()]
-        with compiling(self._steps()) as compilation:
+        with closing(Compilation(self._steps())) as compilation:
             for part in self._plans:
                 part.load(self.device)
             logger.info("{}: loaded on {} as {}", self.name, self.device, _name_of(self.dtype))
@@ -147,27 +141,24 @@ class Qwen3Model:
             fused = accelerate(model)
             state = model.init_state(rows_of_state(self.rows, self.device), self.max_model_len, self.blocks)
             times.append(time.monotonic())
-            compilation.wait(self._tell_compiled)
+            compilation.wait(partial(self._tell, "kernels compiled"))
             times.append(time.monotonic())
-        blocks = BlockAllocator(state.frame.cache) if self.blocks is not None else None
-        captured = self._graphs and self.device.type == "cuda"
-        if captured:
+        if self._captured:
             logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if fused else "")
-        runner = FrameGraphs(
+        graphs = FrameGraphs(
             model,
             state,
-            captured=captured,
-            buckets=() if self._one_size else None,
+            captured=self._captured,
+            sizes=self.sizes,
             mixed=not self._one_size,
-            progress=self._tell,
+            progress=partial(self._tell, "captured"),
         )
-        admission = Admission(model, state, self.max_model_len, blocks, runner.prefill_budget)
         times.append(time.monotonic())
         spans = [after - before for before, after in pairwise(times)]
         logger.info("{}: weights {:.1f} s, then kernels {:.1f} s, capture {:.1f} s", self.name, *spans)
-        running = _Running(model, state, runner, admission)
-        running.warm_up(min(self.sizes[-1], WARM_UP_ROWS) if self.device.type == "cuda" else 1)
-        self._running = running
+        runner = ModelRunner(model, state, graphs, self.max_model_len)
+        runner.warm_up(min(self.sizes[-1], WARM_UP_ROWS) if self.device.type == "cuda" else 1)
+        self._runner = runner
 
     def _steps(self) -> Steps | None:
         """What to compile ahead; None without fused kernels."""
@@ -184,27 +175,23 @@ class Qwen3Model:
             capability=torch.cuda.get_device_capability(self.device),
         )
 
-    def _tell_compiled(self, done: int, total: int) -> None:
-        logger.info("{}: {} of {} kernels compiled", self.name, done, total)
+    def _tell(self, what: str, done: int, total: int) -> None:
+        logger.info("{}: {} of {} {}", self.name, done, total, what)
 
-    def _tell(self, done: int, total: int) -> None:
-        logger.info("{}: {} of {} captured", self.name, done, total)
-
-    def speaker(self, voice: PromptVoice, vector: NDArray[np.float32] | None = None) -> LoadedVoice:
-        """Load a voice; `vector` float32[H] where its prompt has a place for one. Takes as long as some frames.
+    def clone(self, vector: NDArray[np.float32], reference: Reference | None) -> LoadedVoice:
+        """Load a cloned voice, with its vector float32[H]. A reference takes as long as its frames.
 
         Raises:
             ValueError: the vector has another size, or holds what is not finite in the model's dtype.
         """
-        if vector is not None and len(vector) != self.config.talker.hidden_size:
+        if len(vector) != self.config.talker.hidden_size:
             raise ValueError(f"a speaker vector of {len(vector)} values, not {self.config.talker.hidden_size}")
-        placed = None if vector is None else torch.from_numpy(vector).to(self.dtype)
-        if placed is not None:
-            if not placed.isfinite().all():  # in the cache it would reach the next request of the row
-                raise ValueError("a speaker vector with values that are not finite, or too large")
-            placed = placed.to(self.device)
-        identity = b"" if vector is None else hashlib.sha256(vector.tobytes()).digest()
-        return LoadedVoice(voice, placed, identity, self._after(voice.reference) if voice.reference else None)
+        placed = torch.from_numpy(vector).to(self.dtype)
+        if not placed.isfinite().all():  # in the cache it would reach the next request of the row
+            raise ValueError("a speaker vector with values that are not finite, or too large")
+        voice = PromptVoice(SpeakerPlace.VECTOR, reference)
+        identity = hashlib.sha256(vector.tobytes()).digest()
+        return LoadedVoice(voice, placed.to(self.device), identity, self._after(reference) if reference else None)
 
     def _after(self, reference: Reference) -> CodecState:
         """The codec's state behind a reference. Decoded frame by frame: a long clip at once takes gigabytes.
@@ -215,98 +202,108 @@ class Qwen3Model:
         run = torch.ones(1, dtype=torch.bool, device=self.device)
         rows = torch.zeros(1, dtype=torch.int64, device=self.device)
         for codes in torch.tensor(reference.frames, device=self.device):
-            self._loaded.model.decode(state, codes[None], run, rows)
+            self.runner.model.decode(state, codes[None], run, rows)
         return state
-
-    def prefill(self, row: int, prompt: Prompt, sampling: SamplingParams, speaker: LoadedVoice) -> bool:
-        """Prefill a row, whatever it held before; True when the row may decode after the next update.
-
-        False while the cache has no room or the prompt is being computed, which steps do: call it again with the same
-        prompt.
-
-        Raises:
-            ValueError: the prompt is longer than the cache, or needs a speaker's vector.
-        """
-        return self._loaded.admission.prefill(row, prompt, sampling, speaker)
-
-    def reserve(self, row: int, positions: int) -> bool:
-        """Reserve the first `positions` of the cache for a row; False when the other rows have taken all blocks."""
-        return self._loaded.admission.reserve(row, positions)
-
-    def release(self, row: int) -> None:
-        """Free a row until its next prefill."""
-        if self._running:
-            self._running.admission.release(row)
-
-    @torch.inference_mode()
-    def wipe(self, row: int) -> None:
-        """Overwrite all that a row holds: a mask hides old numbers from the next request, but a masked NaN is NaN."""
-        state = self._loaded.state
-        blocks = state.frame.cache.block_table[row]
-        for cache in (state.frame.cache.keys, state.frame.cache.values):
-            cache[:, blocks] = 0
-        for ring in (state.codec.keys, state.codec.values):
-            ring[:, row] = 0
-
-    def add_text(self, row: int, tokens: Sequence[int], *, complete: bool) -> None:
-        """More of a row's text; the last of a complete text is followed by its end mark."""
-        end = [self.config.tts_eos_token_id] if complete else []
-        self._loaded.admission.add_text(row, [*tokens, *end], complete=complete)
-
-    def update(self) -> bool:
-        """Send the changes of rows to the device, ahead of a step; whether the step computes prompts."""
-        return self._running is not None and self._running.admission.update()
-
-    @property
-    def has_prompts(self) -> bool:
-        """Whether prompts wait to be computed by a step."""
-        return self._running is not None and self._running.admission.has_prompts
-
-    def launch(self, rows: Sequence[int]) -> LaunchedStep | None:
-        """Begin a step: prompts that wait, and a frame of different rows; None with no rows.
-
-        At most the largest of `sizes`. Each has its prompt in the cache, and has text left or its whole text.
-        """
-        return self._loaded.launch(rows)
 
 
 def _name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """The parts of a loaded model."""
+def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
+    """The models of the settings, in their order; those with `load: start` are loaded.
 
-    model: SpeechModel
-    state: SpeechState
-    graphs: FrameGraphs
-    admission: Admission
+    Raises:
+        SettingsError: none is named, a checkpoint cannot be used, or the device is not there or too small.
+    """
+    if not settings.models:
+        raise SettingsError("qwen3.models: the engine qwen3 needs a model: --model FOLDER, or a hub id")
+    logger.info("opening {}", settings.device)
+    device = _device(settings.device)
+    limit_threads(device)
+    use(device)
+    models: list[Qwen3Model] = []
+    for checkpoint in settings.models:
+        folder = Path(checkpoint.source).expanduser()
+        try:
+            models.append(Qwen3Model(folder, _name(folder, models), settings, device, slots))
+        except CheckpointError as error:
+            raise SettingsError(f"qwen3.models: {folder.name}: {error}") from error
+    plan_memory(models, device, slots, settings.memory)
+    for checkpoint, model in zip(settings.models, models, strict=True):
+        if checkpoint.load == "start":
+            model.load()
+    return models
 
-    def launch(self, rows: Sequence[int]) -> LaunchedStep | None:
-        """See `Qwen3Model.launch`."""
-        launched, ends = self.graphs.step(rows, self.admission.take())
-        self.admission.computed(ends)
-        return launched
 
-    def warm_up(self, most: int) -> None:
-        """Run up to `most` rows, as many as the cache holds: what is loaded or allocated on first use would delay
-        the first requests.
-        """
-        prompt = Prompt((Position(0, None),) * 16, shared=16, start=None, text=(0,), complete=False)
-        speaker, prefill = LoadedVoice(PromptVoice()), self.admission.prefill
-        for rows in map(range, sorted({1, most})):
-            self.admission.prefixes.clear()
-            for _ in ("computed", "kept"):
-                ready: list[int] = []
-                for _ in range(len(rows) + 1):  # each step computes one prompt at least
-                    ready += [
-                        row for row in rows if row not in ready and prefill(row, prompt, SamplingParams(), speaker)
-                    ]
-                    self.admission.update()
-                    if launched := self.launch(ready):
-                        launched.result()
-                for row in rows:
-                    self.admission.release(row)
-        self.admission.prefixes.clear()
-        self.admission.update()
+def limit_threads(device: torch.device) -> None:
+    """Leave a core to the front: threads that wait for a busy core at every layer are slower than one thread."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1 if device.type == "cuda" else max(1, (os.cpu_count() or 1) - 1))
+
+
+def use(device: torch.device) -> None:
+    """Make `device` the current device of this thread; convolutions in float32 do not use TF32."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.backends.cudnn.allow_tf32 = False
+
+
+def plan_memory(models: Sequence[Qwen3Model], device: torch.device, slots: int, share: float) -> None:
+    """Log the memory of the models. Where it does not suffice for max_model_len in every slot, slots share blocks.
+
+    Raises:
+        SettingsError: it is more than is free; the message says what to change.
+    """
+    free, total = memory(device) or (math.inf, math.inf)
+    # A share of the free memory, bounded by a share of all memory, which the engines of one device split.
+    budget = min(max(share, USUAL_SHARE) * free, share * total)
+    fixed = sum(model.weight_bytes + model.codec_bytes for model in models)
+    caches = sum(model.cache_bytes for model in models)
+    if fixed + caches > budget:
+        left = budget - fixed
+        for model in models:
+            model.blocks = int(left / len(models) / model.block_bytes)
+            if model.blocks * BLOCK_SIZE < 2 * model.max_model_len:
+                raise SettingsError(
+                    f"the models need {(fixed + caches) / GIB:.1f} GiB on {device}, and {free / GIB:.1f} GiB are free: "
+                    f"fewer slots (now {slots}), fewer qwen3.max_model_len, fewer qwen3.models or a smaller one"
+                )
+    for model in models:
+        weights, codec, cache = (n / GIB for n in (model.weight_bytes, model.codec_bytes, model.cache_bytes))
+        logger.info(
+            "{}: {:.2f} GiB of weights, {:.2f} of codec state, {:.2f} of cache ({}) for {} slots on {}",
+            *(model.name, weights, codec, cache, "shared" if model.blocks else "of each slot", slots, device),
+        )
+
+
+def memory(device: torch.device) -> tuple[int, int] | None:
+    """Free and total memory of a device, in bytes; None where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)
+    try:
+        lines = [line.split() for line in Path("/proc/meminfo").read_text().splitlines()]
+    except OSError:
+        return None
+    kib = {name: int(value) for name, value, *_ in lines}
+    return kib["MemAvailable:"] * 1024, kib["MemTotal:"] * 1024
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device("cuda:0" if name == "cuda" else name)  # kernels and graphs want a number
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise SettingsError(f"qwen3.device: {name} is not there: PyTorch sees no CUDA device; use cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise SettingsError(f"qwen3.device: {name} is not there: this machine has {torch.cuda.device_count()}")
+    return device
+
+
+def _name(folder: Path, taken: Iterable[Qwen3Model]) -> str:
+    """The model's name for clients: that of its folder, or of the repository in the hub's cache. Unique."""
+    repository = next((part for part in folder.parts if part.startswith("models--")), None)
+    name = repository.rpartition("--")[2] if repository else folder.resolve().name
+    names = {model.name for model in taken}
+    number = next(n for n in range(1, 1_000) if (name if n == 1 else f"{name}-{n}") not in names)
+    return name if number == 1 else f"{name}-{number}"

@@ -1,6 +1,6 @@
 """One request of Qwen3Engine: its text in segments, and a state machine of what its row does with the present one.
 
-    Waiting -> Prefill -> Decoding -> Waiting (next segment) ... -> Ending -> Finished
+    Waiting -> Prefill -> Decoding -> Waiting (next segment) ... -> Ending
 
 `Row.run` says in each step whether the row takes part in it. A segment ends when the model says the end of speech; a
 request, behind its last segment or at a limit (the cache is full, the speech runs away).
@@ -8,9 +8,10 @@ request, behind its last segment or at a limit (the cache is full, the speech ru
 
 from __future__ import annotations
 
+import math
 import secrets
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -23,16 +24,16 @@ from agent_tts.engine.base import (
     StarvedOutput,
     StepOutput,
 )
-from agent_tts.engine.outlet import Outlet
-from agent_tts.engine.qwen3.admission import LoadedVoice
 from agent_tts.engine.qwen3.graphs import StepResult
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.runaway import SILENT_PEAK
+from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import Segment, SegmentFeed
-from agent_tts.engine.qwen3.stretch import TimeStretch
 from agent_tts.engine.qwen3.voices import ModelVoice
+from agent_tts.engine.slots import Outlet
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
 from agent_tts.events import FRAME_MS, SpeechOptions
+from agent_tts.ffmpeg import FilterStream
 from agent_tts.model.prompt import Prompt, build_prompt, text_needed
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.text.breaks import MAX_BREAK_MS, Break
@@ -46,6 +47,9 @@ TOKENS_AHEAD = 8
 
 # Frames of pauses that are made before they are played: the longest pause. The next prompt is computed meanwhile.
 RESTS_AHEAD = MAX_BREAK_MS // FRAME_MS
+
+# Speeds of one filter of FFmpeg; others need several. Above the upper one it drops samples.
+SLOWEST, FASTEST = 0.5, 2.0
 
 
 class Waiting:
@@ -78,10 +82,6 @@ class Ending:
     length: bool  # because of a limit
 
 
-class Finished:
-    """`DoneOutput` has been given."""
-
-
 class Row:
     """A request. Every segment of its text has a prompt of its own; a step of a row reads one token of the text.
 
@@ -91,7 +91,7 @@ class Row:
     """
 
     def __init__(self, opened: StartRequest, wanted: ModelVoice) -> None:
-        self.state: Waiting | Prefill | Decoding | Ending | Finished = Waiting()
+        self.state: Waiting | Prefill | Decoding | Ending = Waiting()
         self.feed = SegmentFeed(opened, TokenFeed(wanted.model.tokenizer), _code(opened.options))
         speed = opened.options.speed
         # Its audio with pauses or at another speed. None where the model's frames are handed out as they are.
@@ -99,10 +99,11 @@ class Row:
         # Changes the speed of the model's frames. None at the model's own.
         self._stretch = TimeStretch(speed) if speed != 1 else None
         self.wanted = wanted
+        self.model = wanted.model
         # The voice on its model. None until the model is loaded.
         self.speaker: LoadedVoice | None = None
         # What is being loaded for it: its model or its voice. None when nothing is.
-        self.loading: Future[LoadedVoice] | Future[None] | None = None
+        self.loading: Future[LoadedVoice | None] | None = None
         self._language = _language(opened.options, wanted.model)
         self._sampling = _sampling(opened.options, wanted.model)
         # Whether it takes part in this step.
@@ -113,11 +114,6 @@ class Row:
         self._in_flight = 0
         # Whether a frame has been handed out.
         self.heard = False
-
-    @property
-    def model(self) -> Qwen3Model:
-        """The model that speaks."""
-        return self.wanted.model
 
     @property
     def needs_prompt(self) -> bool:
@@ -161,10 +157,8 @@ class Row:
     def prefill(self) -> bool:
         """Lay out the prompt of the present segment if enough is known, and ask for it until it is in the cache.
 
-        The first prompt may be computed before its text is there.
+        The first prompt may be computed before its text is there. Returns whether the row decodes now.
 
-        Returns:
-            Whether the row decodes now.
         Raises:
             Unsupported: the prompt leaves no room for speech.
         """
@@ -175,7 +169,7 @@ class Row:
         if not isinstance(state, Prefill):
             return False
         prompt, tokens = state.prompt, state.tokens
-        if not self.model.prefill(self.feed.slot, prompt, self._sampling, self.speaker):
+        if not self.model.runner.prefill(self.feed.slot, prompt, self._sampling, self.speaker):
             return False
         del self.feed.segments[0].tokens[:tokens]
         self.state = Decoding(len(prompt.prefix), len(prompt.text), tokens, prompt.complete)
@@ -233,12 +227,12 @@ class Row:
 
     def _has_room(self, state: Decoding) -> bool:
         """Whether the cache has a position for one more frame; reserves it."""
-        return state.used < self.model.max_model_len and self.model.reserve(self.feed.slot, state.used + 1)
+        return state.used < self.model.max_model_len and self.model.runner.reserve(self.feed.slot, state.used + 1)
 
     def _give(self, state: Decoding, segment: Segment) -> None:
         # Tokens beyond the cache would never be read: the speech is cut where the cache is full.
         tokens = segment.tokens[: max(0, self.model.max_model_len - state.given - 1)]
-        self.model.add_text(self.feed.slot, tokens, complete=segment.complete)
+        self.model.runner.add_text(self.feed.slot, tokens, complete=segment.complete)
         state.given += len(tokens) + segment.complete
         state.tokens += len(tokens)
         state.complete = segment.complete
@@ -265,17 +259,21 @@ class Row:
     def collect(self, result: StepResult, index: int, *, run_away: bool) -> list[StepOutput]:
         """What entry `index` of a step's result means for the row, which is still decoding."""
         if not result.finite[index]:
-            self.model.wipe(self.feed.slot)
+            self.model.runner.wipe(self.feed.slot)
             raise NotFinite("the model computed a frame that is not finite")
         if result.ended[index]:
-            outputs = self._end_segment()
-            return outputs if self.feed.segments else [*outputs, *self._end()]
-        outputs = []
+            flushed = self._end_segment()
+            return flushed if self.feed.segments else [*flushed, *self._end()]
+        outputs: list[StepOutput] = []
         pcm = result.pcm[index]
         # The first frame of a speaker is usually digital silence, which would be 80 ms of latency.
         if self.heard or int(np.abs(pcm.astype(np.int32)).max()) >= SILENT_PEAK:
             self.heard = True
-            outputs += self._frame(pcm.astype("<i2").tobytes())
+            frame = pcm.astype("<i2").tobytes()
+            if self.outlet is None:
+                outputs.append(FrameOutput(self.feed.slot, self.feed.epoch, frame))
+            else:
+                self.outlet.write(frame if self._stretch is None else self._stretch.push(frame))
         return [*outputs, *self._end(length=True)] if run_away else outputs
 
     def hand_out(self) -> list[StepOutput]:
@@ -283,22 +281,16 @@ class Row:
         assert self.outlet is not None
         outputs = self.outlet.hand_out()
         if self.outlet.finished and isinstance(self.state, Ending):
-            outputs.append(self._done(self.state.length))
+            outputs.append(DoneOutput(self.feed.slot, self.feed.epoch, length=self.state.length))
         elif self._starved and not outputs and not self._in_flight:
             outputs.append(StarvedOutput(self.feed.slot, self.feed.epoch))
         return outputs
-
-    def _frame(self, pcm: bytes) -> list[StepOutput]:
-        if self.outlet is None:
-            return [FrameOutput(self.feed.slot, self.feed.epoch, pcm)]
-        self.outlet.write(pcm if self._stretch is None else self._stretch.push(pcm))
-        return []
 
     def _end_segment(self) -> list[StepOutput]:
         """The present segment has been spoken, or has nothing to speak."""
         segment = self.feed.segments.popleft()
         if isinstance(self.state, Prefill):
-            self.model.release(self.feed.slot)
+            self.model.runner.release(self.feed.slot)
         self.state = Waiting()
         if self.outlet is None:
             return [FlushedOutput(self.feed.slot, self.feed.epoch)] * segment.flushes
@@ -312,16 +304,12 @@ class Row:
     def _end(self, *, length: bool = False) -> list[StepOutput]:
         """All segments have been spoken, or a limit (`length`) ends the request."""
         if self.outlet is None:
-            return [self._done(length)]
+            return [DoneOutput(self.feed.slot, self.feed.epoch, length=length)]
         if self._stretch is not None:
             self.outlet.write(self._stretch.finish())
         self.outlet.end()
         self.state = Ending(length)
         return []
-
-    def _done(self, length: bool) -> DoneOutput:
-        self.state = Finished()
-        return DoneOutput(self.feed.slot, self.feed.epoch, length=length)
 
 
 def _code(options: SpeechOptions) -> str:
@@ -331,11 +319,7 @@ def _code(options: SpeechOptions) -> str:
 
 
 def _language(options: SpeechOptions, model: Qwen3Model) -> str:
-    """The model's name for the language of a request. Models of one node may differ in their dialects.
-
-    Raises:
-        UnsupportedLanguage: it has none.
-    """
+    """The model's name for the language of a request. Models of one node may differ in their dialects."""
     known = model.config.talker.codec_language_id
     name = LANGUAGE_NAMES.get(options.language, options.language)
     if name != "auto" and name not in known:
@@ -344,21 +328,41 @@ def _language(options: SpeechOptions, model: Qwen3Model) -> str:
 
 
 def _sampling(options: SpeechOptions, model: Qwen3Model) -> SamplingParams:
-    """How a request draws its codes; temperature 0 is greedy for the predictor, too.
-
-    Raises:
-        InvalidRequest: a value is out of its range.
-    """
+    """How a request draws its codes; temperature 0 is greedy for the predictor, too."""
     seed = secrets.randbits(63) if options.seed is None else options.seed
-    asked = options.sampling
     try:
-        sampling = replace(
-            SamplingParams.of(model.config.generation, seed),
-            temperature=asked.temperature,
-            top_k=asked.top_k,
-            top_p=asked.top_p,
-            repetition_penalty=asked.repetition_penalty,
-        )
+        sampling = replace(SamplingParams.of(model.config.generation, seed), **asdict(options.sampling))
     except ValueError as error:
         raise InvalidRequest(f"sampling: {error}", "sampling") from None
-    return replace(sampling, predictor_temperature=0) if asked.temperature == 0 else sampling
+    return replace(sampling, predictor_temperature=0) if sampling.temperature == 0 else sampling
+
+
+class TimeStretch:
+    """Speech at another speed and the same pitch, streamed: FFmpeg's `atempo` on pcm_s16le.
+
+    It holds back up to 70 ms of its input until more comes or `finish`.
+    """
+
+    def __init__(self, speed: float) -> None:
+        self._speed = speed
+        bound = SLOWEST if speed < 1 else FASTEST
+        count = max(1, math.ceil(math.log(speed) / math.log(bound) - 1e-9))
+        self._filters = [("atempo", f"{speed ** (1 / count)}")] * count
+        self._stream = FilterStream(*self._filters)
+        # Samples that went in, and that came out.
+        self._in = self._out = 0
+
+    def push(self, pcm: bytes) -> bytes:
+        """Add audio; gives what is ready at `speed`."""
+        ready = self._stream.push(pcm)
+        self._in += len(pcm) // 2
+        self._out += len(ready) // 2
+        return ready
+
+    def finish(self) -> bytes:
+        """The rest: all output together is `1 / speed` times as long as the input. Then it starts again."""
+        if not self._in:
+            return b""
+        rest, owed = self._stream.push(None), max(0, round(self._in / self._speed) - self._out)
+        self._stream, self._in, self._out = FilterStream(*self._filters), 0, 0
+        return rest[: 2 * owed].ljust(2 * owed, b"\0")

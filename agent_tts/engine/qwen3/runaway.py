@@ -18,12 +18,7 @@ LOOP_PERIODS = 16  # frames of the longest loop that is detected
 
 
 class RunawayDetector:
-    """Tells for every row when its speech has run away.
-
-    Args:
-        rows: how many there are.
-        codebooks: codes of a frame.
-    """
+    """Tells for every row when its speech has run away."""
 
     def __init__(self, rows: int, codebooks: int) -> None:
         # int16[rows, periods, codebooks]: the last frames of each row; frame t is at t % periods.
@@ -42,15 +37,12 @@ class RunawayDetector:
     def see(
         self, rows: Sequence[int], codes: NDArray[np.integer], pcm: NDArray[np.int16], tokens: Sequence[int]
     ) -> NDArray[np.bool_]:
-        """Add a frame to each of some rows; which of them have run away.
+        """Add a frame to each of n different rows; bool[n]: which of them have run away.
 
         Args:
-            rows: n different rows.
             codes: [n, codebooks].
             pcm: int16[n, samples].
             tokens: how many tokens of its text each row has been given.
-        Returns:
-            bool[n].
         """
         index = np.asarray(rows, np.int64)
         now = self._frames[index]

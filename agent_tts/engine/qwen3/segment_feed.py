@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from agent_tts.engine.base import AddText, StartRequest
-from agent_tts.engine.slots import in_chunks
+from agent_tts.engine.slots import Feed
 from agent_tts.text.breaks import Break
 from agent_tts.text.feed import Reader, Reading
 from agent_tts.text.segments import Segmenter
@@ -33,44 +33,28 @@ class Segment:
         return self.complete and not self.speakable
 
 
-class SegmentFeed:
+class SegmentFeed(Feed):
     """Text in by any split, tokens out as soon as later text cannot change them.
 
-    Equal texts with equal flushes give equal segments.
-
-    A flush ends a segment: a model speaks its last words only when it knows that they are the last.
+    Equal texts with equal flushes give equal segments. A flush ends a segment: a model speaks its last words only when
+    it knows that they are the last. `language` is the code of the language that is spoken.
     """
 
     def __init__(self, opened: StartRequest, tokens: TokenFeed, language: str = "en") -> None:
-        """`language` is the code of the language that is spoken."""
-        self.slot = opened.slot
-        self.epoch = opened.epoch
-        # Text that is not read yet, in chunks. The front bounds it.
-        self._unread: deque[AddText] = deque()
+        super().__init__(opened)
         # Characters read so far, and those of the chunk that are to be spoken.
         self._offset = 0
         self._chars: list[str] = []
         self._reader = Reader(Reading.of(opened.options, language), self._take, self._rest)
         self._segmenter = Segmenter(SEGMENT_CHARS)
         self._tokens = tokens
-        # Pieces that are not spoken yet, the one that grows included; never empty while `ended` is False.
+        # Those that are not spoken yet, the one that grows included. Empty when all of the request has been spoken.
         self.segments: deque[Segment] = deque([Segment()])
-        # Whether the last of `segments` is the last of the request.
-        self.ended = False
-
-    def take_text(self, text: AddText) -> None:
-        """More text, with its flush and its end."""
-        self._unread.extend(in_chunks(text))
 
     def read(self) -> None:
         """Read a chunk of the text, unless the present segment is complete."""
         if self._unread and not self.segments[0].complete:
             self._read(self._unread.popleft())
-
-    @property
-    def dry(self) -> bool:
-        """Whether all text that came is in the segments."""
-        return not self._unread
 
     def _read(self, text: AddText) -> None:
         for char in text.text:
@@ -85,7 +69,11 @@ class SegmentFeed:
         if text.last:
             self._end_segment()
             self.segments.pop()  # the new one
-            self.ended = True
+
+    @property
+    def dry(self) -> bool:
+        """Whether all text that came is in the segments."""
+        return not self._unread
 
     def _take(self, char: str, _: int) -> None:
         self._chars.append(char)
@@ -97,7 +85,9 @@ class SegmentFeed:
             if part is None:
                 self._end_segment()
             else:
-                self._grow(part)
+                segment = self.segments[-1]
+                segment.tokens += self._tokens.append(part)
+                segment.speakable = segment.speakable or not part.isspace()
 
     def _rest(self, pause: Break) -> None:
         """A pause ends a segment: it is exact between what two prompts say."""
@@ -106,11 +96,6 @@ class SegmentFeed:
         if self.segments[-1].speakable or len(self.segments) == 1 or self.segments[-2].flushes:
             self._end_segment()
         self.segments[-2].rest_ms += pause.ms
-
-    def _grow(self, text: str) -> None:
-        segment = self.segments[-1]
-        segment.tokens += self._tokens.append(text)
-        segment.speakable = segment.speakable or not text.isspace()
 
     def _end_segment(self) -> None:
         segment = self.segments[-1]

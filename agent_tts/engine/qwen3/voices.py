@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_tts.engine.qwen3.admission import LoadedVoice
 from agent_tts.engine.qwen3.model import Qwen3Model
+from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.errors import InvalidRequest, UnknownVoice, Unsupported
 from agent_tts.events import (
     AnyVoice,
@@ -23,7 +23,7 @@ from agent_tts.events import (
     Voice,
     VoiceKind,
 )
-from agent_tts.model import prompt
+from agent_tts.model.prompt import PromptVoice, Reference
 from agent_tts.voices import ANYONE, DESIGN, LANGUAGES, own_voice
 from agent_tts.voices.library import VoiceLibrary
 
@@ -64,54 +64,29 @@ class ModelVoice:
 
     model: Qwen3Model
     voice: ResolvedVoice
-    instructions: str = ""  # how to speak, and in a designed voice who
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """What its `LoadedVoice` depends on."""
-        return self.model.name, self.voice
+    instructions: str = ""  # how to speak, and in a designed voice who; none for a clone
 
 
 class Qwen3Voices:
-    """Voices of some models and of a library; keeps the most recently used clones ready.
-
-    Args:
-        limit: clones that are kept ready.
-    """
+    """Voices of some models and of a library; keeps the `limit` most recently used clones ready."""
 
     def __init__(self, models: Sequence[Qwen3Model], library: VoiceLibrary, limit: int) -> None:
         self._models = models
         self._library = library
         self._limit = limit
-        # Clones on their device, the one used last at the end; by model, voice and its version.
-        self._ready: OrderedDict[tuple[object, ...], LoadedVoice] = OrderedDict()
-
-        # Names of languages and dialects that a model speaks, and the codes of the languages among them.
-        self._spoken = {name for model in models for name in model.config.talker.codec_language_id}
-        self._codes = tuple(code for name, code in LANGUAGES.items() if name in self._spoken)
+        # Clones on their device, the one used last at the end.
+        self._ready: OrderedDict[ModelVoice, LoadedVoice] = OrderedDict()
+        names = {name for model in models for name in model.config.talker.codec_language_id}
+        codes = tuple(code for name, code in LANGUAGES.items() if name in names)
+        # Every name of a language that a model speaks -> its code; a dialect is its own code.
+        self.languages = {name: LANGUAGES.get(name, name) for name in names} | {code: code for code in codes}
         # The voices that the models have of their own; the first is the default.
-        self.listed = self._list()
+        self.listed = _own_voices(models, codes)
         # The voice of a request without one.
         self._default = own_voice(self.listed[0].name)
         # Names that other services have for such voices -> the voices that stand in for them.
         own = [voice.name for voice in self.listed]
         self.aliases = {alias: name if name in own else own[0] for alias, name in ALIASES.items()}
-
-    def _list(self) -> tuple[Voice, ...]:
-        languages = self._codes
-        named = {name for model in self._models for name in model.config.talker.spk_id}
-        known = [name for name in SPEAKERS if name in named]
-        voices = [Voice(name, _first(SPEAKERS[name][0], languages), SPEAKERS[name][1]) for name in known]
-        voices += [Voice(name, languages) for name in sorted(named - SPEAKERS.keys())]
-        if any(model.kind == "designed" for model in self._models):
-            voices.append(Voice(DESIGN, languages, "the voice that the instructions describe"))
-        if not voices:
-            voices.append(Voice(ANYONE, languages, "no voice in particular: another one for each seed"))
-        return tuple(voices)
-
-    def languages(self) -> dict[str, str]:
-        """Every name of a language that a model speaks -> its code; a dialect is its own code."""
-        return {name: LANGUAGES.get(name, name) for name in self._spoken} | {code: code for code in self._codes}
 
     def choose(self, options: SpeechOptions) -> ModelVoice:
         """The voice and the model of a request.
@@ -135,19 +110,18 @@ class Qwen3Voices:
     def ready(self, wanted: ModelVoice) -> LoadedVoice | None:
         """The voice on its model, which is loaded; None for a clone that `load` has to make ready first."""
         if isinstance(wanted.voice, NamedVoice):
-            return LoadedVoice(prompt.PromptVoice(wanted.voice.name))
+            return LoadedVoice(PromptVoice(wanted.voice.name))
         if isinstance(wanted.voice, DesignedVoice | AnyVoice):
-            return LoadedVoice(prompt.PromptVoice(None))
-        speaker = self._ready.get(wanted.key)
-        if speaker is not None:
-            self._ready.move_to_end(wanted.key)
-        return speaker
+            return LoadedVoice(PromptVoice(None))
+        if wanted in self._ready:
+            self._ready.move_to_end(wanted)
+        return self._ready.get(wanted)
 
     def keep(self, wanted: ModelVoice, speaker: LoadedVoice) -> None:
         """Keep a clone of the library that `load` has made ready, as long as others are not used more recently."""
         if isinstance(wanted.voice, EmbeddedVoice):
             return
-        self._ready[wanted.key] = speaker
+        self._ready[wanted] = speaker
         while len(self._ready) > self._limit:
             self._ready.popitem(last=False)
 
@@ -161,7 +135,7 @@ class Qwen3Voices:
         model = wanted.model
         if isinstance(wanted.voice, EmbeddedVoice):
             with np.errstate(over="ignore"):  # an infinity is refused below
-                return self._clone(model, np.asarray(wanted.voice.vector, np.float32))
+                return _clone(model, np.asarray(wanted.voice.vector, np.float32))
         assert isinstance(wanted.voice, StoredVoices)
         parts = wanted.voice.parts
         arrays = [self._library.arrays(part.stored) for part in parts]
@@ -174,20 +148,28 @@ class Qwen3Voices:
         vector = np.sum([array[size] * part.weight for array, part in zip(arrays, parts, strict=True)], axis=0)
         voice, codes = voices[0], arrays[0].get("codes")
         if len(parts) > 1 or voice.transcript is None or codes is None:
-            return self._clone(model, vector)
+            return _clone(model, vector)
         if codes.max() >= model.config.codec.codebook_size:  # on a GPU it would end the whole engine
             raise Unsupported("this voice was made for a model with another codec: add it anew")
         transcript = tuple(model.tokenizer.encode(voice.transcript))
-        return self._clone(model, vector, prompt.Reference(transcript, tuple(map(tuple, codes.tolist()))))
-
-    def _clone(
-        self, model: Qwen3Model, vector: NDArray[np.float32], reference: prompt.Reference | None = None
-    ) -> LoadedVoice:
-        try:
-            return model.speaker(prompt.PromptVoice(prompt.SpeakerPlace.VECTOR, reference), vector.astype(np.float32))
-        except ValueError as error:
-            raise InvalidRequest(str(error), "speaker_embedding") from None
+        return _clone(model, vector, Reference(transcript, tuple(map(tuple, codes.tolist()))))
 
 
-def _first(language: str, others: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((language, *others)))
+def _own_voices(models: Sequence[Qwen3Model], languages: tuple[str, ...]) -> tuple[Voice, ...]:
+    named = {name for model in models for name in model.config.talker.spk_id}
+    voices = [
+        Voice(name, tuple(dict.fromkeys((recorded, *languages))), description)
+        for name, (recorded, description) in SPEAKERS.items()
+        if name in named
+    ]
+    voices += [Voice(name, languages) for name in sorted(named - SPEAKERS.keys())]
+    if any(model.kind == "designed" for model in models):
+        voices.append(Voice(DESIGN, languages, "the voice that the instructions describe"))
+    return tuple(voices) or (Voice(ANYONE, languages, "no voice in particular: another one for each seed"),)
+
+
+def _clone(model: Qwen3Model, vector: NDArray[np.float32], reference: Reference | None = None) -> LoadedVoice:
+    try:
+        return model.clone(vector.astype(np.float32), reference)
+    except ValueError as error:
+        raise InvalidRequest(str(error), "speaker_embedding") from None

@@ -200,18 +200,16 @@ def serve(uri: str, target: Target) -> None:
         SettingsError: the address cannot be used.
         KeyboardInterrupt: on SIGINT, after all clients are closed.
     """
-    with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(_serve_until_signal(uri, target))
+    asyncio.run(_serve_until_signal(uri, target))
 
 
 async def _serve_until_signal(uri: str, target: Target) -> None:
-    task = asyncio.current_task()
-    assert task is not None
+    stopped = asyncio.Event()
     with contextlib.suppress(NotImplementedError):  # Windows
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     async with WyomingServer(target) as server:
         print(f"{await server.listen(uri)} speaks with {target.url}", flush=True)
-        await asyncio.Event().wait()
+        await stopped.wait()
 
 
 class WyomingServer:

@@ -10,7 +10,7 @@ from av.audio.stream import AudioStream
 from av.container import OutputContainer
 
 from agent_tts.events import SAMPLE_RATE
-from agent_tts.speech.audio.pcm import audio_frame
+from agent_tts.ffmpeg import audio_frame
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-from fractions import Fraction
 from typing import Literal
 
 import av
 import numpy as np
-from av.filter import Graph
 from numpy.typing import NDArray
 
 from agent_tts.events import SAMPLE_RATE
+from agent_tts.ffmpeg import FilterStream, audio_frame
 
 PcmEncoding = Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw"]
 
@@ -29,15 +28,16 @@ class Transcoder:
     """
 
     def __init__(self, encoding: PcmEncoding, sample_rate: int) -> None:
-        # None without resampling.
-        self._resampler = None if sample_rate == SAMPLE_RATE else _Resampler(sample_rate)
+        # libswresample as a filter, because `av.AudioResampler` cannot set its length. None without resampling.
+        resample = ("aresample", f"{sample_rate}:filter_size={FILTER_TAPS}")
+        self._resampler = None if sample_rate == SAMPLE_RATE else FilterStream(resample)
         # Output value for each pcm_s16le value, indexed by its bits as a u16; None for pcm_s16le.
         self._codes = None if encoding == "pcm_s16le" else _floats() if encoding == "pcm_f32le" else _g711(encoding)
 
     def encode(self, pcm: bytes) -> list[tuple[bytes, int]]:
         """At most one payload, with its number of samples. `pcm` holds whole samples."""
         if self._resampler is not None and pcm:
-            pcm = self._resampler.push(audio_frame(pcm))
+            pcm = self._resampler.push(pcm)
         return self._chunk(pcm)
 
     def flush(self) -> list[tuple[bytes, int]]:
@@ -49,43 +49,6 @@ class Transcoder:
             return []
         payload = pcm if self._codes is None else self._codes[np.frombuffer(pcm, "<u2")].tobytes()
         return [(payload, len(pcm) // 2)]
-
-
-class _Resampler:
-    """libswresample from 24 kHz, as a filter graph, because `av.AudioResampler` cannot set the filter's length."""
-
-    def __init__(self, sample_rate: int) -> None:
-        self._graph = Graph()
-        self._graph.threads = 1  # otherwise FFmpeg starts one thread per core for each graph
-        source = self._graph.add_abuffer(
-            sample_rate=SAMPLE_RATE, format="s16", layout="mono", time_base=Fraction(1, SAMPLE_RATE)
-        )
-        resample = self._graph.add("aresample", f"{sample_rate}:filter_size={FILTER_TAPS}")
-        sink = self._graph.add("abuffersink")
-        source.link_to(resample)
-        resample.link_to(sink)
-        self._graph.configure()
-
-    def push(self, frame: av.AudioFrame | None) -> bytes:
-        """pcm_s16le that `frame` completes; None ends the audio."""
-        self._graph.push(frame)
-        ready: list[bytes] = []
-        while True:
-            try:
-                piece = self._graph.pull()
-            except (av.BlockingIOError, av.EOFError):
-                return b"".join(ready)
-            assert isinstance(piece, av.AudioFrame)
-            # A plane has padding after its samples.
-            ready.append(bytes(piece.planes[0])[: 2 * piece.samples])
-
-
-def audio_frame(pcm: bytes) -> av.AudioFrame:
-    """pcm_s16le, 24 kHz, mono, for an encoder or a filter of FFmpeg."""
-    frame = av.AudioFrame(format="s16", layout="mono", samples=len(pcm) // 2)
-    frame.sample_rate = SAMPLE_RATE
-    frame.planes[0].update(pcm)
-    return frame
 
 
 @functools.cache

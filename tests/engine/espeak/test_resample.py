@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agent_tts.engine.espeak.resample import Resampler
+from agent_tts.engine.espeak.engine import Resampler
 from tests.examples import examples
 
 SOURCE, TARGET = 22_050, 24_000

@@ -16,7 +16,7 @@ import torch
 import triton
 
 from agent_tts.engine.qwen3.compiling import Steps
-from agent_tts.engine.qwen3.prefill import PromptInputs
+from agent_tts.engine.qwen3.graphs import PromptInputs
 from agent_tts.model.codec import Codec
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame import PROMPT_ENTRIES, FrameModel

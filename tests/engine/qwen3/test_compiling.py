@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,13 +21,13 @@ if sys.platform != "linux":
 
 from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.engine.qwen3 import compiling
-from agent_tts.engine.qwen3.compiling import Steps
+from agent_tts.engine.qwen3.compiling import Compilation, Steps
 from agent_tts.model.kernels.ahead import Pointer
 
 pytestmark = pytest.mark.node
 
 # The codec as small as its kernels can be: sixteen channels.
-SIZE = replace(SIZES["tiny"], codec_widths={"latent_dim": 48, "codebook_dim": 32, "decoder_dim": 256})
+SIZE = SIZES["tiny"] | {"codec_widths": {"latent_dim": 48, "codebook_dim": 32, "decoder_dim": 256}}
 CODEC_KERNELS = pytest.param("float16", marks=[pytest.mark.slow, pytest.mark.timeout(300)])
 
 
@@ -72,7 +73,7 @@ class Heard:
 def compiled(steps: Steps) -> tuple[Heard, Heard]:
     """Two engines that want the same kernels at the same time, both ready."""
     first, second = Heard(), Heard()
-    with compiling.compiling(steps) as one, compiling.compiling(steps) as other:
+    with closing(Compilation(steps)) as one, closing(Compilation(steps)) as other:
         one.wait(first)
         other.wait(second)
     return first, second
@@ -124,12 +125,12 @@ def test_one_of_two_engines_compiles_each_kernel_once(compiled: tuple[Heard, Hea
 def test_a_stamp_spares_the_process(steps: Steps, cache: Path, compiled: tuple[Heard, Heard]) -> None:
     before, heard = kernels(cache), Heard()
     (stamp,) = stamps(cache)
-    with compiling.compiling(steps) as compilation:
+    with closing(Compilation(steps)) as compilation:
         assert not children(os.getpid())
         compilation.wait(heard)
     assert heard.total == 0
     stamp.unlink()
-    with compiling.compiling(steps) as compilation:
+    with closing(Compilation(steps)) as compilation:
         compilation.wait(heard)
     assert heard.done == heard.total == len(before)
     assert kernels(cache) == before
@@ -142,7 +143,7 @@ def test_a_stamp_spares_the_process(steps: Steps, cache: Path, compiled: tuple[H
 def test_other_steps_have_another_stamp(
     steps: Steps, cache: Path, compiled: tuple[Heard, Heard], change: dict[str, object]
 ) -> None:
-    with compiling.compiling(replace(steps, **change)):  # type: ignore[arg-type]
+    with closing(Compilation(replace(steps, **change))):  # type: ignore[arg-type]
         assert children(os.getpid())
 
 
@@ -151,7 +152,7 @@ def test_what_cannot_be_compiled_is_said_and_left_to_the_launch(
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # what is interpreted cannot be
-    with compiling.compiling(steps) as compilation:
+    with closing(Compilation(steps)) as compilation:
         compilation.wait(Heard())
     assert "exit code 1" in log[-1]
     assert not stamps(tmp_path)
@@ -161,7 +162,7 @@ def test_it_is_given_up_in_time_with_its_workers(
     steps: Steps, tmp_path: Path, log: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    with compiling.compiling(steps) as compilation:
+    with closing(Compilation(steps)) as compilation:
         (process,) = children(os.getpid())
         while not (workers := children(process)):
             time.sleep(0.01)

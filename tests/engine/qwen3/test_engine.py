@@ -30,10 +30,10 @@ from agent_tts.engine.base import (
     StepOutput,
 )
 from agent_tts.engine.loop import EngineLoop
-from agent_tts.engine.qwen3 import loading as qwen3_loading
+from agent_tts.engine.qwen3 import model as qwen3_model
 from agent_tts.engine.qwen3.engine import Qwen3Engine
-from agent_tts.engine.qwen3.graphs import LaunchedStep
-from agent_tts.engine.qwen3.prefill import ChunkInputs
+from agent_tts.engine.qwen3.graphs import ChunkInputs, LaunchedStep
+from agent_tts.engine.qwen3.runner import PromptChunk
 from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.events import DesignedVoice, EmbeddedVoice, NamedVoice, Sampling, SpeechOptions
@@ -201,18 +201,17 @@ def with_clone(folder: Path, size: int, transcript: str, frames: int, *, name: s
 
 def counted(made: Qwen3Engine) -> list[int]:
     """How many entries each part of a prompt has that the engine's only model computes from now on."""
-    running, sizes = made._models[0]._loaded, list[int]()
-    take, padding_position = running.admission.take, running.state.frame.cache.padding_position
+    runner, sizes = made._models[0].runner, list[int]()
+    inputs, padding_position = runner._inputs, runner.state.frame.cache.padding_position
 
-    def taken() -> list[ChunkInputs]:
-        parts = take()
-        for part in parts:
-            sizes.append(len(part.positions))
-            known = part.positions[part.positions < padding_position]
-            assert part.span in (None, known[-1] + 1)  # behind it may be what is not a number
-        return parts
+    def taken(chunk: PromptChunk) -> ChunkInputs:
+        part = inputs(chunk)
+        sizes.append(len(part.positions))
+        known = part.positions[part.positions < padding_position]
+        assert part.span in (None, known[-1] + 1)  # behind it may be what is not a number
+        return part
 
-    running.admission.take = taken  # type: ignore[method-assign]
+    runner._inputs = taken  # type: ignore[method-assign]
     return sizes
 
 
@@ -259,7 +258,7 @@ def test_prompts_are_computed_ahead_of_their_text_when_nobody_speaks(checkpoint:
             turns += 1
             assert turns < 10
         assert turns >= 3
-        assert not made._models[0].has_prompts
+        assert not made._models[0].runner.has_prompts
 
 
 @pytest.fixture
@@ -293,7 +292,7 @@ def test_a_vector_that_the_model_cannot_hold_changes_no_other_request(
 def test_a_row_that_computed_what_is_not_finite_is_whole_again_for_the_next(ending: Checkpoints) -> None:
     with engine(ending("custom_voice"), slots=1) as made:
         alone = speak(made, "Hello.", options=RYAN)
-        state = made._models[0]._loaded.state
+        state = made._models[0].runner.state
         state.codec.values[:, 0, 5] = math.nan
         state.frame.cache.values[:, 0, 200] = math.nan
         failed = speak(made, "Hello.", options=RYAN).outputs[-1]
@@ -356,7 +355,7 @@ def test_a_voice_is_never_spoken_by_another_that_was_given_its_name(base: tuple[
 def test_prompts_that_are_kept_ready_take_a_bounded_part_of_the_memory(
     checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent_tts.engine.qwen3.admission.PREFIX_POSITIONS", 200)
+    monkeypatch.setattr("agent_tts.engine.qwen3.runner.PREFIX_POSITIONS", 200)
     with engine(checkpoint("voice_design"), slots=1) as design:
         for number in range(8):
             options = SpeechOptions("design", instructions=f"{number} old man. " * 5, seed=0)
@@ -364,7 +363,7 @@ def test_prompts_that_are_kept_ready_take_a_bounded_part_of_the_memory(
             while not outputs:
                 outputs = design.step([], [0])
             design.step([ReleaseSlot(0)], [])
-        kept = design._models[0]._loaded.admission.prefixes.values()
+        kept = design._models[0].runner.prefixes.values()
         assert 100 < sum(prefix.keys.shape[1] for prefix in kept) <= 200
 
 
@@ -502,7 +501,7 @@ def test_nothing_to_speak_is_done_without_a_sound(ryan: Qwen3Engine, text: str) 
 def test_a_first_frame_that_is_silent_is_not_waited_for_and_the_next_is_as_it_was(
     ryan: Qwen3Engine, alone: Spoken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, steps = ryan._models[0], iter([0.0])
+    runner, steps = ryan._models[0].runner, iter([0.0])
 
     def quiet(rows: Sequence[int]) -> LaunchedStep | None:
         launched = launch(rows)
@@ -512,8 +511,8 @@ def test_a_first_frame_that_is_silent_is_not_waited_for_and_the_next_is_as_it_wa
         launched._packed[:, samples] = (launched._packed[:, samples] * next(steps, 1.0)).astype(np.int16)
         return launched
 
-    launch = model.launch
-    monkeypatch.setattr(model, "launch", quiet)
+    launch = runner.launch
+    monkeypatch.setattr(runner, "launch", quiet)
     assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, alone.pcm[1_920:])
 
 
@@ -627,7 +626,7 @@ class TestSharedCache:
                 model = plenty._models[0]
                 fixed = model.weight_bytes + model.codec_bytes
                 free = math.ceil((fixed + (count + 0.5) * model.block_bytes) / Qwen3().memory)
-            monkeypatch.setattr(qwen3_loading, "free_bytes", lambda device: free)
+            monkeypatch.setattr(qwen3_model, "memory", lambda device: (free, free))
 
         return leave
 
@@ -736,7 +735,7 @@ def test_a_request_that_leaves_before_its_prompt_is_computed_leaves_nothing_behi
     """While parts of its prompt wait, or all are there; the row's next owner says what it says alone."""
     with engine(checkpoint("custom_voice"), slots=2) as made:
         alone = ours(made, RYAN)
-        queue = made._models[0]._loaded.admission._queue
+        queue = made._models[0].runner._waiting
         for steps in range(3):
             made.step([StartRequest(0, 1, STYLED), AddText(0, TEXT, last=True)], [0])
             for _ in range(steps):

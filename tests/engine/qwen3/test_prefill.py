@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agent_tts.engine.qwen3.prefill import ChunkInputs, PromptInputs
+from agent_tts.engine.qwen3.graphs import ChunkInputs, PromptInputs
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import Cache
 from agent_tts.model.prompt import Prompt, PromptVoice, Reference, SpeakerPlace, build_prompt

@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.engine.qwen3.prompt_queue import PrefillBudget, PromptQueue
+from agent_tts.engine.qwen3.graphs import PrefillBudget
+from agent_tts.engine.qwen3.runner import LoadedVoice, PromptChunk, RowPrompt, take_chunks
+from agent_tts.model.prompt import Position, Prompt, PromptVoice
+from agent_tts.model.sampling import SamplingParams
 from tests.examples import examples
 
 ENTRIES = 128
 
 
-@dataclass(eq=False)
-class One:
-    """A prompt."""
+def one_of(length: int, shared: int, computed: int = 0) -> RowPrompt:
+    """A prompt of so many entries, of which so many are the same in others."""
+    prefix = (Position(None, None),) * (length - 1)
+    prompt = Prompt(prefix, min(shared, length - 1), start=None, text=(), complete=True)
+    return RowPrompt(0, prompt, SamplingParams(), LoadedVoice(PromptVoice()), computed)
 
-    length: int
-    shared: int
-    computed: int = 0
+
+@dataclass
+class Queue:
+    """Prompts that wait, and what a step may compute of them."""
+
+    budget: PrefillBudget
+    waiting: list[RowPrompt] = field(default_factory=list)
+
+    def schedule(self) -> list[PromptChunk]:
+        return take_chunks(self.waiting, self.budget)
 
 
 def queue(
     *lengths: int | tuple[int, int], prompts: int | None = None, cut: bool = False
-) -> tuple[PromptQueue[One], list[One]]:
+) -> tuple[Queue, list[RowPrompt]]:
     """Of prompts that share all, or so much."""
-    made: PromptQueue[One] = PromptQueue(PrefillBudget(ENTRIES, prompts, cut))
-    waiting = [One(length, length) if isinstance(length, int) else One(*length) for length in lengths]
-    for one in waiting:
-        made.add(one)
-    return made, waiting
+    waiting = [one_of(length, length) if isinstance(length, int) else one_of(*length) for length in lengths]
+    return Queue(PrefillBudget(ENTRIES, prompts, cut), [*waiting]), waiting
 
 
 def test_as_many_ride_along_as_there_is_room_for() -> None:
     made, (a, b, c, d) = queue(60, 40, 28, 1)
     assert made.schedule() == [(a, 0, 60), (b, 0, 40), (c, 0, 28)]
-    assert made
-    assert list(made) == [d]
+    assert made.waiting == [d]
     assert made.schedule() == [(d, 0, 1)]
-    assert not made
+    assert not made.waiting
     assert made.schedule() == []
 
 
@@ -78,7 +86,7 @@ def test_a_long_prompt_takes_turns_with_those_behind_it() -> None:
 def test_those_who_come_first_are_ready_first() -> None:
     made, waiting = queue(*[200] * 8)
     finished = []
-    while made:
+    while made.waiting:
         finished += [one for one, _, end in made.schedule() if end == one.length]
     assert finished == waiting
 
@@ -90,23 +98,15 @@ def test_what_is_shared_is_a_part_of_its_own(beside: int) -> None:
     parts = []
     for _ in range(8):
         if beside:
-            made.add(One(beside, beside))
+            made.waiting.append(one_of(beside, beside))
         parts += [(begin, end) for mine, begin, end in made.schedule() if mine is one]
     assert parts == [(0, 128), (128, 150), (150, 200)]
 
 
 def test_what_is_known_is_not_computed() -> None:
-    made, (one,) = queue()[0], [One(50, 20, computed=20)]
-    made.add(one)
+    made, (one,) = queue()[0], [one_of(50, 20, computed=20)]
+    made.waiting.append(one)
     assert made.schedule() == [(one, 20, 50)]
-
-
-def test_what_is_dropped_is_not_computed() -> None:
-    made, (a, b, c) = queue(100, 9, 100)
-    made.drop(a)
-    made.drop(b)
-    assert made.schedule() == [(c, 0, 100)]
-    made.drop(c)  # idempotent
 
 
 @examples(200)
@@ -119,14 +119,14 @@ def test_what_is_dropped_is_not_computed() -> None:
 def test_nobody_waits_for_ever(arrivals: list[list[tuple[int, int]]], cut: bool) -> None:
     """In each step the first that waits is computed, within the step's entries, and all are in the end."""
     made, _ = queue(cut=cut)
-    prompts: list[One] = []
+    prompts: list[RowPrompt] = []
     steps = 0
-    while steps < len(arrivals) or made:
+    while steps < len(arrivals) or made.waiting:
         for length, shared in arrivals[steps] if steps < len(arrivals) else ():
-            prompts.append(One(length, min(length, shared)))
-            made.add(prompts[-1])
-        before = {id(one): one.computed for one in made}
-        first = next(iter(made), None)
+            prompts.append(one_of(length, min(length, shared)))
+            made.waiting.append(prompts[-1])
+        before = {id(one): one.computed for one in made.waiting}
+        first = next(iter(made.waiting), None)
         taken = made.schedule()
         assert (taken[0].prompt if taken else None) is first
         assert sum(end - begin for _, begin, end in taken) <= ENTRIES

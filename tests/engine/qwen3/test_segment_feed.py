@@ -51,7 +51,7 @@ def segments(tokenizer: Tokenizer, parts: Sequence[str | None], *, clean: bool =
         take()
     feed.take_text(AddText(0, "", last=True))
     take()
-    assert feed.ended
+    assert not feed.segments
     return spoken
 
 

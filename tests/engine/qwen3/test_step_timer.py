@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_tts.engine.qwen3.step_timer import GROW, SHRINK, WAKE_S, StepTimer
+from agent_tts.engine.qwen3.engine import GROW, SHRINK, WAKE_S, StepTimer
 
 
 def ran(timer: StepTimer, begin: float, end: float, *, waited: bool = True, kind: int = 8) -> None:

@@ -63,7 +63,7 @@ class Connected:
 
         service = SpeechService([make], aliases=CONFIG.voice_aliases)
         (self.link,) = links
-        service.engines[0].info = self.link.loop.info
+        service.engines[0].info = self.link.loop.ready().info
         self.adapter = adapter
         self.session = Session(
             Node(CONFIG, service, Guard(CONFIG, metrics), metrics), "test", clock=lambda: self.link.now
