@@ -1,4 +1,4 @@
-"""Certificates that tests make for themselves."""
+"""Self-signed certificates for tests."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from cryptography.x509.oid import NameOID
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Of 127.0.0.1 and localhost, signed by its own key."""
+    """A certificate of 127.0.0.1 and localhost, signed with its own key."""
 
     cert: Path
     key: Path
 
     @property
     def settings(self) -> dict[str, str]:
-        """As the section `tls` has it."""
+        """Values of the settings section `tls`."""
         return {"cert": str(self.cert), "key": str(self.key)}
 
     def client(self) -> ssl.SSLContext:
-        """What a client trusts that trusts this certificate alone."""
+        """A TLS context that trusts only this certificate."""
         return ssl.create_default_context(cafile=str(self.cert))
 
 
 def make_certificate(folder: Path, *, days: float = 30.0, passphrase: bytes | None = None) -> Certificate:
-    """Make one that is good for so many days from now; for none, when they are negative."""
+    """Make a certificate that is valid for `days` days from now; a negative number makes an expired one."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.UTC)

@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry spans: as much of OTLP over HTTP as its exporters need."""
+"""A collector of OpenTelemetry spans: the part of OTLP over HTTP that its exporters use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Collector(http.server.ThreadingHTTPServer):
-    """Takes OTLP over HTTP; what came is kept."""
+    """Receives OTLP over HTTP and keeps the requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Receiver)
@@ -33,7 +33,7 @@ class _Receiver(http.server.BaseHTTPRequestHandler):
 
 @contextmanager
 def collector() -> Iterator[Collector]:
-    """One on a port of its own."""
+    """A collector on a free port."""
     with Collector() as server:
         thread = threading.Thread(target=server.serve_forever, name="collector")
         thread.start()

@@ -30,39 +30,39 @@ from httpx._config import create_ssl_context  # noqa: E402
 
 TESTS = Path(__file__).parent
 
-# Folders whose tests all need a process, a socket or a browser, as if each were marked `node`.
+# Folders in which every test needs a process, a socket or a browser, and counts as marked `node`.
 WITH_NODES = {"agent", "browser", "cli", "client", "deploy", "doctor", "fault", "gpu", "integrations", "measure"}
 
-# A file whose tests are all marked `node`.
+# Matches a file whose tests are all marked `node`.
 NODE_FILE = re.compile(r"^pytestmark = .*pytest\.mark\.node\b", re.MULTILINE)
 
-# What a test that is not marked `node` must not do, as events of `sys.audit`.
+# `sys.audit` events that a test without the mark `node` must not cause.
 OUTSIDE = {"os.fork", "os.posix_spawn", "socket.bind", "socket.connect", "subprocess.Popen"}
 
-# What may take its time to go: executor threads, sockets in their closing handshake.
+# Wait for executor threads and closing sockets, s.
 GRACE_S = 2.0
 
 
 def pytest_configure() -> None:
     asyncio.set_event_loop_policy(virtual_time.Policy())
-    # Each client of httpx would read all certificates of the world, which takes 30 ms.
+    # Without this every httpx client would read all root certificates, which takes 30 ms.
     httpx_transports.create_ssl_context = functools.cache(create_ssl_context)  # type: ignore[attr-defined]
-    # Ctrl-C reaches the processes that tests start: a shell's background job hands down that it is ignored.
+    # Make Ctrl-C reach processes that tests start: a background job of a shell inherits that SIGINT is ignored.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Pipecat's turn detection runs on it; it would keep a database of its own open, and report to its makers.
+    # Pipecat's turn detection imports this library, which would otherwise open its own database and send telemetry.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    # uvloop keeps a pipe for the life of the process from the first time that a loop of it runs.
+    # uvloop opens a pipe for the life of the process when its first loop runs.
     if find_spec("uvloop"):
         with asyncio.Runner(loop_factory=import_module("uvloop").new_event_loop) as runner:
             runner.run(asyncio.sleep(0))
-    # Kernels run everywhere: without a GPU, triton interprets them, if it is told so before anything imports it.
+    # Run kernels without a GPU: triton interprets them if this is set before the first import.
     if find_spec("triton") and not import_module("torch").cuda.is_available():
         os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`make quick` does not import files of which it runs no test: some of their imports take seconds."""
+    """`make quick` does not import files without a test to run: some imports take seconds."""
     if "not node" not in config.option.markexpr or TESTS not in collection_path.parents:
         return None
     if collection_path.relative_to(TESTS).parts[0] in WITH_NODES:
@@ -79,12 +79,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _Guard:
-    """Refuses `OUTSIDE` to tests that are not marked `node`, so that `make quick` needs none of it.
+    """Refuses `OUTSIDE` to tests that are not marked `node`, because `make quick` must not need any of it.
 
-    With RECORD_NODE_TESTS=FILE it writes the names of such tests to a file instead: the ones to mark.
+    With RECORD_NODE_TESTS=FILE it writes the names of such tests to a file instead; these need the mark.
     """
 
-    # The test that runs, its fixtures included, if it is not marked; otherwise None.
+    # Id of the running test, including its fixtures, if it is not marked; otherwise None.
     test: str | None = None
 
     def __call__(self, event: str, args: tuple[object, ...]) -> None:
@@ -112,7 +112,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture(autouse=True)
 def virtual_clock(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The event loop's clock jumps, but in tests that are marked `real_time`."""
+    """The event loop's clock jumps, except in tests that are marked `real_time`."""
     virtual_time.jump("real_time" not in request.keywords)
     yield
     virtual_time.jump(False)
@@ -120,7 +120,7 @@ def virtual_clock(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 async def no_leaked_tasks() -> AsyncIterator[None]:
-    """Every task that the test started has ended, and nothing failed where nobody looked."""
+    """Every task that the test started has ended, and none failed without being awaited."""
     before = asyncio.all_tasks()
     unseen: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
@@ -152,7 +152,7 @@ def _fds() -> Counter[str]:
     for fd in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{fd}")
-        except OSError:  # the descriptor of this very listing
+        except OSError:  # the descriptor of this listing
             continue
         found[target.split(":")[0] if target.startswith(("socket:", "pipe:", "anon_inode:")) else target] += 1
     return found
@@ -160,7 +160,7 @@ def _fds() -> Counter[str]:
 
 @pytest.fixture(autouse=True)
 def no_leaks() -> Iterator[None]:
-    """Threads, child processes and file descriptors are as they were before."""
+    """Threads, child processes and file descriptors are the same as before the test."""
     probes = {"thread": _threads, "child process": _children, "file descriptor": _fds}
     if not Path("/proc/self/fd").is_dir():
         probes = {"thread": _threads}

@@ -1,4 +1,4 @@
-"""How many examples a property test tries."""
+"""Number of examples of property tests."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from hypothesis import settings
 
-# Tests state the numbers of a thorough run. Development tries a quarter of them, `make fuzz` 20 times as many.
+# Counts in tests are for a thorough run. Development runs a quarter of them, `make fuzz` 20 times as many.
 FACTOR = float(os.environ.get("TEST_FACTOR", "0.25"))
 
 
 def examples(count: int, **others: Any) -> settings:
-    """Settings of Hypothesis: `count` examples times `FACTOR`, without a time limit for one unless `others` has it."""
+    """Hypothesis settings: `count` examples times `FACTOR`, and no deadline unless `others` sets one."""
     return settings(**{"max_examples": max(1, round(count * FACTOR)), "deadline": None, **others})

@@ -1,4 +1,4 @@
-"""The recogniser for those who cannot wait for it."""
+"""The recogniser in a child process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ HEARING_S = 20.0
 
 
 async def heard(pcm: bytes, rate: int = 24_000) -> str:
-    """The sentence of `tests.recogniser` that was spoken, or "" for none. `pcm`: mono pcm_s16le.
+    """The recognised sentence of `tests.recogniser`, or "" for none. `pcm`: mono pcm_s16le.
 
-    By another process: the decoder holds the interpreter, and a node in this one would stop meanwhile.
+    A child process decodes: the decoder holds the GIL and would stop a node in this process.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.recogniser", str(rate)),

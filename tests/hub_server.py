@@ -1,4 +1,4 @@
-"""A model hub on this machine: as much of the real one's HTTP as its own client asks for."""
+"""A local model hub: the part of the real hub's HTTP that its client uses."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ OTHER = "0" * 40  # a commit that the hub does not have
 
 @dataclass
 class Hub:
-    """What the hub has, how it behaves, and what it was asked."""
+    """The hub's files, its behaviour, and a record of its requests."""
 
     files: dict[str, bytes]
-    sizes: dict[str, int] = field(default_factory=dict)  # what it says of a file, where that is not true
+    sizes: dict[str, int] = field(default_factory=dict)  # wrong file sizes to report, by file
     refusal: tuple[int, str] | None = None  # status and code of every answer
-    gated: bool = False  # everybody sees what there is, and nobody gets it
-    breaks_off: dict[str, int] = field(default_factory=dict)  # bytes of a file, then the connection ends
+    gated: bool = False  # files are listed, but every download is refused
+    breaks_off: dict[str, int] = field(
+        default_factory=dict
+    )  # number of bytes of a file after which the connection ends
     url: str = ""
     asked: list[tuple[str, str, str | None]] = field(default_factory=list)  # method, path, range
 
     def fetched(self) -> dict[str, str | None]:
-        """Files whose content was asked for -> the range that was."""
+        """Range header of each file whose content was requested."""
         contents = [(path, asked) for method, path, asked in self.asked if method == "GET" and "/resolve/" in path]
         return {re.sub(r".*/resolve/\w+/", "", path): asked for path, asked in contents}
 
@@ -88,7 +90,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(hub: Hub) -> Iterator[Hub]:
-    """The hub answers at `hub.url` inside the block."""
+    """Serve the hub at `hub.url` inside the block."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("OfThisHub", (Handler,), {"hub": hub}))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

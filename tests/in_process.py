@@ -1,4 +1,4 @@
-"""An engine loop inside the front's event loop: the engine client of tests in virtual time."""
+"""An engine loop inside the front's event loop: the engine client for tests in virtual time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from agent_tts.events import EngineCommand, EngineEvent
 
 
 class InProcessEngine:
-    """Runs an engine loop whenever something is due; each step blocks the event loop.
+    """Runs an engine loop whenever a turn is due; each step blocks the event loop.
 
-    It is deterministic in a deterministic event loop whose clock `loop` uses too.
+    Deterministic if the event loop is deterministic and `loop` uses its clock.
     """
 
     def __init__(
@@ -21,26 +21,26 @@ class InProcessEngine:
         self._loop = loop
         self._on_events = on_events
         self._on_lost = on_lost
-        # The next turn. None when nothing is due, and while it does not run.
+        # Handle of the next turn. None when no turn is due, and before the start.
         self._next: asyncio.Handle | None = None
-        # Whether it was started, is not closed, and its engine is not lost.
+        # Started, not closed, and the engine is not lost.
         self.alive = False
         # Set when the engine is lost: it is not restarted.
         self.failed = asyncio.Event()
 
     async def start(self) -> None:
-        """Hand out `EngineReady`."""
+        """Emit `EngineReady`."""
         self.alive = True
         self._on_events([self._loop.ready()])
 
     def send(self, command: EngineCommand) -> None:
-        """Never blocks. The command takes effect in the next turn; it is dropped unless alive."""
+        """Does not block. The command takes effect in the next turn; it is dropped unless alive."""
         if self.alive:
             self._loop.submit(command)
             self._schedule()
 
     async def close(self) -> None:
-        """Close the engine. No event and no `on_lost` follows. Idempotent."""
+        """Close the engine. No events and no `on_lost` follow. Idempotent."""
         self.alive = False
         self._unschedule()
         self._loop.close()

@@ -1,4 +1,4 @@
-"""Tells which of a few sentences was spoken: pocketsphinx with a closed grammar and the model that it carries."""
+"""Recognises which of ten sentences was spoken, with pocketsphinx, a closed grammar and the model in its package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SENTENCES = (
 
 
 def recognise(samples: NDArray[np.int16], rate: int = 24_000) -> str:
-    """The sentence that was spoken, or "" for none. `samples`: int16[n], mono, at `rate` Hz."""
+    """The recognised sentence, or "" for none. `samples`: int16[n], mono, at `rate` Hz."""
     grammar = "#JSGF V1.0;\ngrammar sentences;\npublic <sentence> = " + " | ".join(SENTENCES) + ";\n"
     decoder = Decoder(samprate=16_000, lm=None, loglevel="FATAL")
     decoder.add_jsgf_string("sentences", grammar)
@@ -32,13 +32,13 @@ def recognise(samples: NDArray[np.int16], rate: int = 24_000) -> str:
     decoder.process_raw(to_16k(samples, rate).tobytes(), full_utt=True)
     decoder.end_utt()
     heard = decoder.hyp().hypstr if decoder.hyp() else ""
-    # The best path may end before its last words; two words are enough to tell every sentence from the others.
+    # The best path may lack the last words; two words distinguish every sentence from the others.
     found = [sentence for sentence in SENTENCES if len(heard.split()) >= 2 and sentence.startswith(heard)]
     return found[0] if found else ""
 
 
 def to_16k(samples: NDArray[np.int16], rate: int) -> NDArray[np.int16]:
-    """The same at 16 kHz, by cutting its spectrum: good enough for an ear, and no library's resampler under test."""
+    """Resample to 16 kHz by cutting the spectrum, which avoids the libraries under test."""
     padded = np.pad(samples.astype(np.float64), rate // 4)
     wanted = len(padded) * 16_000 // rate
     spectrum = np.fft.rfft(padded)[: wanted // 2 + 1]

@@ -1,7 +1,7 @@
-"""A WebRTC client of the node, made of aiortc alone: it shares no code with the package.
+"""A WebRTC client of the node on aiortc alone: it shares no code with the package.
 
-Run as a program, `python tests/rtc_peer.py URL PINGS`, it is a client that listens until it is killed, and prints what
-it is told; PINGS is 1 or 0.
+Run as a program, `python tests/rtc_peer.py URL PINGS`, it listens until it is killed, and prints the messages that it
+receives; PINGS is 1 or 0.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from numpy.typing import NDArray
 
 RATE = 48_000
 LABEL = "agent_tts.v1"
-LOUD = 300.0  # RMS of 20 ms, of 32 767, from which on it is speech and not silence
+LOUD = 300.0  # RMS of 20 ms from which on it counts as speech; full scale is 32 767
 
 
 def rms(samples: NDArray[np.int16]) -> float:
-    """Of a piece of sound; 0 for none."""
+    """RMS of the samples; 0 without samples."""
     return float(np.sqrt(np.mean(samples.astype(np.float64) ** 2))) if len(samples) else 0.0
 
 
 async def heard(track: MediaStreamTrack) -> AsyncIterator[tuple[Any, NDArray[np.int16]]]:
-    """The frames of a stereo track with the samples of one side, until it ends."""
+    """The frames of a stereo track with the samples of one channel, until the track ends."""
     with contextlib.suppress(MediaStreamError):
         while True:
             frame: Any = await track.recv()
@@ -40,19 +40,19 @@ async def heard(track: MediaStreamTrack) -> AsyncIterator[tuple[Any, NDArray[np.
 
 
 class Arrivals:
-    """What can be waited for, by whoever looks again whenever anything has arrived."""
+    """Base class to wait for a condition, which is checked after every arrival."""
 
     PATIENCE_S = 10.0
 
     def __init__(self) -> None:
-        # Set whenever anything has arrived.
+        # Set on every arrival.
         self._changed = asyncio.Event()
 
     async def wait(self, what: Callable[[], Any], timeout_s: float | None = None) -> Any:
-        """Wait until `what` is true of what has arrived; its value.
+        """Wait until `what` returns a true value; return that value.
 
         Raises:
-            TimeoutError: it did not come true, within `PATIENCE_S` unless said.
+            TimeoutError: not within `timeout_s`, by default `PATIENCE_S`.
         """
         async with asyncio.timeout(self.PATIENCE_S if timeout_s is None else timeout_s):
             while not (value := what()):
@@ -62,7 +62,7 @@ class Arrivals:
 
 
 class RtcPeer(Arrivals):
-    """One connection; everything that arrives is kept with its time."""
+    """One connection; keeps everything that arrives with its arrival time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,11 +72,11 @@ class RtcPeer(Arrivals):
         self.channel.on("message", self._on_message)
         self.channel.on("close", self._changed.set)
         self.connection.on("track", self._on_track)
-        # (arrival, message), in their order.
+        # (arrival, message), in order.
         self.messages: list[tuple[float, dict[str, Any]]] = []
         # (arrival, pts, mono samples of 20 ms at 48 kHz).
         self.frames: list[tuple[float, int, NDArray[np.int16]]] = []
-        # Reads the track.
+        # The task that reads the track.
         self._listener: asyncio.Task[None] | None = None
         self.session_id = ""
 
@@ -88,7 +88,7 @@ class RtcPeer(Arrivals):
         return str(self.connection.localDescription.sdp)
 
     async def accept(self, answer: dict[str, str]) -> None:
-        """Take the node's answer."""
+        """Apply the node's answer."""
         self.session_id = answer["session_id"]
         await self.connection.setRemoteDescription(RTCSessionDescription(answer["sdp"], answer["type"]))
 
@@ -104,13 +104,13 @@ class RtcPeer(Arrivals):
         self.channel.send(json.dumps({"type": type_, **fields}))
 
     def say(self, context_id: str, text: str, **options: Any) -> None:
-        """Speak a text in a context of its own."""
+        """Speak a text in a new context."""
         self.send("context.open", context_id=context_id, **options)
         self.send("text.append", context_id=context_id, text=text)
         self.send("context.end", context_id=context_id)
 
     async def message(self, type_: str, timeout_s: float = 10.0, **fields: Any) -> dict[str, Any]:
-        """The first message of a type with these fields, when it has arrived."""
+        """The first message of a type with these fields; waits for it."""
 
         def find() -> dict[str, Any] | None:
             for _, message in self.messages:
@@ -122,7 +122,7 @@ class RtcPeer(Arrivals):
         return found
 
     def arrival(self, type_: str, **fields: Any) -> float:
-        """When the first such message arrived."""
+        """Arrival time of the first such message."""
         for at, message in self.messages:
             if message["type"] == type_ and all(message.get(name) == value for name, value in fields.items()):
                 return at
@@ -144,17 +144,17 @@ class RtcPeer(Arrivals):
         self._changed.set()
 
     def sound(self) -> NDArray[np.int16]:
-        """All that was heard."""
+        """All received samples."""
         return np.concatenate([np.zeros(0, np.int16), *(samples for _, _, samples in self.frames)])
 
     def loud(self) -> list[tuple[float, NDArray[np.int16]]]:
-        """Pieces of sound that are not silence, with their arrival."""
+        """Frames that are not silent, with their arrival time."""
         return [(at, samples) for at, _, samples in self.frames if rms(samples) > LOUD]
 
 
 @asynccontextmanager
 async def connected(url: str, headers: dict[str, str] | None = None) -> AsyncIterator[RtcPeer]:
-    """A peer that has been greeted."""
+    """A peer that has received the greeting."""
     peer = RtcPeer()
     try:
         async with httpx.AsyncClient(base_url=url, headers=headers) as client:

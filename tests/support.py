@@ -1,4 +1,4 @@
-"""A real node on a real port, and small helpers for those who talk to it."""
+"""A real node on a real port, and small helpers for its clients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ START_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RunningNode:
-    """A node that takes requests."""
+    """A node that accepts requests."""
 
     url: str  # http://127.0.0.1:port
     node: Node
@@ -38,15 +38,15 @@ class RunningNode:
 
     @property
     def ws_url(self) -> str:
-        """Of the protocol's WebSocket."""
+        """URL of the protocol's WebSocket."""
         return self.url.replace("http", "ws", 1) + "/v1/tts/stream"
 
 
 @asynccontextmanager
 async def running_node(**values: Any) -> AsyncIterator[RunningNode]:
-    """A node in this event loop with its engine in it too, ready to speak.
+    """A ready node in this event loop, with its engine in the loop too.
 
-    Several engines, and engines with a model, have processes of their own. `values` are settings.
+    Several engines, and engines with a model, run in child processes. `values` are settings.
     """
     settings = settings_of(**values)
     in_process = settings.engines in (None, 1) and chosen_engine(settings) != "qwen3"
@@ -56,13 +56,13 @@ async def running_node(**values: Any) -> AsyncIterator[RunningNode]:
 
 @asynccontextmanager
 async def running_node_with_process(**values: Any) -> AsyncIterator[RunningNode]:
-    """A node in this event loop whose engine is a process of its own, as in production. `values` are settings."""
+    """A node in this event loop with its engine in a child process, as in production. `values` are settings."""
     async with running_app(create_app(settings_of(**values))) as node:
         yield node
 
 
 def in_this_loop(settings: Settings) -> EngineClientFactory:
-    """The way to an engine of these settings in this event loop; its memory is taken when the node starts."""
+    """A factory of in-process engine clients; the engine's memory is taken when the node starts."""
 
     def make(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
         return InProcessEngine(create_loop(settings), on_events, on_lost)
@@ -71,12 +71,12 @@ def in_this_loop(settings: Settings) -> EngineClientFactory:
 
 
 def settings_of(**values: Any) -> Settings:
-    """Settings of a quiet node of the tone engine, on a port of its own."""
+    """Settings of a node with the tone engine on a free port that logs only warnings."""
     return Settings(**{"port": 0, "engine": "tone", "log_level": "warning", **values})
 
 
 def with_models(*models: Model) -> EngineClientFactory:
-    """The way to a tone engine in this event loop that has models: it speaks with none, but routing asks for them."""
+    """A factory of in-process tone engines that list these models: routing uses them, speech does not."""
 
     def make(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
         settings = settings_of()
@@ -89,7 +89,7 @@ def with_models(*models: Model) -> EngineClientFactory:
 
 @asynccontextmanager
 async def running_app(app: FastAPI) -> AsyncIterator[RunningNode]:
-    """A node in this event loop, ready to speak."""
+    """A ready node in this event loop."""
     node: Node = app.state.node
     settings = node.settings
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -110,10 +110,10 @@ async def running_app(app: FastAPI) -> AsyncIterator[RunningNode]:
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    """Wait for something that has no event of its own.
+    """Poll a condition that has no event.
 
     Raises:
-        TimeoutError: it did not come true.
+        TimeoutError: it stayed false.
     """
     async with asyncio.timeout(timeout_s):
         while not condition():

@@ -19,7 +19,7 @@ async def python(program: str, data: bytes = b"", *, output_bytes: int = 1_000, 
 
 
 async def test_bytes_go_in_and_out() -> None:
-    """More of them than a pipe holds, in both directions."""
+    """More bytes than a pipe holds, in both directions."""
     data = bytes(range(256)) * 4_096
     echo = "import os, sys; sys.stdout.buffer.write(sys.stdin.buffer.read()); sys.stdout.flush(); os._exit(0)"
     assert await python(echo, data, output_bytes=len(data)) == ModuleResult(0, data, "")
@@ -37,7 +37,7 @@ async def test_unread_input_is_discarded() -> None:
 
 
 async def test_a_process_that_writes_too_much_is_killed() -> None:
-    """Mutation: without the limit this takes all memory."""
+    """Mutation: without the limit the child takes all memory."""
     done = await python("import sys\nwhile True: sys.stdout.write('x' * 100)", output_bytes=10_000)
     assert done.code == -signal.SIGKILL
     assert len(done.output) <= 10_000
@@ -50,13 +50,13 @@ async def test_only_the_end_of_stderr_is_kept() -> None:
 
 
 async def test_a_process_that_takes_too_long_is_killed() -> None:
-    """The gate of leaks sees to it that none is left, here and below."""
+    """The leak gate checks that no process is left, here and in the next tests."""
     with pytest.raises(TimeoutError):
         await python("import time; time.sleep(60)", timeout_s=0.3)
 
 
 @pytest.mark.parametrize("ticks", [0, 1, 2, 3, 5, 8, 13, 100])
-async def test_cancelling_it_leaves_no_process(ticks: int) -> None:
+async def test_cancelling_leaves_no_process(ticks: int) -> None:
     task = asyncio.create_task(python("import time; time.sleep(60)", bytes(1 << 20)))
     for _ in range(ticks):
         await asyncio.sleep(0)
@@ -65,10 +65,10 @@ async def test_cancelling_it_leaves_no_process(ticks: int) -> None:
         await task
 
 
-async def test_secrets_of_the_parent_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_secrets_of_the_parent_do_not_reach_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT_TTS_AUTH__API_KEYS", "hush")
     monkeypatch.setenv("DATABASE_URL", "hush")
     done = await python("import os; print(*os.environ, flush=True); os._exit(0)")
     names = set(done.output.decode().split())
     assert "PATH" in names
-    assert names <= {*ENVIRONMENT, "LC_CTYPE"}  # which Python itself sets
+    assert names <= {*ENVIRONMENT, "LC_CTYPE"}  # set by Python itself

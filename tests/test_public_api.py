@@ -1,4 +1,4 @@
-"""The package's names are a promise: this list changes only with the changelog."""
+"""Public names of the package: this list changes only with the changelog."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_public_names() -> None:
         assert getattr(agent_tts, name) is not None
 
 
-def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+def test_a_private_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'conect'"):
         agent_tts.conect  # noqa: B018
 
 
 @pytest.mark.parametrize(("old", "new"), MODULES.items())
-def test_an_old_module_name_warns_and_is_the_new_module(old: str, new: str) -> None:
+def test_an_old_module_name_warns_and_gives_the_new_module(old: str, new: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
         module = import_module(old)
     assert module is import_module(new)
@@ -48,7 +48,7 @@ def test_an_old_module_name_warns_and_is_the_new_module(old: str, new: str) -> N
 
 
 @pytest.mark.parametrize(("old", "new"), NAMES.items())
-def test_an_old_name_warns_and_is_the_new_one(old: str, new: str) -> None:
+def test_an_old_name_warns_and_gives_the_new_one(old: str, new: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"agent_tts.{old} is now agent_tts.{new}"):
         assert getattr(agent_tts, old) is getattr(agent_tts, new)
 
@@ -59,7 +59,7 @@ def test_version_is_the_installed_one() -> None:
 
 @pytest.mark.node
 def test_importing_the_package_imports_no_library() -> None:
-    """Every engine process pays for what `import agent_tts` costs."""
+    """Every engine process pays the time of `import agent_tts`."""
     code = "import sys; before = set(sys.modules); import agent_tts; print(*set(sys.modules) - before)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert {name.partition(".")[0] for name in found} <= {"agent_tts"} | sys.stdlib_module_names

@@ -1,4 +1,4 @@
-"""The README's examples run, and what it names exists."""
+"""The README's examples run, and the files and targets it names exist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def block(language: str, containing: str) -> str:
-    """The one fenced block of a language with these words."""
+    """The one fenced block of a language that contains these words."""
     (found,) = [text for text in re.findall(rf"```{language}\n(.*?)```", README, re.S) if containing in text]
     return str(found)
 
@@ -66,11 +66,11 @@ async def test_the_bot_is_a_pipeline() -> None:
     assert [type(part).__name__ for part in pipeline.processors].count("AgentTTSService") == 1
 
 
-def test_it_takes_two_minutes() -> None:
+def test_the_readme_takes_two_minutes_to_read() -> None:
     assert len(README.splitlines()) <= 160
 
 
-def test_files_and_targets_that_are_named_exist() -> None:
+def test_named_files_and_targets_exist() -> None:
     for link in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / link).exists(), link
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))

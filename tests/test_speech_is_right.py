@@ -1,4 +1,4 @@
-"""What espeak says is what was written: a recogniser tells ten sentences apart, over every way out of the node."""
+"""espeak's speech is intelligible: a recogniser distinguishes ten sentences over every output of the node."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.wire import speak, wire
 
 pytestmark = pytest.mark.node
 
-# Of espeak's voices the one that this recogniser, trained on people, understands best.
+# The espeak voice that this recogniser, trained on human speech, recognises best.
 VOICE = "en-us+f2"
 
 
 def decoded(data: bytes) -> tuple[NDArray[np.int16], int]:
-    """An audio file as int16[n], mono, and its rate."""
+    """An audio file as int16[n], mono, and its rate in Hz."""
     with av.open(io.BytesIO(data), "r") as file:
         rate = file.streams.audio[0].rate
         resampler = av.AudioResampler("s16", "mono", rate)
@@ -59,13 +59,13 @@ async def test_opus_over_webrtc() -> None:
 
 
 def silent_at_the_end(peer: RtcPeer, before: int) -> bool:
-    """Whether the sound since `before` is over: a fifth of a second of silence."""
+    """Whether the sound since frame `before` ends with 200 ms of silence."""
     tail = [samples for _, _, samples in peer.frames[before:]][-10:]
     return len(tail) == 10 and all(rms(samples) < LOUD for samples in tail)
 
 
 async def test_opus_over_the_websocket() -> None:
-    """One packet a message, decoded by libopus."""
+    """One Opus packet a message, decoded by libopus."""
     async with running_node(engine="espeak") as running, wire(running.ws_url) as peer:
         for number, sentence in enumerate(SENTENCES):
             output = {"encoding": "opus", "sample_rate": 48_000}
@@ -78,7 +78,7 @@ async def test_opus_over_the_websocket() -> None:
             assert recognise(heard.astype(np.int16), 48_000) == sentence
 
 
-async def test_a_recogniser_that_hears_noise_hears_no_sentence() -> None:
-    """The tests above can fail: what is not speech is no sentence of the grammar, at least not always the right one."""
+async def test_noise_is_not_recognised_as_a_sentence() -> None:
+    """Proves that the tests above can fail: noise matches at most one sentence."""
     noise = np.random.default_rng(1).integers(-3_000, 3_000, 48_000).astype(np.int16)
     assert [recognise(noise) == sentence for sentence in SENTENCES].count(True) <= 1

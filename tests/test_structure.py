@@ -1,4 +1,4 @@
-"""What the code may import and call: the layers point one way, the front is light, nothing dangerous is used."""
+"""Import rules and forbidden calls: layers import in one direction, the front imports no heavy libraries."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import agent_tts
 PACKAGE = Path(agent_tts.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# Who may import whom, by sub-package; modules at the top (events, errors, settings) are everybody's.
+# Allowed imports by sub-package; every package may import the top-level modules (events, errors, settings).
 LAYERS = {
-    "config": {"model", "protocol"},  # which files hold a checkpoint's weights; validation errors
+    "config": {"model", "protocol"},  # files with a checkpoint's weights; validation errors
     "protocol": set(),
     "client": {"config", "protocol"},
     "text": set(),
-    "voices": {"config", "model"},  # in a process of its own: the front has no torch
+    "voices": {"config", "model"},  # runs in a child process: the front has no torch
     "model": set(),
     "engine": {"config", "text", "voices", "model"},
     "ipc": {"config", "engine"},  # the child runs the engine's loop
-    "speech": {"protocol", "text", "voices"},  # of the text, what is known of numbers and abbreviations
+    "speech": {"protocol", "text", "voices"},  # rules for numbers and abbreviations in text
     "serve": {"config", "protocol", "speech", "text", "ipc", "voices"},
     "integrations": {"client", "config", "protocol", "speech", "serve"},
     "agent": {"config", "integrations", "protocol", "serve", "voices"},
@@ -38,7 +38,7 @@ BANNED_CALLS = {"eval", "exec", "compile", "os.system", "os.popen", "torch.load"
 
 
 def imports(path: Path) -> set[str]:
-    """Modules that a file imports anywhere in it."""
+    """Modules that a file imports, at any place in it."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -62,16 +62,16 @@ def test_imports_go_one_way(layer: str) -> None:
 
 
 def module_of(path: Path) -> str:
-    """The name that a file is imported by."""
+    """The name by which a file is imported."""
     parts = ("agent_tts", *path.relative_to(PACKAGE).with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def test_no_files_import_one_another_in_a_circle() -> None:
-    """Imports for types count: a circle of types is a circle to whoever reads it."""
+def test_no_import_circle() -> None:
+    """Imports for types count too."""
     modules = {module_of(path): path for path in FILES}
     graph = {name: imports(path) & modules.keys() - {name, "agent_tts"} for name, path in modules.items()}
-    for used in graph.values():  # `from package import module` is an import of the module alone
+    for used in graph.values():  # `from package import module` imports only the module
         used -= {name.rpartition(".")[0] for name in used}
     try:
         list(TopologicalSorter(graph).static_order())
@@ -80,7 +80,7 @@ def test_no_files_import_one_another_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_nothing_dangerous_is_used(path: Path) -> None:
+def test_no_dangerous_call(path: Path) -> None:
     assert not imports(path) & BANNED_MODULES
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
@@ -88,8 +88,8 @@ def test_nothing_dangerous_is_used(path: Path) -> None:
             assert not any(k.arg == "shell" and ast.unparse(k.value) != "False" for k in node.keywords)
 
 
-def test_kernels_are_launched_in_one_way() -> None:
-    """One that is launched past `launch` would not be compiled ahead."""
+def test_kernels_are_launched_only_by_launch() -> None:
+    """A kernel that is launched without `launch` would not be compiled ahead."""
     launches = [
         path.relative_to(PACKAGE).as_posix()
         for path in (PACKAGE / "model").rglob("*.py")
@@ -101,7 +101,7 @@ def test_kernels_are_launched_in_one_way() -> None:
 
 
 def loaded_by(statement: str) -> set[str]:
-    """Top-level modules that a fresh interpreter has after a statement."""
+    """Top-level modules that a new interpreter has loaded after a statement."""
     program = f"{statement}\nimport sys\nprint(' '.join({{name.split('.')[0] for name in sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     return set(done.stdout.split())
@@ -113,7 +113,7 @@ def test_the_front_never_imports_torch() -> None:
     assert not loaded_by("import agent_tts.serve.run") & heavy
 
 
-def test_opentelemetry_is_imported_where_it_is_turned_on_alone() -> None:
+def test_opentelemetry_is_imported_only_where_it_is_turned_on() -> None:
     users = {
         path.relative_to(PACKAGE).as_posix()
         for path in FILES
@@ -123,7 +123,7 @@ def test_opentelemetry_is_imported_where_it_is_turned_on_alone() -> None:
 
 
 @pytest.mark.node
-def test_pipecat_is_imported_by_its_own_packages_alone() -> None:
+def test_pipecat_is_imported_only_by_its_own_packages() -> None:
     users = {
         path.relative_to(PACKAGE).parts[0] for path in FILES if any(m.split(".")[0] == "pipecat" for m in imports(path))
     }
@@ -143,7 +143,7 @@ def test_the_engine_process_never_imports_the_server() -> None:
     }
 
 
-def test_livekit_is_imported_by_its_own_package_alone() -> None:
+def test_livekit_is_imported_only_by_its_own_package() -> None:
     for path in FILES:
         if path.relative_to(PACKAGE).as_posix() != "livekit.py" and "integrations/livekit" not in path.as_posix():
             used = imports(path)

@@ -1,12 +1,12 @@
 """Virtual time: an event loop whose clock jumps to the next timer instead of waiting for it.
 
-`install` replaces the clocks of `time` before the package binds them. The clock jumps whenever an event loop has
-nothing to do: no socket is ready, no thread of an executor is at work, the test has no child process, and a timer is
-due later. Sockets, encoders and engines are real; only waiting is skipped. Computing takes its real time, without the
-time in which a busy machine gives the event loop's thread no core: limits in seconds hold under any load.
+`install` replaces the clocks of `time` before the package binds them. The clock jumps when an event loop is idle: no
+socket is ready, no executor thread works, the test has no child process, and the next timer is in the future. Sockets,
+encoders and engines are real; only waiting is skipped. Computation takes CPU time of the main thread instead of wall
+time, so limits in seconds hold on a busy machine.
 
-A jump is right as long as all parties run in this event loop: data that a loopback socket has taken is ready at its
-other end at once. Tests that wait for threads of a library's own are marked `real_time`.
+A jump is correct if all parties run in this event loop: loopback data that a socket has accepted is ready at the other
+end at once. Tests that wait for a library's own threads are marked `real_time`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, SupportsIndex, TypeVar, TypeVarTuple
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-# How long the loop waits for a thread or a process before it looks again, in seconds.
+# Interval at which the loop checks for a thread or a process, s.
 LOOK_S = 0.005
 
 _real_monotonic, _real_sleep = time.monotonic, time.sleep
@@ -36,7 +36,7 @@ if sys.platform == "linux":
     _main_thread = time.pthread_getcpuclockid(threading.main_thread().ident or 0)
 
     def _computed() -> float:
-        """Seconds for which the main thread has computed. They stand while a busy machine gives it no core."""
+        """CPU time of the main thread, s; it does not advance while a busy machine gives the thread no core."""
         return time.clock_gettime(_main_thread)
 
 else:
@@ -44,16 +44,16 @@ else:
 
 
 class _Clock:
-    """What the clock shows: one of the two clocks below, and an offset to it."""
+    """The shown time: one of the two clocks below plus an offset."""
 
-    # The offset holds what has been skipped, and keeps the shown time in place when the other clock takes over.
+    # The offset contains the skipped time, and keeps the shown time continuous when the other clock takes over.
     reads: tuple[Callable[[], float], float] = (_real_monotonic, 0.0)
     # Whether event loops may skip their waits.
     jumps = False
 
 
 def _read(clock: Callable[[], float], skip_s: float = 0.0) -> None:
-    """Go on with this clock from the time that is shown, plus `skip_s`."""
+    """Use this clock from now on; the shown time continues from its current value plus `skip_s`."""
     _Clock.reads = (clock, monotonic() + skip_s - clock())
 
 
@@ -67,19 +67,19 @@ def monotonic_ns() -> int:
 
 
 def wall_clock() -> float:
-    """`time.time`: libraries measure with it."""
+    """`time.time`, with which libraries measure."""
     return _epoch + monotonic()
 
 
 def sleep(seconds: float | SupportsIndex) -> None:
-    """`time.sleep`: it counts although it computes nothing."""
+    """`time.sleep`: counts although it takes no CPU time."""
     with _clock(_real_monotonic):
         _real_sleep(seconds)
 
 
 @contextmanager
 def _clock(clock: Callable[[], float]) -> Iterator[None]:
-    """Go by this clock in the block, if it is the main thread that runs it."""
+    """Use this clock in the block, if the main thread runs it."""
     before, _ = _Clock.reads
     if clock is before or threading.current_thread() is not threading.main_thread():
         yield
@@ -92,19 +92,19 @@ def _clock(clock: Callable[[], float]) -> Iterator[None]:
 
 
 def install() -> None:
-    """Put the clock in place of the system's. Must come before the first import of the package."""
+    """Replace the system's clocks. Must run before the first import of the package."""
     time.monotonic = time.perf_counter = monotonic
     time.monotonic_ns = time.perf_counter_ns = monotonic_ns
     time.time, time.sleep = wall_clock, sleep  # noqa: TID251
 
 
 def jump(enabled: bool) -> None:
-    """Let event loops skip their waits from now on, or not any more."""
+    """Set whether event loops skip their waits."""
     _Clock.jumps = enabled
 
 
 def has_children() -> bool:
-    """Whether this process has child processes, dead ones that nobody has waited for included."""
+    """Whether this process has child processes, including dead ones that were not waited for."""
     for children in Path("/proc/self/task").glob("*/children"):
         try:
             if children.read_bytes():
@@ -119,14 +119,14 @@ class _Selector(selectors.DefaultSelector):
 
     def __init__(self) -> None:
         super().__init__()
-        # Calls in threads of executors that have not returned.
+        # Number of executor calls that have not returned.
         self.in_threads = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if not _Clock.jumps or timeout is None or timeout <= 0:
             with _clock(_real_monotonic):
                 return super().select(timeout)
-        # Checked before the sockets: a child or its waiting thread that ends in between makes one ready.
+        # Checked before the sockets: a child or its waiting thread that ends in between makes a socket ready.
         is_busy = has_children() or any(thread.name.startswith("asyncio-waitpid") for thread in threading.enumerate())
         if ready := super().select(0):
             return ready

@@ -1,4 +1,4 @@
-"""A client of the wire protocol that shares no code with the package: what a stranger would write from its text."""
+"""A client of the wire protocol that shares no code with the package, written from the protocol's text."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LIMIT_S = 30.0
 
 
 class Wire:
-    """One connection; everything that came is kept."""
+    """One connection; keeps everything that it receives."""
 
     def __init__(self, socket_: ClientConnection) -> None:
         self.socket = socket_
-        self.messages: list[dict[str, Any]] = []  # JSON, in order, until asked for
+        self.messages: list[dict[str, Any]] = []  # JSON in order of arrival, removed by `until`
         self.frames: dict[int, list[tuple[int, int, bytes]]] = {}  # context_no -> (first_sample, flags, payload)
         self.numbers: dict[str, int] = {}  # context_id -> context_no
 
@@ -49,7 +49,7 @@ class Wire:
         return message
 
     async def until(self, type_: str, context_id: str | None = None) -> dict[str, Any]:
-        """The first message of this type that was not asked for before."""
+        """The first message of this type that was not returned before."""
         async with asyncio.timeout(LIMIT_S):
             while True:
                 for index, message in enumerate(self.messages):
@@ -58,7 +58,7 @@ class Wire:
                 await self.receive()
 
     async def until_audio(self, context_id: str, frames: int = 1) -> None:
-        """Until that many frames of the context have come."""
+        """Receive until the context has this many frames."""
         async with asyncio.timeout(LIMIT_S):
             while len(self.frames.get(self.numbers.get(context_id, -1), [])) < frames:
                 await self.receive()

@@ -99,7 +99,6 @@ class NodeConnection:
         self._updates: deque[asyncio.Future[None]] = deque()
         # The fatal error that the node sent before it closed the connection, or None.
         self._last_words: SpeechError | None = None
-        # Why the connection is lost, or None.
         self.lost: SpeechError | None = None
         # Whether the node drains: open contexts may finish, new ones are refused.
         self.draining = False
@@ -115,14 +114,12 @@ class NodeConnection:
         return self.lost is None and not self.draining
 
     async def open(self, *, context_id: str | None = None, **session: Any) -> RemoteUtterance:
-        """Start a context and wait for its slot.
+        """Start a context and wait for its slot. Cancelling it stops the context.
 
         Args:
             context_id: 1 to 128 characters, not "*"; None: the connection chooses one.
             session: options that differ from the connection's: `voice`, `language`, `speed`, `pitch`, `seed`,
                 `lead_ms`, `timestamps`, `output={"encoding": ..., "sample_rate": ...}` and the others of protocol.md.
-
-        Cancelling it stops the context.
 
         Raises:
             AtCapacity: no slot became free; try again after `retry_after_ms`.
@@ -165,9 +162,7 @@ class NodeConnection:
     async def update(self, **session: Any) -> None:
         """Change the options of later contexts. After a cancel, the node may have applied the change or not.
 
-        Raises:
-            SpeechError: a field is unknown or not allowed; nothing has changed.
-            TimeoutError: the node did not answer within 10 s.
+        Raises `SpeechError` if a field is not allowed: nothing has changed; `TimeoutError` without an answer in 10 s.
         """
         if self.lost is not None:
             raise self.lost
@@ -219,9 +214,7 @@ class NodeConnection:
         why = "the connection to the node has ended"
         try:
             async for message in self._websocket:
-                utterance = self._take_audio(message) if isinstance(message, bytes) else self._take_text(message)
-                if utterance is not None:
-                    await self._make_room(utterance)
+                await (self._take_audio(message) if isinstance(message, bytes) else self._take_text(message))
         except ConnectionClosed:
             pass
         except GARBLED as error:
@@ -230,49 +223,46 @@ class NodeConnection:
         finally:
             self._lose(self._last_words or ConnectionLost(why))
 
-    async def _make_room(self, utterance: RemoteUtterance) -> None:
-        """Stop receiving while a reader is behind, for `PATIENCE_S` at most: other readers wait, too."""
+    def _lose(self, error: SpeechError) -> None:
+        """Fail all utterances and updates. Idempotent."""
+        if self.lost is not None:
+            return
+        self.lost = error
+        for utterance in self._utterances.values():
+            utterance.close(error)
+        self._utterances.clear()
+        self._by_no.clear()
+        for answer in self._updates:
+            _complete(answer, error)
+        self._updates.clear()
+
+    # ------------------------------------------------------------ messages
+
+    async def _take_audio(self, message: bytes) -> None:
+        version, kind, flags, context_no, first_sample = HEADER.unpack_from(message)
+        if version != VERSION:
+            raise ValueError("version")
+        utterance = self._by_no.get(context_no)
+        if utterance is not None and kind == KIND_AUDIO:
+            await self._deliver_audio(utterance, message[HEADER.size :], first_sample, flags)
+
+    async def _deliver_audio(self, utterance: RemoteUtterance, payload: bytes, first_sample: int, flags: int) -> None:
+        """Receives nothing more while the reader is behind, for `PATIENCE_S` at most: other readers wait, too."""
+        utterance.deliver(AudioChunk(utterance.context_id, utterance.context_no, first_sample, flags, payload))
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await utterance.room(self._buffer_bytes)
         except TimeoutError:
             utterance.overflow()
 
-    def _lose(self, error: SpeechError) -> None:
-        """Fail all utterances and updates. Idempotent."""
-        if self.lost is not None:
-            return
-        self.lost = error
-        for utterance in [*self._utterances.values(), *self._by_no.values()]:
-            utterance.close(error)
-        self._utterances.clear()
-        self._by_no.clear()
-        for answer in self._updates:
-            if not answer.done():
-                answer.set_exception(error)
-        self._updates.clear()
-
-    # ------------------------------------------------------------ messages
-
-    def _take_audio(self, message: bytes) -> RemoteUtterance | None:
-        """Deliver a binary message; returns its utterance, or None when that has ended."""
-        version, kind, flags, context_no, first_sample = HEADER.unpack_from(message)
-        if version != VERSION:
-            raise ValueError("version")
-        utterance = self._by_no.get(context_no)
-        if utterance is None or kind != KIND_AUDIO:
-            return None
-        return _deliver_audio(utterance, message[HEADER.size :], first_sample, flags)
-
-    def _take_text(self, message: str) -> RemoteUtterance | None:
-        """Deliver a JSON message; returns the utterance that got audio, if any. Ignores types of newer nodes."""
+    async def _take_text(self, message: str) -> None:
+        """Deliver a JSON message. Ignores types of newer nodes."""
         fields = json.loads(message)
         utterance = self._utterances.get(fields.get("context_id"))
         match fields["type"]:
             case "audio" if utterance:
-                return _deliver_audio(
-                    utterance, base64.b64decode(fields["audio"]), fields["first_sample"], fields["flags"]
-                )
+                payload = base64.b64decode(fields["audio"])
+                await self._deliver_audio(utterance, payload, fields["first_sample"], fields["flags"])
             case "words" if utterance:
                 utterance.deliver(Words(fields["kind"], tuple(Word(**word) for word in fields["words"])))
             case "context.started" if utterance:
@@ -294,7 +284,6 @@ class NodeConnection:
                 self.draining = True
             case "error":
                 self._take_error(fields, utterance)
-        return None
 
     def _take_error(self, fields: dict[str, Any], utterance: RemoteUtterance | None) -> None:
         error = from_code(fields["code"], fields["message"], fields.get("retry_after_ms"))
@@ -309,17 +298,10 @@ class NodeConnection:
         if not utterance.started.done():  # refused
             del self._utterances[utterance.context_id]
             utterance.close(error)
-        elif error.code == "unknown_context":  # the node has ended it and says why in another message
-            return
-        else:
+        elif error.code != "unknown_context":  # of which the node says in another message why it has ended
             # Some of its text is lost, so it must not go on.
             utterance.fail(error)
             self.send("context.cancel", context_id=utterance.context_id)
-
-
-def _deliver_audio(utterance: RemoteUtterance, payload: bytes, first_sample: int, flags: int) -> RemoteUtterance:
-    utterance.deliver(AudioChunk(utterance.context_id, utterance.context_no, first_sample, flags, payload))
-    return utterance
 
 
 def _read(type_: type[_T], fields: dict[str, Any]) -> _T:
@@ -386,11 +368,11 @@ def stream_url(url: str) -> str:
     schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
     try:
         parts = urlsplit(url if "://" in url else f"ws://{url}")
-        good = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # an invalid address in brackets, or an invalid port
-        good = False
-    if not good:
-        raise SettingsError(f"a node's url is {', '.join(f'{name}://host:port' for name in schemes)} or host:port")
+        if parts.scheme not in schemes or not parts.hostname or parts.port == 0:
+            raise ValueError
+    except ValueError:  # also of an invalid address in brackets, or an invalid port
+        known = ", ".join(f"{name}://host:port" for name in schemes)
+        raise SettingsError(f"a node's url is {known} or host:port") from None
     path = parts.path.rstrip("/").removesuffix(PATH) + PATH
     return urlunsplit((schemes[parts.scheme], parts.netloc, path, parts.query, ""))
 

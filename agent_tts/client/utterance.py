@@ -48,9 +48,7 @@ class RemoteUtterance(AnyUtterance):
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Set after the last event.
         self._closed = asyncio.Event()
-        # The text so far.
         self._text: list[str] = []
-        # Whether `end` was called.
         self._ended = False
         # Whether the context was cancelled: further audio is dropped.
         self._stopped = False
@@ -60,9 +58,7 @@ class RemoteUtterance(AnyUtterance):
         self._aligned = False
         # When the first audio came, on the monotonic clock.
         self._heard_from: float | None = None
-        # The answer to a cancel, or None.
         self._cancelled: Cancelled | None = None
-        # Why it failed, or None.
         self.error: SpeechError | None = None
 
     async def __aenter__(self) -> RemoteUtterance:

@@ -30,7 +30,7 @@ from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.context import AudioChunk, Done, Flushed, Word, Words
 from agent_tts.serve.node import Node
 from agent_tts.speech.utterance import PCM, Told, Utterance
-from agent_tts.speech.words.paces import Paces
+from agent_tts.speech.words.timeline import Paces
 
 if TYPE_CHECKING:
     from agent_tts.serve.transports.rtc_track import SpeechTrack

@@ -52,8 +52,6 @@ class EngineRequest:
         self.ended = False
         # Whether `stop` was called. From then on only `RequestFinished` is delivered.
         self.stopped = False
-        # Whether the reader has taken `RequestFinished`.
-        self._over = False
         # Samples at 24 kHz received from the engine, dropped ones included.
         self.samples = 0
         # Called when an event arrives; set by the reader. It must not raise or await.
@@ -91,15 +89,14 @@ class EngineRequest:
 
         Only `RequestFinished` follows; its reason is "cancelled", also if it had arrived and was not yet taken.
         """
-        if self.stopped or self._over:
+        if self.stopped or (self.finished is not None and not self._events):  # it is over for the reader
             return
         self.stopped = True
         self._events.clear()
         if self.finished is None:
             self._send(CancelRequest(self.request_id))
-        else:
-            self.finished = dataclasses.replace(self.finished, reason="cancelled", code=None)
-            self._events.append(self.finished)
+        else:  # tell it again, as cancelled
+            self.deliver(self.finished)
 
     async def cancel(self) -> None:
         """Stop; the slot is free when this returns. Idempotent. Cancelling this is safe: the request still stops."""
@@ -118,8 +115,6 @@ class EngineRequest:
             if self._taken == self._grant:
                 self._send(GrantCredit(self.request_id, self._taken))
                 self._taken = 0
-        elif isinstance(event, RequestFinished):
-            self._over = True
         return event
 
     @property

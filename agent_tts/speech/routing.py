@@ -156,14 +156,14 @@ class Routing:
         if options.speaker_embedding is not None:
             return self._embedding(options.speaker_embedding, options.voice)
         name = options.voice or self.info.default_voice
-        named = self._named(name)
-        if named is None and (other := self._aliases.get(name, self._aliases.get(ANY_NAME))) is not None:
-            named = self._named(other)
-            if named is None:
-                raise UnknownVoice(f"voice_aliases has {other!r} for this voice, which this node does not have")
-        if named is None:
+        if (named := self._named(name)) is not None:
+            return named
+        other = self._aliases.get(name, self._aliases.get(ANY_NAME))
+        if other is None:
             raise self._unknown(name)
-        return named
+        if (named := self._named(other)) is not None:
+            return named
+        raise UnknownVoice(f"voice_aliases has {other!r} for this voice, which this node does not have")
 
     def _named(self, name: str) -> _Wanted | None:
         """The voice, or the mix of voices, that `name` stands for; None if unknown."""

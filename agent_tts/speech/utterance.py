@@ -33,8 +33,7 @@ from agent_tts.protocol.context import (
 from agent_tts.protocol.v1 import OutputFormat
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.engine_request import EngineRequest, RequestEvent
-from agent_tts.speech.words.paces import Paces
-from agent_tts.speech.words.timeline import WordTimeline
+from agent_tts.speech.words.timeline import Paces, WordTimeline
 
 # Words are sent to the listener, kept only for `cut`, or not computed.
 WordsMode = Literal["told", "kept", "none"]
@@ -48,7 +47,6 @@ class Meter:
     """Measures one utterance. This one has no clock: it knows the length of the audio, no times."""
 
     def __init__(self) -> None:
-        # Audio given to the listener.
         self.audio_ms = 0.0
 
     def text(self) -> None:
@@ -82,12 +80,8 @@ class Utterance:
     """Translates the events of an engine request into events for the listener.
 
     Words that are known before the engine has started follow right after `RequestStarted`. The last event is exactly
-    one `Done`; if its reason is "error", `error` holds the cause.
-
-    Args:
-        info: of the engine; None before the first start.
-        options: as the client gave them.
-        paces: how fast voices spoke in earlier utterances; learns from this one. None keeps nothing.
+    one `Done`; if its reason is "error", `error` holds the cause. `info` is None before the engine's first start;
+    `options` are those of the client; `paces` of earlier utterances learn from this one.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 NO_BREAK_SPACE = "\u00a0"
@@ -24,21 +25,19 @@ _SILENT = CLAUSE_MARKS | WIDE_CLAUSE_MARKS | frozenset("'\"·・¿¡")
 _UNSPEAKABLE_CATEGORIES = frozenset(("Cc", "Cs"))
 _DROPPED_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Co"))
 _PICTOGRAPH_CATEGORIES = frozenset(("So", "Sk", "Cn"))  # keeps circled digits, brackets and sharps of the same blocks
-_COMBINING_KEYCAP = "\u20e3"
+# The combining keycap and variation selectors.
+_KEYCAP_OR_SELECTOR = re.compile("[\u20e3\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+
+_CJK = re.compile(
+    "[\u3005-\u3007\u3041-\u3096\u309d-\u312f\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+# Blocks of symbols that are not read aloud.
+_PICTOGRAPHIC = re.compile("[\u231a\u231b\u23cf-\u23fa\u25a0-\u27bf\u2b00-\u2bff\ufffc\ufffd\U0001f000-\U0001fbff]")
 
 
 def is_cjk(ch: str) -> bool:
     """A Han character or kana: scripts without spaces, where a character is about a syllable."""
-    return ch >= "\u3005" and (
-        ch <= "\u3007"
-        or "\u3041" <= ch <= "\u3096"
-        or "\u309d" <= ch <= "\u312f"
-        or "\u31f0" <= ch <= "\u31ff"
-        or "\u3400" <= ch <= "\u9fff"
-        or "\uf900" <= ch <= "\ufaff"
-        or "\uff66" <= ch <= "\uff9f"
-        or "\U00020000" <= ch <= "\U0003ffff"
-    )
+    return ch >= "\u3005" and _CJK.match(ch) is not None
 
 
 def is_word(ch: str) -> bool:
@@ -88,22 +87,6 @@ def normal(ch: str, before: str) -> str:
     if ch in JOINERS:
         return ch if "\u0600" <= before <= "\u0dff" or "\u1000" <= before <= "\u17ff" else ""
     category = unicodedata.category(ch)
-    if category in _DROPPED_CATEGORIES or ch == _COMBINING_KEYCAP or _is_variation_selector(ch):
+    if category in _DROPPED_CATEGORIES or _KEYCAP_OR_SELECTOR.match(ch):
         return ""
-    return PICTOGRAPH if category in _PICTOGRAPH_CATEGORIES and _is_pictographic(ch) else ch
-
-
-def _is_variation_selector(ch: str) -> bool:
-    return "\ufe00" <= ch <= "\ufe0f" or "\U000e0100" <= ch <= "\U000e01ef"
-
-
-def _is_pictographic(ch: str) -> bool:
-    """In a block of symbols that are not read aloud."""
-    return (
-        "\u231a" <= ch <= "\u231b"
-        or "\u23cf" <= ch <= "\u23fa"
-        or "\u25a0" <= ch <= "\u27bf"
-        or "\u2b00" <= ch <= "\u2bff"
-        or "\ufffc" <= ch <= "\ufffd"
-        or "\U0001f000" <= ch <= "\U0001fbff"
-    )
+    return PICTOGRAPH if category in _PICTOGRAPH_CATEGORIES and _PICTOGRAPHIC.match(ch) else ch

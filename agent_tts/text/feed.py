@@ -80,9 +80,9 @@ class TextFeed:
 
     def __init__(self, reading: Reading | None = None, *, first_words: int = 2) -> None:
         self._offset = 0  # of the next character in the raw text
-        self._cutter = Cutter(first_words)
+        self._done: list[Unit | Break] = []  # not yet taken
+        self._cutter = Cutter(first_words, self._done.append)
         self._reader = Reader(reading or Reading(), self._cutter.push, self._break)
-        self._done: list[Unit | Break] = []  # up to the last pause, not yet taken
 
     def append(self, text: str) -> list[Unit | Break]:
         """More text; returns what it completes."""
@@ -100,8 +100,9 @@ class TextFeed:
 
     def _break(self, rest: Break) -> None:
         self._cutter.cut()
-        self._done += [*self._cutter.take(), rest]
+        self._done.append(rest)
 
     def _take(self) -> list[Unit | Break]:
-        done, self._done = self._done, []
-        return done + self._cutter.take()
+        done = self._done.copy()
+        self._done.clear()
+        return done

@@ -7,10 +7,11 @@ word may belong to it ("3" and "pm", "$5" and "million"). Other words pass uncha
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from agent_tts.text.chars import PICTOGRAPH
-from agent_tts.text.spoken import table_of
-from agent_tts.text.spoken.table import Table
+from agent_tts.text.spoken import de, en
+from agent_tts.text.spoken.table import Table, has_numbers
 
 MAX_WORD = 80  # characters; a longer word passes unchanged
 MAX_WORDS = 6  # that are looked at together
@@ -20,6 +21,19 @@ _TRAILING = ".,;:!?…\"'”’»)]}"
 
 Sink = Callable[[str, int], None]
 Chars = list[tuple[str, int]]
+
+
+# To add a language, write a module with a `table()` like `de.py`. Others say plain numbers if num2words has them.
+TABLES: dict[str, Callable[[], Table]] = {"de": de.table, "en": en.table}
+
+
+@lru_cache(maxsize=64)
+def table_of(language: str) -> Table | None:
+    """The table of a language code; None if num2words lacks the language."""
+    code = language.lower().partition("-")[0]
+    if code in TABLES:
+        return TABLES[code]()
+    return Table(code) if has_numbers(code) else None
 
 
 class Normalizer:
@@ -34,9 +48,8 @@ class Normalizer:
         self._table = table_of(language)
         # Words that wait for the next, each with the white space after it.
         self._words: list[tuple[Chars, Chars]] = []
-        # The word that is being read.
         self._word: Chars = []
-        # Whether that word is longer than `MAX_WORD`.
+        # Whether the word that is being read is longer than `MAX_WORD`.
         self._passing = False
         # The word before those that wait, in lower case.
         self._before = ""

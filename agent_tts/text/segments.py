@@ -20,9 +20,8 @@ class Segmenter:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        # Characters of the current piece.
+        # Of the current piece.
         self._length = 0
-        # Its last character.
         self._last = ""
 
     def feed(self, text: str) -> list[str | None]:

@@ -77,11 +77,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """The tokenizer in a checkpoint's folder: vocab.json with merges.txt, otherwise tokenizer.json.
-
-        Raises:
-            SettingsError: they are missing or broken.
-        """
+        """The tokenizer of a checkpoint: vocab.json with merges.txt, or tokenizer.json; else `SettingsError`."""
         try:
             model = _read(folder)
         except OSError as error:

@@ -14,6 +14,7 @@ At most `MAX_CHARS + MAX_RUN + MAX_CLUSTER` characters are held back.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent_tts.text.chars import (
@@ -86,10 +87,10 @@ class Unit:
 
 
 class Cutter:
-    """Characters in, units out. The units depend on the characters alone."""
+    """Takes characters and passes units to `sink`. The units depend on the characters alone."""
 
-    def __init__(self, first_words: int) -> None:
-        self._units: list[Unit] = []  # finished, not yet taken
+    def __init__(self, first_words: int, sink: Callable[[Unit], None]) -> None:
+        self._sink = sink
         self._chars: list[str] = []  # the unit in the making
         self._offsets: list[int] = []  # where its characters are in the raw text
         self._limit = CJK_PER_WORD * first_words  # length of a unit, in CJK characters
@@ -103,11 +104,6 @@ class Cutter:
         self._quotes = 0  # CJK quotes and brackets that are open
         self._wide_end = False  # a CJK clause mark came, and the next character may still belong to the clause
 
-    def take(self) -> list[Unit]:
-        """The units finished since the last call."""
-        units, self._units = self._units, []
-        return units
-
     def push(self, ch: str, offset: int) -> None:
         """The next character, at `offset` of the raw text."""
         if not ch.isspace():
@@ -118,7 +114,7 @@ class Cutter:
     def cut(self) -> None:
         """End the unit. A unit without anything audible is dropped."""
         if self._speakable:
-            self._units.append(Unit("".join(self._chars), tuple(self._offsets)))
+            self._sink(Unit("".join(self._chars), tuple(self._offsets)))
             self._limit = min(2 * self._limit, self._max_limit)
         self._chars.clear()
         self._offsets.clear()
@@ -142,7 +138,9 @@ class Cutter:
         word = "".join(self._chars[self._word :])
         if not any(map(is_cjk, word)) and not all(map(is_silent, word)):
             self._said += CJK_PER_WORD
-        if _ends_clause(word) or self._said >= self._limit or len(self._chars) >= MAX_CHARS:
+        bare = word.rstrip(_CLOSERS)
+        ends_clause = bare[-1:] in _MARKS and not is_abbreviation(bare)
+        if ends_clause or self._said >= self._limit or len(self._chars) >= MAX_CHARS:
             self.cut()
 
     def _push_visible(self, ch: str, offset: int) -> None:
@@ -185,12 +183,6 @@ class Cutter:
     def _keep(self, ch: str, offset: int) -> None:
         self._chars.append(ch)
         self._offsets.append(offset)
-
-
-def _ends_clause(word: str) -> bool:
-    """Whether a word with white space after it is the last of its clause."""
-    bare = word.rstrip(_CLOSERS)
-    return bare[-1:] in _MARKS and not is_abbreviation(bare)
 
 
 def is_abbreviation(word: str) -> bool:

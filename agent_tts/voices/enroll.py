@@ -43,11 +43,9 @@ _BASE = "a Base model (Qwen/Qwen3-TTS-12Hz-1.7B-Base) to qwen3.models"
 
 
 class Enrolment:
-    """Makes voices, one clip at a time. A failed or cancelled one leaves nothing behind.
+    """Makes voices, one clip of at most `max_s` at a time. A failed or cancelled one leaves nothing behind.
 
-    Args:
-        checkpoints: folders of Base models with their hidden sizes; a voice is made for all of them.
-        max_s: longest clip.
+    A voice is made for all `checkpoints`: folders of Base models with their hidden sizes.
     """
 
     def __init__(self, library: VoiceLibrary, checkpoints: Iterable[tuple[Path, int]], max_s: float) -> None:
@@ -77,13 +75,7 @@ class Enrolment:
             Internal: encoding failed or took too long.
         """
         transcript = _text("ref_text", transcript or "", MAX_TRANSCRIPT_CHARS) or None
-        voice = StoredVoice(
-            name=name,
-            kind="cloned",
-            description=_text("description", description, MAX_DESCRIPTION_CHARS),
-            transcript=transcript,
-            consent=_consent(consent),
-        )
+        voice = _cloned(name, description, consent, transcript)
         self._library.check_room(name)
         self._require_checkpoint()
         if self._clips > MAX_WAITING:
@@ -100,13 +92,9 @@ class Enrolment:
 
     def design(self, name: str, prompt: str, *, description: str = "") -> StoredVoice:
         """Store a voice that a text describes; raises the errors of `VoiceLibrary.add`, `InvalidRequest` for a text."""
-        voice = StoredVoice(
-            name=name,
-            kind="designed",
-            description=_text("description", description, MAX_DESCRIPTION_CHARS),
-            prompt=_text("prompt", prompt, MAX_PROMPT_CHARS, required=True),
-        )
-        return self._library.add(voice, {})
+        description = _text("description", description, MAX_DESCRIPTION_CHARS)
+        prompt = _text("prompt", prompt, MAX_PROMPT_CHARS, required=True)
+        return self._library.add(StoredVoice(name=name, kind="designed", description=description, prompt=prompt), {})
 
     def embed(self, name: str, vector: Sequence[float], *, consent: str, description: str = "") -> StoredVoice:
         """Store a speaker vector that was made elsewhere.
@@ -126,13 +114,7 @@ class Enrolment:
             values = np.asarray(vector, np.float32)
         if not np.isfinite(values).all():
             raise InvalidRequest("speaker_embedding: it has to hold finite numbers", "speaker_embedding")
-        voice = StoredVoice(
-            name=name,
-            kind="cloned",
-            description=_text("description", description, MAX_DESCRIPTION_CHARS),
-            consent=_consent(consent),
-        )
-        return self._library.add(voice, {f"vector_{len(values)}": values})
+        return self._library.add(_cloned(name, description, consent), {f"vector_{len(values)}": values})
 
     def _require_checkpoint(self) -> None:
         if not self._checkpoints:
@@ -142,11 +124,8 @@ class Enrolment:
 async def decode(clip: bytes, *, max_s: float) -> NDArray[np.float32]:
     """The bytes of an audio file -> float32[n], 24 kHz mono, -1..1. Cancelling it is safe: no process is left.
 
-    Args:
-        clip: untrusted; the caller bounds its size.
-        max_s: longest audio; decoding stops there.
-    Raises:
-        InvalidRequest: the clip is not allowed; the message says what is.
+    The clip is untrusted; the caller bounds its size, and decoding stops after `max_s`. Raises `InvalidRequest` for a
+    clip that is not allowed; the message says what is.
     """
     import numpy as np
 
@@ -213,8 +192,10 @@ async def _encode(
     return load(done.output)
 
 
-def _consent(statement: str) -> Consent:
-    return Consent(_text("consent", statement, MAX_CONSENT_CHARS, required=True))
+def _cloned(name: str, description: str, consent: str, transcript: str | None = None) -> StoredVoice:
+    description = _text("description", description, MAX_DESCRIPTION_CHARS)
+    agreed = Consent(_text("consent", consent, MAX_CONSENT_CHARS, required=True))
+    return StoredVoice(name=name, kind="cloned", description=description, transcript=transcript, consent=agreed)
 
 
 def _text(param: str, text: str, limit: int, *, required: bool = False) -> str:

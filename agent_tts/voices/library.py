@@ -99,7 +99,6 @@ class VoiceLibrary:
         self._read_at: int | None = None
         # Entries with a valid name: (inode, modification time) when read, and the voice; None if damaged.
         self._entries: dict[str, tuple[tuple[int, int], StoredVoice | None]] = {}
-        # The result of `voices`.
         self._voices: tuple[StoredVoice, ...] = ()
         self._sweep()
 
@@ -224,7 +223,10 @@ class VoiceLibrary:
         return self.get(voice.name)
 
     def delete(self, name: str) -> None:
-        """Delete a voice, damaged or not. Raises `UnknownVoice` if there is none, `Internal` if the disk refuses."""
+        """Delete a voice, damaged or not.
+
+        Raises `InvalidRequest` or `UnknownVoice` if there is none of this name, `Internal` if the disk refuses.
+        """
         path = self._path(library_name(name))
         doomed = self._folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
         with self._changing("deleted"):
@@ -267,8 +269,6 @@ class VoiceLibrary:
 
     def _sweep(self) -> None:
         """Remove the temporary folders of processes that died."""
-        if not self._folder.is_dir():
-            return
         for left in self._folder.glob(f"{_TEMPORARY}*"):
             try:
                 age_s = _now().timestamp() - left.lstat().st_mtime
@@ -287,8 +287,7 @@ class VoiceLibrary:
 def default_folder() -> Path:
     """`agent-tts/voices` in the user's data folder: $XDG_DATA_HOME or ~/.local/share; %LOCALAPPDATA% on Windows.
 
-    Raises:
-        RuntimeError: there is no home folder.
+    Raises `RuntimeError` if there is no home folder.
     """
     variable, default = (
         ("LOCALAPPDATA", "AppData/Local") if sys.platform == "win32" else ("XDG_DATA_HOME", ".local/share")

@@ -18,7 +18,7 @@ from agent_tts.cli.app import app
         (["--synthetic", "1.7B", "--batches", "0"], "--batches 0: must be whole numbers from 1"),
     ],
 )
-def test_options_that_make_no_sense(options: list[str], complaint: str) -> None:
+def test_invalid_options_are_refused(options: list[str], complaint: str) -> None:
     done = CliRunner().invoke(app, ["bench", "frame", *options])
     assert done.exit_code != 0
     assert complaint in " ".join(done.output.split())

@@ -1,4 +1,4 @@
-"""The front's end of a link, as a test has it."""
+"""The front's end of an engine connection, for tests."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ WAIT_S = 20.0
 
 
 def tone_settings(**values: Any) -> Settings:
-    """A tone engine that obeys `fault:` instructions; `values` are other settings."""
+    """Settings of a tone engine that obeys `fault:` instructions; `values` are other settings."""
     return Settings.model_validate({"engine": "tone", "tone": {"scripted_faults": True}, **values})
 
 
 def shadow_numpy(folder: Path, code: str) -> str:
-    """A PYTHONPATH with which the engine process finds `code` in numpy's place."""
+    """A PYTHONPATH on which `code` replaces numpy in the engine process."""
     (folder / "numpy.py").write_text(code)
     return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
 class Listener:
-    """Collects what a link hands out, and waits for more."""
+    """Collects events and losses of an engine, and waits for more."""
 
     def __init__(self) -> None:
-        # Everything that came, in order; a loss is its reason.
+        # Events in order; a loss is its reason.
         self.seen: list[EngineEvent | str] = []
-        # Set when something has come.
+        # Set on every arrival.
         self._news = asyncio.Event()
 
     def on_events(self, new: list[EngineEvent]) -> None:
@@ -64,18 +64,18 @@ class Listener:
         return [event for event in self.seen if isinstance(event, kind)]
 
     def finished(self, stream: int) -> RequestFinished | None:
-        """The last event of a stream, once it has come."""
+        """The last event of a request; waits for it."""
         return next((event for event in self.all(RequestFinished) if event.request_id == stream), None)
 
     def pcm(self, stream: int) -> bytes:
-        """All audio of a stream so far."""
+        """All audio of a request so far."""
         return b"".join(event.pcm for event in self.all(RequestAudio) if event.request_id == stream)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something that has come makes `condition` true.
+        """Wait until an event or loss makes `condition` true.
 
         Raises:
-            TimeoutError: it did not within `WAIT_S`.
+            TimeoutError: not within `WAIT_S`.
         """
         async with asyncio.timeout(WAIT_S):
             while not condition():
@@ -83,13 +83,13 @@ class Listener:
                 await self._news.wait()
 
     async def hellos(self, count: int) -> None:
-        """Wait for the `count`-th life of the engine."""
+        """Wait for the `count`-th `EngineReady`."""
         await self.until(lambda: len(self.all(EngineReady)) >= count)
 
 
 @asynccontextmanager
 async def engine_process(settings: Settings) -> AsyncIterator[tuple[EngineProcess, Listener]]:
-    """A running engine process, closed at the end."""
+    """A running engine process, closed at the end of the block."""
     listener = Listener()
     link = EngineProcess(settings, listener.on_events, listener.on_lost)
     await link.start()
@@ -100,7 +100,7 @@ async def engine_process(settings: Settings) -> AsyncIterator[tuple[EngineProces
 
 
 def speak(link: EngineProcess, stream: int, text: str = "a sentence for the tone engine", **options: Any) -> None:
-    """Open a stream with all of its text, unpaced unless `lead_ms` is given."""
+    """Open a request with all of its text, unpaced unless `lead_ms` is given."""
     link.send(OpenRequest(stream, SpeechOptions(**{"lead_ms": None, **options})))
     link.send(AppendText(stream, text))
     link.send(EndText(stream))

@@ -1,4 +1,4 @@
-"""The engine process itself, seen through its raw pipes."""
+"""The engine process, tested through its raw pipes."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Child:
         self.process = process
         self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
         self._decoder = Decoder(TO_FRONT)
-        # Events read and not asked for yet.
+        # Events that were read and not returned yet.
         self._events: list[EngineEvent] = []
 
     def send(self, *messages: Setup | EngineCommand) -> None:
         self.stdin.write(b"".join(map(encode, messages)))
 
     async def next(self, kind: type[EngineEvent]) -> EngineEvent:
-        """The next event of a kind; those before it are dropped."""
+        """The next event of a kind; drops the events before it."""
         async with asyncio.timeout(WAIT_S):
             while True:
                 while self._events:
@@ -61,13 +61,13 @@ class Child:
                 self._events = self._decoder.feed(data)
 
     async def end(self) -> tuple[int, str]:
-        """Its exit code, and all that it wrote to stderr."""
+        """Exit code, and all of stderr."""
         async with asyncio.timeout(WAIT_S):
             said = await self.stderr.read()
             return await self.process.wait(), said.decode()
 
     async def until_it_said(self, words: bytes) -> None:
-        """Wait for a line of stderr with `words` in it."""
+        """Wait for a line of stderr that contains `words`."""
         async with asyncio.timeout(WAIT_S):
             while words not in await self.stderr.readline():
                 pass
@@ -75,7 +75,7 @@ class Child:
 
 @asynccontextmanager
 async def child(*, parent: int | None = None, setup: bool = True, **environ: str) -> AsyncIterator[Child]:
-    """A child of this process, or of one that it takes for `parent`; killed at the end."""
+    """A child whose parent is this process, or `parent`; killed at the end."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "agent_tts.ipc.child", str(parent or os.getpid())),
         stdin=asyncio.subprocess.PIPE,
@@ -101,8 +101,8 @@ def hang(stream: int = 1) -> tuple[EngineCommand, ...]:
     return (OpenRequest(stream, options), AppendText(stream, "enough text for some frames"), EndText(stream))
 
 
-async def test_it_says_hello_answers_and_leaves_when_told() -> None:
-    """The whole life of a healthy engine: exit code 0, nothing on stderr."""
+async def test_it_starts_answers_and_exits_on_command() -> None:
+    """The whole life of a healthy engine: exit code 0, stderr is empty."""
     async with child() as it:
         hello = await it.next(EngineReady)
         assert isinstance(hello, EngineReady)
@@ -115,8 +115,8 @@ async def test_it_says_hello_answers_and_leaves_when_told() -> None:
         assert await it.end() == (0, "")
 
 
-async def test_the_end_of_stdin_ends_it_even_in_a_step_that_hangs() -> None:
-    """Mutation: without the reader thread it would sleep on for a minute."""
+async def test_the_end_of_stdin_ends_it_even_in_a_hung_step() -> None:
+    """Mutation: without the reader thread it sleeps on for a minute."""
     async with child() as it:
         await it.next(EngineReady)
         it.send(*hang())
@@ -126,7 +126,6 @@ async def test_the_end_of_stdin_ends_it_even_in_a_step_that_hangs() -> None:
 
 
 async def test_the_end_of_stdout_ends_it() -> None:
-    """There is nobody to speak to."""
     async with child() as it:
         await it.next(EngineReady)
         it.process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
@@ -136,16 +135,16 @@ async def test_the_end_of_stdout_ends_it() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="parent-death signal")
-async def test_a_parent_that_died_before_the_first_line_is_noticed() -> None:
-    """The parent-death signal is for deaths after its arming; the pipe is still open here. Mutation: no getppid."""
+async def test_it_exits_if_its_parent_died_before_it_started() -> None:
+    """The parent-death signal covers only deaths after its arming; the pipe is open here. Mutation: no getppid."""
     async with child(parent=1 << 22) as it:
         code, said = await it.end()
         assert (code, said) == (0, "")
         assert await it.stdout.read() == b""
 
 
-async def test_ctrl_c_and_sigterm_are_for_the_front() -> None:
-    """Both may reach the whole group, and running speech has to go on. Mutation: without SIG_IGN it is dead."""
+async def test_it_ignores_ctrl_c_and_sigterm() -> None:
+    """Both may reach the whole process group, and running speech must continue. Mutation: without SIG_IGN it dies."""
     async with child() as it:
         await it.next(EngineReady)
         for signum in (signal.SIGINT, signal.SIGTERM):
@@ -154,8 +153,8 @@ async def test_ctrl_c_and_sigterm_are_for_the_front() -> None:
         await it.next(EnginePong)
 
 
-async def test_sigusr1_shows_the_stacks_of_a_step_that_hangs() -> None:
-    """What the front asks for before it kills a hung engine."""
+async def test_sigusr1_prints_the_stacks_of_a_hung_step() -> None:
+    """The front requests the stacks before it kills a hung engine."""
     async with child() as it:
         await it.next(EngineReady)
         it.send(*hang())
@@ -176,8 +175,8 @@ sys.modules["numpy"] = importlib.import_module("numpy")
 """
 
 
-async def test_noise_of_libraries_goes_to_stderr(tmp_path: Path) -> None:
-    """A print during the import of numpy must not reach the pipe. Mutation: without `take_pipes` there is no hello."""
+async def test_output_of_libraries_goes_to_stderr(tmp_path: Path) -> None:
+    """A print during the import of numpy must not reach the pipe. Mutation: without `take_pipes` it fails to start."""
     async with child(PYTHONPATH=shadow_numpy(tmp_path, NOISE)) as it:
         await it.next(EngineReady)
         it.send(StopEngine())
@@ -196,7 +195,7 @@ BAD_STARTS: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize(("data", "reason"), BAD_STARTS.values(), ids=BAD_STARTS.keys())
 async def test_a_bad_start_ends_it_with_the_reason(data: bytes, reason: str) -> None:
-    """Its exit code and stderr tell."""
+    """Exit code and stderr name the reason."""
     async with child(setup=False) as it:
         it.stdin.write(data)
         code, said = await it.end()
@@ -205,15 +204,15 @@ async def test_a_bad_start_ends_it_with_the_reason(data: bytes, reason: str) -> 
 
 
 async def test_a_second_setup_ends_it() -> None:
-    """Settings do not change while an engine lives."""
+    """Settings do not change during the life of an engine."""
     async with child() as it:
         await it.next(EngineReady)
         it.send(Setup("{}"))
         assert (await it.end())[0] == EXIT_ENGINE_LOST
 
 
-async def test_a_lost_engine_is_reported_with_its_traceback() -> None:
-    """An exception out of a step: exit code 70, the place and the reason on stderr."""
+async def test_a_failed_step_is_reported_with_its_traceback() -> None:
+    """A step raises: exit code 70, location and reason on stderr."""
     async with child() as it:
         await it.next(EngineReady)
         it.send(OpenRequest(1, SpeechOptions(instructions="fault:crash@0")), AppendText(1, "a secret word"), EndText(1))
@@ -229,7 +228,7 @@ async def test_a_lost_engine_is_reported_with_its_traceback() -> None:
     [("RuntimeError", "RuntimeError: a secret word"), ("ValueError", "ValueError"), ("KeyError", "KeyError")],
 )
 async def test_messages_that_may_quote_the_text_are_withheld(error: str, shown: str) -> None:
-    """Text never gets into a log. Mutation: printing every message shows the word."""
+    """Text must not get into a log. Mutation: printing every message shows the word."""
     code = f"import sys; from agent_tts.ipc.child import leave; sys.excepthook = leave; raise {error}('a secret word')"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stderr=asyncio.subprocess.PIPE)
     _, said = await process.communicate()
@@ -237,8 +236,8 @@ async def test_messages_that_may_quote_the_text_are_withheld(error: str, shown: 
     assert said.decode().splitlines()[-1] == shown
 
 
-async def test_commands_that_pile_up_end_it() -> None:
-    """A hung engine's inbox is bounded. Mutation: without the bound it takes all of this."""
+async def test_too_many_waiting_commands_end_it() -> None:
+    """The inbox of a hung engine is bounded. Mutation: without the bound it takes all of these commands."""
     async with child() as it:
         await it.next(EngineReady)
         it.send(*hang())
@@ -251,8 +250,8 @@ async def test_commands_that_pile_up_end_it() -> None:
         assert "does not take its commands" in said
 
 
-async def test_commands_that_are_taken_do_not_pile_up() -> None:
-    """The bound counts what waits, not what has ever come."""
+async def test_taken_commands_do_not_count() -> None:
+    """The bound counts waiting commands, not all commands received."""
     async with child() as it:
         await it.next(EngineReady)
         for nonce in range(2 * MAX_INBOX_BYTES // 500_000):

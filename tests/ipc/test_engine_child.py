@@ -1,4 +1,4 @@
-"""One life of the engine process: coming up, being watched, going."""
+"""One life of the engine process: start, supervision, end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reas
 
 
 class Log:
-    """What is logged, line by line."""
+    """Collects log lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -37,7 +37,7 @@ class Log:
         self._news.set()
 
     async def until(self, words: str) -> None:
-        """Wait for a line with `words` in it."""
+        """Wait for a line that contains `words`."""
         async with asyncio.timeout(WAIT_S):
             while not any(words in line for line in self.lines):
                 self._news.clear()
@@ -54,20 +54,20 @@ def log() -> Iterator[Log]:
 
 @pytest.fixture
 def slow_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next engine takes a minute to load; it says "loading" first."""
+    """The next engine takes a minute to load; it prints "loading" first."""
     code = "import time; print('loading', flush=True); time.sleep(60)"
     monkeypatch.setenv("PYTHONPATH", shadow_numpy(tmp_path, code))
 
 
 def use_interpreter(path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `script` take the place of the next engine process."""
+    """Run `script` in place of the next engine process."""
     path.write_text(script)
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(sys, "executable", str(path))
 
 
 def record_writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Everything that is written to an engine process from now on."""
+    """Record every write to an engine process from now on."""
     writes: list[bytes] = []
     write = EngineChild._write
 
@@ -79,11 +79,11 @@ def record_writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return writes
 
 
-# ---------------------------------------------------------------- coming up
+# ---------------------------------------------------------------- start
 
 
-async def test_start_hands_out_hello_and_close_ends_it_cleanly() -> None:
-    """`EngineReady` is there when `start` returns; the engine closes by itself, and that is no loss."""
+async def test_start_emits_ready_and_close_ends_it_cleanly() -> None:
+    """`start` emits `EngineReady` before it returns; `close` lets the engine exit, which is no loss."""
     async with engine_process(tone_settings()) as (link, listener):
         assert isinstance(listener.seen[0], EngineReady)
         assert link.alive
@@ -105,10 +105,10 @@ def _proc(link: EngineProcess, file: str) -> bytes:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 async def test_secrets_do_not_reach_the_engine_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither by its environment, nor by its arguments, nor by its settings."""
+    """Not in its environment, arguments or settings."""
     monkeypatch.setenv(f"{ENV_PREFIX}AUTH__API_KEYS", '["hush-key"]')
     monkeypatch.setenv("DATABASE_URL", "hush-elsewhere")
-    monkeypatch.setenv("HOMELESS", "hush-prefix")  # names are compared whole
+    monkeypatch.setenv("HOMELESS", "hush-prefix")  # names are compared as a whole
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("AgEnT_tTs_ICE_SERVERS", '[{"urls": ["turn:x"], "credential": "hush-word"}]')
     setups = record_writes(monkeypatch)
@@ -128,29 +128,28 @@ async def test_secrets_do_not_reach_the_engine_process(monkeypatch: pytest.Monke
 async def test_a_module_of_the_current_directory_is_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Mutation: without -P the engine process runs whatever lies about."""
+    """Mutation: without -P the engine process imports files of the current directory."""
     (tmp_path / "numpy.py").write_text("raise SystemExit('imported')")
     monkeypatch.chdir(tmp_path)
     async with engine_process(tone_settings()) as (link, _):
         assert link.alive
 
 
-async def test_an_engine_that_cannot_be_loaded_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error has the last line that the process printed."""
+async def test_the_reason_of_a_failed_load_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error contains the last line that the process printed."""
     monkeypatch.setenv("PYTHONPATH", shadow_numpy(tmp_path, "raise ImportError('no such library')"))
     with pytest.raises(EngineLost, match="ImportError: no such library"):
         await EngineProcess(tone_settings(), lambda _: None, lambda _: None).start()
 
 
 async def test_an_engine_that_cannot_be_set_up_is_a_settings_error() -> None:
-    """Whose message is what the engine said, so that a command can leave as for any other wrong setting."""
+    """The error carries the engine's message, so that a command exits as for any other wrong setting."""
     settings = Settings.model_validate({"engine": "espeak", "espeak": {"voice": "zz"}})
     with pytest.raises(SettingsError, match=r"^espeak\.voice: no voice 'zz'"):
         await EngineProcess(settings, lambda _: None, lambda _: None).start()
 
 
-async def test_an_interpreter_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As any other reason not to start."""
+async def test_a_missing_interpreter_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     with pytest.raises(EngineLost, match="cannot be spawned"):
         await EngineProcess(tone_settings(), lambda _: None, lambda _: None).start()
@@ -158,7 +157,7 @@ async def test_an_interpreter_that_is_not_there_is_an_error(monkeypatch: pytest.
 
 @pytest.mark.usefixtures("slow_engine")
 async def test_an_engine_that_takes_too_long_is_killed() -> None:
-    """The leak gate sees that it is gone. Mutation: without the deadline the test times out."""
+    """The leak gate checks that it is gone. Mutation: without the deadline the test times out."""
     listener = Listener()
     link = EngineProcess(tone_settings(timeouts={"engine_start_s": 0.3}), listener.on_events, listener.on_lost)
     with pytest.raises(EngineLost, match=r"not ready within 0\.3 s"):
@@ -168,7 +167,7 @@ async def test_an_engine_that_takes_too_long_is_killed() -> None:
 
 @pytest.mark.usefixtures("slow_engine")
 async def test_an_engine_killed_while_it_loads_is_an_error(log: Log) -> None:
-    """At once, not when the deadline is over."""
+    """At once, before the deadline."""
     link = EngineProcess(tone_settings(), lambda _: None, lambda _: None)
     task = asyncio.create_task(link.start())
     await log.until("engine: loading")
@@ -180,7 +179,7 @@ async def test_an_engine_killed_while_it_loads_is_an_error(log: Log) -> None:
 
 @pytest.mark.usefixtures("slow_engine")
 async def test_cancelling_start_leaves_nothing(log: Log) -> None:
-    """The leak gate sees that it is gone. Mutation: without `end` in `start` a process is left."""
+    """The leak gate checks that it is gone. Mutation: without `end` in `start` a process is left."""
     task = asyncio.create_task(EngineProcess(tone_settings(), lambda _: None, lambda _: None).start())
     await log.until("engine: loading")
     task.cancel()
@@ -189,8 +188,8 @@ async def test_cancelling_start_leaves_nothing(log: Log) -> None:
 
 
 @pytest.mark.usefixtures("slow_engine")
-async def test_close_ends_a_start(log: Log) -> None:
-    """`start` fails; nothing waits for an engine that has not said hello."""
+async def test_close_ends_a_running_start(log: Log) -> None:
+    """`start` fails at once."""
     link = EngineProcess(tone_settings(), lambda _: None, lambda _: None)
     task = asyncio.create_task(link.start())
     await log.until("engine: loading")
@@ -200,10 +199,10 @@ async def test_close_ends_a_start(log: Log) -> None:
 
 
 @pytest.mark.parametrize("first", [b"junk, whatever it is", encode(EnginePong(1, 0, 0, 0.0))], ids=["junk", "no hello"])
-async def test_something_else_than_an_engine_is_refused(
+async def test_a_process_that_is_no_engine_is_refused(
     first: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it says, it is an error and it is killed."""
+    """Any other output is an error, and the process is killed."""
     (tmp_path / "first").write_bytes(first)
     script = f"#!/bin/sh\ncat {tmp_path}/first\nexec sleep 60\n"
     use_interpreter(tmp_path / "python", script, monkeypatch)
@@ -211,11 +210,11 @@ async def test_something_else_than_an_engine_is_refused(
         await EngineProcess(tone_settings(), lambda _: None, lambda _: None).start()
 
 
-# ---------------------------------------------------------------- being watched
+# ---------------------------------------------------------------- supervision
 
 
 async def test_heartbeats_are_answered() -> None:
-    """Five within the time in which an engine must answer."""
+    """Five times within the time limit for an answer."""
     async with engine_process(tone_settings(timeouts={"engine_heartbeat_s": 1.0})) as (_, listener):
         start = asyncio.get_running_loop().time()
         await listener.until(lambda: len(listener.all(EnginePong)) == 6)
@@ -223,7 +222,7 @@ async def test_heartbeats_are_answered() -> None:
 
 
 async def test_an_engine_that_does_not_read_is_killed() -> None:
-    """What waits for it is bounded. Mutation: without the bound the front's memory takes it all."""
+    """The commands that wait for it are bounded. Mutation: without the bound the front runs out of memory."""
     async with engine_process(tone_settings(timeouts={"engine_heartbeat_s": 60.0})) as (link, listener):
         assert link.pid is not None
         os.kill(link.pid, signal.SIGSTOP)
@@ -235,10 +234,8 @@ async def test_an_engine_that_does_not_read_is_killed() -> None:
         assert listener.losses == ["it does not read its commands"]
 
 
-async def test_an_engine_whose_pipe_outlives_it_is_lost_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process that it left behind may hold the pipe. Mutation: without `process_exited` the loss is never noticed."""
+async def test_an_engine_whose_pipe_stays_open_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child of the engine may hold the pipe. Mutation: without `process_exited` the loss is not detected."""
     script = (
         f"#!{sys.executable}\nimport os, subprocess, sys\nsubprocess.Popen(['sleep', '60'])\n"
         f"os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])\n"
@@ -247,15 +244,15 @@ async def test_an_engine_whose_pipe_outlives_it_is_lost_all_the_same(
     async with engine_process(tone_settings()) as (link, listener):
         monkeypatch.undo()
         assert link.pid is not None
-        group = link.pid  # it leads a session of its own
+        group = link.pid  # it leads its own session
         os.kill(link.pid, signal.SIGKILL)
         await listener.hellos(2)
         os.killpg(group, signal.SIGKILL)
         assert listener.losses == ["it ended"]
 
 
-async def test_what_it_said_before_its_death_is_delivered_before_the_loss() -> None:
-    """Audio that was sent is not lost with the engine."""
+async def test_events_before_its_death_are_delivered_before_the_loss() -> None:
+    """Audio that the engine sent before its death reaches the listener."""
     async with engine_process(tone_settings()) as (link, listener):
         speak(link, 1, instructions="fault:exit@3")
         await listener.until(lambda: bool(listener.losses))
@@ -263,8 +260,8 @@ async def test_what_it_said_before_its_death_is_delivered_before_the_loss() -> N
         assert sum(isinstance(event, RequestAudio) for event in before) == 3
 
 
-async def test_its_stderr_is_logged_line_by_line_and_its_last_words_on_death(log: Log) -> None:
-    """A crash can be understood from the log alone."""
+async def test_its_stderr_is_logged_line_by_line_and_its_last_line_on_death(log: Log) -> None:
+    """The log alone shows the cause of a crash."""
     async with engine_process(tone_settings()) as (link, listener):
         pid = link.pid
         speak(link, 1, instructions="fault:crash@0")
@@ -278,7 +275,7 @@ async def test_its_stderr_is_logged_line_by_line_and_its_last_words_on_death(log
 
 
 async def test_commands_of_one_tick_leave_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of credits and words a second are not as many system calls."""
+    """Hundreds of credits and words a second must not cost as many system calls."""
     async with engine_process(tone_settings()) as (link, listener):
         await listener.until(lambda: bool(listener.all(EnginePong)))
         writes = record_writes(monkeypatch)
@@ -289,7 +286,7 @@ async def test_commands_of_one_tick_leave_in_one_write(monkeypatch: pytest.Monke
         assert writes[0] == b"".join(encode(EnginePing(nonce)) for nonce in range(100, 150))
 
 
-async def test_commands_to_an_engine_that_is_not_there_are_dropped() -> None:
+async def test_commands_to_a_missing_engine_are_dropped() -> None:
     """Before the start, after a loss, after the close."""
     listener = Listener()
     link = EngineProcess(tone_settings(), listener.on_events, listener.on_lost)

@@ -1,4 +1,4 @@
-"""The supervisor: a dead engine comes back, and nothing of it is left behind."""
+"""The supervisor: it restarts a dead engine and leaves no resources behind."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reas
 
 
 def kill(link: EngineProcess) -> None:
-    """Kill the running engine process as the kernel's out-of-memory killer would."""
+    """Kill the running engine process with SIGKILL, as the kernel's out-of-memory killer does."""
     assert link.pid is not None
     os.kill(link.pid, signal.SIGKILL)
 
 
 async def dies_and_comes_back() -> None:
-    """Speaks, is killed, and speaks the same again."""
+    """The engine speaks, is killed, and speaks the same again."""
     async with engine_process(tone_settings()) as (link, listener):
         speak(link, 1, seed=5)
         await listener.until(lambda: listener.finished(1) is not None)
@@ -46,7 +46,7 @@ async def dies_and_comes_back() -> None:
 
 
 async def hangs_and_is_closed() -> None:
-    """Is closed while a step hangs."""
+    """The engine is closed while a step hangs."""
     async with engine_process(tone_settings()) as (link, listener):
         speak(link, 1, instructions="fault:hang_gil@1")
         await listener.until(lambda: bool(listener.all(RequestAudio)))
@@ -55,21 +55,21 @@ async def hangs_and_is_closed() -> None:
 
 
 async def stands_still() -> None:
-    """Is blocked for longer than the heartbeat, and finds the answer in the pipe: the engine is not to blame.
+    """The front is blocked for longer than the heartbeat and then finds the answer in the pipe: the engine stays alive.
 
     Mutation: with a clock instead of counted beats a healthy engine is killed.
     """
     async with engine_process(tone_settings(timeouts={"engine_heartbeat_s": 0.5})) as (_, listener):
         for _ in range(2):
             seen = len(listener.all(EnginePong))
-            time.sleep(1.0)  # noqa: ASYNC251 - the event loop is to stand still
+            time.sleep(1.0)  # noqa: ASYNC251 - blocks the event loop on purpose
             await listener.until(lambda seen=seen: len(listener.all(EnginePong)) > seen + 2)  # type: ignore[misc]
         assert listener.losses == []
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _uvloop_is_set_up() -> None:
-    """The first uvloop of a process opens a pipe for good; it is not a leak of the test that happens to be first."""
+    """The first uvloop of a process opens a pipe for good; without this it would count as a leak of the first test."""
     uvloop.new_event_loop().close()
 
 
@@ -78,7 +78,7 @@ def _uvloop_is_set_up() -> None:
 def test_on_both_event_loops(
     scenario: Callable[[], Awaitable[None]], loop_factory: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    """asyncio's own and uvloop watch processes in different ways; the leak gate looks on."""
+    """asyncio's own loop and uvloop watch processes in different ways."""
 
     async def run() -> None:
         await scenario()
@@ -87,8 +87,8 @@ def test_on_both_event_loops(
         runner.run(run())
 
 
-async def test_a_loss_is_told_once_for_each_life_and_too_many_are_final() -> None:
-    """Five deaths within a minute are forgiven. Each life is one `EngineReady`, then one loss."""
+async def test_a_loss_is_reported_once_for_each_life_and_too_many_are_final() -> None:
+    """Five deaths within a minute are allowed. Each life is one `EngineReady`, then one loss."""
     async with engine_process(tone_settings()) as (link, listener):
         for life in range(1, len(BACKOFF_S) + 2):
             await listener.hellos(life)
@@ -101,8 +101,8 @@ async def test_a_loss_is_told_once_for_each_life_and_too_many_are_final() -> Non
         assert [type(entry) for entry in lives] == [EngineReady, str] * (len(BACKOFF_S) + 1)
 
 
-async def test_deaths_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a window of no length every death is the first one. Mutation: without it the link fails."""
+async def test_deaths_outside_the_window_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a window of zero length every death counts as the first. Mutation: without the window the client fails."""
     monkeypatch.setattr(client, "DEATHS_WITHIN_S", 0.0)
     async with engine_process(tone_settings()) as (link, listener):
         for life in range(1, len(BACKOFF_S) + 3):
@@ -112,8 +112,8 @@ async def test_deaths_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch)
         assert not link.failed.is_set()
 
 
-async def test_an_engine_that_does_not_come_back_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restart that fails is a death, too, but the loss of the one before has been told."""
+async def test_a_failed_restart_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed restart counts as a death but is reported with the loss before it."""
     async with engine_process(tone_settings()) as (link, listener):
         monkeypatch.setenv("PYTHONPATH", shadow_numpy(tmp_path, "raise ImportError('it was there before')"))
         kill(link)
@@ -131,12 +131,11 @@ async def test_close_during_a_restart_leaves_nothing(tmp_path: Path, monkeypatch
         kill(link)
         async with asyncio.timeout(5):
             while link.pid in (None, first):
-                await asyncio.sleep(0.005)  # a spawn has no event of its own
+                await asyncio.sleep(0.005)  # a spawn has no event
     assert len(listener.all(EngineReady)) == 1
 
 
 async def test_close_is_idempotent_and_works_before_the_start() -> None:
-    """Whoever owns it need not know how far it came."""
     listener = Listener()
     link = EngineProcess(tone_settings(), listener.on_events, listener.on_lost)
     await link.close()
@@ -147,7 +146,7 @@ async def test_close_is_idempotent_and_works_before_the_start() -> None:
 
 
 async def test_cancelling_close_kills_at_once() -> None:
-    """The owner is in a hurry: no two seconds for a hung engine, and still no process and no task left."""
+    """Without the two seconds for a hung engine, and without a process or task left."""
     listener = Listener()
     link = EngineProcess(tone_settings(), listener.on_events, listener.on_lost)
     await link.start()
@@ -162,14 +161,14 @@ async def test_cancelling_close_kills_at_once() -> None:
     assert str(link._child).endswith("(signal 9)")
 
 
-async def test_nothing_is_handed_out_once_close_was_called() -> None:
-    """Not even what was in the pipe by then. Mutation: without the guard on the pipe its events are handed out."""
+async def test_no_event_follows_close() -> None:
+    """Including events already in the pipe. Mutation: without the guard on the pipe its events are emitted."""
     listener = Listener()
     link = EngineProcess(tone_settings(), listener.on_events, listener.on_lost)
     await link.start()
     speak(link, 1, "long enough to fill the pipe " * 20)
     await listener.until(lambda: bool(listener.all(RequestAudio)))
-    time.sleep(0.2)  # noqa: ASYNC251 - the pipe fills while nobody reads
+    time.sleep(0.2)  # noqa: ASYNC251 - the pipe fills while the loop is blocked
     seen = len(listener.seen)
     await link.close()
     assert len(listener.seen) == seen

@@ -1,4 +1,4 @@
-"""How many engine processes there are, and what each is told."""
+"""Number of engine processes and the settings of each."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ def qwen3(engines: int | None = None, **values: Any) -> Settings:
         (qwen3(2), ["auto", "auto"]),
     ],
 )
-def test_the_devices_go_round(settings: Settings, devices: list[str]) -> None:
+def test_engines_take_devices_in_turn(settings: Settings, devices: list[str]) -> None:
     assert [each.qwen3.device for each in engine_settings(settings)] == devices
 
 
 def test_engines_of_one_device_share_its_memory() -> None:
-    """The others would find it taken."""
+    """One process must leave memory for the others."""
     shares = [each.qwen3.memory for each in engine_settings(qwen3(3, device="cuda,cuda:1,cuda:0", memory=0.8))]
     assert shares == [0.4, 0.8, 0.4]
 
 
 def test_other_engines_have_no_devices() -> None:
-    """Devices of a model that is not spoken start no process."""
+    """Devices of a model that is not in use start no process."""
     settings = Settings.model_validate({"engine": "tone", "qwen3": {"device": "cuda:0,cuda:1"}})
     assert engine_settings(settings) == [settings]
     assert len(engine_settings(Settings(engine="tone", engines=3))) == 3
 
 
-def test_several_are_told_apart_in_the_log() -> None:
+def test_several_engines_have_different_names_in_the_log() -> None:
     names = [make.keywords.get("name") for make in engine_processes(Settings(engine="tone", engines=2))]
     assert names == ["engine 0", "engine 1"]
     assert engine_processes(Settings(engine="tone"))[0].keywords == {}
 
 
 @pytest.mark.parametrize("device", ["", "gpu", "cuda:", "auto,cuda:0", "cuda:0,", "cuda:0;cuda:1", "cpu cpu"])
-def test_a_device_that_is_none_is_refused(device: str) -> None:
+def test_an_unknown_device_is_refused(device: str) -> None:
     with pytest.raises(ValidationError):
         qwen3(device=device)

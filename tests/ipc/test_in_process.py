@@ -37,7 +37,7 @@ async def local_engine() -> AsyncIterator[tuple[InProcessEngine, Listener]]:
 
 
 async def spoken(**options: Any) -> Listener:
-    """All that comes of one stream."""
+    """All events of one request."""
     async with local_engine() as (link, listener):
         link.send(OpenRequest(1, SpeechOptions(**options)))
         link.send(AppendText(1, "some words"))
@@ -46,8 +46,8 @@ async def spoken(**options: Any) -> Listener:
     return listener
 
 
-async def test_it_says_hello_and_speaks() -> None:
-    """The link's promises, in one process."""
+async def test_it_starts_and_speaks() -> None:
+    """The same promises as of an engine process."""
     listener = await spoken(lead_ms=None)
     assert isinstance(listener.seen[0], EngineReady)
     assert isinstance(listener.seen[-1], RequestFinished)
@@ -61,8 +61,8 @@ async def test_it_is_deterministic() -> None:
     assert one.all(RequestAudio) == other.all(RequestAudio) != []
 
 
-async def test_a_paced_stream_is_turned_when_it_is_due() -> None:
-    """Between two frames nothing runs, and nothing needs a command to go on."""
+async def test_a_paced_request_runs_when_it_is_due() -> None:
+    """Nothing runs between two frames, and no command is needed to continue."""
     clock = asyncio.get_running_loop().time
     start = clock()
     listener = await spoken(lead_ms=80)
@@ -72,7 +72,7 @@ async def test_a_paced_stream_is_turned_when_it_is_due() -> None:
 
 
 async def test_it_answers_pings_and_drops_commands_while_not_alive() -> None:
-    """Before the start and after the close nothing happens, as with a process."""
+    """Nothing happens before the start and after the close, as with a process."""
     async with local_engine() as (link, listener):
         assert link.alive
         link.send(EnginePing(4))
@@ -83,8 +83,8 @@ async def test_it_answers_pings_and_drops_commands_while_not_alive() -> None:
     assert not link.alive
 
 
-async def test_a_turn_that_is_due_does_not_follow_the_close() -> None:
-    """No event after it. Mutation: without cancelling the turn, the closed engine is stepped."""
+async def test_no_turn_follows_the_close() -> None:
+    """Mutation: without cancelling the turn, the closed engine is stepped."""
     async with local_engine() as (link, listener):
         link.send(EnginePing(4))
         await link.close()
@@ -94,7 +94,7 @@ async def test_a_turn_that_is_due_does_not_follow_the_close() -> None:
 
 
 async def test_an_exception_is_a_loss() -> None:
-    """It is told once, and the exception goes to the event loop's handler."""
+    """It is reported once, and the exception goes to the event loop's handler."""
     errors: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     async with local_engine() as (link, listener):

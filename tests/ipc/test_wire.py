@@ -1,4 +1,4 @@
-"""The frames between front and engine: any message survives any split, nothing else gets through."""
+"""The frames between front and engine: every message survives any split; anything else is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COMMANDS: tuple[type, ...] = (Setup, *get_args(EngineCommand))
 EVENTS: tuple[type, ...] = get_args(EngineEvent)
 MESSAGES = COMMANDS + EVENTS
 
-# Any code point, lone surrogates and NUL included.
+# Any code points, including lone surrogates and NUL.
 text = st.text(st.characters(exclude_categories=()), max_size=40)
 u32 = st.integers(0, 2**32 - 1)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -64,19 +64,19 @@ BY_TYPE = {kind: messages(kind) for kind in MESSAGES}
 
 
 def readers_for(kind: type) -> Any:
-    """The table of the end at which a message of this type arrives."""
+    """The table of the end that receives this type."""
     return TO_FRONT if kind in EVENTS else TO_ENGINE
 
 
 def frame(tag: int, body: bytes) -> bytes:
-    """A frame made by hand."""
+    """A frame built by hand."""
     return struct.pack("<IB", 1 + len(body), tag) + body
 
 
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-def test_every_message_survives_the_way(kind: type, data: st.DataObject) -> None:
-    """What is encoded is decoded, equal in value and in every type."""
+def test_every_message_survives_a_round_trip(kind: type, data: st.DataObject) -> None:
+    """The decoded message equals the encoded one in value and in every type."""
     message = data.draw(BY_TYPE[kind])
     [decoded] = Decoder(readers_for(kind)).feed(encode(message))
     assert decoded == message
@@ -115,7 +115,7 @@ def test_any_split_gives_the_same_messages(cuts: list[int]) -> None:
 
 
 def test_adjacent_surrogates_stay_two_characters() -> None:
-    """A surrogate pair written as two code points is not merged into one, neither packed nor in JSON."""
+    """Two surrogate code points stay two characters, both packed and in JSON."""
     pair = "\ud83d\ude00"
     assert Decoder(TO_ENGINE).feed(encode(AppendText(1, pair))) == [AppendText(1, pair)]
     assert Decoder(TO_ENGINE).feed(encode(events.FlushText(1, pair))) == [events.FlushText(1, pair)]
@@ -123,7 +123,7 @@ def test_adjacent_surrogates_stay_two_characters() -> None:
 
 @pytest.mark.parametrize("length", [0, MAX_LENGTH + 1, 2**31, 2**32 - 1])
 def test_a_length_outside_its_range_is_refused_at_once(length: int) -> None:
-    """Nothing of such a frame is awaited or stored."""
+    """No byte of such a frame is awaited or stored."""
     with pytest.raises(WireError, match="bytes"):
         Decoder(TO_ENGINE).feed(struct.pack("<IB", length, 22))
 
@@ -137,7 +137,7 @@ def test_the_longest_frame_passes() -> None:
 
 
 def test_a_truncated_frame_yields_nothing() -> None:
-    """A message is there when its last byte is."""
+    """A message is complete with its last byte."""
     data = encode(AppendText(1, "hello"))
     decoder = Decoder(TO_ENGINE)
     assert decoder.feed(data[:-1]) == []
@@ -146,7 +146,7 @@ def test_a_truncated_frame_yields_nothing() -> None:
 
 @pytest.mark.parametrize("tag", [0, 4, 15, 23, 255])
 def test_unknown_tags_are_refused(tag: int) -> None:
-    """A tag without a message is an error, not something to skip."""
+    """A tag without a message is an error and is not skipped."""
     with pytest.raises(WireError, match="unknown tag"):
         Decoder(TO_ENGINE).feed(frame(tag, b"{}"))
 
@@ -154,7 +154,7 @@ def test_unknown_tags_are_refused(tag: int) -> None:
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
 @given(data=st.data())
 def test_messages_of_the_other_direction_are_refused(kind: type, data: st.DataObject) -> None:
-    """The engine takes no events, the front no commands."""
+    """The engine accepts no events, the front no commands."""
     wrong = TO_ENGINE if kind in EVENTS else TO_FRONT
     with pytest.raises(WireError, match="unknown tag"):
         Decoder(wrong).feed(encode(data.draw(BY_TYPE[kind])))
@@ -201,13 +201,13 @@ MALFORMED = {
 
 @pytest.mark.parametrize(("readers", "data"), MALFORMED.values(), ids=MALFORMED.keys())
 def test_malformed_bodies_are_refused(readers: Any, data: bytes) -> None:
-    """Each field is checked for its type; whatever is wrong is a `WireError` and nothing else."""
+    """Each field's type is checked; every fault is a `WireError`."""
     with pytest.raises(WireError):
         Decoder(readers).feed(data)
 
 
 def test_null_in_place_of_an_optional_field_is_none() -> None:
-    """The table above refuses null only where it must."""
+    """The table above refuses null only for required fields."""
     data = _json_frame(17, request_id=1, options=OPTIONS | {"seed": None, "speed": 2})
     assert repr(Decoder(TO_ENGINE).feed(data)) == repr([events.OpenRequest(1, SpeechOptions(speed=2.0))])
 
@@ -223,8 +223,8 @@ def test_a_dict_keeps_its_value_types() -> None:
 
 
 @given(junk=st.binary(max_size=200))
-def test_junk_is_refused_or_awaited(junk: bytes) -> None:
-    """Arbitrary bytes never raise anything but `WireError`, and never construct anything but messages."""
+def test_junk_is_refused_or_incomplete(junk: bytes) -> None:
+    """Arbitrary bytes raise only `WireError` and construct only messages."""
     for readers, kinds in ((TO_ENGINE, COMMANDS), (TO_FRONT, EVENTS)):
         try:
             decoded = Decoder(readers).feed(junk)
@@ -238,7 +238,7 @@ def test_junk_is_refused_or_awaited(junk: bytes) -> None:
     body=st.binary(max_size=100) | text.map(json.dumps).map(str.encode),
 )
 def test_junk_bodies_are_refused_or_decoded(tag: int, body: bytes) -> None:
-    """The same, past the frame's head."""
+    """The same with a valid frame header."""
     readers: Any = TO_ENGINE if tag in TO_ENGINE else TO_FRONT
     try:
         [message] = Decoder(readers).feed(frame(tag, body))
@@ -248,7 +248,7 @@ def test_junk_bodies_are_refused_or_decoded(tag: int, body: bytes) -> None:
 
 
 def test_a_broken_stream_stays_broken() -> None:
-    """After an error there is no telling where the next frame starts."""
+    """After an error the start of the next frame is unknown."""
     decoder = Decoder(TO_ENGINE)
     with pytest.raises(WireError):
         decoder.feed(frame(255, b""))
@@ -257,7 +257,7 @@ def test_a_broken_stream_stays_broken() -> None:
 
 
 def test_errors_do_not_quote_the_text() -> None:
-    """An error may be logged; the text may not."""
+    """Errors may be logged; text may not."""
     with pytest.raises(WireError) as caught:
         Decoder(TO_ENGINE).feed(frame(19, b'{"request_id": "a secret word'))
     shown = caught.value
@@ -277,7 +277,7 @@ def test_errors_do_not_quote_the_text() -> None:
     ids=repr,
 )
 def test_numbers_outside_their_range_are_not_sent(message: EngineCommand | EngineEvent) -> None:
-    """The sender is told, not the other end."""
+    """The error is raised at the sender."""
     with pytest.raises(WireError, match="range"):
         encode(message)
 
@@ -290,7 +290,7 @@ def _seconds(pieces: list[bytes]) -> float:
             decoder.feed(piece)
         return time.thread_time() - start
 
-    gc.disable()  # its passes over so many messages are none of the decoder's work
+    gc.disable()  # its passes over so many messages would distort the time
     try:
         return min(once() for _ in range(5))
     finally:
@@ -298,7 +298,7 @@ def _seconds(pieces: list[bytes]) -> float:
 
 
 def test_tiny_pieces_cost_linear_time() -> None:
-    """Four times the bytes, one at a time, take about four times as long; quadratic work would take sixteen."""
+    """Four times the bytes, one at a time, take about four times as long; quadratic work would take sixteen times."""
     data = encode(RequestAudio(1, bytes(240_000)))
     short, long = ([data[i : i + 1] for i in range(size)] for size in (60_000, 240_000))
     assert _seconds(long) < 9 * _seconds(short)

@@ -31,23 +31,23 @@ from tests.measure.cpu import cpu_used
 
 CONNECT_S = 30.0
 ANSWER_S = 20.0  # for a turn to be heard
-LISTEN_S = (0.8, 2.8)  # to an answer, before it is interrupted
-SILENT_S = 0.25  # without sound, and it has fallen silent
-LOUD = 300.0  # RMS of 20 ms, of 32 767
+LISTEN_S = (0.8, 2.8)  # delay before an answer is interrupted
+SILENT_S = 0.25  # without sound, after which it counts as silent
+LOUD = 300.0  # RMS of 20 ms; full scale is 32 767
 PING_S = 1.0
 ESPEAK = NodeOptions()
 TIMES = ("interrupt_to_silence_ms", "first_word_to_audio_ms", "typed_to_heard_ms")
 
 
 async def converse(url: str, key: str | None, calls: int, turns: int, pids: dict[str, int]) -> dict[str, Any]:
-    """Have `calls` callers interrupt `turns` answers each; their figures. Cancelling it hangs up.
+    """Have `calls` callers interrupt `turns` answers each; return their figures. Cancelling it hangs up.
 
     Args:
         url: http://, of a node with an agent and a language model that thinks longer than SILENT_S.
-        pids: processes whose share of the CPU is told, by name.
+        pids: processes whose share of the CPU is reported, by name.
 
     Raises:
-        SpeechError: not all of them could call, or an answer was not heard.
+        SpeechError: a call failed, or an answer was not heard.
     """
     callers = [_Caller(seed) for seed in range(calls)]
     try:
@@ -72,10 +72,10 @@ async def converse(url: str, key: str | None, calls: int, turns: int, pids: dict
 
 
 class _Caller:
-    """One call. Its ears hold 80 ms before they decode any: aiortc's jitter buffer."""
+    """One call. Its audio is 80 ms late: aiortc's jitter buffer."""
 
     def __init__(self, seed: int) -> None:
-        # Says how long it listens.
+        # Resolves with the duration of listening.
         self._random = random.Random(seed)
         self._changed = asyncio.Event()
         self._connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
@@ -84,16 +84,16 @@ class _Caller:
         self._channel = self._connection.createDataChannel("chat")
         self._channel.on("open", self._changed.set)
         self._channel.on("message", self._on_message)
-        # Its tasks: one listens, one pings. Ended by `close`.
+        # Tasks that listen and ping. Ended by `close`.
         self._tasks: list[asyncio.Task[None]] = []
-        # When sound came last, and whether it has come since the last turn began.
+        # When sound arrived last, and whether it arrived since the last turn began.
         self._loud_at = 0.0
         self._first_loud_at: float | None = None
         self._ready = False
-        # Answers whose marks were told.
+        # Answers whose marks have arrived.
         self._told = 0
-        # From typing to the last sound of the answer that it interrupts; from the first word to the first audio, as the
-        # node tells; from typing to the first sound of the answer.
+        # Times, ms: from typing to the last sound of the interrupted answer; from the first word to the first audio,
+        # from the node's marks; from typing to the first sound of the answer.
         self.silence_ms: list[float] = []
         self.speech_ms: list[float] = []
         self.heard_ms: list[float] = []
@@ -121,7 +121,7 @@ class _Caller:
         await self._wait(lambda: self._ready, CONNECT_S)
 
     async def converse(self, turns: int) -> None:
-        """Interrupt so many answers, and hear the beginning of one more."""
+        """Interrupt `turns` answers, and wait for the start of one more."""
         for turn in range(turns + 1):
             typed_at, told = time.monotonic(), self._told
             self._send("send-text", {"content": "Tell me a story.", "options": {"run_immediately": True}})
@@ -145,7 +145,7 @@ class _Caller:
     # ------------------------------------------------------------ inside
 
     def _is_heard(self, told: int) -> bool:
-        """Whether an answer sounds, and more than `told` have had their marks told."""
+        """Whether an answer sounds, and the marks of more than `told` have arrived."""
         return self._first_loud_at is not None and self._told > told
 
     async def _wait(self, what: Callable[[], bool], timeout_s: float) -> None:

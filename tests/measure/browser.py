@@ -26,11 +26,11 @@ from tests.measure.microphone import recording, sentences
 from tests.measure.timeline import Answer, Interruption, Note, answers, interruptions
 
 EAR = Path(__file__).with_name("ear.js")
-READY_S = 60.0  # for the agent to hear: weights may have to be loaded
+READY_S = 60.0  # until the agent listens: it may load weights first
 CALL_S = 20.0
-TAKE_S = 2.0  # between two looks at the page's notes
+TAKE_S = 2.0  # between two reads of the page's notes
 CLOCK_TRIES = 20
-THINK_S = 0.3  # of the language model, before its first word
+THINK_S = 0.3  # of the language model before its first word
 ESPEAK = OwnNodeOptions()
 TIMES = {
     "voice_to_unheard_ms": "voice at the microphone to answer unheard",
@@ -42,7 +42,7 @@ TIMES = {
 
 @dataclass(slots=True)
 class Heard:
-    """What was measured in some calls."""
+    """Measurements of some calls."""
 
     interruptions: list[Interruption] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Heard:
     buffered_ms: list[float] = field(default_factory=list)  # mean time in the browser's jitter buffer, of each call
 
     def figures(self) -> dict[str, Any]:
-        """All of it in numbers."""
+        """The figures as JSON."""
         cut, said = self.interruptions, self.answers
         times = {
             "voice_to_unheard_ms": [each.unheard - each.voice for each in cut],
@@ -80,19 +80,19 @@ async def talk(
     turns: int,
     path: str | None = None,
 ) -> dict[str, Any]:
-    """Have somebody talk to the agent in `calls` calls, one after the other, and interrupt `turns` answers of each.
+    """Make `calls` calls to the agent, one after the other, and interrupt `turns` answers in each by voice.
 
     Args:
-        url: of a node with an agent that hears.
+        url: of a node with an agent that recognises speech.
         spoken: sentences of the user: pcm_s16le, mono, 24 kHz.
-        folder: where the microphone's file may be; the caller's to remove.
+        folder: for the microphone's file; the caller removes it.
         first_words: when the language model sent the first word of each answer so far, s of the monotonic clock.
-        pids: processes whose share of the CPU is told, by name.
+        pids: processes whose share of the CPU is reported, by name.
         path: of the browser; None takes the first that is found.
 
     Raises:
         SettingsError: there is no browser.
-        SpeechError: no call came about, or nothing was heard in it.
+        SpeechError: no call was established, or no answer was heard in it.
     """
     heard = Heard()
     for number in range(calls):
@@ -105,12 +105,12 @@ async def talk(
                 await _call(browser, url, seconds, first_words, pids, heard)
         except TimeoutError as error:
             raise SpeechError(
-                f"the page of the agent did not get on with a call: {str(error) or 'the browser does not answer'}"
+                f"the agent's page could not make a call: {str(error) or 'the browser does not answer'}"
             ) from None
         except PageError as error:
             raise SpeechError(f"the page of the agent failed: {error}") from None
     if not heard.answers or not heard.interruptions:
-        raise SpeechError("no answer of the agent was heard and interrupted: try `agent-tts agent` and its page")
+        raise SpeechError("no answer of the agent was both heard and interrupted: try `agent-tts agent` and its page")
     return heard.figures()
 
 
@@ -147,7 +147,7 @@ async def _call(
 
 
 async def _ahead_ms(page: Page) -> float:
-    """How far the page's clock is ahead of the monotonic one; true to half of the quickest question's time."""
+    """Offset of the page's clock to the monotonic one; accurate to half of the fastest query's time."""
     found = []
     for _ in range(CLOCK_TRIES):
         asked = time.monotonic()

@@ -1,8 +1,7 @@
-"""Measure how fast a full node gives up speech and its slot. `python -m tests.measure.cancel --help`.
+"""Measure how fast a full node ends speech and frees its slot. `python -m tests.measure.cancel --help`.
 
-Every slot speaks, and one more context waits for a slot. After a cancel, `context.cancelled` is the front's word; that
-the waiting context starts proves that the slot itself is free. Then another context waits, and the next one is
-cancelled.
+All slots speak, and one more context waits for a slot. After a cancel, `context.cancelled` is the front's answer; the
+start of the waiting context proves that the slot is free. Then another context waits, and the next one is cancelled.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from agent_tts.errors import SpeechError
 
 START_S = 60.0  # for all slots to speak
 ANSWER_S = 10.0  # for a cancel to have its effects
-PAUSE_S = (0.02, 0.1)  # between two cancels, at random: they meet a step anywhere
+PAUSE_S = (0.02, 0.1)  # random time between two cancels, so that they hit any part of a step
 TEXT = "speech " * 500
 EVENTS = ("cancelled", "done", "started", "first_audio")
 NAMES = {
@@ -43,12 +42,12 @@ TONE, VOICE, NO_FILES = NodeOptions(engine="tone"), PacedVoiceOptions(), Outputs
 
 @dataclass(frozen=True, slots=True)
 class CancelPlan:
-    """What is cancelled."""
+    """The streams and their cancels."""
 
-    streams: int = 64  # slots of the node, all of them speaking
+    streams: int = 64  # slots of the node; all of them speak
     cancels: int = 200
     per_connection: int = 16
-    session: dict[str, Any] = field(default_factory=dict)  # lead_ms, voice and the like
+    session: dict[str, Any] = field(default_factory=dict)  # lead_ms, voice and other session fields
 
 
 class CancelListener:
@@ -57,13 +56,13 @@ class CancelListener:
     def __init__(self, connection: RawConnection, context_id: str) -> None:
         self.connection = connection
         self.id = context_id
-        # When each of `EVENTS` was first seen, on the monotonic clock.
+        # First time of each of `EVENTS`, on the monotonic clock.
         self.at: dict[str, float] = {}
-        # What the node said against it; None while nothing.
+        # The node's error message; None without an error.
         self.error: str | None = None
-        # Bytes of audio that came after `context.cancelled`: a node that keeps its word sends none.
+        # Bytes of audio after `context.cancelled`; the protocol promises none.
         self.late_bytes = 0
-        # Set whenever something has come.
+        # Set on every arrival.
         self._news = asyncio.Event()
 
     def heard(self, now: float, size: int) -> None:
@@ -81,12 +80,12 @@ class CancelListener:
             self._saw(kind, now)
 
     def speak(self) -> None:
-        """Open the context, with more text than anybody listens to."""
+        """Open the context with more text than it needs."""
         self.connection.listen(self.id, self)
         send_text(self.connection.send, self.id, TEXT)
 
     async def seen(self, event: str) -> float:
-        """When it happened, once it has.
+        """Time of the event; waits for it.
 
         Raises:
             SpeechError: the context has failed or ended instead.
@@ -104,13 +103,13 @@ class CancelListener:
 
 
 async def measure_cancels(url: str, key: str | None, plan: CancelPlan) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """Fill the node, cancel one stream after the other; figures, and all times from a cancel on in ms, by event.
+    """Fill the node and cancel one stream after the other; the figures, and all times after a cancel in ms, by event.
 
     Raises:
-        SpeechError: the node refuses, or has another number of slots than the plan.
-        TimeoutError: what a cancel must bring about did not come.
+        SpeechError: the node refuses, or does not have as many slots as the plan.
+        TimeoutError: an effect of a cancel did not occur.
     """
-    # Every cancelled stream makes room for the context that then waits, on the same connection.
+    # Every cancelled stream frees its slot for the waiting context on the same connection.
     connections = await dial_all(url, key, -(-(plan.streams + 1) // plan.per_connection), plan.session)
     try:
         async with lag_watched() as lag_ms:
@@ -144,7 +143,7 @@ def _open(connection: RawConnection, ids: itertools.count[int]) -> CancelListene
 
 
 async def _cancel(ear: CancelListener, waiting: CancelListener, plan: CancelPlan) -> dict[str, float]:
-    """Cancel a stream; how many ms later it was over, and the waiting one had its slot."""
+    """Cancel a stream; the ms until it had ended, and until the waiting one had its slot."""
     if waiting.error is not None:
         raise SpeechError(f"the context that waits for a slot was refused ({waiting.error}): raise timeouts.queue_s")
     if waiting.at or ear.error is not None or "done" in ear.at:

@@ -1,4 +1,4 @@
-"""A server of OpenAI's chat completions that says what it is told to, at the pace of a language model."""
+"""A server of OpenAI's chat completions with scripted answers, at the pace of a language model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from starlette.routing import Route
 from agent_tts.errors import Internal
 
 MODEL = "bench"
-THINK_S = 0.6  # before the first token: an interrupted answer has fallen silent when the next one begins
+THINK_S = 0.6  # before the first token: an interrupted answer is silent when the next one begins
 TOKEN_S = 0.02
 ANSWER = (
     "Winter nights are long and cold, and so people have always told each other stories by the fire. Some of these "
@@ -27,7 +27,7 @@ ANSWER = (
 )
 START_S = 5.0
 
-Answer = Callable[[list[dict[str, Any]]], str]  # the messages of a request -> what is said
+Answer = Callable[[list[dict[str, Any]]], str]  # messages of a request -> text of the answer
 
 
 @asynccontextmanager
@@ -38,11 +38,11 @@ async def running_chat(
     token_s: float = TOKEN_S,
     on_first: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[str]:
-    """Its base URL, while it runs.
+    """Run the server; yields its base URL.
 
     Args:
         think_s: before the first token.
-        token_s: from one token to the next.
+        token_s: between tokens.
         on_first: called when the first token of an answer is sent.
     """
 
@@ -56,7 +56,7 @@ async def running_chat(
     routes = [Route("/v1/models", models), Route("/v1/chat/completions", completions, methods=["POST"])]
     config = uvicorn.Config(Starlette(routes=routes), log_config=None, lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
-    server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]  # Ctrl-C is for whoever runs it
+    server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]  # the caller handles Ctrl-C
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         task = asyncio.create_task(server.serve([listener]), name="chat")

@@ -20,7 +20,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
 ) -> None:
     """Write a Qwen3-TTS checkpoint with random weights, in the released layout and sizes."""
-    write(out, size=size, model_type=cast("ModelType", model_type), seed=seed)  # it checks them
+    write(out, size=size, model_type=cast("ModelType", model_type), seed=seed)  # the engine's own check
     typer.echo(f"{out}: a {size} {model_type} checkpoint, random weights, seed {seed}", err=True)
 
 

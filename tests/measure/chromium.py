@@ -42,17 +42,17 @@ CALL_S = 30.0
 CLOSE_S = 10.0
 POLL_S = 0.02
 
-# Virtual key codes of keys that are no characters.
+# Virtual key codes of keys that type no characters.
 KEY_CODES = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowDown": 40, "ArrowUp": 38, " ": 32, "Backspace": 8}
 MODIFIERS = {"Alt": 1, "Control": 2, "Meta": 4, "Shift": 8}
 
 
 class PageError(Exception):
-    """JavaScript on the page threw."""
+    """JavaScript on the page threw an exception."""
 
 
 def find_chromium(named: str | None = None) -> str:
-    """Path of the browser: the one that is named, else the first of NAMES on PATH.
+    """Path of the browser: `path` if given, otherwise the first of NAMES on PATH.
 
     Raises:
         SettingsError: there is none.
@@ -70,24 +70,24 @@ class Page:
     def __init__(self, devtools: DevTools, session: str, context: str) -> None:
         self._devtools = devtools
         self._session = session
-        # The storage that is this tab's own.
+        # The browser context of this tab, with its own storage.
         self._context = context
-        # What went wrong on the page: uncaught exceptions, console errors, refusals by the content security policy.
+        # Errors of the page: uncaught exceptions, console errors, violations of the content security policy.
         self.errors: list[str] = []
-        # Addresses that the page asked for.
+        # URLs that the page requested.
         self.requests: list[str] = []
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """One DevTools command."""
+        """Send one DevTools command."""
         return await self._devtools.call(method, self._session, **params)
 
     async def open(self, url: str) -> None:
-        """Go to an address; returns once its scripts have run."""
+        """Open a URL; returns when its scripts have run."""
         await self.call("Page.navigate", url=url)
         await self.until(f"location.href.startsWith({json.dumps(url)}) && document.readyState === 'complete'")
 
     async def js(self, expression: str) -> Any:
-        """Value of an expression, awaited when it is a promise.
+        """Value of an expression; awaits a promise.
 
         Raises:
             PageError: it threw.
@@ -101,12 +101,12 @@ class Page:
         """Wait in the page until an expression is truthy.
 
         Raises:
-            TimeoutError: it did not become so.
+            TimeoutError: it stayed false.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    with contextlib.suppress(PageError):  # the page is being replaced, or not yet there
+                    with contextlib.suppress(PageError):  # the page is being replaced or does not exist yet
                         if await self.js(_WAIT % condition):
                             return
         except TimeoutError:
@@ -134,7 +134,7 @@ class Page:
         await self.call("Input.dispatchKeyEvent", type="keyUp", **named)
 
     async def type(self, text: str) -> None:
-        """Text into the focused field, a character at a time."""
+        """Type text into the focused field, one character at a time."""
         for character in text:
             await self.call("Input.insertText", text=character)
 
@@ -146,7 +146,7 @@ class Page:
         )
 
     async def resize(self, width: int, height: int, *, phone: bool = False) -> None:
-        """The size of the window, CSS pixels."""
+        """Size of the window, CSS pixels."""
         await self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -156,12 +156,12 @@ class Page:
         )
 
     async def prefer(self, **features: str) -> None:
-        """Media features, as `prefers_color_scheme="dark"`."""
+        """Emulate media features, such as `prefers_color_scheme="dark"`."""
         named = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
         await self.call("Emulation.setEmulatedMedia", features=named)
 
     def receive(self, method: str, params: dict[str, Any]) -> None:
-        """Take an event of this tab."""
+        """Handle an event of this tab."""
         match method:
             case "Runtime.exceptionThrown":
                 details = params["exceptionDetails"]
@@ -177,7 +177,7 @@ class Page:
                 self.requests.append(params["url"])
 
 
-# Polls by a message to itself, which no background tab slows down, for at most a tenth of a second.
+# Polls by messages to itself, because timers of background tabs are slow, for at most 100 ms.
 _WAIT = """new Promise((resolve, reject) => {
   const until = performance.now() + 100;
   const { port1, port2 } = new MessageChannel();
@@ -194,18 +194,18 @@ _WAIT = """new Promise((resolve, reject) => {
 
 
 class DevTools:
-    """The connection to a browser: commands, their answers, and events for the tab they belong to."""
+    """The connection to a browser: commands, their answers, and events for their tabs."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._ids = itertools.count(1)
         # Commands without an answer yet, by id.
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        # Tabs by the session that drives them.
+        # Tabs by DevTools session.
         self._pages: dict[str, Page] = {}
 
     async def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
-        """One command. Cancelling it forgets the answer."""
+        """Send one command. Cancelling it drops the answer."""
         number = next(self._ids)
         message = {"id": number, "method": method, "params": params, **({"sessionId": session} if session else {})}
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -219,7 +219,7 @@ class DevTools:
 
     @asynccontextmanager
     async def page(self) -> AsyncIterator[Page]:
-        """A tab with a storage and a cache of its own; closed when the block is left."""
+        """A tab with its own storage and cache; closed at the end of the block."""
         context = (await self.call("Target.createBrowserContext"))["browserContextId"]
         try:
             target = await self.call("Target.createTarget", url="about:blank", browserContextId=context)
@@ -232,7 +232,7 @@ class DevTools:
             await self.call("Target.disposeBrowserContext", browserContextId=context)
 
     async def listen(self) -> None:
-        """Hand out what the browser says, until it is gone."""
+        """Dispatch the browser's messages until the connection ends."""
         async for data in self._connection:
             message = json.loads(data)
             if waiting := self._waiting.get(message.get("id", 0)):
@@ -248,7 +248,7 @@ class DevTools:
 
 @asynccontextmanager
 async def chromium(*flags: str, path: str | None = None) -> AsyncIterator[DevTools]:
-    """A browser with an empty profile and these flags besides. Afterwards its processes and its profile are gone.
+    """A browser with an empty profile and these additional flags; removes its processes and its profile at the end.
 
     Args:
         path: of the browser; None takes the first that is found.
@@ -269,7 +269,7 @@ async def chromium(*flags: str, path: str | None = None) -> AsyncIterator[DevToo
 
 
 def _removed(folder: Path) -> bool:
-    """Helpers of the browser may write for a moment longer than it lives."""
+    """Helper processes of the browser may write shortly after its end."""
     shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()
 
@@ -295,7 +295,7 @@ async def _process(program: str, profile: Path, flags: Sequence[str]) -> AsyncIt
             raise Internal(f"Chromium ended with code {process.returncode} while starting")
         yield
     finally:
-        # It has no state worth an orderly end, and its helpers are of its process group.
+        # Killed with its process group: it has no state to save.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         async with asyncio.timeout(CLOSE_S):
@@ -303,7 +303,7 @@ async def _process(program: str, profile: Path, flags: Sequence[str]) -> AsyncIt
 
 
 def _port_file(profile: Path) -> list[str]:
-    """Port and path of the DevTools socket, once the browser has written both."""
+    """Port and path of the DevTools socket; waits until the browser has written both."""
     try:
         return (profile / "DevToolsActivePort").read_text().splitlines()
     except FileNotFoundError:

@@ -8,5 +8,5 @@ from agent_tts.bench.node import cpu_s
 
 
 def cpu_used(pids: Mapping[str, int]) -> dict[str, float]:
-    """CPU time of processes by name, in seconds; left out is what /proc does not tell of."""
+    """CPU time of processes by name, s; without those that /proc does not show."""
     return {name: used for name, pid in pids.items() if (used := cpu_s(pid)) is not None}

@@ -1,4 +1,4 @@
-"""What a fake microphone hears: somebody who asks, and then speaks into each answer."""
+"""Audio of a fake microphone: a user who asks and then interrupts each answer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from agent_tts.errors import Internal
 from agent_tts.events import SAMPLE_RATE
 
 SENTENCES = ("Tell me a story.", "Please tell me another story.", "Now tell me something else.")
-LEAD_S = 4.0  # for the call to come about
-ANSWER_S = (5.0, 8.0)  # from words to the next ones: an answer begins, and is heard for some seconds
-TAIL_S = 4.0  # the last answer begins
+LEAD_S = 4.0  # until the call is established
+ANSWER_S = (5.0, 8.0)  # between utterances: an answer begins and plays for some seconds
+TAIL_S = 4.0  # until the last answer begins
 SPEAK_S = 20.0
 
 
 async def sentences() -> list[bytes]:
-    """SENTENCES as espeak-ng speaks them: pcm_s16le, mono, 24 kHz.
+    """SENTENCES spoken by espeak-ng: pcm_s16le, mono, 24 kHz.
 
     Raises:
         SpeechError: it cannot speak.
@@ -40,7 +40,7 @@ async def _speech(client: httpx.AsyncClient, url: str, text: str) -> bytes:
 
 
 def recording(spoken: Sequence[bytes], turns: int, seed: int) -> tuple[bytes, float]:
-    """A wav file of one sentence and `turns` others, at times drawn from `seed`; and its seconds."""
+    """A wav file of one question and `turns` interruptions, at random times from `seed`; and its length in s."""
     draw = random.Random(seed)
     parts = [_silence(LEAD_S)]
     for number in range(turns + 1):

@@ -41,7 +41,7 @@ def main(
 ) -> None:
     """Distance of logits and sound from a reference, under forced codes.
 
-    The yardstick is part of every run: bfloat16 rounding alone, in upstream's order of operations.
+    Every run includes a yardstick: bfloat16 rounding alone, in upstream's order of operations.
     """
     outputs = Outputs(json=json)
     _check("--dtype", dtype, DTYPES)
@@ -60,7 +60,7 @@ def main(
     }
     if can_fuse(torch.device(device), DTYPES[dtype]):
         tested = {f"fused, {dtype}, {device}": partial(Eager.load_fused, folder, device)} | tested
-    torch.backends.cudnn.allow_tf32 = False  # float32 is float32
+    torch.backends.cudnn.allow_tf32 = False  # equal to the subject
     found = distances(request, codes, truth, tested)
     for name, parts in found.items():
         report.table(f"{name}: against {reference}, {frames} frames", COLUMNS, list(map(_row, parts)))
@@ -81,7 +81,7 @@ def _row(distance: Distance) -> tuple[object, ...]:
 
 
 def _runs(found: dict[str, list[Distance]]) -> list[dict[str, Any]]:
-    """As JSON has it: there is no number for infinity, so that is a string."""
+    """JSON has no infinity: it becomes a string."""
     return [{"tested": name, "parts": [_finite(asdict(part)) for part in parts]} for name, parts in found.items()]
 
 

@@ -1,7 +1,7 @@
-"""How far one way to compute the model is from another: the same codes forced upon both, and what they say compared.
+"""Distance between two computations of the model, compared under the same forced codes.
 
-Models that run free part at the first code that rounding turns, and tell nothing after it. Under forced codes every
-frame is a comparison of its own, and shows which part of the model is off, and by how much.
+Free-running models diverge at the first code that rounding changes and tell nothing after it. Under forced codes every
+frame is a separate comparison and shows which part of the model is off, and by how much.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ NEVER = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class Logits:
-    """What a model says under forced codes, float32 on the CPU: F frames, V codes of the talker, P of the predictor."""
+    """Logits under forced codes, float32 on the CPU: F frames, V codes of the talker, P of the predictor."""
 
-    talker: Tensor  # [F, V]: of the first code, before anything is masked or after
-    predictor: Tensor  # [F, 15, P]: of the others
+    talker: Tensor  # [F, V]: of the first code, masked or not
+    predictor: Tensor  # [F, 15, P]: of the other codes
 
 
 class Subject(Protocol):
-    """What can be put to the test: a way to compute the model."""
+    """A computation of the model to test."""
 
     def speak(self, request: Request, codes: Tensor) -> Logits:
         """The logits of a request whose codes, int64[F, 16], are given."""
@@ -38,14 +38,14 @@ class Subject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """Of logits or of a waveform from the reference."""
+    """Distance of logits or of a waveform from the reference."""
 
     part: str
     max_error: float
-    relative_error: float  # the same, as a share of the largest value of the reference
-    snr_db: float  # power of the reference over power of the error; infinite where nothing differs
-    kl: float | None = None  # of logits: mean Kullback-Leibler divergence from the reference, in nats
-    agreement: float | None = None  # of logits: share of the codes that are the likeliest in both
+    relative_error: float  # max_error as a share of the reference's largest value
+    snr_db: float  # reference power over error power; infinite if equal
+    kl: float | None = None  # of logits: mean Kullback-Leibler divergence from the reference, nats
+    agreement: float | None = None  # of logits: share of positions at which the most likely code is the same
 
 
 def distances(
@@ -55,7 +55,7 @@ def distances(
 
     Args:
         codes: int64[F, 16], forced upon all.
-        reference, tested: what loads a model.
+        reference, tested: functions that load a model.
     """
     expected, waveform = _said(reference(), request, codes)
     found: dict[str, list[Distance]] = {}
@@ -73,7 +73,7 @@ def _said(subject: Subject, request: Request, codes: Tensor) -> tuple[Logits, Te
 
 
 def logits_distances(reference: Logits, tested: Logits, drawable: Tensor) -> Iterator[Distance]:
-    """The talker, over the codes bool[F, V] that it may draw; the predictor, and each of its codes."""
+    """Of the talker, over its drawable codes bool[F, V]; of the predictor, and of each of its codes."""
     yield logits_distance("talker", *(logits.talker.masked_fill(~drawable, NEVER) for logits in (reference, tested)))
     yield logits_distance("predictor", reference.predictor, tested.predictor)
     for index in range(reference.predictor.shape[1]):
@@ -81,7 +81,7 @@ def logits_distances(reference: Logits, tested: Logits, drawable: Tensor) -> Ite
 
 
 def logits_distance(part: str, reference: Tensor, tested: Tensor) -> Distance:
-    """Of logits [..., V]; where the reference forbids a code, it does not count."""
+    """Of logits [..., V]; codes that the reference forbids do not count."""
     counts = reference > NEVER
     signal = signal_distance(part, reference[counts], tested[counts])
     said, heard = (logits.double().log_softmax(-1) for logits in (reference, tested))
@@ -91,7 +91,7 @@ def logits_distance(part: str, reference: Tensor, tested: Tensor) -> Distance:
 
 
 def signal_distance(part: str, reference: Tensor, tested: Tensor) -> Distance:
-    """Of values of any shape, compared one by one."""
+    """Of values of any shape, element by element."""
     expected, error = reference.double(), tested.double() - reference.double()
     largest = error.abs().max()
     snr_db = 10 * torch.log10(expected.square().mean() / error.square().mean())

@@ -1,4 +1,4 @@
-"""Our own model, step by step, in any precision on any device: as PyTorch runs it, or by its fused kernels."""
+"""Our own model, step by step, in any precision on any device: in PyTorch or with its fused kernels."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from agent_tts.model.weights import build, plan
 from tests.measure.parity_distance import Logits
 from tests.measure.parity_request import Request
 
-# Nothing that depends on what was drawn before.
+# No dependence on earlier draws.
 PLAIN = SamplingParams(temperature=0, predictor_temperature=0, repetition_penalty=1, min_frames=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Eager:
-    """A `SpeechModel`, one row, a frame at a time."""
+    """A `SpeechModel` with one row, a frame at a time."""
 
     speech: SpeechModel
 
@@ -37,7 +37,7 @@ class Eager:
 
     @classmethod
     def load_fused(cls, folder: Path, device: str) -> Eager:
-        """What an engine runs on a GPU: bfloat16, with the codec in float16.
+        """The model as an engine runs it on a GPU: bfloat16, with the codec in float16.
 
         Raises:
             CheckpointError: the checkpoint cannot be used.
@@ -55,7 +55,7 @@ class Eager:
         return self.speech.codec
 
     def draw(self, request: Request, frames: int) -> Tensor:
-        """The likeliest codes, int64[F, 16] on the CPU; never the end of speech."""
+        """The most likely codes, int64[F, 16] on the CPU; never the end of speech."""
         drawn: list[Tensor] = []
 
         def choose(logits: Tensor, codebook: int) -> Tensor:

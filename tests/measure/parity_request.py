@@ -1,4 +1,4 @@
-"""What is spoken in a comparison of models: fixed tokens, and the kind of voice that the checkpoint is for."""
+"""The request for a comparison of models: fixed tokens, and a voice of the checkpoint's kind."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from agent_tts.model.prompt import Prompt, PromptVoice, Reference, SpeakerPlace,
 # Tokens of the released vocabulary.
 ASSISTANT, USER, NEWLINE = (77091, 198), (872, 198), 198  # "assistant\n", "user\n"
 TEXT = (9707, 11, 1879, 0, 1096, 374, 264, 1273, 13)  # "Hello, world! This is a test."
-REFERENCE_FRAMES = 12  # more than the text has tokens, so that both ways to align them are met
+REFERENCE_FRAMES = 12  # more than the text's tokens, so that both alignments occur
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, the same for every model that is compared."""
+    """One request, the same for all compared models."""
 
     config: ModelConfig
     voice: PromptVoice
@@ -28,7 +28,7 @@ class Request:
 
     @classmethod
     def of(cls, config: ModelConfig) -> Request:
-        """A named voice, a designed one, or a cloned one with a reference."""
+        """A named voice, a designed voice, or a cloned voice with a reference."""
         if config.tts_model_type == "custom_voice":
             return cls(config, PromptVoice(min(config.talker.spk_id)))
         if config.tts_model_type == "voice_design":
@@ -50,7 +50,7 @@ class Request:
         return build_prompt(self.config, self.voice, role=self.role, text=TEXT, instruct=self.instruct)
 
     def drawable(self, frames: int) -> Tensor:
-        """bool[F, V]: the first codes that may be drawn; the end of speech may once the text has been read."""
+        """bool[F, V]: drawable first codes; the end of speech is one only after the whole text is read."""
         talker = self.config.talker
         drawable = torch.ones(frames, talker.vocab_size, dtype=torch.bool)
         drawable[:, -CONTROL_CODES:] = False

@@ -1,4 +1,4 @@
-"""The reference implementation, the package qwen-tts: its own generation, with forced codes."""
+"""The reference implementation, the package qwen-tts: its own generation with forced codes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Upstream:
             for codebook, head in enumerate(heads):
                 hook = _forcing(codes[:, codebook], heard[codebook])
                 stack.callback(head.register_forward_hook(hook).remove)
-            # One frame more, for the codes of the last are completed when the next begins.
+            # One frame more: the codes of a frame are completed when the next one begins.
             self._model.generate(
                 **_inputs(request), do_sample=False, subtalker_dosample=False, max_new_tokens=len(codes) + 1
             )
@@ -58,7 +58,7 @@ class Upstream:
 
 
 def _forcing(codes: Tensor, heard: list[Tensor]) -> Hook:
-    """Keeps the logits [1, T, V] of each call, and puts others in their place, of which the given code is the best."""
+    """Keeps the logits [1, T, V] of each call, and replaces them by others whose most likely code is the given one."""
 
     def hook(_module: Any, _inputs: Any, logits: Tensor) -> Tensor:
         frame = len(heard)

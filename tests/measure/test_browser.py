@@ -21,7 +21,7 @@ THINK_S = 0.3
 
 
 async def test_a_spoken_question_is_answered_and_the_answer_interrupted_by_voice(tmp_path: Path) -> None:
-    """Mutation: `ScriptedSTT.run_stt` yielding nothing, `Playout._hold` returning at once."""
+    """Mutations: `ScriptedSTT.run_stt` yields nothing; `Playout._hold` returns at once."""
     first_words: list[float] = []
     async with (
         running_chat(think_s=THINK_S, on_first=lambda: first_words.append(time.monotonic())) as chat,
@@ -32,7 +32,7 @@ async def test_a_spoken_question_is_answered_and_the_answer_interrupted_by_voice
         figures = await talk(agent.url, spoken, tmp_path, lambda: first_words, pids, calls=1, turns=1)
     assert (figures["calls"], figures["interruptions"], figures["answers"]) == (1, 1, 2)
     assert len(first_words) == 2
-    # The node, the agent and this test share one loop, and this machine may have other work: the browser then buffers.
+    # The node, the agent and this test share one loop; on a busy machine the browser buffers more.
     buffer_ms = figures["jitter_buffer_ms"]
     assert 0 < buffer_ms < 5_000
     assert 0 <= figures["told_to_silence_ms"]["p50"] < 600 + 3 * buffer_ms
@@ -42,12 +42,12 @@ async def test_a_spoken_question_is_answered_and_the_answer_interrupted_by_voice
     assert figures["cpu_percent_per_call"].keys() == {"front"}
 
 
-def test_a_browser_that_is_not_there_is_named() -> None:
+def test_a_missing_browser_is_named() -> None:
     with pytest.raises(SettingsError, match="nowhere is no browser"):
         find_chromium("nowhere")
 
 
-def test_browser_says_which_browser_is_missing() -> None:
+def test_the_command_names_the_missing_browser() -> None:
     result = measure("browser", "nowhere", "--calls", "1", "--turns", "1")
     assert result.returncode == 2
     assert b"nowhere is no browser" in result.stderr

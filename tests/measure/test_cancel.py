@@ -1,4 +1,4 @@
-"""Cancels on a real node: the slot is seen to be free, not said to be."""
+"""Cancels on a real node: another context proves that the slot is free."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_a_waiting_context_gets_the_slot_of_a_cancelled_one() -> None:
     assert figures["client_lag_ms"]["p99"] is not None
 
 
-async def test_a_node_with_a_free_slot_proves_nothing() -> None:
+async def test_a_node_with_a_free_slot_is_an_error() -> None:
     async with running_node(slots=5, timeouts=PATIENT) as node:
         with pytest.raises(SpeechError, match="not all slots of the node speak: is 4 the number of them"):
             await measure_cancels(node.ws_url, None, CancelPlan(4, 3))
@@ -38,13 +38,13 @@ async def test_a_node_with_fewer_slots_is_an_error() -> None:
             await measure_cancels(node.ws_url, None, CancelPlan(4, 3))
 
 
-async def test_a_context_that_may_not_wait_is_an_error() -> None:
+async def test_a_node_without_a_queue_is_an_error() -> None:
     async with running_node(slots=2, queue=0, timeouts=PATIENT) as node:
         with pytest.raises(SpeechError, match=r"was refused \(at_capacity\): raise timeouts.queue_s"):
             await measure_cancels(node.ws_url, None, CancelPlan(2, 3))
 
 
-def test_cancel_tells_when_the_slot_is_free(tmp_path: Path) -> None:
+def test_the_command_reports_when_the_slot_is_free(tmp_path: Path) -> None:
     files = ("--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "out.png"))
     result = measure("cancel", "--streams", "4", "--cancels", "5", *files, env=environment(COLUMNS="160"))
     assert result.returncode == 0, result.stderr

@@ -12,8 +12,8 @@ from tests.measure.microphone import ANSWER_S, LEAD_S, TAIL_S, recording
 RATE = 24_000
 
 
-def test_a_question_and_so_many_interruptions_are_spoken_with_time_for_answers() -> None:
-    word = np.full(RATE, 1_000, np.int16).tobytes()  # a second
+def test_a_recording_has_a_question_and_interruptions_with_time_for_answers() -> None:
+    word = np.full(RATE, 1_000, np.int16).tobytes()  # one second
     sound, seconds = recording([word], turns=3, seed=1)
     with wave.open(io.BytesIO(sound)) as file:
         assert (file.getnchannels(), file.getframerate()) == (1, RATE)
@@ -27,5 +27,5 @@ def test_a_question_and_so_many_interruptions_are_spoken_with_time_for_answers()
     assert seconds - ends[-1] == TAIL_S
 
 
-def test_a_seed_makes_the_same_sound_again() -> None:
+def test_a_seed_reproduces_the_sound() -> None:
     assert recording([b"\0\1"], 5, seed=2) == recording([b"\0\1"], 5, seed=2) != recording([b"\0\1"], 5, seed=3)

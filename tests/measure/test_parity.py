@@ -1,4 +1,4 @@
-"""The comparison of models hears what differs, where, and by how much; and nothing where nothing differs."""
+"""The comparison of models finds which part differs and by how much, and no difference between equal models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.model.conftest import Checkpoint, checkpoint, one_thread
 
 __all__ = ["checkpoint", "one_thread"]  # fixtures
 
-FRAMES = 12  # more than the text has tokens, so that the end of speech is compared too
+FRAMES = 12  # more than the text's tokens, so that the end of speech is compared too
 NEVER = float("-inf")
 
 
@@ -51,8 +51,8 @@ def perturbed(folder: Path, parameter: Callable[[Eager], Tensor]) -> Eager:
 
 
 @pytest.mark.parametrize("model_type", get_args(ModelType))
-def test_our_model_is_as_near_to_the_reference_as_float32_can_be(model_type: ModelType, checkpoint: Checkpoint) -> None:
-    assert oracle.qwen_tts  # it is imported there, whatever else its package would need
+def test_our_model_equals_the_reference_to_float32_rounding(model_type: ModelType, checkpoint: Checkpoint) -> None:
+    assert oracle.qwen_tts  # `oracle` imports it even if other packages of upstream are missing
     folder = checkpoint(model_type)
     for part, distance in measured(folder, partial(Upstream, folder), partial(eager, folder)).items():
         assert 0 < distance.relative_error < 1e-4, part
@@ -60,7 +60,7 @@ def test_our_model_is_as_near_to_the_reference_as_float32_can_be(model_type: Mod
         assert distance.agreement in (1, None)
 
 
-def test_a_model_is_itself(checkpoint: Checkpoint) -> None:
+def test_a_model_has_no_distance_from_itself(checkpoint: Checkpoint) -> None:
     folder = checkpoint("base")
     found = measured(folder, partial(eager, folder), partial(eager, folder))
     assert list(found) == ["talker", "predictor", *(f"code {number}" for number in range(1, 16)), "codec"]
@@ -70,7 +70,7 @@ def test_a_model_is_itself(checkpoint: Checkpoint) -> None:
         assert distance.kl in (0, None)
 
 
-def test_rounding_to_bfloat16_is_heard_and_is_small(checkpoint: Checkpoint) -> None:
+def test_rounding_to_bfloat16_is_a_small_distance(checkpoint: Checkpoint) -> None:
     folder = checkpoint("custom_voice")
     found = measured(folder, partial(eager, folder), partial(eager, folder, torch.bfloat16))
     assert all(20 < distance.snr_db < 60 for distance in found.values())
@@ -91,7 +91,7 @@ def test_rounding_to_bfloat16_is_heard_and_is_small(checkpoint: Checkpoint) -> N
     ],
     ids=["head-of-code-5", "talker-head", "codec", "talker-layer"],
 )
-def test_a_weight_that_is_off_by_a_hundredth_is_heard_where_it_is(
+def test_a_weight_that_is_off_by_one_percent_shows_in_its_part(
     parameter: Callable[[Eager], Tensor], off: set[str], checkpoint: Checkpoint
 ) -> None:
     folder = checkpoint("custom_voice")
@@ -100,7 +100,7 @@ def test_a_weight_that_is_off_by_a_hundredth_is_heard_where_it_is(
     assert all(distance.snr_db < 80 for part, distance in found.items() if part in off)
 
 
-def test_forced_codes_are_the_models_own_where_it_may_choose(checkpoint: Checkpoint) -> None:
+def test_drawn_codes_are_the_most_likely_under_forced_codes(checkpoint: Checkpoint) -> None:
     folder = checkpoint("voice_design")
     subject, request = eager(folder), Request.of(ModelConfig.read(folder))
     codes = subject.draw(request, FRAMES)
@@ -110,35 +110,35 @@ def test_forced_codes_are_the_models_own_where_it_may_choose(checkpoint: Checkpo
     assert len(set(codes[:, 0].tolist())) > FRAMES // 2
 
 
-def test_the_end_of_speech_counts_once_the_text_is_read(checkpoint: Checkpoint) -> None:
+def test_the_end_of_speech_counts_only_after_the_text_is_read(checkpoint: Checkpoint) -> None:
     request = Request.of(ModelConfig.read(checkpoint("custom_voice")))
     drawable = request.drawable(FRAMES)
-    assert drawable.sum(1).tolist() == [2048] * 9 + [2049] * 3  # nine tokens, and the tenth is tts_eos
+    assert drawable.sum(1).tolist() == [2048] * 9 + [2049] * 3  # nine tokens; the tenth is tts_eos
     assert drawable[-1, 2150]
 
 
-def test_distances_of_signals_are_what_they_say() -> None:
+def test_distances_of_known_signals() -> None:
     found = signal_distance("x", torch.tensor([3.0, -4.0]), torch.tensor([3.0, -4.4]))
     assert found.max_error == pytest.approx(0.4)
     assert found.relative_error == pytest.approx(0.1)
     assert found.snr_db == pytest.approx(10 * math.log10(25 / 0.16), rel=1e-5)
 
 
-def test_distances_of_logits_are_what_they_say() -> None:
+def test_distances_of_known_logits() -> None:
     reference = torch.tensor([[0.0, math.log(3), NEVER], [1.0, 0.0, NEVER]])
     tested = torch.tensor([[math.log(3), 0.0, NEVER], [1.0, 0.0, NEVER]])
     found = logits_distance("x", reference, tested)
     assert found.agreement == 0.5
-    assert found.kl == pytest.approx(0.25 * math.log(3), rel=1e-6)  # (3/4 - 1/4) ln 3, and nothing, over two
+    assert found.kl == pytest.approx(0.25 * math.log(3), rel=1e-6)  # (3/4 - 1/4) ln 3, and 0, over two
     assert found.max_error == pytest.approx(math.log(3))
 
 
-def test_a_code_that_only_the_tested_model_forbids_is_infinitely_far() -> None:
+def test_a_code_that_only_the_tested_model_forbids_is_an_infinite_distance() -> None:
     found = logits_distance("x", torch.zeros(1, 3), torch.tensor([[0.0, 0.0, NEVER]]))
     assert (found.max_error, found.kl, found.snr_db) == (math.inf, math.inf, -math.inf)
 
 
-def test_without_the_reference_implementation_there_is_advice(
+def test_a_missing_reference_implementation_is_an_error_with_advice(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "qwen_tts", None)
@@ -146,7 +146,7 @@ def test_without_the_reference_implementation_there_is_advice(
         Upstream(checkpoint("custom_voice"))
 
 
-def test_the_command_tells_and_writes_down(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_the_command_prints_and_writes_the_figures(checkpoint: Checkpoint, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     options = ("--dtype", "float32", "--frames", "3", "--json", str(out))
     done = measure("parity", "--model", str(checkpoint("custom_voice")), *options, env=environment(OMP_NUM_THREADS="1"))
@@ -168,7 +168,7 @@ def test_the_command_tells_and_writes_down(checkpoint: Checkpoint, tmp_path: Pat
         ((), "neither a folder here nor a hub id"),
     ],
 )
-def test_what_cannot_be_compared_is_a_message(options: tuple[str, ...], said: str) -> None:
+def test_options_that_cannot_be_compared_are_refused(options: tuple[str, ...], said: str) -> None:
     app = typer.Typer()
     app.command()(parity.main)
     done = CliRunner().invoke(app, ["--model", "nowhere", *options])

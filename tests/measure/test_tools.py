@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
+import click.testing
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from tests.cli.process import environment, measure
+
+def tool(name: str, *arguments: str) -> click.testing.Result:
+    """Run `python -m tests.measure.NAME` in this process."""
+    app = typer.Typer()
+    app.command()(import_module(f"tests.measure.{name}").main)
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "160"}, catch_exceptions=False)
 
 
-@pytest.mark.parametrize("tool", ["agent", "browser", "cancel", "checkpoint", "parity", "words"])
-def test_a_tool_has_help(tool: str) -> None:
-    done = measure(tool, "--help", env=environment(COLUMNS="160"))
-    assert done.returncode == 0, done.stderr
-    assert b"Usage" in done.stdout
+@pytest.mark.parametrize("name", ["agent", "browser", "cancel", "checkpoint", "parity", "words"])
+def test_a_tool_has_help(name: str) -> None:
+    done = tool(name, "--help")
+    assert done.exit_code == 0
+    assert "Usage" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("cancel", "--streams", "0"), b"Invalid value for '--streams'"),
-        (("agent", "--calls", "0"), b"--calls 0: must be whole numbers from 1"),
+        (("cancel", "--streams", "0"), "Invalid value for '--streams'"),
+        (("agent", "--calls", "0"), "--calls 0: must be whole numbers from 1"),
     ],
 )
-def test_options_that_make_no_sense(arguments: tuple[str, ...], said: bytes) -> None:
-    done = measure(*arguments)
-    assert done.returncode == 2
+def test_invalid_options_are_refused(arguments: tuple[str, ...], said: str) -> None:
+    done = tool(*arguments)
+    assert done.exit_code == 2
     assert said in done.stderr
 
 
-def test_checkpoint_writes_one_and_says_what_sizes_there_are(tmp_path: Path) -> None:
-    done = measure("checkpoint", "--out", str(tmp_path / "new"), "--type", "base")
-    assert done.returncode == 0, done.stderr
+def test_checkpoint_writes_one_and_lists_the_sizes(tmp_path: Path) -> None:
+    assert tool("checkpoint", "--out", str(tmp_path / "new"), "--type", "base").exit_code == 0
     assert (tmp_path / "new/model.safetensors").stat().st_size > 100_000
-    done = measure("checkpoint", "--out", str(tmp_path / "other"), "--size", "huge")
-    assert done.returncode == 2
-    assert b"1.7B" in done.stderr
+    done = tool("checkpoint", "--out", str(tmp_path / "other"), "--size", "huge")
+    assert done.exit_code == 2
+    assert "1.7B" in done.stderr

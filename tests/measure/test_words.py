@@ -1,4 +1,4 @@
-"""Estimated word times, measured beside espeak's own."""
+"""Estimated word times against espeak's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.measure.words import TEXTS, _pieces
 
 
 @pytest.mark.parametrize("flush", [False, True])
-def test_estimates_are_near_the_truth(tmp_path: Path, flush: bool) -> None:
+def test_estimates_are_near_espeaks_times(tmp_path: Path, flush: bool) -> None:
     file = tmp_path / "words.json"
     options = ["--languages", "en", "--json", str(file)] + ["--flush"] * flush
     done = measure("words", *options)
@@ -27,13 +27,13 @@ def test_estimates_are_near_the_truth(tmp_path: Path, flush: bool) -> None:
     assert found["heard_words"]["p95"] <= 2
 
 
-def test_a_language_without_texts_is_refused() -> None:
+def test_a_language_without_test_texts_is_refused() -> None:
     done = measure("words", "--languages", "en,xx")
     assert done.returncode != 0
     assert b"--languages xx: there are texts in en, de" in done.stderr
 
 
 @pytest.mark.parametrize("text", [text for texts in TEXTS.values() for text in texts])
-def test_the_pieces_are_the_text(text: str) -> None:
+def test_the_pieces_join_to_the_text(text: str) -> None:
     assert "".join(_pieces(text)) == text
     assert all(piece.endswith(("? ", ". ", "! ", "। ")) for piece in _pieces(text)[:-1] if len(piece) < 4)

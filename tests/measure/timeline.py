@@ -1,4 +1,4 @@
-"""What the notes of a page's ear say of a call: how soon an interrupted answer is silent, and the next heard. Pure."""
+"""From the notes of a page's `ear.js`: time to silence after an interruption, time to each answer's sound. Pure."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-Note = tuple[str, float]  # what, and when: ms of the page's clock
+Note = tuple[str, float]  # event, time in ms of the page's clock
 Span = tuple[float, float]
 
-PAUSE_MS = 400.0  # a longer silence is no pause of speech
+PAUSE_MS = 400.0  # a longer silence ends the speech
 
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """The user's voice into an answer. Moments are ms of the page's clock."""
+    """The user's voice during an answer. Times are ms of the page's clock."""
 
-    voice: float  # the first of it at the microphone
-    told: float  # the page is told that it was noticed
-    silent: float  # the last of the answer arrives
-    unheard: float  # the last of it is heard: the page mutes what still arrives
+    voice: float  # its start at the microphone
+    told: float  # the page is notified of it
+    silent: float  # the last sound of the answer arrives
+    unheard: float  # the last sound is played: the page mutes what still arrives
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer of the agent. Moments are ms of the page's clock."""
+    """An answer of the agent. Times are ms of the page's clock."""
 
-    asked: float  # the last of the user's words at the microphone
+    asked: float  # end of the user's words at the microphone
     first_word: float  # the language model sends it
     heard: float  # the first sound
 
 
 def interruptions(notes: Sequence[Note]) -> list[Interruption]:
-    """Of a call. One into a pause between two sentences is left out: there was nothing to fall silent."""
+    """Interruptions of a call, without those in a pause between two sentences: there is no sound to end."""
     user, agent = spans(notes, "user"), spans(notes, "agent")
     muted = [at for what, at in notes if what == "muted"]
     found = []
@@ -46,10 +46,10 @@ def interruptions(notes: Sequence[Note]) -> list[Interruption]:
 
 
 def answers(notes: Sequence[Note], first_words: Sequence[float]) -> list[Answer]:
-    """Of a call, for each first word that a sound follows before the next one.
+    """Answers of a call: one for each first word that is followed by sound before the next first word.
 
     Args:
-        first_words: when the language model sent them, ms of the page's clock; in their order.
+        first_words: when the language model sent them, ms of the page's clock; in order.
     """
     user, agent = spans(notes, "user"), spans(notes, "agent")
     found = []
@@ -62,7 +62,7 @@ def answers(notes: Sequence[Note], first_words: Sequence[float]) -> list[Answer]
 
 
 def spans(notes: Sequence[Note], who: str) -> list[Span]:
-    """When somebody speaks, pauses included; in their order."""
+    """Spans of speech in order, including pauses."""
     found: list[Span] = []
     since: float | None = None
     for what, at in sorted(notes, key=lambda note: note[1]):
@@ -78,6 +78,6 @@ def spans(notes: Sequence[Note], who: str) -> list[Span]:
 
 
 def _last(of: Sequence[Span], before: float) -> Span | None:
-    """The last span that begins before a moment."""
+    """The last span that begins before `before`."""
     place = bisect_right(of, (before, float("inf")))
     return of[place - 1] if place else None

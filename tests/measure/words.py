@@ -1,6 +1,6 @@
-"""Measure how far estimated word times are off, against espeak's own. `python -m tests.measure.words --help`.
+"""Measure the error of estimated word times against espeak's own. `python -m tests.measure.words --help`.
 
-The estimates see the text as it comes and the audio as it is made, and nothing else.
+The estimator gets only the text as it arrives and the audio as it is made.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from agent_tts.serve.own_engine import engine
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.words.timeline import WordTimeline
 
-# What agents say, in languages of several scripts.
+# Typical sentences of agents, in languages of several scripts.
 TEXTS = {
     "en": (
         "Hi, this is Maya from Lakeside Dental. I am calling to confirm your appointment on Tuesday, the ninth of May, "
@@ -60,12 +60,12 @@ TEXTS = {
     "hi": ("जी हाँ, मैं अभी देखता हूँ। आपकी ट्रेन शाम को सात बजे चलेगी, और सुबह दिल्ली पहुँचेगी। क्या मैं टिकट बुक कर दूँ?",),
 }
 
-# Text comes in pieces of a language model's token, and audio is made so far ahead of where it is heard.
+# Text arrives in pieces of a token's size; audio is made up to this far ahead of playback.
 TOKEN_CHARS = 4
 LEAD_MS = 1_000
-CUT_SHARE = 0.15  # of the 80 ms pieces, at random, are where a listener might interrupt
+CUT_SHARE = 0.15  # share of the 80 ms pieces, chosen at random, at which a listener might interrupt
 
-WAIT_S = 30.0  # for the speech of a text
+WAIT_S = 30.0  # for the speech of one text
 
 NAMES = {
     "first_ms": "told with the text ms",
@@ -78,16 +78,16 @@ NAMES = {
 
 @dataclass(slots=True)
 class Errors:
-    """What was found in the texts of one language, in ms and in words."""
+    """Errors in the texts of one language, in ms and in words."""
 
-    first_ms: list[float] = field(default_factory=list)  # start of a word, as told with the text
-    settled_ms: list[float] = field(default_factory=list)  # as told just before its audio
-    known_ms: list[float] = field(default_factory=list)  # once all audio has been heard
-    drift_ms: list[float] = field(default_factory=list)  # of the last word of a text, as told just before its audio
-    heard_words: list[float] = field(default_factory=list)  # where a listener interrupts
+    first_ms: list[float] = field(default_factory=list)  # start of a word, as sent with the text
+    settled_ms: list[float] = field(default_factory=list)  # as sent just before its audio
+    known_ms: list[float] = field(default_factory=list)  # after all audio was seen
+    drift_ms: list[float] = field(default_factory=list)  # of the last word of a text, as sent just before its audio
+    heard_words: list[float] = field(default_factory=list)  # at a possible interruption
 
     def figures(self, language: str) -> dict[str, Any]:
-        """The figures as they are reported: percentiles of what is off, whichever way."""
+        """Percentiles of the absolute errors."""
         offs = {name: [abs(off) for off in getattr(self, name)] for name in NAMES}
         found = {name: percentiles(off, 50, 95) for name, off in offs.items()}
         return {"language": language, "words": len(self.first_ms), **found}
@@ -100,8 +100,8 @@ async def measure(service: SpeechService, language: str, texts: Sequence[str], f
         flush: after each sentence, so that its end in the audio is known.
 
     Raises:
-        SpeechError: the engine does not tell words, or has no such language.
-        TimeoutError: it takes more than `WAIT_S` for a text.
+        SpeechError: the engine has no word times, or does not have the language.
+        TimeoutError: a text takes more than `WAIT_S`.
     """
     if service.info is None or not service.info.aligns_words:
         raise SpeechError("this engine does not know when its words are spoken: use espeak")
@@ -160,7 +160,7 @@ async def _compare(
 
 
 def _pieces(text: str) -> list[str]:
-    """A text as it comes: sentences end with a piece."""
+    """Pieces of a text as it arrives: each sentence ends with a piece."""
     pieces, start = [], 0
     for end in range(1, len(text) + 1):
         if end == len(text) or end - start == TOKEN_CHARS or text[start:end].endswith(("? ", ". ", "! ", "। ")):
@@ -178,7 +178,7 @@ def main(
     flush: Annotated[bool, typer.Option("--flush", help="After each sentence, so that its end is known.")] = False,
     json: Json = None,
 ) -> None:
-    """Errors of estimated word times: as told with the text, as told before its audio, and once all audio is heard."""
+    """Errors of estimated word times: as sent with the text, as sent before the audio, and after all audio was seen."""
     chosen = languages.split(",")
     if unknown := sorted(set(chosen) - TEXTS.keys()):
         raise SettingsError(f"--languages {','.join(unknown)}: there are texts in {', '.join(TEXTS)}")

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from agent_tts.model.config import SAMPLE_RATE
 
-# Samples; most are no multiple of a frame, or of a step of the spectrogram.
+# Samples; most are no multiple of a frame or of a step of the spectrogram.
 LENGTHS = (1920, 1921, 24_000, 30_001, 48_777, 72_000)
 
 
 def clip(samples: int, seed: int = 0) -> Tensor:
-    """Two tones in noise, swelling and fading: float32[samples] within -1 and 1."""
+    """Two tones in noise with a changing level: float32[samples] within -1 and 1."""
     noise = torch.Generator().manual_seed(seed)
     seconds = torch.arange(samples, dtype=torch.float64) / SAMPLE_RATE
     pitch = 110 + 200 * torch.rand(2, 1, generator=noise, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""A codec with random weights, and how near a computation of it is to float32."""
+"""A codec with random weights, and the distance of a computation of it from float32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agent_tts.model.codec import Codec, CodecState
 from agent_tts.model.config import CodecConfig
 from agent_tts.model.weights import build
 
-# As `Codec.step`: state, codes int64[rows, 16] and run bool[rows] -> float32[rows, 1920].
+# Signature of `Codec.step`: state, codes int64[rows, 16] and run bool[rows] -> float32[rows, 1920].
 Step = Callable[[CodecState, Tensor, Tensor], Tensor]
 
 
@@ -34,7 +34,7 @@ def synthetic_codec(device: torch.device, dtype: torch.dtype, seed: int = 0) -> 
 def signal_to_noise(
     exact: Codec, other: Codec, step: Step, dtype: torch.dtype, *, rows: int = 2, frames: int = 90
 ) -> float:
-    """Decibels of the waveform over its difference from that of `exact`, a float32 codec, frame by frame."""
+    """SNR in dB of the waveform against `exact`, a float32 codec, frame by frame."""
     device = next(exact.parameters()).device
     reference, state = exact.init_state(rows, device, torch.float32), other.init_state(rows, device, dtype)
     run = torch.ones(rows, dtype=torch.bool, device=device)

@@ -1,4 +1,4 @@
-"""Checkpoints that the tests of the model share."""
+"""Checkpoints shared by the tests of the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from tests.model import tiny
 
-# A model type and a key of `SIZES` -> a checkpoint folder, which is not to be written to.
+# A model type and a key of `SIZES` -> a checkpoint folder; tests must not write to it.
 Checkpoint = Callable[..., Path]
 
 
@@ -28,5 +28,5 @@ def checkpoint() -> Checkpoint:
 
 @pytest.fixture(scope="session")
 def ending() -> Checkpoint:
-    """The same checkpoints, but they say the end of speech soon after the end of their text."""
+    """The same checkpoints, but they draw the end of speech soon after the end of their text."""
     return tiny.ending

@@ -1,7 +1,7 @@
 """The reference implementation, imported in one place.
 
-Its 25 Hz tokenizer, which is not used here, imports three packages at import time that may be absent or broken beside a
-CPU build of torch. While the reference is imported, empty modules stand in their place.
+Its 25 Hz tokenizer, which is not used here, imports three packages that may be absent or broken with a CPU build of
+torch. Empty modules replace them while the reference is imported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _import_reference() -> ModuleType:
     sys.modules.update(stand_ins)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the reference and what it imports
+            warnings.simplefilter("ignore")  # of the reference and its imports
             return import_module("qwen_tts")
     finally:
         for name in stand_ins:
@@ -46,10 +46,10 @@ transformers.logging.set_verbosity_error()
 def load(checkpoint: Path, dtype: torch.dtype = torch.float32) -> Any:
     """The reference's `Qwen3TTSModel` of a checkpoint folder, on the CPU.
 
-    It requests the fix of Mistral's tokenizers, which replaces Qwen's pre-tokenizer in a local folder, but not in a
-    checkpoint from the hub; here it gets the tokenizer that it was trained with.
+    Upstream requests a fix for Mistral's tokenizers, which replaces Qwen's pre-tokenizer in a local folder but not in a
+    checkpoint from the hub; this function loads the tokenizer of the training.
 
-    The model is shared by all tests of the process: one that changes it puts it back.
+    All tests of the process share the model: a test that changes it restores it.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Rows take blocks as they grow, and the next owner gets them."""
+"""Rows take blocks as they grow, and release them for the next owner."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def test_no_two_rows_share_a_block(cache: Cache) -> None:
     blocks = BlockAllocator(cache)
     assert blocks.ensure(0, 5)
     assert blocks.ensure(1, 4)
-    assert blocks.ensure(0, 8)  # it has them
+    assert blocks.ensure(0, 8)  # it already has them
     assert blocks.ensure(0, 9)
-    assert not blocks.ensure(0, 17)  # one is left
+    assert not blocks.ensure(0, 17)  # one block is left
     tell(blocks)
     given = [*cache.block_table[0, :3].tolist(), *cache.block_table[1, :1].tolist()]
     assert len(set(given)) == 4
@@ -34,7 +34,7 @@ def test_no_two_rows_share_a_block(cache: Cache) -> None:
     assert not cache.block_table[1, 1:].any()
 
 
-def test_more_than_there_is_changes_nothing(cache: Cache) -> None:
+def test_a_request_for_too_many_blocks_changes_nothing(cache: Cache) -> None:
     blocks = BlockAllocator(cache)
     assert blocks.ensure(0, 12)
     tell(blocks)
@@ -45,12 +45,12 @@ def test_more_than_there_is_changes_nothing(cache: Cache) -> None:
     assert blocks.ensure(1, 8)
 
 
-def test_blocks_come_back_with_the_row(cache: Cache) -> None:
+def test_a_released_row_frees_its_blocks(cache: Cache) -> None:
     blocks = BlockAllocator(cache)
     assert blocks.ensure(0, 20)
     tell(blocks)
     blocks.release(0)
-    assert cache.block_table[0].any()  # a step that is under way still needs it
+    assert cache.block_table[0].any()  # a running step may still use them
     tell(blocks)
     assert not cache.block_table.any()
     assert blocks.ensure(1, 20)
@@ -61,8 +61,8 @@ def test_blocks_come_back_with_the_row(cache: Cache) -> None:
         blocks.ensure(1, 21)
 
 
-def test_a_request_says_the_same_over_blocks() -> None:
-    """Rows that grow block by block, beside each other, over what others left."""
+def test_blocks_do_not_change_the_codes() -> None:
+    """Rows that grow block by block, beside each other, in reused blocks."""
     model = tiny.models("custom_voice")[1]
     contiguous = model.init_state(rows=2, max_model_len=64)
     paged = model.init_state(rows=2, max_model_len=64, blocks=12, block_size=8)

@@ -1,4 +1,4 @@
-"""What a clip is cloned from equals upstream's `create_voice_clone_prompt`, or the checkpoint is refused."""
+"""Vector and codes of a clip equal upstream's `create_voice_clone_prompt`; invalid checkpoints are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CODEC_WEIGHTS = "speech_tokenizer/model.safetensors"
 
 @pytest.fixture(scope="module", params=["tiny", "tiny-0.6B"])
 def both(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> tuple[Any, VoiceEncoder]:
-    """Upstream's model and our encoder, of the same checkpoint."""
+    """Upstream's model and our encoder from the same checkpoint."""
     folder = checkpoint("base", request.param)
     return oracle.load(folder), VoiceEncoder.load(folder)
 
@@ -37,7 +37,7 @@ def encoder(checkpoint: Checkpoint) -> VoiceEncoder:
 
 @pytest.fixture
 def copied(checkpoint: Checkpoint, tmp_path: Path) -> Path:
-    """A checkpoint that may be written to."""
+    """A writable copy of a checkpoint."""
     return Path(shutil.copytree(checkpoint("base"), tmp_path / "checkpoint"))
 
 
@@ -57,7 +57,7 @@ def test_vector_and_codes_are_those_of_upstream(both: tuple[Any, VoiceEncoder], 
 
 
 def test_clips_differ_in_vector_and_codes(encoder: VoiceEncoder) -> None:
-    """So that the comparison above is not of constants."""
+    """Proves that the test above does not compare constants."""
     one, other = clip(48_000, seed=1), clip(48_000, seed=2)
     vector = encoder.vector(one)
     assert float((encoder.vector(other) - vector).norm() / vector.norm()) > 100 * PARITY
@@ -85,7 +85,7 @@ def test_silence_follows_a_reference(encoder: VoiceEncoder) -> None:
 
 
 @pytest.mark.parametrize("waveform", [clip(1919), torch.zeros(0), torch.zeros(2, 24_000), torch.zeros(24_000, 2)])
-def test_what_is_no_clip_is_refused(encoder: VoiceEncoder, waveform: Tensor) -> None:
+def test_invalid_clips_are_refused(encoder: VoiceEncoder, waveform: Tensor) -> None:
     for encode in (encoder.vector, encoder.codes):
         with pytest.raises(ValueError, match="one channel of at least 1920 samples"):
             encode(waveform)
@@ -108,7 +108,7 @@ def test_only_base_checkpoints_clone(model_type: ModelType, checkpoint: Checkpoi
     ],
 )
 def test_a_checkpoint_fits_or_is_refused(file: str, name: str, message: str, copied: Path) -> None:
-    """Removes each tensor that exists, and adds each that does not."""
+    """Removes each existing tensor, and adds each missing one."""
     tensors = load_file(copied / file)
     if tensors.pop(name, None) is None:
         tensors[name] = torch.zeros(1)
@@ -126,7 +126,7 @@ def test_a_checkpoint_fits_or_is_refused(file: str, name: str, message: str, cop
         ("encoder_config", None, "encoder_config: has to be an object"),
     ],
 )
-def test_an_encoder_of_another_kind_is_refused(entry: str, value: Any, message: str, copied: Path) -> None:
+def test_an_unsupported_encoder_is_refused(entry: str, value: Any, message: str, copied: Path) -> None:
     path = copied / "speech_tokenizer/config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {entry: value}))
     with pytest.raises(CheckpointError, match=message):

@@ -19,9 +19,9 @@ from tests.model import oracle
 from tests.model.conftest import Checkpoint
 
 WINDOW = 72  # frames, as released
-SHORT_WINDOW = 6  # a ring that is round after a few frames
+SHORT_WINDOW = 6  # a ring that wraps after a few frames
 PARITY = 1e-4  # relative to the loudest sample
-NO_CODE = 2150  # the talker's end of speech: what the codec may be given for a row that does not run
+NO_CODE = 2150  # the talker's end of speech, a possible input for a row that does not run
 
 
 def config(window: int) -> CodecConfig:
@@ -47,14 +47,14 @@ def config(window: int) -> CodecConfig:
 
 
 def fill(decoder: nn.Module, seed: int) -> None:
-    """Gives every parameter a value that is heard: nothing is zero, one or a millionth, as upstream leaves it."""
+    """Set every parameter to a value that affects the output: upstream initialises some to zero, one or 1e-6."""
     noise = torch.Generator().manual_seed(seed)
     for name, parameter in decoder.named_parameters():
         values = torch.randn(parameter.shape, generator=noise)
         match name.split(".")[-1]:
             case "cluster_usage":
                 values = values.abs() + 0.5
-                values[0] = 0  # a code that training never used
+                values[0] = 0  # an unused code
             case "embedding_sum":
                 values *= 0.3
                 values[0] *= 1e-5
@@ -66,7 +66,7 @@ def fill(decoder: nn.Module, seed: int) -> None:
                 values *= 0.1
             case "weight" if "norm" in name:
                 values = 1 + 0.2 * values
-            case "weight" if "q_proj" in name or "k_proj" in name:  # attention that prefers some frames
+            case "weight" if "q_proj" in name or "k_proj" in name:  # attention with a preference for some frames
                 values *= 2 / parameter.shape[1] ** 0.5
             case _:
                 values *= 0.5 / parameter[0].numel() ** 0.5
@@ -74,7 +74,7 @@ def fill(decoder: nn.Module, seed: int) -> None:
 
 
 def random_codes(*shape: int, seed: int = 0) -> Tensor:
-    """int64[*shape, 16]; code 0, which is a code like any other, is among the first frame's."""
+    """int64[*shape, 16]; the first frame contains code 0, which is an ordinary code."""
     codes = torch.randint(0, 2048, (*shape, 16), generator=torch.Generator().manual_seed(seed))
     codes[..., 0, :2] = 0
     return codes
@@ -115,7 +115,7 @@ def state_of(codec: Codec, rows: int) -> CodecState:
 
 
 def stream(codec: Codec, codes: Tensor, state: CodecState) -> Tensor:
-    """Decodes int64[B, T, 16] frame by frame, every row running: float32[B, T * 1920]."""
+    """Decode int64[B, T, 16] frame by frame, every row running: float32[B, T * 1920]."""
     run = torch.ones(len(codes), dtype=torch.bool)
     return torch.cat([codec.step(state, codes[:, frame], run) for frame in range(codes.shape[1])], 1)
 
@@ -124,7 +124,7 @@ def stream(codec: Codec, codes: Tensor, state: CodecState) -> Tensor:
 
 
 def test_the_waveform_is_that_of_upstream(codec: Codec, upstream: nn.Module) -> None:
-    """More frames than the window, so that its edge is in it."""
+    """More frames than the window, so that its edge is included."""
     codes = random_codes(2, WINDOW + 30)
     with torch.inference_mode():
         expected = upstream(codes.transpose(1, 2)).squeeze(1)
@@ -154,7 +154,7 @@ def test_a_loaded_checkpoint_has_the_waveform_of_upstream(checkpoint: Checkpoint
     assert relative_error(stream(codec, codes, state_of(codec, 1)), expected) < PARITY
 
 
-def test_the_rest_of_the_decoder_in_a_checkpoint_is_for_encoding(codec: Codec, upstream: nn.Module) -> None:
+def test_unused_decoder_tensors_of_a_checkpoint_are_for_encoding(codec: Codec, upstream: nn.Module) -> None:
     theirs = {f"decoder.{name}" for name in upstream.state_dict()}
     left = theirs - set(codec.checkpoint_names().values())
     assert left
@@ -168,8 +168,8 @@ def test_samples_stay_within_one(upstream: nn.Module) -> None:
     assert (float(pcm.min()), float(pcm.max())) == (-1.0, 1.0)
 
 
-def test_every_parameter_is_heard(upstream: nn.Module) -> None:
-    """A parameter that could be anything would make the comparison with upstream worth less than it seems."""
+def test_every_parameter_affects_the_output(upstream: nn.Module) -> None:
+    """A parameter without effect would weaken the comparison with upstream."""
     codec, codes = loaded(upstream, SHORT_WINDOW), random_codes(1, 3)
     before = codec.decode(codes)
     for name, parameter in codec.named_parameters():
@@ -197,7 +197,7 @@ def test_bfloat16_is_as_near_to_float32_as_upstream_is(upstream: nn.Module, code
 
 @dataclass
 class Stream:
-    """A stream in a row, as the test knows it."""
+    """The expected state of a stream in a row."""
 
     codes: Tensor
     done: int = 0
@@ -211,8 +211,8 @@ SCHEDULES = st.lists(
 
 @given(SCHEDULES)
 @examples(20)
-def test_rows_join_pause_and_leave_without_being_heard(short_codec: Codec, schedule: list[list[str]]) -> None:
-    """Whatever the others do, the audio of a stream is that of its codes decoded alone and in one piece."""
+def test_rows_that_join_pause_and_leave_do_not_affect_others(short_codec: Codec, schedule: list[list[str]]) -> None:
+    """The audio of a stream equals that of its codes decoded alone and in one piece, whatever the other rows do."""
     state, seed = state_of(short_codec, 3), 0
     live = [Stream(random_codes(len(schedule), seed=row)) for row in range(3)]
     ended: list[Stream] = []
@@ -239,7 +239,7 @@ def test_rows_join_pause_and_leave_without_being_heard(short_codec: Codec, sched
 
 
 def test_a_paused_row_keeps_its_state(short_codec: Codec) -> None:
-    """Bit for bit, however often it pauses and whatever codes it is given meanwhile."""
+    """Bit for bit, for any number of pauses and any codes while it pauses."""
     codes, paused, state = random_codes(2, 20), state_of(short_codec, 2), state_of(short_codec, 2)
     stream(short_codec, codes[:, :8], paused)
     stream(short_codec, codes[:, :8], state)
@@ -251,7 +251,7 @@ def test_a_paused_row_keeps_its_state(short_codec: Codec) -> None:
 
 
 def test_a_reused_row_is_clean(short_codec: Codec) -> None:
-    """Bit for bit, and whatever its former owner left in the ring: keys are masked by validity, not by being zero."""
+    """Bit for bit, with any contents of the ring: keys are masked by validity, not by being zero."""
     codes, fresh, used = random_codes(2, 9), state_of(short_codec, 2), state_of(short_codec, 2)
     stream(short_codec, random_codes(2, 20, seed=3), used)
     used.keys.fill_(100.0)
@@ -273,7 +273,7 @@ def test_a_reset_touches_no_other_row(short_codec: Codec) -> None:
 
 @pytest.mark.parametrize("warm", [1, SHORT_WINDOW - 1, SHORT_WINDOW, SHORT_WINDOW + 1, 3 * SHORT_WINDOW + 2])
 def test_a_stream_goes_on_where_a_whole_clip_ended(short_codec: Codec, warm: int) -> None:
-    """A cloned voice: the reference is decoded in one piece, put into a row that had another owner, and cut."""
+    """A cloned voice: the reference is decoded in one piece, put into a reused row, and cut."""
     codes, clip, rows = random_codes(1, warm + 8), state_of(short_codec, 1), state_of(short_codec, 3)
     stream(short_codec, random_codes(1, 4, seed=5), clip)
     other = random_codes(3, 16, seed=6)
@@ -286,11 +286,11 @@ def test_a_stream_goes_on_where_a_whole_clip_ended(short_codec: Codec, warm: int
         assert relative_error(torch.cat((before[row], after[row])), short_codec.decode(other)[row]) < 1e-5
 
 
-# --- what a step is
+# --- the step
 
 
-def test_a_step_asks_the_host_nothing() -> None:
-    """Tensors without data: whatever reads a value, or makes a shape of one, fails."""
+def test_a_step_needs_no_value_on_the_host() -> None:
+    """Tensors without data: reading a value, or making a shape of one, fails."""
     codec = Codec(config(WINDOW)).to("meta")
     state = codec.init_state(3, "meta", torch.float32)
     run = torch.ones(3, dtype=torch.bool, device="meta")

@@ -1,6 +1,6 @@
-"""The kernels of the codec's step against the step in torch, over the same state.
+"""The kernels of the codec's step against the step in torch, with the same state.
 
-On a GPU the kernels run as they are; elsewhere triton's interpreter runs them, on a codec that is small.
+On a GPU the kernels run compiled; elsewhere triton's interpreter runs them on a small codec.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tests.model.test_codec import NO_CODE, config, fill, relative_error
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
 PARITY = 2e-3 if GPU else 1e-5  # a GPU multiplies float32 in TF32
-WINDOW = 3  # frames: a ring that is round within a test
+WINDOW = 3  # frames: a ring that wraps within a test
 CODES, BOOKS = 64, 3
-# Widths that are a power of two, and that are not: 32, then 96 -> 48.
+# Widths that are a power of two, and others: 32, then 96 -> 48.
 SMALL = replace(
     config(WINDOW),
     codebook_size=CODES,
@@ -61,7 +61,7 @@ def mask(*values: bool) -> Tensor:
 
 
 def state_of(codec: Codec, rows: int) -> CodecState:
-    """A state whose rings are full of large numbers, which must not be heard."""
+    """A state whose rings are full of large numbers, which must not affect the output."""
     state = codec.init_state(rows, DEVICE, torch.float32)
     for ring in (state.keys, state.values, *state.histories):
         ring.fill_(1e4)
@@ -116,7 +116,7 @@ def test_it_goes_on_where_a_whole_clip_ended(codec: Codec, fast: FastCodec) -> N
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 64, 256, 1000])
 def test_a_tile_fits_every_layer(rows: int) -> None:
-    """A step of the sum is within one tap, and the stages fit the shared memory."""
+    """A step of the sum is within one tap, and the stages fit into shared memory."""
     released: Any = [(4, 1024, 1536), (4, 1536, 6144), (32, 768, 768), (32, 768, 1920), (160, 384, 384)]
     released += [(160, 384, 768), (640, 192, 192), (640, 192, 288), (1920, 96, 96), (1, 512, 3072), (2, 4096, 1024)]
     for rate, channels, outputs in released:

@@ -1,4 +1,4 @@
-"""What a checkpoint says is read as it stands, or refused by name."""
+"""Settings of a checkpoint are read as they stand, or refused with their name."""
 
 from __future__ import annotations
 
@@ -128,7 +128,9 @@ def test_a_25_hz_checkpoint_is_refused(file: str, entry: str, value: str, edited
         ("generation_config.json", "top_k", "many", "generation_config.json: top_k: 'many' is not int"),
     ],
 )
-def test_what_is_not_supported_is_named(file: str, entry: str, value: Any, message: str, edited: Edit) -> None:
+def test_unsupported_settings_are_refused_with_their_name(
+    file: str, entry: str, value: Any, message: str, edited: Edit
+) -> None:
     with pytest.raises(CheckpointError) as caught:
         ModelConfig.read(edited(file, entry, value))
     assert message in str(caught.value)
@@ -146,11 +148,11 @@ def test_a_base_checkpoint_needs_its_speaker_encoder(edited: Edit) -> None:
         ModelConfig.read(folder)
 
 
-def test_sampling_defaults_that_are_left_out_are_the_references(edited: Edit) -> None:
+def test_missing_sampling_defaults_are_upstreams(edited: Edit) -> None:
     assert ModelConfig.read(edited("generation_config.json", "max_new_tokens")).generation.max_new_tokens == 2048
 
 
-def test_entries_of_others_do_not_concern_us(edited: Edit) -> None:
+def test_unknown_entries_are_ignored(edited: Edit) -> None:
     assert ModelConfig.read(edited("config.json", "talker_config.something_new", {"a": 1}))
 
 

@@ -1,4 +1,4 @@
-"""A frame step says what upstream says, for every kind of model and prompt, whatever the other rows do."""
+"""A frame step gives upstream's codes for every kind of model and prompt, whatever the other rows do."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def upstream_codes(upstream: Any, frames: int = FRAMES, **request: Any) -> Tenso
         input_ids=[torch.tensor([text])],
         do_sample=False,
         subtalker_dosample=False,
-        max_new_tokens=frames + 1,  # the last one's codes are never completed
+        max_new_tokens=frames + 1,  # the codes of the last frame are never completed
         **request,
     )
     found: Tensor = codes[0]
@@ -57,7 +57,7 @@ def step(model: FrameModel, state: FrameState, *rows: int) -> Frame:
 
 
 def tell(changed: RowChanges | BlockAllocator) -> list[int] | None:
-    """Tells the device what has changed; of changes of rows, those that are admitted by it."""
+    """Upload the changes to the device; of row changes, return the admitted rows."""
     admitted = changed.collect(writes := Writes())
     writes.send(torch.device("cpu"))
     return admitted
@@ -90,7 +90,7 @@ def speak(
 
 @contextmanager
 def end_of_speech_at(frame: int, upstream: Any, ours: FrameModel, **request: Any) -> Iterator[None]:
-    """Makes the end of speech the likeliest first code of one frame of a request and of no other, in both models."""
+    """Make the end of speech the most likely first code of one frame of one request, in both models."""
     heads = [upstream.talker.codec_head.weight, ours.talker.codec_head.weight]
     before = heads[0][2150].clone()
     hidden = upstream.generate(
@@ -114,7 +114,7 @@ def end_of_speech_at(frame: int, upstream: Any, ours: FrameModel, **request: Any
 MODES = pytest.mark.parametrize("streaming", [True, False], ids=["streaming", "whole-text"])
 
 
-class TestSaysWhatUpstreamSays:
+class TestCodesEqualUpstreams:
     @MODES
     @pytest.mark.parametrize(
         ("size", "instruct"),
@@ -133,13 +133,13 @@ class TestSaysWhatUpstreamSays:
         prompt = prompt_of(ours, PromptVoice("Ryan"), language="English", instruct=instruct, streaming=streaming)
         assert torch.equal(speak(ours, prompt), theirs)
         assert len(theirs) == FRAMES
-        assert len(set(theirs[:, 0].tolist())) > FRAMES // 2  # a model that says one thing proves nothing
+        assert len(set(theirs[:, 0].tolist())) > FRAMES // 2  # a model with constant codes proves nothing
 
     @pytest.mark.parametrize(
         ("speaker", "language"),
         [("serena", "auto"), ("serena", "Chinese"), ("eric", "Auto"), ("Eric", "chinese"), ("eric", "german")],
     )
-    def test_in_every_kind_of_language(self, speaker: str, language: str) -> None:
+    def test_with_every_kind_of_language(self, speaker: str, language: str) -> None:
         upstream, ours = tiny.models("custom_voice")
         theirs = upstream_codes(upstream, 4, languages=[language], speakers=[speaker])
         assert torch.equal(speak(ours, prompt_of(ours, PromptVoice(speaker), language=language), frames=4), theirs)
@@ -201,7 +201,7 @@ class TestSaysWhatUpstreamSays:
         assert repeated > 3 if penalty < 1 else repeated == 0
 
     @MODES
-    def test_and_stops_where_upstream_stops(self, streaming: bool) -> None:
+    def test_to_the_end_of_speech(self, streaming: bool) -> None:
         upstream, ours = tiny.models("custom_voice")
         request: dict[str, Any] = {"languages": ["auto"], "speakers": ["ryan"], "non_streaming_mode": not streaming}
         with end_of_speech_at(6, upstream, ours, **request):
@@ -209,7 +209,7 @@ class TestSaysWhatUpstreamSays:
             assert torch.equal(speak(ours, prompt_of(ours, streaming=streaming)), theirs)
         assert len(theirs) == 6
 
-    def test_and_not_before_two_frames(self) -> None:
+    def test_with_at_least_two_frames(self) -> None:
         upstream, ours = tiny.models("custom_voice")
         request: dict[str, Any] = {"languages": ["auto"], "speakers": ["ryan"], "non_streaming_mode": True}
         prompt = prompt_of(ours, streaming=False)
@@ -219,7 +219,7 @@ class TestSaysWhatUpstreamSays:
 
 
 class TestEndOfSpeech:
-    def test_is_reported_once_and_is_no_frame(self) -> None:
+    def test_is_reported_once_without_a_frame(self) -> None:
         upstream, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=1, max_model_len=64)
         ours.admit(state, 0, prompt_of(ours), GREEDY)
@@ -233,7 +233,7 @@ class TestEndOfSpeech:
         request: dict[str, Any] = {"languages": ["auto"], "speakers": ["ryan"]}
         for early in (2, len(tiny.TEXT) - 1):
             with end_of_speech_at(early, upstream, ours, **request):
-                assert len(upstream_codes(upstream, **request)) == early  # where nothing masks it, it is drawn
+                assert len(upstream_codes(upstream, **request)) == early  # without the mask it is drawn
                 assert len(speak(ours, prompt_of(ours))) > early
 
 
@@ -247,7 +247,7 @@ class TestText:
     @examples(8)
     @given(cuts=st.lists(st.integers(0, len(tiny.TEXT)), max_size=4).map(sorted), late=st.integers(1, 3))
     def test_word_by_word_is_the_whole_text(self, cuts: list[int], late: int) -> None:
-        """Tokens in any pieces, each after the row has waited for it: the same codes, and nothing read in between."""
+        """Tokens in any pieces, each after a wait of the row, give the same codes; a waiting row reads nothing."""
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=1, max_model_len=64)
         first, *bounds = [*cuts, len(tiny.TEXT)]
@@ -262,7 +262,7 @@ class TestText:
         frames += [step(ours, state, 0) for _ in range(FRAMES - len(tiny.TEXT))]
         assert torch.equal(said(frames), said_at_once())
 
-    def test_longer_than_the_cache_is_refused(self) -> None:
+    def test_beyond_the_cache_is_refused(self) -> None:
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=1, max_model_len=20)
         with pytest.raises(ValueError, match="20 positions"):
@@ -273,7 +273,7 @@ class TestText:
 
 
 def requests(model: FrameModel) -> list[tuple[Prompt, SamplingParams]]:
-    """Three requests that differ in everything, drawn with noise."""
+    """Three requests that differ in every field, with sampling noise."""
     return [
         (prompt_of(model, PromptVoice("ryan"), language="english"), SamplingParams(seed=1)),
         (
@@ -296,8 +296,8 @@ def said_alone() -> list[Tensor]:
 class TestRows:
     @examples(5)
     @given(data=st.data())
-    def test_say_the_same_in_any_company(self, data: st.DataObject) -> None:
-        """Rows are admitted at any time, in any row, pause at any time; each says what it says alone."""
+    def test_do_not_affect_each_other(self, data: st.DataObject) -> None:
+        """Rows are admitted and pause at any time, in any place; each gives the codes that it gives alone."""
         _, ours = tiny.models("custom_voice")
         wanted, alone = requests(ours), said_alone()
         state = ours.init_state(rows=4, max_model_len=48)
@@ -316,7 +316,7 @@ class TestRows:
         for r in range(3):
             assert torch.equal(said(heard[r], places[r]), alone[r])
 
-    def test_that_pause_advance_nothing(self) -> None:
+    def test_that_pause_keep_their_state(self) -> None:
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=2, max_model_len=48)
         for row in (0, 1):
@@ -340,7 +340,7 @@ class TestRows:
         ours.admit(state, 1, prompt, sampling)
         assert torch.equal(said([step(ours, state, 1) for _ in range(8)], 1), speak(ours, prompt, sampling, frames=8))
 
-    def test_that_no_request_has_say_nothing(self) -> None:
+    def test_without_a_request_give_no_frame(self) -> None:
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=2, max_model_len=48)
         ours.admit(state, 0, *requests(ours)[0])
@@ -348,7 +348,7 @@ class TestRows:
         assert frame.spoke.tolist() == [True, False]
         assert not frame.starved.any()  # a row without a request does not wait for text
 
-    def test_that_are_full_stop_and_say_so(self) -> None:
+    def test_that_are_full_stop_and_report_it(self) -> None:
         _, ours = tiny.models("custom_voice")
         prompt = prompt_of(ours)
         state = ours.init_state(rows=1, max_model_len=len(prompt.prefix) + 9)
@@ -366,7 +366,7 @@ class TestRows:
 
 
 def row_tensors(state: FrameState, row: int) -> dict[str, Tensor]:
-    """Everything that a row keeps between steps, as views. The cache's padding position keeps nothing."""
+    """Everything that a row keeps between steps, as views, without the cache's padding position."""
     kept = {name: getattr(state, name)[row] for name in ("position", "feedback", "text", "text_length")}
     kept |= {name: getattr(state, name)[row] for name in ("text_complete", "text_read", "frame", "seen", "ended")}
     kept |= {"keys": state.cache.keys[:, row, :-1], "values": state.cache.values[:, row, :-1]}
@@ -374,12 +374,12 @@ def row_tensors(state: FrameState, row: int) -> dict[str, Tensor]:
 
 
 class TestPrefill:
-    """A prompt in chunks equals the prompt, and changes no other row."""
+    """A prompt in chunks equals the whole prompt, and changes no other row."""
 
     ROWS, ROW = 4, 2
 
     def prompts(self, model: FrameModel) -> list[tuple[Prompt, Tensor | None]]:
-        """Of ten and forty-odd positions."""
+        """Prompts of ten and of more than forty positions."""
         vector = tiny.speaker_vector()
         reference = Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(30).tolist())))
         voices = [
@@ -390,7 +390,7 @@ class TestPrefill:
         return [(prompt_of(model, voice), vector) for voice, vector in voices]
 
     def state(self, model: FrameModel, *, paged: bool) -> FrameState:
-        """Everything is marked, so that what is written can be told."""
+        """A state with marked values, so that writes can be detected."""
         state = model.init_state(self.ROWS, 64, 80 if paged else None, block_size=8)
         if paged:
             state.cache.block_table[:, :8] = torch.randperm(79)[: self.ROWS * 8].view(self.ROWS, 8) + 1
@@ -400,7 +400,7 @@ class TestPrefill:
 
     @pytest.mark.parametrize("paged", [False, True])
     @pytest.mark.parametrize("cut", [1, 7, -1], ids=["after-one", "after-seven", "before-the-start"])
-    def test_in_parts(self, paged: bool, cut: int) -> None:
+    def test_in_chunks(self, paged: bool, cut: int) -> None:
         model = tiny.models("base")[1]
         for prompt, vector in self.prompts(model):
             whole, cut_up = self.state(model, paged=paged), self.state(model, paged=paged)
@@ -423,10 +423,10 @@ class TestPrefill:
                 for mine, theirs in zip(cut_up.cache.read(row, 64), whole.cache.read(row, 64), strict=True):
                     torch.testing.assert_close(mine[:, :known], theirs[:, :known], rtol=0, atol=1e-5)
                     assert (mine[:, :known] != 9).all()
-                    assert (mine[:, known:] == 9).all()  # neither behind it nor in another row
+                    assert (mine[:, known:] == 9).all()  # neither after it nor in another row
 
     @pytest.mark.parametrize("paged", [False, True])
-    def test_what_is_behind_it_is_not_read(self, paged: bool) -> None:
+    def test_positions_after_it_are_not_read(self, paged: bool) -> None:
         """A mask hides numbers, but a masked NaN of the row's former owner is still NaN."""
         model = tiny.models("base")[1]
         for prompt, vector in self.prompts(model):
@@ -440,8 +440,8 @@ class TestPrefill:
                 model.prefill(state, entries, min(end, length) if begin else None)
             assert all(kept.isfinite().all() for kept in state.cache.read(self.ROW, length))
 
-    def test_what_prompts_share(self) -> None:
-        """All of it but where a reference is spoken beside the text."""
+    def test_shared_positions_of_prompts(self) -> None:
+        """All of the prompt, unless a reference is aligned with the text."""
         model = tiny.models("base")[1]
         other = (11, 12, 13, 14, 15, 16, 17, 18, 19, 20)
         for prompt, vector in self.prompts(model):
@@ -457,7 +457,7 @@ class TestPrefill:
             if voice.reference:
                 assert prompt.prefix[prompt.shared] != another.prefix[prompt.shared]
 
-    def test_asks_the_host_nothing(self) -> None:
+    def test_needs_no_value_on_the_host(self) -> None:
         model = FrameModel(tiny.models("custom_voice")[1].config).to("meta")
         state = model.init_state(rows=3, max_model_len=48)
         packed = torch.zeros(PromptEntries.size(2, 16), dtype=torch.int64, device="meta")
@@ -467,19 +467,19 @@ class TestPrefill:
 
 
 class TestStep:
-    def test_asks_the_host_nothing(self) -> None:
-        """On tensors without data, whatever needs a value on the host raises."""
+    def test_needs_no_value_on_the_host(self) -> None:
+        """On tensors without data, any use of a value on the host raises."""
         model = FrameModel(tiny.models("custom_voice")[1].config).to("meta")
         frame = model.step(model.init_state(rows=3, max_model_len=48), torch.ones(3, dtype=torch.bool, device="meta"))
         assert frame.codes.shape == (3, 16)
 
-    def test_reads_what_rows_want_where_kernels_are_compiled_to_find_it(self) -> None:
+    def test_reads_row_inputs_at_aligned_addresses(self) -> None:
         state = tiny.models("custom_voice")[1].init_state(rows=3, max_model_len=48)
         for block in (state.counts, state.sampling_params, state.flags):
             assert all(line.data_ptr() % 16 == 0 for line in block)
 
     def test_keeps_every_tensor_in_place(self) -> None:
-        """What a captured step reads and writes stays where it was captured."""
+        """A captured graph reads and writes fixed addresses."""
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=2, max_model_len=48)
         places = {name: tensor.data_ptr() for name, tensor in row_tensors(state, 0).items()}
@@ -497,7 +497,7 @@ def test_every_parameter_has_its_place_in_the_checkpoint() -> None:
         assert sorted(names.values()) == sorted(talker)
 
 
-def test_a_row_that_is_not_a_number_says_so_although_it_draws_codes() -> None:
+def test_a_row_with_nan_is_reported_although_it_draws_codes() -> None:
     _, model = tiny.models("custom_voice")
     state = model.init_state(2, 64)
     for row in range(2):

@@ -1,4 +1,4 @@
-"""Norm, rotation and feed-forward equal upstream's to the last bit, in bfloat16 too; the cache keeps rows apart."""
+"""Norm, rotation and feed-forward equal upstream's to the last bit, also in bfloat16; cache rows are independent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from agent_tts.model.layers import MLP, Cache, RMSNorm, Rope, Transformer, rotate
 from tests.model import oracle, tiny
 
-FLOATS = torch.empty(0)  # of the dtype of a cache
+FLOATS = torch.empty(0)  # relative, by dtype of the cache
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 upstream = oracle.qwen_tts.core.models.modeling_qwen3_tts
 CONFIG = tiny.config("custom_voice").talker
@@ -33,7 +33,7 @@ def test_the_norm_rounds_where_upstream_rounds(dtype: torch.dtype) -> None:
 
 @DTYPES
 def test_the_rotation_rounds_where_upstream_rounds(dtype: torch.dtype) -> None:
-    """Also far out, where frequencies that had been rounded to bfloat16 would be turns off."""
+    """Also at large positions, where frequencies rounded to bfloat16 would be off by turns."""
     theirs = tiny.models("custom_voice")[0].talker.model
     size, sections = CONFIG.head_dim, theirs.config.rope_scaling["mrope_section"]
     positions = torch.tensor([[0, 1, 2, 77, 4095]])
@@ -69,13 +69,13 @@ class TestCache:
         return cache
 
     def whole(self, model: Transformer, x: Tensor) -> Tensor:
-        """All positions of one row at once, in a cache of their own."""
+        """All positions of one row at once, in a separate cache."""
         cache = Cache.empty(CONFIG, 1, x.shape[0], x)
         window = model.window(torch.arange(len(x))[None], len(x), cache)
         return model.run(x[None], cache, window)[0]
 
     def test_position_by_position_is_all_at_once(self) -> None:
-        """Rows at different positions, after a prompt each, over what a former owner left."""
+        """Rows at different positions, each after a prompt, in reused cache rows."""
         model, cache = self.transformer(), self.dirty()
         x = noise(3, 10, 64)
         expected = torch.stack([self.whole(model, row) for row in x])

@@ -17,7 +17,7 @@ ROWS = 3
 def test_every_head_is_upstreams(size: str) -> None:
     upstream, ours = tiny.models("custom_voice", size)
     codes = tiny.reference_frames(ROWS)
-    codes[0] = 0  # a code like any other
+    codes[0] = 0  # an ordinary code
     hidden = torch.randn(ROWS, tiny.HIDDEN, generator=torch.Generator().manual_seed(1))
     state = ours.predictor.init_state(ROWS)
     logits: list[Tensor] = []
@@ -29,7 +29,7 @@ def test_every_head_is_upstreams(size: str) -> None:
 
     with torch.no_grad():
         theirs, _ = upstream.talker.forward_sub_talker_finetune(codes, hidden)
-        for _ in range(2):  # what the last frame left does not matter
+        for _ in range(2):  # the previous frame must not matter
             logits.clear()
             others, embedded = ours.predictor(state, hidden, ours.talker.codec_embedding(codes[:, 0]), teacher)
         torch.testing.assert_close(torch.stack(logits, 1), theirs, rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""The prompt is the table that the model was trained on, in every mode."""
+"""The prompt has the layout of the training, in every mode."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ def test_streaming_starts_with_the_first_token_beside_bos() -> None:
     assert found.complete
 
 
-def test_text_that_goes_on_has_no_end() -> None:
+def test_incomplete_text_has_no_end() -> None:
     found = prompt(complete=False)
     assert found.text == (10, 11)
     assert not found.complete
     assert prompt(text=(), complete=False).prefix == found.prefix  # known before the first word
 
 
-def test_whole_text_stands_before_the_speech() -> None:
+def test_whole_text_precedes_the_speech() -> None:
     found = prompt(streaming=False)
     assert table(found) == [*ROLE, *HEAD, (10, C_PAD), (11, C_PAD), (EOS, C_PAD), (PAD, C_BOS)]
     assert found.text == ()
 
 
-def test_a_language_is_thought_of() -> None:
+def test_a_language_has_its_think_tokens() -> None:
     thought = [(PAD, THINK), (PAD, THINK_BOS), (PAD, ENGLISH), (PAD, THINK_EOS), (PAD, RYAN), (BOS, C_PAD)]
     assert table(prompt(language="English")) == [*ROLE, *thought, (10, C_BOS)]
-    assert len(prompt(language="English").prefix) == 9  # and the tenth is an ordinary step
+    assert len(prompt(language="English").prefix) == 9  # the tenth is an ordinary step
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def reference(words: int, frames: int) -> PromptVoice:
     return PromptVoice(SpeakerPlace.VECTOR, Reference(tuple(range(100, 100 + words)), FRAMES[:frames]))
 
 
-def test_a_reference_is_said_beside_its_transcript() -> None:
-    """Text longer than the reference: what is left of it trails."""
+def test_a_reference_is_aligned_with_its_transcript() -> None:
+    """Text longer than the reference: the rest follows."""
     found = prompt(reference(1, 2))
     assert table(found) == [*ROLE, *VECTOR_HEAD, (100, C_BOS), (10, FRAMES[0]), (11, FRAMES[1])]
     assert found.text == (11, EOS)
@@ -130,7 +130,7 @@ def test_a_reference_with_the_whole_text_before_it() -> None:
     assert found.text == ()
 
 
-def test_a_reference_needs_its_share_of_a_text_that_goes_on() -> None:
+def test_a_reference_needs_its_share_of_an_incomplete_text() -> None:
     voice = reference(2, 5)
     assert text_needed(voice) == 3
     with pytest.raises(ValueError, match="more of the text"):
@@ -142,12 +142,12 @@ def test_a_reference_needs_its_share_of_a_text_that_goes_on() -> None:
     assert (whole.prefix, whole.start, whole.text) == (found.prefix, found.start, (13, EOS))
 
 
-def test_the_whole_text_cannot_stand_before_the_speech_while_it_goes_on() -> None:
+def test_an_incomplete_text_cannot_precede_the_speech() -> None:
     with pytest.raises(ValueError, match="more of the text"):
         prompt(streaming=False, complete=False)
 
 
-def test_what_the_model_does_not_know_is_named() -> None:
+def test_unknown_speakers_and_languages_are_named() -> None:
     with pytest.raises(ValueError, match=r"no speaker bob; it has serena, .*ryan"):
         prompt(PromptVoice("bob"))
     with pytest.raises(ValueError, match=r"does not speak klingon; it speaks .*english"):

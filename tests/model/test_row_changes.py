@@ -1,4 +1,4 @@
-"""What rows want reaches the device at once, and says what it would say one by one."""
+"""Changes of rows reach the device in one upload, with the same result as one by one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def model() -> FrameModel:
 
 
 def spoken_before(model: FrameModel, state: FrameState) -> Prefix:
-    """Rows that all have had an owner; what the first has of its prompt."""
+    """Fill all rows with a former owner; return a prefix of the first row's prompt."""
     prompt = prompt_of(model)
     for row in range(ROWS):
         model.admit(state, row, prompt, SamplingParams(seed=row))
@@ -44,10 +44,10 @@ def begin_with(changes: RowChanges, row: int, prefix: Prefix, sampling: Sampling
 
 
 @pytest.mark.parametrize("blocks", [None, 100])
-def test_many_at_once_are_one_after_the_other(model: FrameModel, blocks: int | None) -> None:
+def test_changes_in_one_upload_equal_changes_one_by_one(model: FrameModel, blocks: int | None) -> None:
     state = model.init_state(ROWS, 64, blocks, block_size=4)
     given = None if blocks is None else BlockAllocator(state.cache)
-    for length in range(4, 65, 4):  # so that no row's blocks are next to each other
+    for length in range(4, 65, 4):  # so that no row's blocks are adjacent
         assert given is None or all(given.ensure(row, length) for row in range(ROWS))
     if given is not None:
         tell(given)
@@ -90,7 +90,7 @@ def test_many_at_once_are_one_after_the_other(model: FrameModel, blocks: int | N
         assert torch.equal(said(frames, row), said(expected, row))
 
 
-def test_what_is_forgotten_is_not_done(model: FrameModel) -> None:
+def test_forgotten_changes_have_no_effect(model: FrameModel) -> None:
     state = model.init_state(ROWS, 64)
     prefix = spoken_before(model, state)
     before = copy.deepcopy(state)
@@ -103,7 +103,7 @@ def test_what_is_forgotten_is_not_done(model: FrameModel) -> None:
         assert torch.equal(getattr(state, name), getattr(before, name)), name
 
 
-def test_text_that_was_meant_for_a_former_owner_is_not_read(model: FrameModel) -> None:
+def test_text_for_a_former_owner_is_not_read(model: FrameModel) -> None:
     state = model.init_state(ROWS, 64)
     prefix = spoken_before(model, state)
     changes = RowChanges(state)
@@ -116,7 +116,7 @@ def test_text_that_was_meant_for_a_former_owner_is_not_read(model: FrameModel) -
     assert not state.text_complete[2]
 
 
-def test_a_beginning_comes_ahead_of_the_row(model: FrameModel) -> None:
+def test_a_prefix_is_written_before_the_row_is_admitted(model: FrameModel) -> None:
     """The rest of its prompt is computed in between; until then nothing else of the row changes."""
     state = model.init_state(ROWS, 64)
     prefix = spoken_before(model, state)
@@ -131,7 +131,7 @@ def test_a_beginning_comes_ahead_of_the_row(model: FrameModel) -> None:
 
 
 class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts operations that do work on the device."""
+    """Counts operations that launch work on the device."""
 
     VIEWS = frozenset(
         {"alias", "detach", "empty", "flatten", "lift_fresh", "resolve_conj", "resolve_neg", "select", "slice", "split"}
@@ -149,7 +149,7 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def test_any_number_of_rows_takes_as_much_work_of_the_host(model: FrameModel) -> None:
+def test_the_number_of_launches_does_not_depend_on_the_number_of_rows(model: FrameModel) -> None:
     """Each launch takes the host some microseconds, which delay all rows."""
     state = model.init_state(ROWS, 64)
     prefix = spoken_before(model, state)

@@ -1,4 +1,4 @@
-"""Every processor equals its namesake in Hugging Face's generate; the draw has the right frequencies and no memory."""
+"""Every processor equals its namesake in Hugging Face's generate; draws have the right frequencies and no state."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TestProcessors:
         self, seed: int, temperature: float, top_k: int, top_p: float, ties: bool
     ) -> None:
         x = logits(seed)
-        if ties and top_p == 1:  # which of two equal codes top-p keeps is not defined
+        if ties and top_p == 1:  # top-p may keep either of two equal codes
             x = x.round()
         theirs = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
         if top_k:
@@ -78,7 +78,7 @@ class TestProcessors:
         expected = theirs(cast(torch.LongTensor, NO_IDS), cast(torch.FloatTensor, x.clone()))
         assert torch.equal(warp(x, talker_warp(one)), expected)
 
-    def test_each_row_has_its_own(self) -> None:
+    def test_each_row_has_its_own_parameters(self) -> None:
         params = [
             SamplingParams(),
             SamplingParams(temperature=2, top_k=3),
@@ -93,7 +93,7 @@ class TestProcessors:
 
 class TestNoise:
     def test_is_splitmix64(self) -> None:
-        """The generator itself in plain integers, over the counter of (frame, codebook) and then over the codes."""
+        """The generator in plain integers, over the counter of (frame, codebook) and then over the codes."""
 
         def mix(z: int) -> int:
             z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
@@ -108,7 +108,7 @@ class TestNoise:
             found = uniform(torch.tensor([seed]), torch.tensor([frame]), codebook, 100)
             assert found[0].double().tolist() == expected
 
-    def test_depends_on_nothing_but_seed_frame_and_codebook(self) -> None:
+    def test_depends_only_on_seed_frame_and_codebook(self) -> None:
         seeds, frames = torch.tensor([5, 6, 5, 5]), torch.tensor([0, 0, 1, 0])
         noise = uniform(seeds, frames, 0, SIZE)
         assert torch.equal(noise[0], noise[3])
@@ -148,7 +148,7 @@ class TestDraw:
         assert drawn[expected == 0].sum() == 0
         assert chi_square_p(drawn, expected) > 0.001
 
-    def test_at_temperature_zero_is_the_likeliest(self) -> None:
+    def test_at_temperature_zero_is_the_most_likely_code(self) -> None:
         x = logits(3, rows=8)
         greedy = talker_warp(*[SamplingParams(temperature=0, top_k=50, top_p=0.5)] * 8)
         assert torch.equal(draw(x, greedy, torch.arange(8), torch.arange(8), 0), x.argmax(-1))
@@ -164,7 +164,7 @@ class TestDraw:
 
 
 def chi_square_p(drawn: Tensor, expected: Tensor) -> float:
-    """How likely counts at least this far from the expected are; codes expected less than five times go together."""
+    """Probability of counts at least this far from the expected; codes expected less than five times are merged."""
     rare = expected < 5
     drawn = torch.cat((drawn[~rare], drawn[rare].sum()[None])).double()
     expected = torch.cat((expected[~rare], expected[rare].sum()[None])).double()
@@ -193,7 +193,7 @@ class TestSampling:
         with pytest.raises(ValueError, match=f"^{name} "):
             replace(SamplingParams(), **{name: value})
 
-    def test_is_what_the_checkpoint_asks_for(self) -> None:
+    def test_defaults_come_from_the_checkpoint(self) -> None:
         assert SamplingParams.of(GenerationConfig()) == SamplingParams()
         asked = GenerationConfig(temperature=0.5, top_k=9, top_p=0.8, repetition_penalty=1.2)
         found = SamplingParams.of(

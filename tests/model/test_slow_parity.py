@@ -1,6 +1,6 @@
-"""Models of a released size say, code for code, what upstream says, and sound like it.
+"""Models of a released size give upstream's codes, and its sound.
 
-What the tiny ones cannot show: that nothing depends on the widths, the depth, or the layout of the released ones.
+Tests with tiny models cannot show that nothing depends on the released widths, depth or layout.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def case(model_type: ModelType) -> Case:
 
 @pytest.fixture(scope="module", params=["custom_voice", "base"])
 def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A checkpoint of the released size: 2.5 GB, gone after its tests."""
+    """A checkpoint of the released size: 2.5 GB, deleted after its tests."""
     with TemporaryDirectory() as name:
         write(Path(name), size=SIZE, model_type=request.param)
         yield Path(name)
@@ -71,7 +71,7 @@ def test_codes_and_sound_are_upstreams(folder: Path) -> None:
     plan(codec, folder / "speech_tokenizer/model.safetensors", torch.float32, unused=ENCODING).load("cpu")
     for streaming, (codes, waveform) in theirs.items():
         assert len(codes) == FRAMES
-        assert len(set(map(tuple, codes.tolist()))) > FRAMES // 2  # a model that says one thing proves nothing
+        assert len(set(map(tuple, codes.tolist()))) > FRAMES // 2  # a model with constant codes proves nothing
         assert torch.equal(our_codes(model, spoken, streaming), codes)
         error = (our_waveform(codec, codes) - waveform).abs().max() / waveform.abs().max()
         assert error < 1e-4
@@ -80,7 +80,7 @@ def test_codes_and_sound_are_upstreams(folder: Path) -> None:
 
 def upstream_speech(folder: Path, spoken: Case) -> dict[bool, tuple[Tensor, Tensor]]:
     """Streaming or not -> greedy codes int64[F, 16], and one full forward of the codec over them."""
-    upstream = oracle.load.__wrapped__(folder).model  # gigabytes, not to be kept
+    upstream = oracle.load.__wrapped__(folder).model  # gigabytes, freed after use
     found = {}
     for streaming in (True, False):
         (codes,), _ = upstream.generate(
@@ -89,7 +89,7 @@ def upstream_speech(folder: Path, spoken: Case) -> dict[bool, tuple[Tensor, Tens
             non_streaming_mode=not streaming,
             do_sample=False,
             subtalker_dosample=False,
-            max_new_tokens=FRAMES + 1,  # the last one's codes are never completed
+            max_new_tokens=FRAMES + 1,  # the codes of the last frame are never completed
             **spoken.request,
         )
         with torch.inference_mode():
@@ -105,6 +105,6 @@ def our_codes(model: FrameModel, spoken: Case, streaming: bool) -> Tensor:
 
 
 def our_waveform(codec: Codec, codes: Tensor) -> Tensor:
-    """Frame by frame, as it is streamed."""
+    """Decoded frame by frame, as when streaming."""
     state = codec.init_state(1, "cpu", torch.float32)
     return torch.cat([codec.step(state, frame[None], torch.tensor([True]))[0] for frame in codes])

@@ -47,7 +47,7 @@ def upstream_mel(waveform: Tensor) -> Tensor:
 
 
 def encoders(config: SpeakerConfig) -> tuple[Any, SpeakerEncoder]:
-    """Upstream's encoder and ours, with the same weights: scales keep activations of order one."""
+    """Upstream's encoder and ours with the same weights, scaled to keep activations of order one."""
     entries = {name: getattr(config, name) for name in config.__slots__}
     theirs = modeling.Qwen3TTSSpeakerEncoder(configuration.Qwen3TTSSpeakerEncoderConfig(**entries)).eval()
     noise = torch.Generator().manual_seed(1)
@@ -68,7 +68,7 @@ def test_the_filters_are_those_of_librosa() -> None:
 
 @pytest.mark.parametrize("samples", LENGTHS)
 def test_the_spectrogram_is_that_of_upstream(samples: int) -> None:
-    """Absolutely, and silence included: what is compared are logarithms."""
+    """Absolute error, including silence: the values are logarithms."""
     waveform = clip(samples)
     waveform[: samples // 3] = 0
     bands = LogMel(128)(waveform)
@@ -89,14 +89,14 @@ def test_the_vector_is_that_of_upstream(config: SpeakerConfig) -> None:
 
 
 @torch.inference_mode()
-def test_every_parameter_is_heard() -> None:
-    """A parameter that could be anything would make the comparison with upstream worth less than it seems."""
+def test_every_parameter_affects_the_output() -> None:
+    """A parameter without effect would weaken the comparison with upstream."""
     _, ours = encoders(SMALL)
     before = ours(clip(24_000))
     for name, parameter in ours.named_parameters():
         kept = parameter.clone()
         parameter.mul_(0.5)
-        # Attention ignores what is added to all steps alike.
+        # Attention ignores an offset that is added to all steps alike.
         assert name == "asp.conv.bias" or relative_error(ours(clip(24_000)), before) > 2 * PARITY, name
         parameter.copy_(kept)
 
@@ -107,7 +107,7 @@ def test_voices_differ() -> None:
     assert relative_error(ours(clip(24_000, seed=1)), ours(clip(24_000, seed=2))) > 100 * PARITY
 
 
-def test_what_a_checkpoint_leaves_out_is_as_upstream_has_it(tmp_path: Path) -> None:
+def test_missing_checkpoint_entries_have_upstreams_defaults(tmp_path: Path) -> None:
     config = write_configuration(tmp_path, SIZES["0.6B"], "base").speaker_encoder
     upstream = configuration.Qwen3TTSSpeakerEncoderConfig()
     for name in SpeakerConfig.__slots__:

@@ -13,7 +13,7 @@ from tests.model import tiny
 LENGTH = 12
 
 
-def test_a_prompt_and_its_steps_are_upstreams_forward() -> None:
+def test_a_prompt_and_its_steps_equal_upstreams_forward() -> None:
     upstream, ours = tiny.models("custom_voice")
     talker = ours.talker
     x = torch.randn(LENGTH, tiny.HIDDEN, generator=torch.Generator().manual_seed(1))
@@ -34,7 +34,7 @@ def test_a_prompt_and_its_steps_are_upstreams_forward() -> None:
 
 
 def test_bfloat16_is_as_near_to_float32_as_upstreams() -> None:
-    """Rounding elsewhere than upstream does costs quality long before it changes a greedy code."""
+    """Rounding at other places than upstream costs quality long before it changes a greedy code."""
     upstream, ours = tiny.models("custom_voice")
     theirs, mine = (copy.deepcopy(model).to(torch.bfloat16) for model in (upstream.talker.model, ours.talker))
     x = torch.randn(64, tiny.HIDDEN, generator=torch.Generator().manual_seed(1))

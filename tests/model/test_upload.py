@@ -1,4 +1,4 @@
-"""Arrays arrive as they were."""
+"""Arrays arrive unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_arrays_of_any_shape_arrive_by_one_copy() -> None:
     assert len({found.untyped_storage().data_ptr() for found in sent}) == 1
 
 
-def test_all_that_is_written_is_written_in_its_turn() -> None:
+def test_writes_happen_in_order() -> None:
     found: list[tuple[str, list[int]]] = []
     writes = Writes()
     for name, sizes in (("first", (2, 1)), ("second", ()), ("third", (3,))):
@@ -31,5 +31,5 @@ def test_all_that_is_written_is_written_in_its_turn() -> None:
     assert found == [("first", [2, 1]), ("second", []), ("third", [3])]
 
 
-def test_nothing_to_write_is_nothing_to_send() -> None:
+def test_without_writes_nothing_is_sent() -> None:
     Writes().send(torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""A file fills a module exactly, or is refused before any memory is taken."""
+"""A file fills a module exactly, or is refused before memory is taken."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.model.conftest import Checkpoint
 
 
 class Toy(Loadable):
-    """Two layers and a buffer; in the file the first is called `input`."""
+    """Two layers and a buffer; in the file the first layer is called `input`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ SHARDS = {"input.weight": "a.safetensors", "input.bias": "b.safetensors", "secon
 
 
 def sharded(folder: Path, tensors: dict[str, Tensor], shards: dict[str, str]) -> Path:
-    """Writes shards and their index; the name of the file that they stand for."""
+    """Write shards and their index; return the path of the unsharded file."""
     for shard in set(shards.values()):
         save_file({name: tensors[name] for name in tensors if shards[name] == shard}, folder / shard, {"format": "pt"})
     write_index(folder, shards)
@@ -71,7 +71,7 @@ def test_a_built_module_takes_no_memory_but_has_its_buffers() -> None:
     assert not torch.empty(1).is_meta
 
 
-def test_every_parameter_is_the_files(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+def test_every_parameter_comes_from_the_file(tensors: dict[str, Tensor], tmp_path: Path) -> None:
     toy = build(Toy)
     plan(toy, saved(tmp_path, tensors), torch.float32).load("cpu")
     for name, parameter in toy.named_parameters():
@@ -112,7 +112,7 @@ def test_loaded_parameters_do_not_change_with_the_file(tensors: dict[str, Tensor
         ({f"odd.{index}": torch.zeros(1) for index in range(8)}, "odd.4 and 3 more not known here"),
     ],
 )
-def test_what_does_not_fit_is_named(
+def test_tensors_that_do_not_fit_are_named(
     change: dict[str, Tensor | None], message: str, tensors: dict[str, Tensor], tmp_path: Path
 ) -> None:
     changed: dict[str, Any] = {**tensors, **change}
@@ -122,7 +122,7 @@ def test_what_does_not_fit_is_named(
     assert message in str(caught.value)
 
 
-def test_tensors_of_others_are_let_pass_by_prefix_only(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+def test_other_tensors_are_ignored_only_by_prefix(tensors: dict[str, Tensor], tmp_path: Path) -> None:
     path = saved(tmp_path, {**tensors, "encoder.weight": torch.zeros(1), "odd": torch.zeros(1)})
     with pytest.raises(CheckpointError, match="safetensors: odd not known here"):
         plan(build(Toy), path, torch.float32, unused=("encoder.",))
@@ -138,7 +138,7 @@ def test_shards_are_one_file(tensors: dict[str, Tensor], tmp_path: Path) -> None
         assert torch.equal(parameter, tensors[name.replace("first", "input")])
 
 
-def test_what_does_not_fit_in_shards_is_named(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+def test_tensors_that_do_not_fit_in_shards_are_named(tensors: dict[str, Tensor], tmp_path: Path) -> None:
     path = sharded(tmp_path, {**tensors, "odd": torch.zeros(1)}, {**SHARDS, "odd": "b.safetensors"})
     with pytest.raises(CheckpointError, match="safetensors: odd not known here"):
         plan(build(Toy), path, torch.float32)
@@ -164,12 +164,12 @@ def test_what_does_not_fit_in_shards_is_named(tensors: dict[str, Tensor], tmp_pa
         ([], "index.json: weight_map: has to be an object"),
     ],
 )
-def test_an_index_that_is_not_true_of_its_shards_is_refused(
+def test_an_index_that_contradicts_its_shards_is_refused(
     weight_map: object, message: str, tensors: dict[str, Tensor], tmp_path: Path
 ) -> None:
     (tmp_path / "folder").mkdir()
     path = sharded(tmp_path / "folder", tensors, SHARDS)
-    shutil.copy(path.with_name("b.safetensors"), tmp_path)  # what an index could lead out to
+    shutil.copy(path.with_name("b.safetensors"), tmp_path)  # targets of a wrong index
     write_index(path.parent, weight_map)
     with pytest.raises(CheckpointError) as caught:
         plan(build(Toy), path, torch.float32)
@@ -183,10 +183,10 @@ def test_a_tensor_in_two_shards_is_refused(tensors: dict[str, Tensor], tmp_path:
         plan(build(Toy), path, torch.float32)
 
 
-def test_the_reference_reads_shards_as_we_do(
+def test_the_reference_reads_shards_the_same_way(
     checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # its bar over the shards would leave a thread behind
+    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # its progress bar over the shards would leave a thread behind
     folder = tmp_path / "sharded"
     shutil.copytree(checkpoint("custom_voice"), folder)
     for path in (folder / "model.safetensors", folder / "speech_tokenizer/model.safetensors"):
@@ -227,7 +227,7 @@ def assert_weights_are_the_references(folder: Path) -> None:
 
 
 def test_codec_weights_of_a_checkpoint_are_file_contents(checkpoint: Checkpoint) -> None:
-    """The reference converts nothing on its way, so the comparison above is with the file itself."""
+    """The reference converts nothing, so the comparison above is with the file itself."""
     path = checkpoint("base") / "speech_tokenizer/model.safetensors"
     expected = oracle.load(checkpoint("base")).model.speech_tokenizer.model.state_dict()
     contents = load_file(path)
@@ -235,7 +235,7 @@ def test_codec_weights_of_a_checkpoint_are_file_contents(checkpoint: Checkpoint)
     assert all(torch.equal(contents[name], expected[name]) for name in contents)
 
 
-def test_a_hollow_model_is_the_loaded_one_without_memory(checkpoint: Checkpoint) -> None:
+def test_a_model_on_meta_has_the_loaded_shapes_without_memory(checkpoint: Checkpoint) -> None:
     folder = checkpoint("custom_voice")
     hollowed, loaded = (build(Codec, ModelConfig.read(folder).codec) for _ in range(2))
     hollow(hollowed, torch.float16)

@@ -1,4 +1,4 @@
-"""Upstream's model and ours from the same tiny checkpoint, and texts in tokens."""
+"""Upstream's model and ours from the same tiny checkpoint, and tokenised texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.frame import FrameModel
 from tests.model import oracle
 
-# Two sizes: with the projection into the predictor, as 1.7B, and without it, as 0.6B.
+# Two sizes: with the projection into the predictor, as in 1.7B, and without it, as in 0.6B.
 PROJECTED, SAME_WIDTH = "tiny", "tiny-0.6B"
 HIDDEN = SIZES[PROJECTED]["talker"]["hidden_size"]
 
@@ -32,21 +32,21 @@ REF_TEXT = (785, 3974, 13876)
 
 @cache
 def config(model_type: ModelType, size: str = PROJECTED) -> ModelConfig:
-    """What a checkpoint says about itself."""
+    """The configuration of a checkpoint."""
     with TemporaryDirectory() as folder:
         return write_configuration(Path(folder), SIZES[size], model_type)
 
 
 @cache
 def _folder() -> Path:
-    """Of this process, for all its tests."""
+    """The checkpoints' folder, one for this process."""
     folder = mkdtemp(prefix="agent-tts-checkpoints-")
     atexit.register(shutil.rmtree, folder)
     return Path(folder)
 
 
 def checkpoint(model_type: ModelType, size: str = PROJECTED) -> Path:
-    """A checkpoint folder, written on first use. It is shared: a test that writes to it copies it first."""
+    """A checkpoint folder, written on first use and shared: tests that write to it copy it first."""
     folder = _folder() / f"{size}-{model_type}"
     if not folder.exists():
         write(folder, size=size, model_type=model_type)
@@ -54,7 +54,7 @@ def checkpoint(model_type: ModelType, size: str = PROJECTED) -> Path:
 
 
 def ending(model_type: ModelType, size: str = PROJECTED) -> Path:
-    """The same, but it says the end of speech soon after the end of its text, as trained ones do."""
+    """The same, but it draws the end of speech soon after the end of its text, as trained checkpoints do."""
     source = checkpoint(model_type, size)
     folder = _folder() / f"ending-{source.name}" / source.name
     if not folder.exists():
@@ -67,7 +67,7 @@ def ending(model_type: ModelType, size: str = PROJECTED) -> Path:
 
 @cache
 def models(model_type: ModelType, size: str = PROJECTED) -> tuple[Any, FrameModel]:
-    """Upstream's model and ours, float32 on the CPU. Both are shared: a test puts back what it changes."""
+    """Upstream's model and ours, float32 on the CPU. Both are shared: a test restores what it changes."""
     folder = checkpoint(model_type, size)
     ours = weights.build(FrameModel, ModelConfig.read(folder))
     weights.plan(ours, folder / "model.safetensors", torch.float32, unused=("speaker_encoder.",)).load("cpu")

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.text.normalize import MAX_WORD, MAX_WORDS, Normalizer
-from agent_tts.text.numbers import cardinal, has_numbers, ordinal
-from agent_tts.text.spoken import TABLES, table_of
+from agent_tts.text.normalize import MAX_WORD, MAX_WORDS, TABLES, Normalizer, table_of
+from agent_tts.text.spoken.table import cardinal, has_numbers, ordinal
 from tests.examples import examples
 
 _FLUSH = None

@@ -8,11 +8,12 @@ from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_DIGITS, MAX_RUN, Cu
 
 
 def cut(text: str, first_words: int = 2) -> list[Unit]:
-    cutter = Cutter(first_words)
+    units: list[Unit] = []
+    cutter = Cutter(first_words, units.append)
     for offset, ch in enumerate(text):
         cutter.push(ch, offset)
     cutter.cut()
-    return cutter.take()
+    return units
 
 
 def texts(text: str, first_words: int = 2) -> list[str]:
@@ -26,10 +27,11 @@ def clauses(text: str) -> list[str]:
 
 def unfinished(text: str) -> list[str]:
     """The units that are out before anything else is known."""
-    cutter = Cutter(2)
+    units: list[Unit] = []
+    cutter = Cutter(2, units.append)
     for offset, ch in enumerate(text):
         cutter.push(ch, offset)
-    return [unit.text for unit in cutter.take()]
+    return [unit.text for unit in units]
 
 
 def test_the_first_unit_is_short_and_later_ones_grow() -> None:
@@ -160,11 +162,12 @@ def test_what_is_seen_as_one_is_never_cut(cluster: str) -> None:
 )
 def test_no_unit_is_longer_than_its_bound(text: str) -> None:
     """Long words, long clusters, and many of them; and nothing is held back beyond it."""
-    cutter = Cutter(16)
+    units: list[Unit] = []
+    cutter = Cutter(16, units.append)
     for offset, ch in enumerate((text * 5_000)[:10_000]):
         cutter.push(ch, offset)
         assert len(cutter._chars) <= MAX_CHARS + MAX_RUN + MAX_CLUSTER
-    assert all(len(unit.text) <= MAX_CHARS + MAX_RUN + MAX_CLUSTER for unit in cutter.take())
+    assert all(len(unit.text) <= MAX_CHARS + MAX_RUN + MAX_CLUSTER for unit in units)
 
 
 def test_a_unit_has_something_to_say() -> None:

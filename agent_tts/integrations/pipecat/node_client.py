@@ -14,7 +14,7 @@ from agent_tts.protocol.v1 import SessionConfig
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.utterance import LocalUtterance, Utterance
-from agent_tts.speech.words.paces import Paces
+from agent_tts.speech.words.timeline import Paces
 
 CONNECT_S = 3.0  # for the node to answer a connection or settings; a turn waits for it
 TRANSPORT = "pipecat"  # of what is spoken in the same process, in metrics

@@ -7,7 +7,7 @@ from typing import Protocol, cast
 
 from agent_tts.events import SAMPLE_RATE
 from agent_tts.protocol.formats import check_format
-from agent_tts.speech.audio.muxer import Muxer
+from agent_tts.speech.audio.files import Muxer
 from agent_tts.speech.audio.opus import RELIABLE_MS, OpusEncoder
 from agent_tts.speech.audio.pcm import PcmEncoding, Transcoder
 
@@ -68,18 +68,16 @@ class _FileChunks:
         self._close.atexit = False
 
     def encode(self, pcm: bytes) -> list[Chunk]:
-        return self._told(b"".join(self._mux(chunk) for chunk in self._pcm.encode(pcm)))
+        return self._chunk(self._mux(self._pcm.encode(pcm)))
 
     def flush(self) -> list[Chunk]:
-        body = b"".join(self._mux(chunk) for chunk in self._pcm.flush())
-        return self._told(body + (self._close() or b""))
+        return self._chunk(self._mux(self._pcm.flush()) + (self._close() or b""))
 
-    def _mux(self, chunk: Chunk) -> bytes:
-        pcm, samples = chunk
-        self._samples += samples * self._scale
-        return self._muxer.encode(pcm)
+    def _mux(self, pieces: list[Chunk]) -> bytes:
+        self._samples += sum(samples for _, samples in pieces) * self._scale
+        return b"".join(self._muxer.encode(pcm) for pcm, _ in pieces)
 
-    def _told(self, body: bytes) -> list[Chunk]:
+    def _chunk(self, body: bytes) -> list[Chunk]:
         if not body:
             return []
         samples, self._samples = self._samples, 0

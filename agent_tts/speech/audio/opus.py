@@ -32,7 +32,6 @@ class OpusEncoder:
     def __init__(self, sample_rate: int = SAMPLE_RATE, packet_ms: int = 20) -> None:
         # Samples per packet at the listener's rate.
         self.packet_samples = sample_rate * packet_ms // 1_000
-        # Bytes of pcm per packet.
         self._packet_bytes = 2 * SAMPLE_RATE * packet_ms // 1_000
         # pcm of an incomplete packet.
         self._rest = b""

@@ -11,7 +11,7 @@ import unicodedata
 from typing import NamedTuple
 
 from agent_tts.text.chars import is_cjk
-from agent_tts.text.numbers import cardinal
+from agent_tts.text.spoken.table import cardinal
 from agent_tts.text.units import is_abbreviation
 
 # Milliseconds at normal speed.
@@ -54,19 +54,16 @@ def length(token: str, language: str = "en") -> Length:
     """Nominal duration of a token (text without white space) at normal speed, in a language such as "en" or "en-us"."""
     language = language.partition("-")[0]
     pause_ms = _pause_ms(token)
-    pieces: list[list[float]] = []
+    pieces: list[tuple[int, float]] = []
     for match in _PIECE.finditer(token):
-        text = match[0]
-        ms = _ms(text, language)
-        joins = pieces and not is_cjk(text[0]) and not is_cjk(token[match.start() - 1])
-        if joins or (pieces and not ms):
-            pieces[-1][0] += len(text)
-            pieces[-1][1] += ms
-        else:
-            pieces.append([len(text), ms])
-    if pieces:
-        pieces[-1][1] += FINAL_MS if pause_ms else 0.0
-    return Length(tuple((int(chars), ms) for chars, ms in pieces), pause_ms)
+        chars, ms = len(match[0]), _ms(match[0], language)
+        if pieces and (not ms or not (is_cjk(match[0][0]) or is_cjk(token[match.start() - 1]))):
+            before, before_ms = pieces.pop()
+            chars, ms = before + chars, before_ms + ms
+        pieces.append((chars, ms))
+    if pieces and pause_ms:
+        pieces[-1] = (pieces[-1][0], pieces[-1][1] + FINAL_MS)
+    return Length(tuple(pieces), pause_ms)
 
 
 def _pause_ms(token: str) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Literal
 
@@ -27,6 +27,9 @@ READ_AHEAD_MS, READ_AHEAD_BREAKS_MS = 15_000.0, 60_000.0
 
 # Pieces of audio that are collected before analysis: one piece costs nearly as much as all of them.
 MAX_UNHEARD = 12
+
+MAX_VOICES = 16
+SLOWEST, FASTEST = 3.0, 0.33  # measured paces are clamped to these
 
 
 # A token with estimated times: text, start in the text, first and last mark. A plain tuple, which the garbage collector
@@ -69,7 +72,6 @@ class WordTimeline:
         # The engine's times, in text order.
         self._marks: list[WordTime] = []
         self._fit = Fit(speed, pace)
-        # Audio not analysed yet.
         self._unheard: list[bytes] = []
         # Character offsets of the estimated marks.
         self._places: list[tuple[int, int]] = []
@@ -228,7 +230,9 @@ class WordTimeline:
         inside = [mark for mark in self._marks[first:] if mark.char_start < end]
         if inside:
             return Word(token, inside[0].start_ms, inside[-1].end_ms, start, end)
-        at = self._marks[first].start_ms if first < len(self._marks) else (self._marks or [_ZERO])[-1].end_ms
+        at = 0
+        if self._marks:
+            at = self._marks[first].start_ms if first < len(self._marks) else self._marks[-1].end_ms
         return Word(token, at, at, start, end)
 
     def _estimate(self, until_ms: float = 0.0, tokens: int = 0) -> list[Word]:
@@ -294,9 +298,25 @@ class WordTimeline:
         return round(ms) if self._audio_ms is None else min(round(ms), self._audio_ms)
 
 
+class Paces:
+    """Measured paces of the last voices (real time / nominal time at speed 1), for their next utterances."""
+
+    def __init__(self) -> None:
+        # By voice, most recent last.
+        self._paces: OrderedDict[str | None, float] = OrderedDict()
+
+    def of(self, voice: str | None) -> float:
+        """Real time / nominal time; 1 for an unknown voice."""
+        return self._paces.get(voice, 1.0)
+
+    def learn(self, voice: str | None, pace: float) -> None:
+        """Store the pace of a voice. Beyond `MAX_VOICES` the least recent voice is removed."""
+        self._paces[voice] = min(max(pace, FASTEST), SLOWEST)
+        self._paces.move_to_end(voice)
+        if len(self._paces) > MAX_VOICES:
+            self._paces.popitem(last=False)
+
+
 def _certain(token: str) -> int:
     """Number of characters after which a token's time is certain: a number may be spoken in several parts."""
     return max((at for at, char in enumerate(token) if char.isdecimal()), default=0)
-
-
-_ZERO = WordTime(0, 0, 0, 0)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.numbers import cardinal
-from agent_tts.text.spoken.table import Table, rule
+from agent_tts.text.spoken.table import Table, cardinal, rule
 
 
 def table() -> Table:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.numbers import cardinal, ordinal
-from agent_tts.text.spoken.table import Table, rule
+from agent_tts.text.spoken.table import Table, cardinal, ordinal, rule
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July", "August", "September", "October"),

@@ -1,18 +1,21 @@
-"""What all languages share: numbers, and the signs and words beside them."""
+"""What all languages share: numbers in words, by num2words, and the signs and words beside them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
-from agent_tts.text.numbers import cardinal
+from num2words import CONVERTER_CLASSES, num2words
 
 Say = Callable[["re.Match[str]", str], str | None]
 """The words for a match; the second argument is the word before it. None: the rule does not apply."""
 
 MAX_DIGITS = 15  # a longer number is said digit by digit
+
+# Languages that use the numbers of another.
+_SAME = {"nb": "no", "nn": "no", "hr": "sr", "bs": "sr", "gl": "pt", "kk": "kz"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +138,33 @@ class Table:
         if last[-1] == "," and len(words) > 1 and words[-2].rstrip(".") in self.months:
             return True  # "March 5, 2024"
         return self._open.fullmatch(last.lstrip("\"'“‘«[")) is not None
+
+
+def has_numbers(language: str) -> bool:
+    """Whether num2words has the language; only the first part of its code counts."""
+    return _name(language) in CONVERTER_CLASSES
+
+
+@lru_cache(maxsize=4_096)
+def cardinal(number: int, language: str = "en") -> str:
+    """A whole number in words; in English if num2words lacks the language."""
+    return _say(number, language, "cardinal")
+
+
+@lru_cache(maxsize=1_024)
+def ordinal(number: int, language: str = "en") -> str:
+    """An ordinal number in words; in English if num2words lacks it in the language."""
+    return _say(number, language, "ordinal")
+
+
+def _say(number: int, language: str, how: str) -> str:
+    try:
+        said: str = num2words(number, to=how, lang=_name(language))
+    except (NotImplementedError, OverflowError, LookupError):  # not in this language, or not so many
+        said = num2words(number, to=how, lang="en")
+    return said.replace("-", " ").replace(",", "")
+
+
+def _name(language: str) -> str:
+    code = language.lower().partition("-")[0]
+    return _SAME.get(code, code)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_tts.speech.words.paces import MAX_VOICES, Paces
-from agent_tts.speech.words.timeline import WordTimeline
+from agent_tts.speech.words.timeline import MAX_VOICES, Paces, WordTimeline
 from tests.speech.words.test_silences import audio
 
 TEXT = "one two three four five six seven eight"

@@ -1,0 +1,216 @@
+"""One utterance without an engine: the events that a listener gets, and what the engine is sent."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent_tts.errors import EngineLost
+from agent_tts.events import (
+    FRAME_BYTES,
+    AppendText,
+    CancelRequest,
+    EndText,
+    EngineCommand,
+    EngineInfo,
+    RequestAudio,
+    RequestFinished,
+    RequestFlushed,
+    RequestStarted,
+    RequestWords,
+    SpeechOptions,
+    WordTime,
+)
+from agent_tts.protocol.context import AudioChunk, Done, Flushed, Words
+from agent_tts.protocol.v1 import OutputFormat
+from agent_tts.speech.engine_request import EngineRequest, RequestEvent
+from agent_tts.speech.utterance import LocalUtterance, Told, Utterance, WordsMode
+
+LOUD = b"\x00\x20" * (FRAME_BYTES // 2)
+AUDIO = RequestAudio(7, LOUD)
+END = RequestFinished(7, "end", busy_ms=8.0)
+
+
+class Bench:
+    """An utterance, the commands that it sends, and a way to give it events."""
+
+    def __init__(self, *, words: WordsMode = "told", aligned: bool = False, output: OutputFormat | None = None) -> None:
+        self.sent: list[EngineCommand] = []
+        self.request = EngineRequest(7, self.sent.append, window=80)
+        info = EngineInfo("tone", "tone", 1, (), "tone", {"en": "en"}, aligns_words=aligned)
+        self.now = 0.0
+        self.utterance = Utterance(
+            self.request,
+            info,
+            SpeechOptions(language="en"),
+            output=output or OutputFormat(),
+            words=words,
+            clock=lambda: self.now,
+        )
+
+    def hear(self, *events: RequestEvent) -> list[Told]:
+        """What the listener gets after these events of the engine."""
+        for event in events:
+            self.request.deliver(event)
+        told: list[Told] = []
+        while (now := self.utterance.poll()) is not None:
+            told += now
+        return told
+
+
+def test_words_that_came_before_the_start_follow_it_at_once() -> None:
+    bench = Bench()
+    assert bench.utterance.write("Two words ") == []
+    started, words = bench.hear(RequestStarted(7, 12))
+    assert started == RequestStarted(7, 12)
+    assert isinstance(words, Words)
+    assert [word.word for word in words.words] == ["Two", "words"]
+    (later,) = bench.utterance.write("more ")
+    assert [word.word for word in later.words] == ["more"]
+
+
+def test_the_last_audio_says_so_and_done_is_last() -> None:
+    bench = Bench(words="none")
+    first, last, done = bench.hear(AUDIO, AUDIO, END)
+    assert isinstance(first, AudioChunk)
+    assert isinstance(last, AudioChunk)
+    assert (first.last, last.last, last.first_sample) == (False, True, FRAME_BYTES // 2)
+    assert done == Done("end", 160, None, 0.05)
+    assert bench.utterance.poll() is None
+
+
+def test_an_end_that_comes_after_its_audio_is_told_by_an_empty_chunk() -> None:
+    bench = Bench(words="none")
+    bench.hear(AUDIO)
+    chunk, done = bench.hear(END)
+    assert isinstance(chunk, AudioChunk)
+    assert (chunk.payload, chunk.last) == (b"", True)
+    assert isinstance(done, Done)
+
+
+def test_a_flush_marks_its_audio_and_is_answered() -> None:
+    bench = Bench()
+    bench.utterance.write("One")
+    bench.utterance.flush("f1")
+    assert bench.utterance.flushes == 1
+    *_, flushed = told = bench.hear(AUDIO, RequestFlushed(7, "f1"))
+    assert flushed == Flushed("f1", 80)
+    assert [event.flush for event in told if isinstance(event, AudioChunk)] == [True]
+    assert bench.utterance.flushes == 0
+
+
+def test_words_of_an_engine_that_aligns_have_its_times() -> None:
+    bench = Bench(aligned=True)
+    bench.hear(RequestStarted(7, 0))
+    assert bench.utterance.write("One two") == []
+    (words,) = bench.hear(RequestWords(7, (WordTime(0, 3, 20, 60),)))
+    assert isinstance(words, Words)
+    assert [(word.word, word.start_ms, word.end_ms) for word in words.words] == [("One", 20, 60)]
+
+
+def test_audio_in_another_format_is_encoded_and_its_rest_comes_with_the_end() -> None:
+    bench = Bench(words="none", output=OutputFormat(encoding="opus", sample_rate=48_000))
+    half = RequestAudio(7, LOUD[: len(LOUD) // 2])
+    assert bench.hear(half) == []
+    chunk, done = bench.hear(END)
+    assert isinstance(chunk, AudioChunk)
+    assert chunk.last
+    assert 0 < len(chunk.payload) < 1_000
+    assert isinstance(done, Done)
+
+
+@pytest.mark.parametrize("acked", [None, 40])
+def test_a_cut_tells_what_was_heard(acked: int | None) -> None:
+    """Without an acknowledgement all audio handed out counts, with one the time since it, too."""
+    bench = Bench()
+    bench.utterance.write("One two three four five six seven eight. ")
+    bench.hear(RequestStarted(7, 0), AUDIO, AUDIO)
+    if acked is not None:
+        bench.utterance.ack(acked)
+        bench.now = 0.05
+    cut = bench.utterance.cut()
+    assert (cut.played_ms, cut.generated_ms) == (160 if acked is None else 90, 160)
+    assert cut.heard_text + cut.unheard_text == "One two three four five six seven eight. "
+    assert bench.sent[-1] == CancelRequest(7)
+    (done,) = bench.hear(AUDIO, END)
+    assert isinstance(done, Done)
+    assert done.reason == "cancelled"
+
+
+def test_audio_that_was_not_sent_does_not_count() -> None:
+    bench = Bench(words="kept")
+    bench.hear(AUDIO, AUDIO)
+    bench.utterance.take_back(FRAME_BYTES // 2)
+    assert bench.utterance.audio_ms == bench.utterance.played_ms() == 80
+
+
+def test_a_stopped_utterance_has_its_figures_without_a_poll() -> None:
+    """Its reader may have gone. Leave `_on_stopped` out of `_on_event` to see it fail."""
+    bench = Bench()
+    bench.utterance.stop()
+    assert bench.utterance.done is None
+    bench.request.deliver(RequestFinished(7, "error", code="internal"))
+    assert bench.utterance.done is not None
+    assert bench.utterance.done.reason == "cancelled"
+
+
+# ------------------------------------------------------------ with a reader in the same loop
+
+
+async def test_a_local_reader_gets_words_audio_and_the_end() -> None:
+    bench = Bench()
+    local = LocalUtterance(bench.utterance)
+    local.write("One.")
+    local.end()
+    assert bench.sent == [AppendText(7, "One."), EndText(7)]
+    for event in (RequestStarted(7, 0), AUDIO, END):
+        bench.request.deliver(event)
+    kinds = [type(event) async for event in local.events()]
+    assert kinds[0] is Words
+    assert (kinds[-1], kinds.count(AudioChunk)) == (Done, 1)
+    assert await local.next() is None
+    assert local.done == Done("end", 80, None, 0.1)
+
+
+async def test_a_failure_is_raised_after_all_events() -> None:
+    bench = Bench(words="none")
+    local = LocalUtterance(bench.utterance)
+    bench.request.deliver(AUDIO)
+    bench.request.deliver(RequestFinished(7, "error", code="engine_lost", message="gone"))
+    chunk = await local.next()
+    assert isinstance(chunk, AudioChunk)
+    assert isinstance(await local.next(), Done)
+    with pytest.raises(EngineLost, match="gone"):
+        await local.next()
+    assert isinstance(local.error, EngineLost)
+
+
+@pytest.mark.parametrize("how", ["stop", "cancel"])
+async def test_nothing_but_the_end_is_heard_after_a_stop(how: str) -> None:
+    bench = Bench(words="none")
+    local = LocalUtterance(bench.utterance)
+    bench.request.deliver(AUDIO)
+    if how == "cancel":
+        cancelling = asyncio.create_task(local.cancel())
+        await asyncio.sleep(0)
+        assert not cancelling.done(), "the slot is not free yet"
+    else:
+        local.stop()
+    bench.request.deliver(AUDIO)
+    bench.request.deliver(END)
+    assert [event.reason async for event in local.events() if isinstance(event, Done)] == ["cancelled"]
+    if how == "cancel":
+        await cancelling
+
+
+async def test_a_cancelled_read_loses_nothing() -> None:
+    local = LocalUtterance((bench := Bench(words="none")).utterance)
+    reading = asyncio.create_task(local.next())
+    await asyncio.sleep(0)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    bench.request.deliver(AUDIO)
+    chunk = await local.next()
+    assert isinstance(chunk, AudioChunk)
+    assert chunk.payload == LOUD
