@@ -42,6 +42,10 @@ OUTSIDE = {"os.fork", "os.posix_spawn", "socket.bind", "socket.connect", "subpro
 # Wait for executor threads and closing sockets, s.
 GRACE_S = 2.0
 
+# Run kernels without a GPU: triton interprets them if this is set before its first import, by a folder's conftest.
+if find_spec("triton") and not import_module("torch").cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 
 def pytest_configure() -> None:
     asyncio.set_event_loop_policy(virtual_time.Policy())
@@ -56,9 +60,6 @@ def pytest_configure() -> None:
     if find_spec("uvloop"):
         with asyncio.Runner(loop_factory=import_module("uvloop").new_event_loop) as runner:
             runner.run(asyncio.sleep(0))
-    # Run kernels without a GPU: triton interprets them if this is set before the first import.
-    if find_spec("triton") and not import_module("torch").cuda.is_available():
-        os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -192,12 +192,10 @@ class VoiceEncoder:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu", *, vector_only: bool = False) -> Self:
-        """Reads only the two encoders of a checkpoint folder.
+        """Reads only the encoders of a checkpoint folder; `vector_only` leaves out the codec's, which takes seconds to
+        load.
 
-        Args:
-            vector_only: leave out the codec's encoder, which takes seconds to load: there are no `codes` then.
-        Raises:
-            CheckpointError: the checkpoint is not `base`, or incomplete.
+        Raises CheckpointError: the checkpoint is not `base`, or incomplete.
         """
         config, codec = ModelConfig.read(folder), JsonObject.load(folder, "speech_tokenizer/config.json")
         if config.speaker_encoder is None:

@@ -158,19 +158,6 @@ class Quantizer(nn.Module):
         return out
 
 
-class SplitQuantizer(nn.Module):
-    """Codes [B, T, 16] -> [B, C, T]: the first, semantic code has a projection of its own."""
-
-    def __init__(self, config: CodecConfig) -> None:
-        super().__init__()
-        self.rvq_first = Quantizer(1, config)
-        self.rvq_rest = Quantizer(config.num_quantizers - 1, config)
-
-    def forward(self, codes: Tensor) -> Tensor:
-        out: Tensor = self.rvq_first(codes[..., :1]) + self.rvq_rest(codes[..., 1:])
-        return out
-
-
 class CodecTransformerLayer(nn.Module):
     """[B, T, C] -> [B, T, C]."""
 
@@ -216,7 +203,9 @@ class Codec(Loadable):
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()
         self.config = config
-        self.quantizer = SplitQuantizer(config)
+        # The first, semantic code has a projection of its own.
+        first_code, others = Quantizer(1, config), Quantizer(config.num_quantizers - 1, config)
+        self.quantizer = nn.ModuleDict({"rvq_first": first_code, "rvq_rest": others})
         self.pre_conv = CausalConv(config.codebook_dim, config.latent_dim, 3, rate=1)
         self.pre_transformer = CodecTransformer(config)
         latent = config.latent_dim
@@ -268,15 +257,15 @@ class Codec(Loadable):
 
     @torch.inference_mode()
     def decode(self, codes: Tensor, state: CodecState | None = None) -> Tensor:
-        """Whole clips from their start: int64[B, T, 16] gives float32[B, T * 1920] within -1 and 1.
-
-        Afterwards a `state` of B rows is as behind the last frame, whatever it was before.
+        """Whole clips: int64[B, T, 16] gives float32[B, T * 1920] within -1 and 1; a `state` of B rows is then behind
+        them.
         """
         return self(codes, WholeClip(codes.shape[1], self.config.sliding_window, codes.device, state))
 
     def forward(self, codes: Tensor, past: Past) -> Tensor:
         """int64[B, T, 16] after what is past -> float32[B, T * 1920]."""
-        x = self.pre_conv(self.quantizer(codes), past)
+        first_code, others = self.quantizer.values()
+        x = self.pre_conv(first_code(codes[..., :1]) + others(codes[..., 1:]), past)
         x = self.pre_transformer(x.transpose(1, 2), past).transpose(1, 2)
         for upsampling in self.upsample:
             x = upsampling(x, past)

@@ -253,7 +253,7 @@ class PackedBlock:
 
 
 class FastCodec:
-    """The step of a loaded codec, in bfloat16 or float16; keeps a copy of the weights."""
+    """The step of a loaded codec, in bfloat16 or float16; keeps a copy of the weights, 0.2 GB."""
 
     @torch.no_grad()
     def __init__(self, codec: Codec) -> None:
@@ -342,9 +342,9 @@ class FastCodec:
 def _projected_codebooks(codec: Codec) -> Tensor:
     """[codebooks, codes, channels]: each code's vector after the projection of its quantizer."""
     tables = []
-    for quantizer in (codec.quantizer.rvq_first, codec.quantizer.rvq_rest):
+    for quantizer in cast(Any, codec.quantizer.values()):
         projection = quantizer.output_proj.weight[..., 0].float().t()
-        for book in cast(Any, quantizer.codebooks):
+        for book in quantizer.codebooks:
             codes = torch.arange(len(book.cluster_usage), device=projection.device)
             tables.append((book(codes).float() @ projection).to(book.embedding_sum.dtype))
     return torch.stack(tables)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agent_tts.model.config import CodecConfig
-from agent_tts.model.layers import rotate
+from agent_tts.model.layers import Projections, rotate
 
 
 class Past(Protocol):
@@ -171,25 +171,17 @@ class LayerScale(nn.Module):
         return self.scale * x
 
 
-class CodecAttention(nn.Module):
+class CodecAttention(Projections):
     """[B, T, C] -> [B, T, C]: as many key as query heads, no norm on either."""
 
     def __init__(self, layer: int, config: CodecConfig) -> None:
-        super().__init__()
+        super().__init__(config, bias=config.attention_bias)
         self.layer = layer
-        self.head_dim = config.head_dim
-        channels, width, bias = config.hidden_size, config.num_attention_heads * config.head_dim, config.attention_bias
-        self.q_proj = nn.Linear(channels, width, bias=bias)
-        self.k_proj = nn.Linear(channels, width, bias=bias)
-        self.v_proj = nn.Linear(channels, width, bias=bias)
-        self.o_proj = nn.Linear(width, channels, bias=bias)
 
     def forward(self, x: Tensor, past: Past, cos: Tensor, sin: Tensor) -> Tensor:
         """x [B, T, C]; cos and sin [1 or B, T, 1, head_dim]."""
-        heads = (*x.shape[:2], -1, self.head_dim)
-        query = rotate(self.q_proj(x).view(heads), cos, sin)
-        key = rotate(self.k_proj(x).view(heads), cos, sin)
-        mixed = past.attend(self.layer, query, key, self.v_proj(x).view(heads))
+        query, key, value = self.heads(x)
+        mixed = past.attend(self.layer, rotate(query, cos, sin), rotate(key, cos, sin), value)
         out: Tensor = self.o_proj(mixed.flatten(2))
         return out
 

@@ -19,7 +19,7 @@ from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame_state import COUNTS, FLAGS, SAMPLING_PARAMS, FrameState
 from agent_tts.model.layers import BLOCK_SIZE, Cache
 from agent_tts.model.predictor import Choose, Predictor, PredictorState
-from agent_tts.model.prompt import VECTOR, Prompt
+from agent_tts.model.prompt import VECTOR, Prompt, SpeakerPlace
 from agent_tts.model.row_changes import Prefix, RowChanges
 from agent_tts.model.sampling import SamplingParams, Warp, draw, forbid, penalise
 from agent_tts.model.talker import PromptPositions, Talker
@@ -133,14 +133,11 @@ class FrameModel(Loadable):
         return state
 
     def check(self, state: FrameState, prompt: Prompt, vector: Tensor | None) -> None:
-        """Whether a row can be given a prompt.
-
-        Raises ValueError: prompt and text are longer than the cache, or the speaker's vector [H] is missing.
-        """
+        """Raises ValueError: prompt and text are longer than the cache, or the speaker's vector [H] is missing."""
         if len(prompt.prefix) + len(prompt.text) > state.cache.padding_position:
             raise ValueError(f"prompt and text take more than {state.cache.padding_position} positions")
-        size = self.config.talker.hidden_size
-        if prompt.needs_vector and (vector is None or vector.shape != (size,)):
+        size, needed = self.config.talker.hidden_size, any(one.codec is SpeakerPlace.VECTOR for one in prompt.prefix)
+        if needed and (vector is None or vector.shape != (size,)):
             raise ValueError(f"this voice needs a speaker vector of {size} values")
 
     @torch.inference_mode()

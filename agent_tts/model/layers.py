@@ -153,26 +153,37 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-high, low), dim=-1) * sin
 
 
-class Attention(nn.Module):
-    """Grouped-query attention with a norm on each head of q and k before the rotation."""
+class Projections(nn.Module):
+    """The linear layers of attention."""
 
-    def __init__(self, shape: TransformerConfig) -> None:
+    def __init__(self, shape: TransformerConfig, *, bias: bool) -> None:
         super().__init__()
         self.head_dim = shape.head_dim
         queries, pairs = shape.num_attention_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
-        self.q_proj = nn.Linear(shape.hidden_size, queries, bias=False)
-        self.k_proj = nn.Linear(shape.hidden_size, pairs, bias=False)
-        self.v_proj = nn.Linear(shape.hidden_size, pairs, bias=False)
-        self.o_proj = nn.Linear(queries, shape.hidden_size, bias=False)
+        self.q_proj = nn.Linear(shape.hidden_size, queries, bias=bias)
+        self.k_proj = nn.Linear(shape.hidden_size, pairs, bias=bias)
+        self.v_proj = nn.Linear(shape.hidden_size, pairs, bias=bias)
+        self.o_proj = nn.Linear(queries, shape.hidden_size, bias=bias)
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[B, T, H] -> queries, keys and values [B, T, heads, head_dim]."""
+        heads = (*x.shape[:2], -1, self.head_dim)
+        return self.q_proj(x).view(heads), self.k_proj(x).view(heads), self.v_proj(x).view(heads)
+
+
+class Attention(Projections):
+    """Grouped-query attention with a norm on each head of q and k before the rotation."""
+
+    def __init__(self, shape: TransformerConfig) -> None:
+        super().__init__(shape, bias=False)
         self.q_norm = RMSNorm(shape.head_dim, shape.rms_norm_eps)
         self.k_norm = RMSNorm(shape.head_dim, shape.rms_norm_eps)
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, window: Window) -> Tensor:
         """x [B, T, H]; keys and values [blocks, size, heads, head_dim] are one layer of the cache, written in place."""
-        heads = (*x.shape[:2], -1, self.head_dim)
-        query = rotate(self.q_norm(self.q_proj(x).view(heads)), window.cos, window.sin)
-        key = rotate(self.k_norm(self.k_proj(x).view(heads)), window.cos, window.sin)
-        value = self.v_proj(x).view(heads)
+        query, key, value = self.heads(x)
+        query = rotate(self.q_norm(query), window.cos, window.sin)
+        key = rotate(self.k_norm(key), window.cos, window.sin)
         keys[window.blocks, window.places] = key
         values[window.blocks, window.places] = value
         out = F.scaled_dot_product_attention(

@@ -77,11 +77,6 @@ class Prompt:
     complete: bool  # `text` ends with tts_eos, or tts_eos is in the prefix: no more may be added
 
     @property
-    def needs_vector(self) -> bool:
-        """Whether there is a place for the speaker's vector."""
-        return any(position.codec is SpeakerPlace.VECTOR for position in self.prefix)
-
-    @property
     def length(self) -> int:
         """Entries of `numbers`: one for each position of the prefix, and `start`."""
         return len(self.prefix) + 1
@@ -107,9 +102,8 @@ class Prompt:
 
 
 def language_id(config: ModelConfig, language: str, speaker: str | SpeakerPlace | None) -> int | None:
-    """The id of a language, None for `auto`; a speaker of a dialect speaks it in Chinese and in auto.
-
-    Raises ValueError: the model does not know the language.
+    """The id of a language, None for `auto`; in Chinese and auto, that of a speaker's dialect. Raises ValueError:
+    unknown.
     """
     name = language.lower()
     dialect = config.talker.spk_is_dialect.get(speaker.lower()) if isinstance(speaker, str) else None

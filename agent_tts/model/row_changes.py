@@ -67,9 +67,7 @@ class RowChanges:
         self._prefixes[row] = prefix
 
     def admit(self, row: int, positions: int, sampling: SamplingParams, start: Tensor) -> None:
-        """Gives a row to a request, without text, and forgets what it held before.
-
-        The prompt's prefix, of `positions`, is in the row by the next step; the codec side of its first frame is
+        """Gives a row, emptied, to a request: its prefix is of `positions`; the codec side of its first frame is
         `start` [H].
         """
         self._admissions[row] = _Admission(positions, sampling, start)

@@ -65,10 +65,7 @@ def can_fuse(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def accelerate(model: SpeechModel) -> bool:
-    """Replaces modules by fused kernels where these can run; whether they can.
-
-    Concatenates weights of the frame model in place; the codec's kernels keep a copy of theirs, 0.2 GB.
-    """
+    """Replaces modules by fused kernels where these can run; whether they can. The codec's copy its weights."""
     weight = model.frame.talker.codec_head.weight
     if can_fuse(weight.device, weight.dtype):
         put_kernels(model)

@@ -80,7 +80,7 @@ class Eager:
         return Logits(first, torch.stack(others, dim=1))
 
     def decode(self, codes: Tensor) -> Tensor:
-        weight = self.codec.quantizer.rvq_first.output_proj.weight
+        weight = next(self.codec.parameters())
         state = self.codec.init_state(1, weight.device, weight.dtype)
         run = torch.ones(1, dtype=torch.bool, device=weight.device)
         pcm = [self.speech.decode(state, frame[None].to(weight.device), run, None)[0].float().cpu() for frame in codes]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-import click.testing
 import pytest
 import typer
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 
-def tool(name: str, *arguments: str) -> click.testing.Result:
+def tool(name: str, *arguments: str) -> Result:
     """Run `python -m tests.measure.NAME` in this process."""
     app = typer.Typer()
     app.command()(import_module(f"tests.measure.{name}").main)

@@ -32,6 +32,7 @@ SMALL = replace(
     num_quantizers=BOOKS,
     num_hidden_layers=1,
     num_attention_heads=2,
+    num_key_value_heads=2,
     upsampling_ratios=(2,),
     upsample_rates=(3,),
     decoder_dim=96,

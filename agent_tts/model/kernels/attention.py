@@ -20,8 +20,9 @@ TOGETHER = 1_024  # positions of a program that reads what the kernel before it 
 
 
 @triton.jit
-def _turned(x, heads, weight, cos, sin, eps, HALF: tl.constexpr, DIM: tl.constexpr):
-    """Norm and rope of these heads: both halves, [heads, HALF], rounded as the modules round."""
+def _turned(x, heads, weight, cos, sin, eps, DIM: tl.constexpr):
+    """Norm and rope of these heads: both halves, [heads, DIM / 2], rounded as the modules round."""
+    HALF: tl.constexpr = DIM // 2
     kind = cos.dtype
     d = tl.arange(0, HALF)
     at = heads[:, None] * DIM + d[None, :]
@@ -44,10 +45,10 @@ def _places(blocks, positions, end, block_stride, stride, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _angles(rope, position, HALF: tl.constexpr):
-    """Cosine and sine of a position, [HALF]."""
-    half = tl.arange(0, HALF)
-    return tl.load(rope + position * (2 * HALF) + half), tl.load(rope + position * (2 * HALF) + HALF + half)
+def _angles(rope, position, DIM: tl.constexpr):
+    """Cosine and sine of a position, [DIM / 2]."""
+    half = tl.arange(0, DIM // 2)
+    return tl.load(rope + position * DIM + half), tl.load(rope + position * DIM + DIM // 2 + half)
 
 
 @triton.jit
@@ -65,7 +66,7 @@ def _keep(
 ):
     """Writes key and value of a new position at offset `to` [1, 1]; gives both halves of the key, and the value."""
     d, half = tl.arange(0, DIM), tl.arange(0, DIM // 2)
-    low, high = _turned(x, HEADS + pair + tl.arange(0, 1), k_norm, cos, sin, eps, DIM // 2, DIM)
+    low, high = _turned(x, HEADS + pair + tl.arange(0, 1), k_norm, cos, sin, eps, DIM)
     value = tl.load(x + (HEADS + PAIRS + pair) * DIM + d)[None, :]
     tl.store(keys + to + half[None, :], low)
     tl.store(keys + to + DIM // 2 + half[None, :], high)
@@ -77,7 +78,7 @@ def _keep(
 def _write(
     qkv,  # [B, (HEADS + 2 PAIRS) DIM]: queries, keys, values
     k_norm,  # [DIM]
-    rope,  # [S, 2, HALF]: cosine and sine
+    rope,  # [S, 2, DIM / 2]: cosine and sine
     positions,  # int64[B]; the padding position is not written
     keys,  # [blocks, SIZE, PAIRS, DIM]
     values,
@@ -97,7 +98,7 @@ def _write(
     wait(OVERLAP)
     if position >= padding_position:
         return
-    cos, sin = _angles(rope, position, DIM // 2)
+    cos, sin = _angles(rope, position, DIM)
     x = qkv + row * (HEADS + 2 * PAIRS) * DIM
     blocks, new = block_table + row * BLOCKS, position + tl.arange(0, 1)
     to = pair * DIM + _places(blocks, new, padding_position, block_stride, PAIRS * DIM, SIZE)
@@ -109,7 +110,7 @@ def _attend(
     qkv,  # [B, (HEADS + 2 PAIRS) DIM]: queries, keys, values
     q_norm,  # [DIM]
     k_norm,  # [DIM]
-    rope,  # [S, 2, HALF]: cosine and sine
+    rope,  # [S, 2, DIM / 2]: cosine and sine
     positions,  # int64[B]; the padding position for a row that pauses
     keys,  # [blocks, SIZE, PAIRS, DIM]
     values,
@@ -133,7 +134,6 @@ def _attend(
     OVERLAP: tl.constexpr,
 ):
     row, pair, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    HALF: tl.constexpr = DIM // 2
     GROUP: tl.constexpr = HEADS // PAIRS
     position = tl.load(positions + row)
     length = tl.where(position < padding_position, position, 0)  # positions before this one
@@ -144,11 +144,11 @@ def _attend(
         return
     kind = qkv.dtype.element_ty
     d, tile = tl.arange(0, DIM), tl.arange(0, TILE)
-    cos, sin = _angles(rope, position, HALF)
-    cache, blocks = pair * DIM, block_table + row * BLOCKS
+    cos, sin = _angles(rope, position, DIM)
+    cache = pair * DIM
     end = tl.minimum(begin + SPLIT, length)
     if SPLIT == TILE:  # read while the previous kernel still runs
-        at = cache + _places(blocks, begin + tile, end, block_stride, PAIRS * DIM, SIZE)
+        at = cache + _places(block_table + row * BLOCKS, begin + tile, end, block_stride, PAIRS * DIM, SIZE)
         k_low, k_high, value = _read(keys, values, at[:, None], (begin + tile < end)[:, None], DIM)
     wait(OVERLAP)
 
@@ -156,13 +156,13 @@ def _attend(
     # The tensor cores take 16 queries: the group, repeated.
     group = tl.arange(0, 16)
     heads = pair * GROUP + group % GROUP
-    q_low, q_high = _turned(x, heads, q_norm, cos, sin, eps, HALF, DIM)
+    q_low, q_high = _turned(x, heads, q_norm, cos, sin, eps, DIM)
     top = tl.full((16,), float("-inf"), tl.float32)
     total = tl.zeros((16,), tl.float32)
     acc = tl.zeros((16, DIM), tl.float32)
     if last:
         new = position + tl.arange(0, 1)
-        to = cache + _places(blocks, new, padding_position, block_stride, PAIRS * DIM, SIZE)
+        to = cache + _places(block_table + row * BLOCKS, new, padding_position, block_stride, PAIRS * DIM, SIZE)
         new_low, new_high, new_value = _keep(
             x, to[:, None], keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM
         )
@@ -173,7 +173,7 @@ def _attend(
     for start in range(begin, end, TILE):
         p = start + tile
         if SPLIT != TILE:
-            at = cache + _places(blocks, p, end, block_stride, PAIRS * DIM, SIZE)
+            at = cache + _places(block_table + row * BLOCKS, p, end, block_stride, PAIRS * DIM, SIZE)
             k_low, k_high, value = _read(keys, values, at[:, None], (p < end)[:, None], DIM)
         logits = tl.dot(q_low, k_low.T, input_precision="ieee")
         logits = tl.dot(q_high, k_high.T, logits, input_precision="ieee") * scale
@@ -221,7 +221,7 @@ def _attend_in_frame(
     qkv,  # [B, TOKENS, (HEADS + 2 PAIRS) DIM]
     q_norm,  # [DIM]
     k_norm,  # [DIM]
-    rope,  # [S, 2, HALF]
+    rope,  # [S, 2, DIM / 2]
     keys,  # [B, S, PAIRS, DIM]
     values,
     out,  # [B, TOKENS, HEADS DIM]
@@ -237,7 +237,6 @@ def _attend_in_frame(
 ):
     """A frame is one tile: one program for a row and a pair of key and value heads."""
     row, pair = tl.program_id(0), tl.program_id(1)
-    HALF: tl.constexpr = DIM // 2
     GROUP: tl.constexpr = HEADS // PAIRS
     WIDTH: tl.constexpr = (HEADS + 2 * PAIRS) * DIM
     kind = qkv.dtype.element_ty
@@ -250,8 +249,8 @@ def _attend_in_frame(
     for token in tl.static_range(TOKENS):
         here = position - (TOKENS - 1) + token
         x = qkv + (row * TOKENS + token) * WIDTH
-        cos, sin = _angles(rope, here, HALF)
-        q_low, q_high = _turned(x, heads, q_norm, cos, sin, eps, HALF, DIM)
+        cos, sin = _angles(rope, here, DIM)
+        q_low, q_high = _turned(x, heads, q_norm, cos, sin, eps, DIM)
         to = cache + here * PAIRS * DIM + tl.zeros((1, 1), tl.int32)
         new_low, new_high, new_value = _keep(x, to, keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM)
         new = (p == here)[:, None]
