@@ -178,7 +178,7 @@ async def test_an_engine_killed_while_it_loads_is_an_error(log: Log) -> None:
 
 
 @pytest.mark.usefixtures("slow_engine")
-async def test_cancelling_start_leaves_nothing(log: Log) -> None:
+async def test_cancelling_start_leaves_no_process(log: Log) -> None:
     """The leak gate checks that it is gone. Mutation: without `end` in `start` a process is left."""
     task = asyncio.create_task(EngineProcess(tone_settings(), lambda _: None, lambda _: None).start())
     await log.until("engine: loading")
@@ -274,7 +274,7 @@ async def test_its_stderr_is_logged_line_by_line_and_its_last_line_on_death(log:
 # ---------------------------------------------------------------- commands
 
 
-async def test_commands_of_one_tick_leave_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commands_of_one_tick_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of credits and words a second must not cost as many system calls."""
     async with engine_process(tone_settings()) as (link, listener):
         await listener.until(lambda: bool(listener.all(EnginePong)))

@@ -123,7 +123,7 @@ async def test_a_failed_restart_is_final(tmp_path: Path, monkeypatch: pytest.Mon
         assert len(listener.all(EngineReady)) == 1
 
 
-async def test_close_during_a_restart_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_close_during_a_restart_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The new engine is still loading."""
     async with engine_process(tone_settings()) as (link, listener):
         monkeypatch.setenv("PYTHONPATH", shadow_numpy(tmp_path, "import time; time.sleep(60)"))

@@ -23,7 +23,7 @@ def test_notes_may_come_in_any_order() -> None:
     assert spans(CALL[::-1], "agent") == spans(CALL, "agent")
 
 
-def test_an_interruption_lasts_until_nothing_arrives_or_the_page_is_mute() -> None:
+def test_an_interruption_ends_when_no_sound_arrives_or_the_page_is_mute() -> None:
     assert interruptions(CALL) == [Interruption(voice=5_000, told=5_300, silent=5_420, unheard=5_304)]
     unmuted = [note for note in CALL if note not in MUTED]
     assert interruptions(unmuted) == [Interruption(voice=5_000, told=5_300, silent=5_420, unheard=5_420)]

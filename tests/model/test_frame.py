@@ -246,7 +246,7 @@ def said_at_once() -> Tensor:
 class TestText:
     @examples(8)
     @given(cuts=st.lists(st.integers(0, len(tiny.TEXT)), max_size=4).map(sorted), late=st.integers(1, 3))
-    def test_word_by_word_is_the_whole_text(self, cuts: list[int], late: int) -> None:
+    def test_word_by_word_equals_the_whole_text(self, cuts: list[int], late: int) -> None:
         """Tokens in any pieces, each after a wait of the row, give the same codes; a waiting row reads nothing."""
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=1, max_model_len=64)

@@ -129,7 +129,7 @@ def test_other_tensors_are_ignored_only_by_prefix(tensors: dict[str, Tensor], tm
     assert plan(build(Toy), path, torch.float32, unused=("encoder.", "odd"))
 
 
-def test_shards_are_one_file(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+def test_shards_equal_one_file(tensors: dict[str, Tensor], tmp_path: Path) -> None:
     toy = build(Toy)
     ready = plan(toy, sharded(tmp_path, tensors, SHARDS), torch.float32)
     assert ready.nbytes == (12 + 4 + 8) * 4

@@ -229,7 +229,7 @@ async def test_a_refused_client_that_stays_connected_is_cut() -> None:
 
 
 async def test_a_flood_of_tiny_messages_is_delayed_and_complete() -> None:
-    """Guards `WebSocketProtocol._parse` and the bucket in `Connection._read`: nothing piles up, nothing is lost."""
+    """Guards `WebSocketProtocol._parse` and the bucket in `Connection._read`: messages neither pile up nor get lost."""
     message = frame(TEXT_FRAME, b'{"type":"context.cancel","context_id":"*"}')
     async with running_node() as running, harmless(running, 10.0), raw(running, 1 << 20) as sock:
         loop = asyncio.get_running_loop()

@@ -498,7 +498,7 @@ async def test_a_context_without_text_is_starved() -> None:
         assert (await peer.until("context.done"))["reason"] == "error"
 
 
-async def test_a_fault_of_one_context_ends_it_alone() -> None:
+async def test_a_fault_of_one_context_ends_only_that_context() -> None:
     async with running(tone={"scripted_faults": True}) as peer:
         peer.send("text.append", context_id="good", text="one two three four five")
         bad = await say(peer, "bad", "one two three four five", instructions="fault:nan@2")

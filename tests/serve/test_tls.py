@@ -97,7 +97,7 @@ def read_slowly(address: tuple[str, int], trust: ssl.SSLContext, body: bytes, by
             return answer
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel does not tell what waits in it")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the bytes in a socket's buffers")
 async def test_a_slow_reader_is_served_and_a_stopped_one_is_cut(certificate: Certificate) -> None:
     """As on a plain connection: the deadline of `Writer.room` and its cut work through TLS."""
     settings = {"tls": certificate.settings, "timeouts": {"write_s": WRITE_S}, "tone": {"char_ms": 400}}
@@ -177,7 +177,7 @@ def test_unusable_files_are_errors_with_advice(certificate: Certificate, tmp_pat
             server_context(tls)
 
 
-def test_a_key_alone_is_refused() -> None:
+def test_a_key_without_a_certificate_is_refused() -> None:
     with pytest.raises(ValueError, match=r"tls\.key needs tls\.cert"):
         Settings.model_validate({"tls": {"key": "key.pem"}})
 

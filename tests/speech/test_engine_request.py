@@ -1,4 +1,4 @@
-"""One utterance at its listener's side: what it tells the engine."""
+"""One request on the listener's side: its commands to the engine."""
 
 from __future__ import annotations
 

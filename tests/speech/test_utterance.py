@@ -1,4 +1,4 @@
-"""One utterance without an engine: the events that a listener gets, and what the engine is sent."""
+"""One utterance without an engine: its events for the listener, and its commands to the engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ END = RequestFinished(7, "end", busy_ms=8.0)
 
 
 class Bench:
-    """An utterance, the commands that it sends, and a way to give it events."""
+    """An utterance, its commands, and a method to give it events."""
 
     def __init__(self, *, words: WordsMode = "told", aligned: bool = False, output: OutputFormat | None = None) -> None:
         self.sent: list[EngineCommand] = []
@@ -50,7 +50,7 @@ class Bench:
         )
 
     def hear(self, *events: RequestEvent) -> list[Told]:
-        """What the listener gets after these events of the engine."""
+        """The listener's events after these events of the engine."""
         for event in events:
             self.request.deliver(event)
         told: list[Told] = []
@@ -59,7 +59,7 @@ class Bench:
         return told
 
 
-def test_words_that_came_before_the_start_follow_it_at_once() -> None:
+def test_words_before_the_start_are_sent_right_after_it() -> None:
     bench = Bench()
     assert bench.utterance.write("Two words ") == []
     started, words = bench.hear(RequestStarted(7, 12))
@@ -70,7 +70,7 @@ def test_words_that_came_before_the_start_follow_it_at_once() -> None:
     assert [word.word for word in later.words] == ["more"]
 
 
-def test_the_last_audio_says_so_and_done_is_last() -> None:
+def test_the_last_audio_is_flagged_and_done_follows() -> None:
     bench = Bench(words="none")
     first, last, done = bench.hear(AUDIO, AUDIO, END)
     assert isinstance(first, AudioChunk)
@@ -80,7 +80,7 @@ def test_the_last_audio_says_so_and_done_is_last() -> None:
     assert bench.utterance.poll() is None
 
 
-def test_an_end_that_comes_after_its_audio_is_told_by_an_empty_chunk() -> None:
+def test_a_late_end_is_an_empty_chunk_with_the_last_flag() -> None:
     bench = Bench(words="none")
     bench.hear(AUDIO)
     chunk, done = bench.hear(END)
@@ -100,7 +100,7 @@ def test_a_flush_marks_its_audio_and_is_answered() -> None:
     assert bench.utterance.flushes == 0
 
 
-def test_words_of_an_engine_that_aligns_have_its_times() -> None:
+def test_words_of_an_aligning_engine_have_its_times() -> None:
     bench = Bench(aligned=True)
     bench.hear(RequestStarted(7, 0))
     assert bench.utterance.write("One two") == []
@@ -109,7 +109,7 @@ def test_words_of_an_engine_that_aligns_have_its_times() -> None:
     assert [(word.word, word.start_ms, word.end_ms) for word in words.words] == [("One", 20, 60)]
 
 
-def test_audio_in_another_format_is_encoded_and_its_rest_comes_with_the_end() -> None:
+def test_audio_in_another_format_is_encoded_and_flushed_at_the_end() -> None:
     bench = Bench(words="none", output=OutputFormat(encoding="opus", sample_rate=48_000))
     half = RequestAudio(7, LOUD[: len(LOUD) // 2])
     assert bench.hear(half) == []
@@ -121,8 +121,8 @@ def test_audio_in_another_format_is_encoded_and_its_rest_comes_with_the_end() ->
 
 
 @pytest.mark.parametrize("acked", [None, 40])
-def test_a_cut_tells_what_was_heard(acked: int | None) -> None:
-    """Without an acknowledgement all audio handed out counts, with one the time since it, too."""
+def test_a_cut_reports_the_heard_text(acked: int | None) -> None:
+    """Without an acknowledgement all sent audio counts; with one, also the time since it."""
     bench = Bench()
     bench.utterance.write("One two three four five six seven eight. ")
     bench.hear(RequestStarted(7, 0), AUDIO, AUDIO)
@@ -146,7 +146,7 @@ def test_audio_that_was_not_sent_does_not_count() -> None:
 
 
 def test_a_stopped_utterance_has_its_figures_without_a_poll() -> None:
-    """Its reader may have gone. Leave `_on_stopped` out of `_on_event` to see it fail."""
+    """The reader may have gone. Fails without `_on_stopped` in `_on_event`."""
     bench = Bench()
     bench.utterance.stop()
     assert bench.utterance.done is None
@@ -187,7 +187,7 @@ async def test_a_failure_is_raised_after_all_events() -> None:
 
 
 @pytest.mark.parametrize("how", ["stop", "cancel"])
-async def test_nothing_but_the_end_is_heard_after_a_stop(how: str) -> None:
+async def test_only_the_end_follows_a_stop(how: str) -> None:
     bench = Bench(words="none")
     local = LocalUtterance(bench.utterance)
     bench.request.deliver(AUDIO)
@@ -204,7 +204,7 @@ async def test_nothing_but_the_end_is_heard_after_a_stop(how: str) -> None:
         await cancelling
 
 
-async def test_a_cancelled_read_loses_nothing() -> None:
+async def test_a_cancelled_read_loses_no_event() -> None:
     local = LocalUtterance((bench := Bench(words="none")).utterance)
     reading = asyncio.create_task(local.next())
     await asyncio.sleep(0)

@@ -131,7 +131,7 @@ def test_a_flush_speaks_the_text_so_far() -> None:
 
 
 @pytest.mark.parametrize("text", ["Wait!", "a <b", "AT&T", "a |", "http", "<|im_start", "C\\"])
-def test_nothing_is_held_back_at_the_end(text: str) -> None:
+def test_no_text_is_held_back_at_the_end(text: str) -> None:
     """Including text that could have become markup."""
     assert texts(text) == [text]
 

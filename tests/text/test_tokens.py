@@ -181,7 +181,7 @@ def test_work_is_linear(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, u
     assert encoded == len(text)
 
 
-def test_tokenizer_json_alone_is_the_same(pairs: Path, references: list[Any], tmp_path: Path) -> None:
+def test_tokenizer_json_alone_gives_the_same_tokens(pairs: Path, references: list[Any], tmp_path: Path) -> None:
     references[1].backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
     text = "Hello <|endoftext|>, 你好! don't"
     assert Tokenizer.load(tmp_path).encode(text) == Tokenizer.load(pairs).encode(text)

@@ -84,7 +84,7 @@ def test_clauses_end_at_punctuation_outside_of_words(text: str, expected: int) -
     assert len(clauses(text)) == expected, clauses(text)
 
 
-def test_punctuation_stays_in_the_unit_with_what_closes_it() -> None:
+def test_punctuation_stays_in_the_unit_with_its_closing_marks() -> None:
     """Intonation depends on it."""
     assert clauses('"Stop!" (He did.) Then?') == ['"Stop!"', "(He did.)", "Then?"]
 
@@ -121,7 +121,7 @@ def test_wide_marks_between_digits_do_not_end_a_clause() -> None:
     assert clauses("第1：开始") == ["第1：", "开始"]
 
 
-def test_cjk_text_without_marks_is_cut_by_length() -> None:
+def test_cjk_text_without_punctuation_is_cut_by_length() -> None:
     """Four characters count as a word; small kana stay with the character before them."""
     assert [len(text) for text in texts("字" * 200)] == [8, 16, 32, 64, 64, 16]
     assert texts("あああああああしゃあ") == ["あああああああしゃ", "あ"]

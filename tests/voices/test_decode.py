@@ -139,7 +139,7 @@ async def test_a_hung_decoder_is_killed(monkeypatch: pytest.MonkeyPatch) -> None
         await decode(good("mp3"), max_s=MAX_S)
 
 
-# ---------------------------------------------------------------- what the process may do
+# ---------------------------------------------------------------- limits of the process
 
 
 def powerless(program: str) -> subprocess.CompletedProcess[str]:

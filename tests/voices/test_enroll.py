@@ -150,7 +150,7 @@ async def test_a_clip_becomes_a_voice_unless_cancelled(
     assert np.array_equal(arrays["codes"], codes)
 
 
-# ---------------------------------------------------------------- what goes wrong
+# ---------------------------------------------------------------- failures
 
 
 @pytest.mark.node

@@ -232,7 +232,7 @@ def test_a_failed_write_leaves_no_files(folder: Path, library: VoiceLibrary, mon
 # ---------------------------------------------------------------- changes by other processes
 
 
-def test_nothing_is_read_again_while_nothing_changes(
+def test_an_unchanged_library_is_not_read_again(
     folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library.add(designed(), {})

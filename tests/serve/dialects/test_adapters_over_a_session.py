@@ -100,7 +100,7 @@ class Connected:
         self.link.now += seconds
 
     def settle(self) -> None:
-        """Run until nothing happens any more: every open context has ended, if only for lack of text."""
+        """Run until idle: every open context has ended, if only for lack of text."""
         for _ in range(100):
             self.live(3, 0.5)
             self.take(1_000)

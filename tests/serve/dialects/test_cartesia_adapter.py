@@ -170,7 +170,7 @@ def test_sentences_stay_separate(said: str, is_whole: bool, given: str) -> None:
 # ---------------------------------------------------------------- to the client
 
 
-def test_audio_comes_with_the_words_that_start_in_it() -> None:
+def test_audio_comes_with_the_words_starting_in_it() -> None:
     one = begun(add_timestamps=True)
     words = [
         {"word": "Hello", "start_ms": 0, "end_ms": 100, "char_start": 0, "char_end": 5},
@@ -200,7 +200,7 @@ def test_audio_comes_with_the_words_that_start_in_it() -> None:
         ("a > b and time flies", ["a", ">", "b", "and", "time", "flies"]),
     ],
 )
-def test_a_tag_for_a_pause_is_no_word(given: str, told: list[str]) -> None:
+def test_a_break_tag_is_no_word(given: str, told: list[str]) -> None:
     one = begun(add_timestamps=True)
     words = [
         {"word": word, "start_ms": 0, "end_ms": 0, "char_start": at, "char_end": at + 1}

@@ -448,7 +448,7 @@ async def test_voices_are_listed_with_their_other_names(node: RunningNode) -> No
     assert "alloy" in voice["aliases"]
 
 
-async def test_metrics_count_what_was_spoken(node: RunningNode) -> None:
+async def test_metrics_count_spoken_text(node: RunningNode) -> None:
     async with client(node) as http:
         await speak(http, "a" * 20, response_format="pcm")
         text = (await http.get("/metrics")).text

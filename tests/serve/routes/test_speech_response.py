@@ -40,7 +40,7 @@ class Exchange:
         self.sent.append(message)
 
 
-async def test_cancelled_at_every_await_it_leaves_nothing() -> None:
+async def test_a_cancel_at_any_await_leaves_no_state() -> None:
     """Guards the `finally` of `_speak`, the one around it, and the release in `Guard.admit`."""
     async with local_node() as (node, app):
 
@@ -73,7 +73,7 @@ class Dam:
             await self.open.wait()
 
 
-async def test_a_client_that_takes_nothing_leaves_the_audio_in_the_window() -> None:
+async def test_audio_stays_in_the_window_while_the_client_does_not_read() -> None:
     """When it is opened, the event loop still turns at least once for each frame, so that other tasks run."""
     async with local_node() as (node, app):
         exchange = Exchange(input="word " * 100, response_format="pcm")

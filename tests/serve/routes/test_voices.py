@@ -143,7 +143,7 @@ REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
 ]
 
 
-async def test_refused_requests_say_what_is_allowed_and_leave_nothing(tmp_path: Path, base: Model) -> None:
+async def test_refusals_name_the_allowed_values_and_leave_no_files(tmp_path: Path, base: Model) -> None:
     async with voices_of(tmp_path, base, DESIGN) as (_, http):
         for fields, param, says in REFUSED:
             body = {"type": "prompt", "name": "new", "prompt": "a calm old man"} | fields
@@ -168,7 +168,7 @@ CLIPS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_clips_that_cannot_be_cloned_are_refused_and_leave_nothing(tmp_path: Path, base: Model) -> None:
+async def test_invalid_clips_are_refused_and_leave_no_files(tmp_path: Path, base: Model) -> None:
     async with voices_of(tmp_path, base, clip_s=2.5) as (_, http):
         for fields, param in CLIPS:
             response = await clone(http, **fields)
@@ -178,7 +178,7 @@ async def test_clips_that_cannot_be_cloned_are_refused_and_leave_nothing(tmp_pat
     assert not (tmp_path / "library").exists()
 
 
-async def test_200_bad_clips_are_refused_and_leave_nothing(
+async def test_200_bad_clips_are_refused_and_leave_no_files(
     tmp_path: Path, base: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No file, no process (the leak gate checks), and no harm to the node.

@@ -54,7 +54,7 @@ def test_shutdown_sends_waiting_spans_in_order() -> None:
     assert [span.name for span in exporter.spans] == [str(number) for number in range(telemetry.MAX_BATCH + 1)]
 
 
-def test_spans_beyond_the_bound_are_dropped_and_a_stuck_exporter_delays_nothing() -> None:
+def test_spans_beyond_the_bound_are_dropped_and_a_stuck_exporter_causes_no_delay() -> None:
     stuck = threading.Event()
     exporter = Exporter(lambda: SpanExportResult.SUCCESS if stuck.wait(30) else SpanExportResult.FAILURE)
     sender = SpanSender(exporter, close_s=0.2)

@@ -133,7 +133,7 @@ async def test_a_collector_gets_all_spans_by_the_node_s_end() -> None:
     assert told["service.name"] == "agent-tts"
 
 
-async def test_a_missing_collector_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_collector_causes_no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards: spans are sent in a thread; `close` waits for at most `CLOSE_S`."""
     async with asyncio.timeout(10):
         async with running_node(telemetry={"endpoint": "http://127.0.0.1:9"}) as running:

@@ -73,7 +73,7 @@ def test_number_of_samples_is_right_to_one(rate: int, samples: int) -> None:
 
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 32_000, 44_100, 48_000])
-def test_resampling_shifts_nothing(rate: int) -> None:
+def test_resampling_keeps_positions(rate: int) -> None:
     """A click keeps its place: samples are held back, not delayed."""
     click = np.zeros(24_000, "<i2")
     click[2_400] = 20_000
