@@ -110,7 +110,7 @@ class CancelledAt:
 
 @pytest.mark.node
 async def test_a_cancelled_enrolment_leaves_nothing(folder: Path, library: VoiceLibrary, enrolment: Enrolment) -> None:
-    """Cancelled at its first wait, its second, and so on until it is done, it leaves no file and no process."""
+    """Cancelled at its first await, its second, and so on until it completes, it leaves no file and no process."""
     for waits in range(1, 100):
 
         async def attempt(waits: int = waits) -> StoredVoice:
@@ -123,12 +123,12 @@ async def test_a_cancelled_enrolment_leaves_nothing(folder: Path, library: Voice
         assert is_empty(folder)
         assert library.voices() == ()
     assert task.result().name == "bob"
-    assert waits > 4  # decoding and encoding have two waits each
+    assert waits > 4  # decoding and encoding have two awaits each
 
 
 @pytest.mark.node
 async def test_a_clip_becomes_a_voice(library: VoiceLibrary, enrolment: Enrolment, checkpoints: Checkpoints) -> None:
-    """It has what the encoder makes of the same samples: a vector for every size, and the codes."""
+    """It has the data that the encoder makes of the same samples: a vector for every size, and the codes."""
     voice = await enrolment.enroll("bob", good("mp3"), consent="I am Bob", transcript=" Hello. ")
     assert (voice.name, voice.kind, voice.transcript) == ("bob", "cloned", "Hello.")
     assert voice.consent is not None
