@@ -22,6 +22,7 @@ from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from agent_tts.bench.statistics import together
 from agent_tts.client.connection import ConnectionLost
 from agent_tts.errors import from_code
 from agent_tts.protocol.v1 import HEADER, SUBPROTOCOL
@@ -240,13 +241,9 @@ async def dial_all(url: str, key: str | None, count: int, session: dict[str, Any
             await connection.update({"timestamps": "none", **session})
 
     try:
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(count):
-                tasks.create_task(one())
-    except BaseException as error:
+        await together(one() for _ in range(count))
+    except BaseException:
         await asyncio.gather(*(connection.close() for connection in connections))
-        if isinstance(error, BaseExceptionGroup):
-            raise error.exceptions[0] from None
         raise
     return connections
 

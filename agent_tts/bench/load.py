@@ -107,8 +107,7 @@ async def storm(node: MeasuredNode) -> LoadOutcome:
     now, then = (percentile(first_audio_ms(some.samples), 95) for some in (result, calm))
     figures = {
         "load": "storm",
-        **session_figures(result.samples),
-        "client_lag_ms": result.processes["client_lag_ms"],
+        **_figures(result),
         "strangers": {
             "connected": len(connected),
             "stayed_s": percentiles(stayed_s, 0, 50, 100),
@@ -173,8 +172,7 @@ def soak_outcome(
     quarter = max(1, len(samples) // 4)
     ttfa_p95 = [percentile(first_audio_ms(some), 95) for some in (samples[:quarter], samples[-quarter:])]
     figures: dict[str, Any] = {
-        **session_figures(samples),
-        "client_lag_ms": result.processes["client_lag_ms"],
+        **_figures(result),
         "kills": kills,
         "front_rss_mib": {"first": before.front.rss_mib, "last": after.front.rss_mib},
         "front_mib_per_1000": growth,
@@ -235,9 +233,12 @@ async def _held(node: MeasuredNode, scenario: Scenario) -> tuple[ScenarioResult,
         before = watch.looks[0]
         result = await measure(node, scenario)
         after = await settled(watch)
-    figures = {"load": scenario.name, **session_figures(result.samples)}
-    figures |= {"client_lag_ms": result.processes["client_lag_ms"], "loop_lag_p99_ms": lag_p99_ms(before, after)}
+    figures = {"load": scenario.name, **_figures(result), "loop_lag_p99_ms": lag_p99_ms(before, after)}
     return result, before, after, figures
+
+
+def _figures(result: ScenarioResult) -> dict[str, Any]:
+    return {**session_figures(result.samples), "client_lag_ms": result.processes["client_lag_ms"]}
 
 
 async def settled(watch: NodeWatch) -> NodeStats:

@@ -24,7 +24,6 @@ from agent_tts.bench.workers import ready, work
 from agent_tts.errors import Unsupported
 from agent_tts.model.config import ModelConfig
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 MIB = 1 << 20
 # Packages for the 25 Hz tokenizer, which no model here uses: they may be absent, or fail with another build of torch.
 UNUSED = ("torchaudio.compliance.kaldi", "sox", "onnxruntime")
@@ -43,7 +42,7 @@ def _qwen_tts(job: dict[str, Any], config: ModelConfig) -> Speak:
     """Upstream's package: it hands out nothing before the whole request is spoken."""
     package = import_qwen_tts()
     model = package.Qwen3TTSModel.from_pretrained(
-        job["model"], device_map=job["device"], dtype=DTYPES[job["dtype"]], attn_implementation="sdpa"
+        job["model"], device_map=job["device"], dtype=getattr(torch, job["dtype"]), attn_implementation="sdpa"
     )
     speak = getattr(model, METHODS[config.tts_model_type])
     # One more than its frames: it draws a frame's last codes when the next one begins.
@@ -57,7 +56,7 @@ def _faster_qwen3_tts(job: dict[str, Any], config: ModelConfig) -> Speak:
         raise Unsupported("faster-qwen3-tts needs a CUDA GPU")
     package = import_qwen_tts()  # it imports that, too
     model = import_module("faster_qwen3_tts").FasterQwen3TTS.from_pretrained(
-        job["model"], device=job["device"], dtype=DTYPES[job["dtype"]]
+        job["model"], device=job["device"], dtype=getattr(torch, job["dtype"])
     )
     speak, frames = getattr(model, f"{METHODS[config.tts_model_type]}_streaming"), job["frames"]
     arguments = _voice(job, config, package) | {"max_new_tokens": frames, "min_new_tokens": frames, "chunk_size": 1}
@@ -76,7 +75,7 @@ def _voice(job: dict[str, Any], config: ModelConfig, package: Any) -> dict[str, 
     clone, icl = SyntheticClone.synthetic(config.talker.hidden_size, config.codec.codebook_size), job["voice"] == ICL
     item = package.VoiceClonePromptItem(
         ref_code=torch.from_numpy(clone.codes).to(job["device"]) if icl else None,
-        ref_spk_embedding=torch.from_numpy(clone.vector).to(job["device"], DTYPES[job["dtype"]]),
+        ref_spk_embedding=torch.from_numpy(clone.vector).to(job["device"], getattr(torch, job["dtype"])),
         x_vector_only_mode=not icl,
         icl_mode=icl,
         ref_text=clone.transcript if icl else None,

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,6 +101,16 @@ async def background(main: Coroutine[Any, Any, None], name: str) -> AsyncIterato
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def together(waiting: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """The result of each; the first that fails cancels the others."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(one) for one in waiting]
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+    return [task.result() for task in running]
 
 
 def worst(figures: list[dict[str, float | None]]) -> dict[str, float | None]:

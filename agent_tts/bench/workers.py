@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from agent_tts.bench.statistics import together
 from agent_tts.errors import SpeechError
 from agent_tts.processes import settle
 
@@ -86,7 +87,7 @@ async def workers(
             if in_turn:
                 await started[-1].tell(job, ready_s)
         if not in_turn:
-            await _all([worker.tell(job, ready_s) for worker, job in zip(started, jobs, strict=True)])
+            await together([worker.tell(job, ready_s) for worker, job in zip(started, jobs, strict=True)])
         yield started
     finally:
         await asyncio.gather(*(worker.stop() for worker in started))
@@ -94,20 +95,10 @@ async def workers(
 
 async def answers(found: Sequence[Worker], message: dict[str, Any], within_s: float) -> list[Any]:
     """Let all of them go; their answers, in their order. Errors are those of `Worker.tell`."""
-    told = await _all([worker.tell(message, within_s) for worker in found])
+    told = await together([worker.tell(message, within_s) for worker in found])
     for worker in found:
         worker.answered = True
     return told
-
-
-async def _all(waiting: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """The result of each; the first that fails cancels the others."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(one) for one in waiting]
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
-    return [task.result() for task in running]
 
 
 async def ready() -> dict[str, Any]:

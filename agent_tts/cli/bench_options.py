@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,8 +16,6 @@ from agent_tts.errors import SettingsError
 
 if TYPE_CHECKING:
     from agent_tts.bench import report
-
-Number = TypeVar("Number", int, float)
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
 
@@ -149,20 +147,19 @@ Clients = Annotated[
 
 
 def numbers(option: str, text: str) -> list[float]:
-    """Positive numbers, separated by commas; `SettingsError` if they are not."""
-    return _parsed(option, text, float, "positive numbers with commas between them, like 0.5,1,10")
-
-
-def counts(option: str, text: str) -> list[int]:
-    """Whole numbers from 1, separated by commas; `SettingsError` if they are not."""
-    return _parsed(option, text, int, "whole numbers from 1 with commas between them, like 1,10,20")
-
-
-def _parsed(option: str, text: str, kind: Callable[[str], Number], what: str) -> list[Number]:
+    """Positive numbers, separated by commas. Raises SettingsError."""
     try:
-        values = [kind(part) for part in text.split(",")]
+        values = [float(part) for part in text.split(",")]
     except ValueError:
         values = []
     if not values or not all(math.isfinite(value) and value > 0 for value in values):
-        raise SettingsError(f"{option} {text}: must be {what}")
+        raise SettingsError(f"{option} {text}: must be positive numbers with commas between them, like 0.5,1,10")
     return values
+
+
+def counts(option: str, text: str) -> list[int]:
+    """Whole numbers from 1, separated by commas. Raises SettingsError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise SettingsError(f"{option} {text}: must be whole numbers from 1 with commas between them, like 1,10,20")
+    return [int(part) for part in parts]

@@ -124,7 +124,7 @@ async def measure_peer(peer: PeerEngine, task: PeerTask) -> tuple[list[PeerReque
     job = {"engine": peer.name, **asdict(task)}
     async with workers(MODULE, [job], ready_s=LOAD_S) as found:
         (answer,) = await answers(found, {}, SPEAK_S)
-    spoken = [PeerRequest(one["first_audio_s"], one["whole_s"], int(one["samples"])) for one in answer["requests"]]
+    spoken = [PeerRequest(**one) for one in answer["requests"]]
     return spoken, answer["memory_used_mib"]
 
 

@@ -1,4 +1,4 @@
-"""Somebody who calls the agent: aiortc and RTVI alone, no code of the package."""
+"""A client that calls the agent. It uses aiortc and RTVI alone, no code of the package."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ FRAME = RATE // 50
 
 
 class Microphone(MediaStreamTrack):
-    """Silence, but for what is put in."""
+    """Sends silence, and the audio given to `put`."""
 
     kind = "audio"
 
     def __init__(self) -> None:
         super().__init__()
-        # Pieces of 20 ms at 48 kHz that are still to be sent.
+        # Pieces of 20 ms at 48 kHz, not sent yet.
         self._pieces: deque[NDArray[np.int16]] = deque()
         self._pts = 0
         self._began = time.monotonic()
-        # When the last piece that was put in has been sent.
+        # When the last piece given to `put` has been sent.
         self.spoken_at = 0.0
 
     def put(self, pcm: bytes) -> float:
-        """Say this: pcm_s16le, 24 kHz, mono; how long it is in seconds."""
+        """Queue pcm_s16le (24 kHz, mono) for sending. Returns its length in seconds."""
         samples = np.repeat(np.frombuffer(pcm, "<i2"), 2)
         samples = np.pad(samples, (0, -len(samples) % FRAME))
         self._pieces.extend(samples.reshape(-1, FRAME))
@@ -60,7 +60,7 @@ class Microphone(MediaStreamTrack):
 
 
 class Caller(Arrivals):
-    """One call; everything that arrives is kept with its time."""
+    """One call. It keeps every message and every sound with its arrival time."""
 
     PATIENCE_S = 30.0
 
@@ -73,9 +73,9 @@ class Caller(Arrivals):
         self.channel.on("message", self._on_message)
         self.channel.on("open", self._changed.set)
         self.connection.on("track", self._on_track)
-        # (arrival, message), in their order.
+        # (arrival, message), in order of arrival.
         self.messages: list[tuple[float, dict[str, Any]]] = []
-        # (arrival, loudness) of each piece of sound.
+        # (arrival, loudness) of each piece of audio.
         self.sound: list[tuple[float, float]] = []
         # The samples, mono at 48 kHz.
         self.pieces: list[NDArray[np.int16]] = []
@@ -83,7 +83,7 @@ class Caller(Arrivals):
         self._pinger: asyncio.Task[None] | None = None
         self._ids = 0
 
-    # ------------------------------------------------------------ what it does
+    # ------------------------------------------------------------ actions
 
     def send(self, type_: str, data: dict[str, Any] | None = None) -> None:
         self._ids += 1
@@ -93,65 +93,65 @@ class Caller(Arrivals):
         self.send("send-text", {"content": text, "options": {"run_immediately": True, "audio_response": True}})
 
     async def say(self, pcm: bytes) -> None:
-        """Speak, and wait until it is said."""
+        """Speak, and wait until all of it is sent."""
         self.microphone.put(pcm)
         await self.wait(lambda: not self.microphone.speaking, 30)
 
-    # ------------------------------------------------------------ what it waits for
+    # ------------------------------------------------------------ waiting
 
     def of(self, type_: str, since: float = 0.0) -> list[dict[str, Any]]:
         """Messages of a type."""
         return [message for at, message in self.messages if message["type"] == type_ and at >= since]
 
     def ours(self, kind: str, since: float = 0.0) -> list[dict[str, Any]]:
-        """Messages of the agent's own."""
+        """The agent's own messages of a kind."""
         return [m["data"] for m in self.of("server-message", since) if m["data"]["kind"] == kind]
 
     def at(self, type_: str, since: float = 0.0) -> float:
-        """When the first such message came."""
+        """When the first message of a type arrived."""
         return next(at for at, message in self.messages if message["type"] == type_ and at >= since)
 
     async def message(self, type_: str, since: float = 0.0, timeout_s: float = 30.0) -> dict[str, Any]:
-        """The first message of a type, when it is there."""
+        """Wait for the first message of a type."""
         await self.wait(lambda: self.of(type_, since), timeout_s)
         return self.of(type_, since)[0]
 
     async def own(self, kind: str, since: float = 0.0, timeout_s: float = 30.0) -> dict[str, Any]:
-        """The first message of the agent's own."""
+        """Wait for the first of the agent's own messages of a kind."""
         await self.wait(lambda: self.ours(kind, since), timeout_s)
         return self.ours(kind, since)[0]
 
     def own_at(self, kind: str, since: float = 0.0) -> float:
-        """When the first message of the agent's own came."""
+        """When the first of the agent's own messages of a kind arrived."""
         own = ((at, m["data"]) for at, m in self.messages if m["type"] == "server-message" and at >= since)
         return next(at for at, data in own if data["kind"] == kind)
 
     async def loud(self, since: float = 0.0, timeout_s: float = 30.0) -> float:
-        """When the first sound came."""
+        """Wait for the first sound. Returns when it arrived."""
         await self.wait(lambda: self._loud_at(since), timeout_s)
         return self._loud_at(since)
 
     async def quiet(self, ms: int, timeout_s: float = 60.0) -> None:
-        """Wait for a silence of so many milliseconds."""
+        """Wait for a silence of `ms` milliseconds."""
         await self.wait(lambda: self.sound and time.monotonic() - self.last_sound(0.0) > ms / 1_000, timeout_s)
 
     def last_sound(self, before: float) -> float:
-        """When the last sound came, before a moment if there is one."""
+        """When the last sound arrived, before `before` if given."""
         return max((at for at, level in self.sound if level > LOUD and (not before or at < before)), default=0.0)
 
     def played_ms(self, before: float) -> float:
-        """Sound from the first to the last that came before a moment: by its samples, however late they came."""
+        """Milliseconds from the first sound to the last before `before`, counted in samples, whatever their delay."""
         loud = [index for index, (at, level) in enumerate(self.sound) if level > LOUD and at < before]
         return sum(len(piece) for piece in self.pieces[loud[0] : loud[-1] + 1]) * 1_000 / RATE if loud else 0.0
 
     def delay_s(self) -> float:
-        """How long sound takes longer than messages: aiortc keeps 80 ms before it decodes any."""
+        """How much later audio arrives than messages: aiortc buffers 80 ms before it decodes."""
         return self._loud_at(0.0) - self.at("bot-started-speaking")
 
     def _loud_at(self, since: float) -> float:
         return next((at for at, level in self.sound if level > LOUD and at >= since), 0.0)
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ internals
 
     async def offer(self) -> str:
         await self.connection.setLocalDescription(await self.connection.createOffer())
@@ -196,7 +196,7 @@ class Caller(Arrivals):
 async def calling(
     url: str, headers: dict[str, str] | None = None, choice: dict[str, str] | None = None
 ) -> AsyncIterator[Caller]:
-    """A call that has been taken."""
+    """A call that is connected."""
     caller = Caller()
     try:
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20) as client:

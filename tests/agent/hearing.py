@@ -1,4 +1,4 @@
-"""Speech recognition where no weights can be had: a few sentences, told apart by a closed grammar."""
+"""Speech recognition without downloaded weights: a closed grammar of a few sentences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.hearing import heard
 
 
 class GrammarSTT(SegmentedSTTService):
-    """Hears the sentences of `tests.recogniser`, and nothing else."""
+    """Recognises the sentences of `tests.recogniser` only."""
 
     def __init__(self) -> None:
         super().__init__(settings=STTSettings(model="grammar", language=None), ttfs_p99_latency=0.5)
@@ -30,7 +30,7 @@ class GrammarSTT(SegmentedSTTService):
 
 
 class GrammarSpeechToText(SpeechToText):
-    """In the place of Whisper."""
+    """Replaces Whisper."""
 
     def __init__(self) -> None:
         super().__init__(AgentStt(kind="none"))

@@ -1,4 +1,4 @@
-"""A language model's server: OpenAI's chat completions over real HTTP, token by token. It says what it is told."""
+"""An LLM server with scripted answers: OpenAI's chat completions over HTTP, streamed token by token."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["MODEL"]
 
 
 class LlmServer:
-    """Answers each request with the next of `answers`, or with the last one again."""
+    """Answers each request with the next of `answers`, and repeats the last one."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = deque(answers or ("All right.",))
-        # The messages of each request, in their order.
+        # The messages of each request, in order.
         self.requests: list[list[dict[str, Any]]] = []
         self.url = ""
 
     def history(self) -> list[tuple[str, str]]:
-        """Roles and texts of the last request, without the system's."""
+        """(role, text) of the last request's messages, without the system message."""
         return [(m["role"], m["content"]) for m in self.requests[-1] if m["role"] in ("user", "assistant")]
 
     def answer(self, messages: list[dict[str, Any]]) -> str:
@@ -32,7 +32,7 @@ class LlmServer:
 
 @asynccontextmanager
 async def running_llm(*answers: str, token_s: float = 0.01) -> AsyncIterator[LlmServer]:
-    """A server that takes requests."""
+    """A running server."""
     llm = LlmServer(*answers)
     async with running_chat(llm.answer, think_s=token_s, token_s=token_s) as llm.url:
         yield llm

@@ -1,4 +1,4 @@
-"""A real node with a real agent on one port."""
+"""A node and an agent on one port."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.support import RunningNode, running_app, settings_of
 
 @dataclass(frozen=True, slots=True)
 class RunningAgent:
-    """Takes calls."""
+    """A running node with its agent."""
 
     url: str
     node: RunningNode
     server: AgentServer
 
     async def speech(self, text: str) -> bytes:
-        """A text as somebody else speaks it: pcm_s16le, 24 kHz."""
+        """A text as another voice speaks it: pcm_s16le, 24 kHz."""
         body = {"model": "tts-1", "input": text, "voice": "en-gb", "response_format": "pcm"}
         async with httpx.AsyncClient(base_url=self.url, timeout=20) as client:
             reply = await client.post("/v1/audio/speech", json=body)
@@ -33,7 +33,7 @@ class RunningAgent:
         return reply.content
 
     async def metric(self, name: str) -> float:
-        """The sum of the values that /metrics has under a name."""
+        """The sum of a metric's samples in /metrics."""
         async with httpx.AsyncClient(base_url=self.url, timeout=20) as client:
             lines = (await client.get("/metrics")).text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.split("{")[0].split(" ")[0] == name)
@@ -43,10 +43,11 @@ class RunningAgent:
 async def running_agent(
     llm: str = "http://127.0.0.1:9/v1", *, hears: bool = False, whisper: SpeechToText | None = None, **agent: Any
 ) -> AsyncIterator[RunningAgent]:
-    """A node of espeak and an agent in this event loop; with `hears`, a closed grammar stands for Whisper.
+    """A node with the espeak engine and an agent, in this event loop.
 
     Args:
-        agent: settings of its section.
+        hears: recognise speech with the closed grammar of `tests.agent.hearing`, in place of Whisper.
+        agent: settings of the `agent` section.
     """
     stt = agent.pop("stt", {"kind": "none"})
     settings = settings_of(engine="espeak", agent={"llm": {"base_url": llm}, "stt": stt, **agent})

@@ -1,4 +1,4 @@
-"""Who takes the floor, by itself: the order of an interruption and its words, and turns without words."""
+"""Barge-in alone: an interruption passes before its words, and turns without words do not interrupt."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SLOW_S = 0.3
 
 
 class Slow(FrameProcessor):
-    """Takes its time over an interruption."""
+    """Delays every interruption."""
 
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
         await super().process_frame(frame, direction)
@@ -39,8 +39,8 @@ class Slow(FrameProcessor):
         await self.push_frame(frame, direction)
 
 
-async def test_words_wait_until_what_was_heard_is_in_the_context() -> None:
-    """The user's aggregator comes after the assistant's.
+async def test_a_transcription_waits_until_the_interruption_is_committed() -> None:
+    """The user's aggregator comes after the assistant's, so the heard words are in the context first.
 
     Mutation: no `_wait_for_commit`.
     """
@@ -72,7 +72,7 @@ async def test_words_wait_until_what_was_heard_is_in_the_context() -> None:
         await task
 
 
-async def test_sound_is_silence_in_the_first_moments_of_an_answer() -> None:
+async def test_the_echo_guard_mutes_the_microphone_at_the_start_of_an_answer() -> None:
     now = 0.0
     guard = EchoGuard(0.5, clock=lambda: now)
     sound = InputAudioRawFrame(b"\1\1" * 160, 16_000, 1)

@@ -1,4 +1,4 @@
-"""What answers, what hears, and which pipeline: found, or missed with a reason."""
+"""The LLM, the speech recognition and the pipeline of an agent: found, or reported as missing with a reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agent_tts.errors import SettingsError
 from tests.agent.llm_server import MODEL, running_llm
 
 
-async def test_a_language_model_that_answers_is_used_and_its_first_model_taken() -> None:
+async def test_a_reachable_language_model_is_used_and_its_first_model_chosen() -> None:
     async with running_llm() as llm:
         model = LanguageModel(AgentLlm(base_url=llm.url))
         status = await model.status()
@@ -27,7 +27,7 @@ async def test_a_language_model_that_answers_is_used_and_its_first_model_taken()
         await service.cleanup()
 
 
-async def test_a_model_that_the_server_has_not_is_named_with_those_it_has() -> None:
+async def test_an_unknown_model_is_reported_with_the_models_of_the_server() -> None:
     async with running_llm() as llm:
         status = await LanguageModel(AgentLlm(base_url=llm.url, model="owl")).status()
     assert status.kind == "builtin"
@@ -35,8 +35,8 @@ async def test_a_model_that_the_server_has_not_is_named_with_those_it_has() -> N
     assert MODEL in str(status.message)
 
 
-async def test_a_server_that_comes_later_is_found() -> None:
-    """What was found counts for a few seconds only."""
+async def test_a_server_that_starts_later_is_found() -> None:
+    """A probe's result is kept for a few seconds only."""
     now = 0.0
     async with running_llm() as llm:
         model = LanguageModel(AgentLlm(base_url=f"{llm.url}/nowhere"), clock=lambda: now)
@@ -48,7 +48,7 @@ async def test_a_server_that_comes_later_is_found() -> None:
         assert (await model.status()).kind == "openai"
 
 
-def test_the_responder_repeats_what_was_said_last() -> None:
+def test_the_responder_repeats_the_last_user_text() -> None:
     assert "no language model" in answer([])
     first = {"role": "user", "content": "Good morning."}
     assert answer([first]).endswith("You said: Good morning.")
@@ -57,7 +57,7 @@ def test_the_responder_repeats_what_was_said_last() -> None:
 
 
 @pytest.mark.parametrize("model", ["/nowhere", "no-such-size"])
-async def test_weights_that_cannot_be_had_are_a_sentence_and_typed_chat_works(model: str, tmp_path: Path) -> None:
+async def test_missing_weights_give_a_message_and_typed_chat_works(model: str, tmp_path: Path) -> None:
     stt = SpeechToText(AgentStt(model=model, folder=str(tmp_path)))
     stt.start()
     assert "being loaded" in str(stt.status.message)
@@ -70,8 +70,8 @@ async def test_weights_that_cannot_be_had_are_a_sentence_and_typed_chat_works(mo
     await stt.close()
 
 
-async def test_weights_that_are_none_are_a_sentence_too(tmp_path: Path) -> None:
-    """The whole way to the loading of a model, which refuses what is in the folder."""
+async def test_invalid_weights_give_a_message(tmp_path: Path) -> None:
+    """The model is really loaded, and the loader refuses the files."""
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.bin").write_bytes(b"nothing")
     stt = SpeechToText(AgentStt(model=str(tmp_path)))
@@ -90,7 +90,7 @@ async def test_weights_that_are_none_are_a_sentence_too(tmp_path: Path) -> None:
         ("built = 1", "has no function build"),
     ],
 )
-def test_a_pipeline_that_is_none_is_a_setting_that_is_wrong(tmp_path: Path, text: str | None, said: str) -> None:
+def test_an_invalid_pipeline_file_is_a_settings_error(tmp_path: Path, text: str | None, said: str) -> None:
     file = tmp_path / "mine.py"
     if text is not None:
         file.write_text(text)
@@ -98,19 +98,19 @@ def test_a_pipeline_that_is_none_is_a_setting_that_is_wrong(tmp_path: Path, text
         load_build(str(file))
 
 
-def test_a_pipeline_of_ones_own_is_taken(tmp_path: Path) -> None:
+def test_a_custom_pipeline_is_loaded(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def build(call):\n    return call\n")
     assert load_build(str(file))(7) == 7  # type: ignore[arg-type, comparison-overlap]
 
 
-def test_the_rest_of_a_text_is_what_follows_its_heard_words() -> None:
+def test_the_rest_of_a_text_follows_its_heard_words() -> None:
     assert _after("One two, three.", " One two,") == "three."
     assert _after("One two, three.", "") == "One two, three."
     assert _after("One.", " One.") == ""
 
 
-async def test_a_script_hears_without_weights_and_says_so() -> None:
+async def test_scripted_recognition_needs_no_weights_and_reports_its_kind() -> None:
     stt = SpeechToText(AgentStt(kind="scripted", words="Go on."))
     stt.start()
     await stt.wait()

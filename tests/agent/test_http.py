@@ -1,4 +1,4 @@
-"""Who may call, how many, and with what; and that nothing of a call is left."""
+"""Access to the agent's HTTP routes, the limit of calls, invalid offers, and cleanup after a call."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ KEY = {"Authorization": "Bearer sesame"}
 
 
 def without_stt(**values: Any) -> Any:
-    """Settings of an agent that is typed to."""
+    """Settings of an agent without speech recognition: callers type."""
     agent = {"stt": {"kind": "none"}, "llm": {"base_url": "http://127.0.0.1:9/v1"}} | values.pop("agent", {})
     return settings_of(engine="espeak", agent=agent, **values)
 
 
-async def test_a_node_without_an_agent_says_so_and_takes_no_call() -> None:
-    """Without an error: a browser would remark upon it on every page."""
+async def test_a_node_without_an_agent_reports_that_and_accepts_no_call() -> None:
+    """The status is no HTTP error: a browser would log one on every page."""
     async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
         told = await client.get("/api/agent")
         assert (told.status_code, told.json()) == (200, None)
         assert (await client.post("/api/agent/offer", json={})).status_code == 404
 
 
-async def test_the_page_is_told_what_is_there_and_what_is_missing() -> None:
+async def test_the_page_gets_the_available_and_the_missing_components() -> None:
     async with running_agent() as agent, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
         told = (await client.get("/api/agent")).json()
     assert told["stt"]["kind"] == "none"
@@ -42,7 +42,7 @@ async def test_the_page_is_told_what_is_there_and_what_is_missing() -> None:
     assert told["ice_servers"] == []
 
 
-async def test_each_door_wants_a_key_and_a_token_stands_for_one() -> None:
+async def test_each_route_needs_a_key_or_a_token() -> None:
     settings = without_stt(auth={"api_keys": ["sesame"]})
     async with running_app(create_app(settings, extension=AgentServer(settings.agent))) as node:
         async with httpx.AsyncClient(base_url=node.url, timeout=20) as client:
@@ -58,7 +58,7 @@ async def test_each_door_wants_a_key_and_a_token_stands_for_one() -> None:
             await caller.loud()
 
 
-async def test_one_call_too_many_is_refused_and_an_ended_one_makes_room() -> None:
+async def test_a_call_beyond_the_limit_is_refused_and_an_ended_call_frees_its_place() -> None:
     async with running_agent(calls=1) as agent:
         async with calling(agent.url):
             with pytest.raises(ConnectionRefusedError, match=r"503.*takes 1 calls at once"):
@@ -78,7 +78,7 @@ async def test_one_call_too_many_is_refused_and_an_ended_one_makes_room() -> Non
         ({"sdp": "v=0\r\nm=audio 9 UDP/TLS/RTP/SAVPF 111\r\n", "type": "offer"}, "one audio and"),
     ],
 )
-async def test_an_offer_that_is_none_is_refused(body: dict[str, Any], said: str) -> None:
+async def test_an_invalid_offer_is_refused(body: dict[str, Any], said: str) -> None:
     async with running_agent() as agent, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
         reply = await client.post("/api/agent/offer", json=body)
         assert reply.status_code == 400
@@ -86,7 +86,7 @@ async def test_an_offer_that_is_none_is_refused(body: dict[str, Any], said: str)
         assert agent.server.calls._count == 0
 
 
-async def test_a_voice_that_is_not_there_is_refused_before_the_call() -> None:
+async def test_an_unknown_voice_is_refused_before_the_call() -> None:
     async with running_agent() as agent:
         with pytest.raises(ConnectionRefusedError, match=r"400.*voice"):
             async with calling(agent.url, choice={"voice": "nobody"}):
@@ -94,7 +94,7 @@ async def test_a_voice_that_is_not_there_is_refused_before_the_call() -> None:
         assert agent.server.calls._count == 0
 
 
-async def test_candidates_come_later_and_nonsense_is_refused() -> None:
+async def test_candidates_can_be_added_and_invalid_ones_are_refused() -> None:
     async with running_agent() as agent, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
         async with calling(agent.url):
             (pc_id,) = agent.server.calls._peers
@@ -105,10 +105,10 @@ async def test_candidates_come_later_and_nonsense_is_refused() -> None:
             assert (await client.patch("/api/agent/offer", json=body | {"pc_id": "x"})).status_code == 400
 
 
-async def test_a_caller_that_vanishes_is_missed_within_seconds() -> None:
-    """Pings stop, and nothing else is said: no close, no ICE.
+async def test_a_caller_that_vanishes_is_dropped_within_seconds() -> None:
+    """Pings stop, without a close and without ICE.
 
-    Mutation: `_presence` giving None.
+    Mutation: `_presence` returns None.
     """
     async with running_agent() as agent, calling(agent.url) as caller:
         assert caller._pinger is not None
@@ -116,7 +116,7 @@ async def test_a_caller_that_vanishes_is_missed_within_seconds() -> None:
         await until(lambda: agent.server.calls._count == 0, 8)
 
 
-async def test_a_caller_that_never_connects_is_missed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_caller_that_never_connects_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent_tts.agent.calls.CONNECT_S", 1.0)
     caller = Caller()
     async with running_agent() as agent, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
@@ -127,7 +127,7 @@ async def test_a_caller_that_never_connects_is_missed_too(monkeypatch: pytest.Mo
         await caller.close()
 
 
-async def test_the_node_ends_its_calls_when_it_ends() -> None:
+async def test_the_node_ends_its_calls_when_it_stops() -> None:
     async with running_agent() as agent, calling(agent.url) as caller:
         caller.type("Hello.")
         await caller.loud()
@@ -136,7 +136,7 @@ async def test_the_node_ends_its_calls_when_it_ends() -> None:
         assert agent.server.calls._count == 0
 
 
-async def test_the_voice_changes_in_the_middle_of_a_call() -> None:
+async def test_the_voice_can_be_changed_during_a_call() -> None:
     async with running_agent() as agent, calling(agent.url) as caller:
         caller.type("Hello.")
         await caller.message("bot-stopped-speaking")

@@ -1,4 +1,4 @@
-"""The same agent over the telephone's WebSocket, at 8 kHz."""
+"""The agent over a telephone carrier's WebSocket, at 8 kHz."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.recogniser import recognise
 from tests.rtc_peer import LOUD, rms
 from tests.support import running_app, settings_of, until
 
-pytestmark = pytest.mark.real_time  # speech is recognised in threads of a library's own
+pytestmark = pytest.mark.real_time  # speech recognition runs in threads of its library
 
 RATE = 8_000
 PIECE = RATE // 50
@@ -43,7 +43,7 @@ def phone_server(settings: Any, stt: Any = None) -> Any:
 
 
 def mulaw(samples: NDArray[np.int16]) -> bytes:
-    """G.711, written down from its definition."""
+    """G.711 mu-law, implemented from its definition."""
     values = np.clip(np.abs(samples.astype(np.int32)), 0, 32_635) + 132
     exponent = np.floor(np.log2(values)).astype(np.int32) - 7
     mantissa = (values >> (exponent + 3)) & 0x0F
@@ -58,13 +58,13 @@ def linear(data: bytes) -> NDArray[np.int16]:
 
 
 class Telephone:
-    """Twilio's side of a call."""
+    """Twilio's end of a call."""
 
     def __init__(self, socket: Any) -> None:
         self._socket = socket
-        # Pieces of 20 ms that are still to be said.
+        # Pieces of 20 ms, not sent yet.
         self._line: deque[bytes] = deque()
-        # (arrival, samples) of what was heard.
+        # (arrival, samples) of the received audio.
         self.heard: list[tuple[float, NDArray[np.int16]]] = []
         self.events: list[str] = []
 
@@ -75,11 +75,11 @@ class Telephone:
         self._line.extend(coded[at : at + PIECE] for at in range(0, len(coded), PIECE))
 
     def loud(self, since: float = 0.0) -> list[float]:
-        """When sound came."""
+        """When loud audio arrived."""
         return [at for at, samples in self.heard if at >= since and rms(samples) > LOUD]
 
     async def talk(self) -> None:
-        """A piece each 20 ms: of what is to be said, or silence."""
+        """Send a piece every 20 ms: queued audio, or silence."""
         began, count = time.monotonic(), 0
         while True:
             payload = self._line.popleft() if self._line else b"\xff" * PIECE
@@ -98,7 +98,7 @@ class Telephone:
 
 @asynccontextmanager
 async def running_phone(llm: str, **agent: Any) -> AsyncIterator[RunningAgent]:
-    """A node of espeak and an agent with a telephone."""
+    """A node with the espeak engine and an agent with a telephone route."""
     settings = settings_of(engine="espeak", agent={"llm": {"base_url": llm}, "stt": {"kind": "none"}, **agent})
     server = phone_server(settings, GrammarSpeechToText())
     async with running_app(create_app(settings, extension=server)) as node:
@@ -107,7 +107,7 @@ async def running_phone(llm: str, **agent: Any) -> AsyncIterator[RunningAgent]:
 
 @asynccontextmanager
 async def telephoning(url: str, **parameters: str) -> AsyncIterator[Telephone]:
-    """A call that has begun."""
+    """A call that has started."""
     async with websockets.connect(f"{url.replace('http', 'ws')}/api/phone/twilio") as socket:
         await socket.send(json.dumps({"event": "connected", "protocol": "Call"}))
         start = START | {"customParameters": parameters}
@@ -122,7 +122,7 @@ async def telephoning(url: str, **parameters: str) -> AsyncIterator[Telephone]:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_conversation_at_8_khz_and_an_interruption_clears_the_carrier() -> None:
+async def test_a_conversation_at_8_khz_and_an_interruption_clears_the_carriers_buffer() -> None:
     quick = {"turn_silence_s": 0.6, "resume_after_s": 1.5, "echo_guard_s": 0.0}
     answer = "She bought a yellow umbrella."
     story = "Winter nights are long and cold, and so people have always told each other many stories by the fire."
@@ -149,7 +149,7 @@ async def test_a_conversation_at_8_khz_and_an_interruption_clears_the_carrier() 
         await until(lambda: agent.server.calls._count == 0)
 
 
-async def test_a_carrier_that_says_nothing_of_the_call_is_refused() -> None:
+async def test_a_carrier_without_a_start_message_is_refused() -> None:
     async with running_phone("http://127.0.0.1:9/v1") as agent:
         async with websockets.connect(f"{agent.url.replace('http', 'ws')}/api/phone/twilio") as socket:
             await socket.send("{}")

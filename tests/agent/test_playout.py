@@ -1,4 +1,4 @@
-"""The playout by itself: pace, hold, interruption and back-pressure."""
+"""The playout alone: pace, hold, interruption and back-pressure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SLACK_S = 0.3  # for a loaded machine
 
 
 class Notes(Turns):
-    """What is told of an answer."""
+    """Records the notifications about an answer."""
 
     def __init__(self) -> None:  # nothing of its base is used
         self.told: list[str] = []
@@ -60,7 +60,7 @@ class Notes(Turns):
 
 
 class Ear(FrameProcessor):
-    """Keeps what leaves."""
+    """Records the frames that leave the playout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Ear(FrameProcessor):
 
 
 class Lagging(Loudspeaker):
-    """Loses as much time again as it plays: its clock is at half the speed."""
+    """Plays at half speed: its clock loses as much time as it plays."""
 
     async def write_audio_frame(self, frame: OutputAudioRawFrame) -> bool:
         await asyncio.sleep(len(frame.audio) / 2 / frame.sample_rate)
@@ -95,7 +95,7 @@ class Lagging(Loudspeaker):
 async def playing(
     output: BaseOutputTransport | None = None, out_rate: int = RATE
 ) -> AsyncIterator[tuple[PipelineWorker, Playout, Ear, Notes]]:
-    """A playout that runs."""
+    """A running playout."""
     notes, ear = Notes(), Ear()
     playout = Playout(notes, AgentTTSService(), output)
     parts = [playout, ear, *([] if output is None else [output])]
@@ -111,7 +111,7 @@ async def playing(
 
 
 def spoken(words: str, ms: int = 400) -> list[Frame]:
-    """An answer in which each word takes so many milliseconds."""
+    """An answer whose words take `ms` milliseconds each."""
     frames: list[Frame] = [LLMFullResponseStartFrame()]
     for word in words.split():
         audio = TTSAudioRawFrame(b"\1\1" * (RATE * ms // 1_000), RATE, 1, context_id="c")
@@ -120,7 +120,7 @@ def spoken(words: str, ms: int = 400) -> list[Frame]:
     return [*frames, TTSStoppedFrame(context_id="c"), LLMFullResponseEndFrame()]
 
 
-async def test_an_answer_leaves_as_fast_as_it_is_heard_with_its_words_in_time() -> None:
+async def test_an_answer_leaves_at_playback_speed_with_its_words_on_time() -> None:
     async with playing() as (worker, playout, ear, notes):
         began = time.monotonic()
         await worker.queue_frames(spoken("one two three"))
@@ -135,10 +135,10 @@ async def test_an_answer_leaves_as_fast_as_it_is_heard_with_its_words_in_time() 
         assert not playout.busy
 
 
-async def test_a_transport_that_falls_behind_is_not_run_ahead_of() -> None:
-    """What waits in it can neither be held nor told from what was heard.
+async def test_the_playout_does_not_run_ahead_of_a_slow_transport() -> None:
+    """Audio queued in the transport can be neither held nor separated from what was heard.
 
-    Mutation: `Playout` that does not wait for the output.
+    Mutation: `Playout` does not wait for the output.
     """
     output = Lagging(pieces=2)
     async with playing(output) as (worker, _, ear, notes):
@@ -156,7 +156,7 @@ async def test_a_transport_that_falls_behind_is_not_run_ahead_of() -> None:
         assert ear.audio_ms() == 1_200
 
 
-async def test_a_transport_of_another_rate_keeps_nobody_waiting() -> None:
+async def test_a_transport_with_another_sample_rate_plays_in_real_time() -> None:
     async with playing(Loudspeaker(pieces=2), 8_000) as (worker, _, ear, notes):
         began = time.monotonic()
         await worker.queue_frames(spoken("one two three"))
@@ -165,7 +165,7 @@ async def test_a_transport_of_another_rate_keeps_nobody_waiting() -> None:
         assert ear.audio_ms() == 1_200
 
 
-async def test_a_hold_stops_the_answer_and_it_goes_on_where_it_stopped() -> None:
+async def test_a_held_answer_resumes_where_it_stopped() -> None:
     async with playing() as (worker, _, ear, notes):
         await worker.queue_frames(spoken("one two three"))
         await until(lambda: ear.words() == ["one", "two"])
@@ -181,7 +181,7 @@ async def test_a_hold_stops_the_answer_and_it_goes_on_where_it_stopped() -> None
         assert ear.audio_ms() == 1_200
 
 
-async def test_an_interruption_drops_the_rest_and_the_next_answer_is_clean() -> None:
+async def test_an_interruption_drops_the_rest_and_the_next_answer_is_unaffected() -> None:
     async with playing() as (worker, playout, ear, notes):
         await worker.queue_frames(spoken("one two three"))
         await until(lambda: ear.words() == ["one"])
@@ -193,16 +193,16 @@ async def test_an_interruption_drops_the_rest_and_the_next_answer_is_clean() -> 
         await worker.queue_frames(spoken("four"))
         await until(lambda: "finished" in notes.told)
         assert notes.told == [" one", "sounded", "held", " four", "sounded", "finished"]
-        # A transport takes the bot for speaking, if a piece came to it behind the interruption, until it is told.
+        # A transport that received a piece after the interruption treats the bot as speaking until a stop frame.
         kinds = [type(frame) for _, frame in ear.frames]
         assert kinds.index(TTSStoppedFrame) > kinds.index(InterruptionFrame)
         assert kinds.count(TTSStoppedFrame) == 2
 
 
-async def test_a_long_answer_waits_where_it_is_made() -> None:
-    """No more than MAX_QUEUED_MS stand in line; the rest stays with who makes it.
+async def test_a_long_answer_is_held_back_upstream() -> None:
+    """At most MAX_QUEUED_MS are queued; the rest waits upstream.
 
-    Mutation: no waiting for room.
+    Mutation: no wait for room.
     """
     async with playing() as (worker, playout, ear, _):
         await worker.queue_frames(spoken("word " * 30, ms=400))

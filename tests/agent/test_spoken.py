@@ -1,4 +1,4 @@
-"""Spoken conversations, with a microphone that really plays: turns, barge-in, echo, and sounds that are no words."""
+"""Spoken conversations with a simulated microphone: turns, barge-in, echo, and sounds without words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
 from tests.support import until
 
-pytestmark = pytest.mark.real_time  # speech is recognised in threads of a library's own
+pytestmark = pytest.mark.real_time  # speech recognition runs in threads of its library
 
 LONG = (
     "Winter nights are long and cold, and so people have always told each other stories by the fire. Some of these "
@@ -25,10 +25,10 @@ LONG = (
 )
 QUICK: dict[str, Any] = {"turn_silence_s": 0.6, "resume_after_s": 0.8}
 NEAR_WORDS = 2
-SILENCE_S = 0.45  # three times what is to be expected: everything of this test runs in one loop
+SILENCE_S = 0.45  # three times the expected value: everything in these tests shares one event loop
 
 
-async def test_a_spoken_turn_is_heard_and_answered() -> None:
+async def test_a_spoken_turn_is_recognised_and_answered() -> None:
     async with running_llm("At eight.") as llm, running_agent(llm.url, hears=True, **QUICK) as agent:
         question = await agent.speech("My train leaves at seven.")
         async with calling(agent.url) as caller:
@@ -44,13 +44,13 @@ async def test_a_spoken_turn_is_heard_and_answered() -> None:
     assert llm.history() == [("user", "my train leaves at seven")]
 
 
-async def test_words_interrupt_and_the_context_holds_what_was_heard() -> None:
-    """Silence follows soon after the voice is noticed, and only words that were played are remembered.
+async def test_words_interrupt_and_the_context_holds_the_heard_part() -> None:
+    """Silence follows soon after the voice is detected, and the context keeps only words that were played.
 
-    How many those are is known from the engine's own times of the words, and from the sound that came.
+    The expected number of words follows from the engine's word times and the received audio.
 
-    Mutation: `Playout._hold` returning at once, or `BargeIn` not waiting for the commit; words let go a second
-    after the sound that speaks them.
+    Mutations: `Playout._hold` returns at once; `BargeIn` does not wait for the commit; words are released a second
+    after their audio.
     """
     async with running_llm(LONG, "Fine.") as llm, running_agent(llm.url, hears=True, **QUICK) as agent:
         stop = await agent.speech("Please open the window.")
@@ -82,7 +82,7 @@ async def test_words_interrupt_and_the_context_holds_what_was_heard() -> None:
 
 
 def times_of_words(agent: RunningAgent) -> defaultdict[int, list[WordTime]]:
-    """The engine's own times of the words that are going to be spoken, by the number of the utterance, from 1 on."""
+    """Word times from the engine, by the number of the utterance, from 1."""
     found: defaultdict[int, list[WordTime]] = defaultdict(list)
     service = agent.node.node.service
     open_, count = service.open, itertools.count(1)
@@ -104,7 +104,7 @@ def times_of_words(agent: RunningAgent) -> defaultdict[int, list[WordTime]]:
 
 
 async def test_sounds_without_words_only_hold_the_answer() -> None:
-    """It goes on where it stopped: every word of it is heard, and in the context.
+    """The answer resumes where it stopped: every word is heard and is in the context.
 
     Mutation: `VADUserTurnStartStrategy()` with its interruptions.
     """
@@ -130,10 +130,10 @@ async def test_sounds_without_words_only_hold_the_answer() -> None:
     assert llm.history()[1] == ("assistant", text)
 
 
-async def test_nobody_interrupts_the_first_moments_of_an_answer() -> None:
-    """Echo that is not cancelled yet is no voice.
+async def test_the_start_of_an_answer_cannot_be_interrupted() -> None:
+    """Echo that is not cancelled yet does not count as a voice.
 
-    Mutation: `EchoGuard` leaving the sound as it is.
+    Mutation: `EchoGuard` does not change the audio.
     """
     async with running_llm(LONG) as llm, running_agent(llm.url, hears=True, echo_guard_s=3.0, **QUICK) as agent:
         echo = await agent.speech("Please open the window.")
@@ -146,8 +146,8 @@ async def test_nobody_interrupts_the_first_moments_of_an_answer() -> None:
             assert not caller.ours("interrupted")
 
 
-async def test_ten_turns_then_nothing_is_left() -> None:
-    """Spoken and typed, interrupted and not. The leak gate looks after the node's end; this looks at its calls."""
+async def test_ten_turns_leave_nothing_behind() -> None:
+    """Spoken and typed turns, interrupted or not. The leak gate checks the ended node, this test the running one."""
     async with (
         running_llm(LONG, "One.", "Two.") as llm,
         running_agent(llm.url, hears=True, echo_guard_s=0, **QUICK) as agent,

@@ -1,4 +1,4 @@
-"""Typed conversations: a turn, its marks, its context, and the built-in responder."""
+"""Typed conversations: a turn, its times, its context, and the built-in responder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.agent.node import running_agent
 from tests.support import until
 
 
-async def test_a_typed_turn_is_answered_aloud_and_its_marks_are_told() -> None:
-    """Text in, speech out; words come as they are heard, and the next request holds what was."""
+async def test_a_typed_turn_is_spoken_and_its_times_are_reported() -> None:
+    """Words arrive as they are played, and the next LLM request holds the heard text."""
     async with running_llm("The library closes on sunday.", "Yes.") as llm, running_agent(llm.url) as agent:
         async with calling(agent.url) as caller:
             caller.type("When does the library close?")
@@ -35,8 +35,8 @@ async def test_a_typed_turn_is_answered_aloud_and_its_marks_are_told() -> None:
     ]
 
 
-async def test_the_log_and_the_metrics_name_the_speech_of_a_turn() -> None:
-    """One line joins the call, its turn, the context and the engine's stream."""
+async def test_the_log_and_the_metrics_identify_the_speech_of_a_turn() -> None:
+    """One log line joins the call, its turn, the context and the engine's request."""
     said: list[str] = []
     sink = logger.add(said.append, filter="agent_tts.agent.turns", format="{message}")
     try:
@@ -53,7 +53,7 @@ async def test_the_log_and_the_metrics_name_the_speech_of_a_turn() -> None:
     assert re.match(r"agent: call [0-9a-f]{8} turn 1 context \S+ stream 0/[1-9][0-9]*: answered; ", said[0])
 
 
-async def test_without_a_language_model_the_responder_answers_and_says_so() -> None:
+async def test_without_a_language_model_the_built_in_responder_answers() -> None:
     async with running_agent() as agent:
         status = await agent.server.llm.status()
         assert status.kind == "builtin"

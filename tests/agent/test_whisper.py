@@ -1,4 +1,4 @@
-"""Whisper from a folder to the words of a call, with a model that is made here."""
+"""Whisper from a model folder to the words of a call, with a model generated here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.agent.llm_server import running_llm
 from tests.agent.node import running_agent
 from tests.agent.tiny_whisper import SAYS
 
-pytestmark = pytest.mark.real_time  # speech is recognised in threads of a library's own
+pytestmark = pytest.mark.real_time  # speech recognition runs in threads of its library
 
 ROOT = Path(__file__).parents[2]
 LOAD_S = 60
@@ -26,14 +26,14 @@ LOAD_S = 60
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one."""
+    """A folder with a generated model."""
     made = tmp_path_factory.mktemp("whisper")
     command = (sys.executable, "-m", "tests.agent.tiny_whisper", str(made / "source"), str(made / "model"))
     subprocess.run(command, check=True, capture_output=True, timeout=100, cwd=ROOT)
     return made / "model"
 
 
-async def test_a_model_in_a_folder_is_loaded_once_for_all_calls(model: Path) -> None:
+async def test_a_model_folder_is_loaded_once_for_all_calls(model: Path) -> None:
     stt = SpeechToText(AgentStt(model=str(model), device="cpu"))
     stt.start()
     async with asyncio.timeout(LOAD_S):
@@ -46,9 +46,9 @@ async def test_a_model_in_a_folder_is_loaded_once_for_all_calls(model: Path) -> 
     await stt.close()
 
 
-async def test_whisper_hears_in_a_call(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the caller's voice to the request to the language model."""
-    monkeypatch.setattr(tqdm, "monitor_interval", 0)  # faster-whisper's progress bar, which is off, would have a thread
+async def test_whisper_recognises_speech_in_a_call(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the caller's audio to the LLM request."""
+    monkeypatch.setattr(tqdm, "monitor_interval", 0)  # otherwise tqdm, disabled or not, starts a thread
     stt = {"model": str(model), "device": "cpu"}
     async with running_llm("Fine.") as llm, running_agent(llm.url, stt=stt, turn_silence_s=0.6) as agent:
         async with asyncio.timeout(LOAD_S):

@@ -1,6 +1,6 @@
-"""A Whisper model that is made here, in the layout that faster-whisper loads. Whatever it hears, it writes `SAYS`.
+"""Generates a Whisper model in the layout that faster-whisper loads. Its transcript is always `SAYS`.
 
-`python -m tests.agent.tiny_whisper SOURCE FOLDER` makes one, in a process of its own: torch stays out of the caller's.
+`python -m tests.agent.tiny_whisper SOURCE FOLDER` runs it in its own process, to keep torch out of the caller.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 
 SAYS = ("please", "stop")
 
-# The English models' own numbers: CTranslate2 tells from the size of the vocabulary which languages there are, and with
-# another size it reads where nothing is.
+# The English models' numbers. CTranslate2 derives the languages from the vocabulary size; with another size it reads
+# out of range.
 WORDS, LANGUAGES, TIMES = 50_256, 99, 1_501
 END, START = "<|endoftext|>", "<|startoftranscript|>"
 TASKS = ("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>")
-SURE = 100.0  # how much more a position weighs than the token at it
+SURE = 100.0  # weight of a position relative to the token at it
 
 
 def write(source: Path, folder: Path) -> None:
-    """Make one in `folder`, by way of a checkpoint in `source`."""
+    """Write a model to `folder`, converted from a checkpoint in `source`."""
     import ctranslate2
     from transformers import PreTrainedTokenizerFast, WhisperFeatureExtractor
 
@@ -36,7 +36,7 @@ def write(source: Path, folder: Path) -> None:
 
 
 def _model(tokenizer: Any) -> Any:
-    """One layer whose decoder knows nothing but the place of the next token."""
+    """One layer whose decoder uses only the position of the next token."""
     import torch
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
@@ -66,9 +66,9 @@ def _model(tokenizer: Any) -> Any:
             for part in (layer.self_attn.out_proj, layer.encoder_attn.out_proj, layer.fc2):
                 part.weight.zero_()
                 part.bias.zero_()
-        tokens = decoder.embed_tokens.weight  # f32[vocabulary, 64]; the output's weights too
+        tokens = decoder.embed_tokens.weight  # f32[vocabulary, 64]; also the output weights
         tokens.normal_()
-        # The first position is followed by a time, then come the words, then nothing.
+        # Output: a time token, the words, then end tokens.
         wanted = torch.tensor([ids["<|0.00|>"], *(ids[f"Ġ{word}"] for word in SAYS)])
         places = decoder.embed_positions.weight  # f32[448, 64]
         places[:] = SURE * tokens[end]
@@ -77,7 +77,7 @@ def _model(tokenizer: Any) -> Any:
 
 
 def _tokenizer() -> Any:
-    """Bytes, words, and the tokens that Whisper steers by, at the places where its English models have them."""
+    """Bytes, words, and Whisper's control tokens at the ids of its English models."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())

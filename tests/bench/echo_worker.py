@@ -1,4 +1,4 @@
-"""A process that measures nothing: what it does is in its job."""
+"""A worker process that measures nothing: its job says what it does."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from agent_tts.errors import AtCapacity
 
 
 async def main(job: dict[str, Any]) -> list[Any]:
-    print("a library says something")
+    print("output of a library")
     match job["do"]:
         case "refuse":
-            raise AtCapacity("there is no room")
+            raise AtCapacity("no slot is free")
         case "die":
             sys.exit(3)
         case "sleep":

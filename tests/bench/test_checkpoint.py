@@ -1,4 +1,4 @@
-"""A synthetic checkpoint is, for the reference implementation, a checkpoint."""
+"""The reference implementation loads a synthetic checkpoint and speaks with it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROMPT = "<|im_start|>assistant\n{}<|im_end|>\n<|im_start|>assistant\n"
 
 @pytest.mark.parametrize("model_type", get_args(ModelType))
 @pytest.mark.parametrize("size", SIZES)
-def test_names_and_shapes_are_the_references(size: str, model_type: ModelType, tmp_path: Path) -> None:
+def test_names_and_shapes_equal_the_references(size: str, model_type: ModelType, tmp_path: Path) -> None:
     config = write_configuration(tmp_path, SIZES[size], model_type)
     core = oracle.qwen_tts.core
     whole = core.models.Qwen3TTSConfig(**json.loads((tmp_path / "config.json").read_text()))
@@ -102,8 +102,8 @@ def test_the_waveform_is_loud_not_clamped_and_depends_on_every_code(checkpoint: 
             assert difference[10] > 1e-3
 
 
-def test_greedy_speech_is_not_one_code(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logits differ enough between frames and codes that equal codes mean equal models."""
+def test_greedy_speech_varies_its_codes(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits differ enough between frames and codebooks: equal codes then mean equal models."""
     model = oracle.load(checkpoint("custom_voice"))
     greedy = {"do_sample": False, "subtalker_dosample": False, "max_new_tokens": 12}
     spoken: list[Any] = []
@@ -121,7 +121,7 @@ def test_greedy_speech_is_not_one_code(checkpoint: Checkpoint, monkeypatch: pyte
     assert len({tuple(frame) for frame in frames}) > 8
 
 
-def test_the_prompt_has_the_tokens_that_its_slices_count_on(checkpoint: Checkpoint) -> None:
+def test_the_prompt_has_the_tokens_that_its_slices_assume(checkpoint: Checkpoint) -> None:
     tokenizer = oracle.tokenizer(checkpoint("custom_voice"))
     ids = tokenizer(PROMPT.format("Hi"))["input_ids"]
     assert ids[:3] == [151644, 77091, 198]
@@ -131,14 +131,14 @@ def test_the_prompt_has_the_tokens_that_its_slices_count_on(checkpoint: Checkpoi
 
 
 @pytest.mark.parametrize("text", ["Hello the world, you're 42!", "你好，世界。", "éß 👋🏽 \n\n  x", "filler300"])
-def test_text_survives_the_tokenizer(text: str, checkpoint: Checkpoint) -> None:
+def test_text_round_trips_through_the_tokenizer(text: str, checkpoint: Checkpoint) -> None:
     tokenizer = oracle.tokenizer(checkpoint("custom_voice"))
     ids = tokenizer(text)["input_ids"]
     assert tokenizer.decode(ids) == text
     assert max(ids) < 1_000
 
 
-def test_the_tokenizer_merges(checkpoint: Checkpoint) -> None:
+def test_the_tokenizer_applies_merges(checkpoint: Checkpoint) -> None:
     tokenizer = oracle.tokenizer(checkpoint("custom_voice"))
     for word in (" the", " you", "hello", "你好", "👋"):
         assert len(tokenizer(word)["input_ids"]) == 1
@@ -159,14 +159,14 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
     with pytest.raises(SettingsError, match="empty folder"):
         write(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_unknown_sizes_and_types_are_named(tmp_path: Path) -> None:
+def test_unknown_sizes_and_types_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"unknown size '3B'; known are tiny, tiny-0.6B, 0.6B, 1.7B"):
         write(tmp_path / "a", size="3B")
     with pytest.raises(SettingsError, match="unknown type 'dialogue'; known are custom_voice, voice_design, base"):

@@ -1,4 +1,4 @@
-"""Calls of every kind on a real node, most of them in this process."""
+"""Calls of every kind to a real node, most of them from this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agent_tts.bench.scenario import Scenario, requests
 from agent_tts.errors import SpeechError
 from tests.support import RunningNode, running_node
 
-pytestmark = [pytest.mark.node, pytest.mark.real_time]  # its client processes measure in real time
+pytestmark = [pytest.mark.node, pytest.mark.real_time]  # client processes measure in real time
 
 SHORT = ["one two three four five", "six seven eight nine"]
 ALL = ["websocket", "http", "rtc", "health", "idle"]
@@ -32,7 +32,7 @@ def at(node: RunningNode) -> MeasuredNode:
 
 
 async def made(node: RunningNode, scenario: Scenario) -> ScenarioResult:
-    """The calls of a scenario, by a client in this process."""
+    """Run a scenario's calls with a client in this process."""
     caller = Caller({"ws": node.ws_url, "http": node.url}, None, scenario)
     try:
         if scenario.per_connection:
@@ -44,7 +44,7 @@ async def made(node: RunningNode, scenario: Scenario) -> ScenarioResult:
     return ScenarioResult(caller.samples, (start + scenario.warmup_s, start + scenario.end_s), PROCESSES)
 
 
-async def test_processes_share_out_an_open_loop_and_are_watched() -> None:
+async def test_client_processes_share_an_open_loop_and_are_monitored() -> None:
     load = requests("20/s", rate=20, warmup_s=0.5, duration_s=1.5, session={"voice": "tone-660"}, texts=SHORT)
     async with running_node(slots=64) as node:
         found = await measure(at(node), load, clients=2)
@@ -63,8 +63,8 @@ async def test_processes_share_out_an_open_loop_and_are_watched() -> None:
     assert figures["front_us_per_frame"] > 0
 
 
-async def test_a_closed_loop_has_as_many_requests_at_once_as_asked_for() -> None:
-    """A request follows at once on the one before it: a node must never wait for its clients."""
+async def test_a_closed_loop_keeps_its_number_of_concurrent_requests() -> None:
+    """Each request starts as soon as the previous one ends: a node must never wait for its clients."""
     unpaced = {"lead_ms": None}
     load = requests("3", concurrency=3, warmup_s=0.5, duration_s=1, ramp_s=0.2, texts=SHORT, session=unpaced)
     async with running_node(slots=2) as node:
@@ -74,7 +74,7 @@ async def test_a_closed_loop_has_as_many_requests_at_once_as_asked_for() -> None
     assert figures["mean_in_flight"] > 2.8
 
 
-async def test_refusals_are_counted_by_their_code_and_are_no_time_to_first_audio() -> None:
+async def test_refusals_are_counted_by_code_and_excluded_from_time_to_first_audio() -> None:
     load = requests("20/s", rate=20, duration_s=1, texts=SHORT)
     async with running_node(slots=1, queue=0) as node:
         found = await made(node, load)
@@ -85,12 +85,12 @@ async def test_refusals_are_counted_by_their_code_and_are_no_time_to_first_audio
     assert figures["requests"] == figures["errors"]["at_capacity"] + len(heard)
     assert sessions["errors"].keys() == {"at_capacity"}
     assert sessions["not_one_end"] == 0
-    gone = serve_figures(load, await made(node, load))  # the node is not there any more
+    gone = serve_figures(load, await made(node, load))  # the node has stopped
     assert gone["errors"] == {"connection_lost": gone["requests"]}
 
 
-async def test_words_come_at_their_pace() -> None:
-    """The first words of a text are spoken while its last are not yet there."""
+async def test_paced_words_are_spoken_before_the_text_is_complete() -> None:
+    """The first words of a text are spoken before its last ones are sent."""
     async with running_node() as node:
         found = await made(node, requests("1", concurrency=1, duration_s=1, words_every_ms=100, texts=SHORT))
     times = [call.ttfa_ms for call in found.samples]
@@ -98,7 +98,7 @@ async def test_words_come_at_their_pace() -> None:
     assert all(ms is not None and ms < 100 * 4 for ms in times)
 
 
-async def test_paced_streams_are_held_without_a_gap_on_shared_connections() -> None:
+async def test_paced_streams_play_without_a_gap_on_shared_connections() -> None:
     wanted = scenarios.streams(8, 1.5, 0.2, 3, {"lead_ms": 1_000})
     async with running_node(slots=8) as node:
         figures = stream_figures(wanted, await made(node, wanted))
@@ -122,7 +122,7 @@ async def test_a_node_that_refuses_connections_is_an_error() -> None:
             await measure(at(node), scenarios.rtc_peers(1, 1, {}))
 
 
-async def test_peers_hear_a_node_and_leave_it() -> None:
+async def test_peers_receive_audio_and_close() -> None:
     wanted = scenarios.rtc_peers(2, 1.0, {"voice": "tone-660"})
     async with running_node() as node:
         figures = rtc_figures(wanted, await measure(at(node), wanted))
@@ -134,7 +134,7 @@ async def test_peers_hear_a_node_and_leave_it() -> None:
     assert figures["cpu_percent"].keys() == {"front", "clients"}
 
 
-async def test_every_transport_is_heard_out_and_told_once() -> None:
+async def test_every_transport_delivers_all_audio_and_one_end() -> None:
     wanted = Scenario(name="", count=12, rate=10, http=0.3, rtc=0.3, texts=SHORT, tail_s=20)
     async with running_node(slots=12) as node:
         found = await measure(at(node), wanted)
@@ -149,7 +149,7 @@ async def test_every_transport_is_heard_out_and_told_once() -> None:
     assert figures["late_ms"]["p50"] is not None
 
 
-async def test_who_interrupts_is_told_once_and_who_vanishes_is_forgotten() -> None:
+async def test_an_interrupted_call_ends_once_and_a_vanished_one_is_released() -> None:
     long = ["a text that is long enough to be interrupted after two seconds"]
     wanted = Scenario(name="", count=16, rate=10, http=0.25, barge_in=0.4, vanish=0.4, texts=long, tail_s=20)
     async with running_node(slots=16) as node, watched(node.url, os.getpid(), 60) as watch:
@@ -167,7 +167,7 @@ async def test_who_interrupts_is_told_once_and_who_vanishes_is_forgotten() -> No
     assert sum(one.started for one in samples) <= ended <= len(samples)
 
 
-async def test_idle_connections_are_sent_away_and_health_is_asked() -> None:
+async def test_idle_connections_are_closed_and_health_is_probed() -> None:
     idle = Scenario(name="", concurrency=3, once=True, hang_up=True, ramp_s=0.1, duration_s=2, transport="idle")
     health = Scenario(name="", rate=10, duration_s=1, transport="health")
     async with running_node(timeouts={"handshake_s": 0.5}) as node:

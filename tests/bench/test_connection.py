@@ -1,4 +1,4 @@
-"""The client that costs next to nothing: frames by hand, and a real node."""
+"""The benchmark's cheap WebSocket client: hand-made frames, and a real node."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FRAMES = st.lists(
 
 
 @given(FRAMES, st.lists(st.integers(0, 200), max_size=8))
-def test_frames_are_found_however_their_bytes_are_cut(frames: list[tuple[Opcode, bytes]], cuts: list[int]) -> None:
+def test_frames_are_parsed_at_any_split(frames: list[tuple[Opcode, bytes]], cuts: list[int]) -> None:
     data = b"".join(Frame(opcode, payload).serialize(mask=False) for opcode, payload in frames)
     reader = FrameReader()
     found = []
@@ -41,7 +41,7 @@ def test_frames_are_found_however_their_bytes_are_cut(frames: list[tuple[Opcode,
 
 
 class KeptContext:
-    """Keeps what it hears."""
+    """Records what it receives."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -74,7 +74,7 @@ async def test_several_contexts_speak_on_one_connection() -> None:
     assert kept[0].messages[-1] == "context.done"
 
 
-async def test_a_refused_context_is_told_and_forgotten() -> None:
+async def test_a_refused_context_gets_an_error_and_is_removed() -> None:
     async with running_node() as node:
         connection, _ = await dial(node.ws_url)
         one = KeptContext()
@@ -96,7 +96,7 @@ async def test_a_ping_is_answered() -> None:
         await connection.close()
 
 
-async def test_a_lost_connection_is_told_to_every_context() -> None:
+async def test_a_lost_connection_is_reported_to_every_context() -> None:
     async with running_node() as node:
         connection, _ = await dial(node.ws_url)
         one = KeptContext()
@@ -119,8 +119,8 @@ async def test_a_node_that_refuses_is_a_lost_connection() -> None:
         await dial(node.ws_url)
 
 
-async def test_what_a_session_cannot_be_is_an_error() -> None:
-    """A voice that is not there would be measured as another."""
+async def test_an_invalid_session_is_an_error() -> None:
+    """Otherwise an unknown voice would be measured as the default one."""
     async with running_node() as node:
         connection, _ = await dial(node.ws_url)
         await connection.update({"voice": "tone-660"})

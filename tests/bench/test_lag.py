@@ -1,4 +1,4 @@
-"""A client that cannot keep up is told."""
+"""The lag of a client's own event loop is measured."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import time
 from agent_tts.bench.statistics import lag_watched, worst
 
 
-async def test_a_loop_that_is_held_up_is_late() -> None:
+async def test_a_blocked_loop_is_late() -> None:
     async with lag_watched() as late_ms:
         await asyncio.sleep(0.05)
-        time.sleep(0.2)  # noqa: ASYNC251 - it is what is measured
+        time.sleep(0.2)  # noqa: ASYNC251 - the lag to measure
         await asyncio.sleep(0.05)
         assert max(late_ms) > 150
 
 
-def test_of_several_the_worst_is_told() -> None:
+def test_the_worst_of_several_clients_is_reported() -> None:
     assert worst([{"p50": 1.0, "p99": 9.0}, {"p50": 2.0, "p99": 3.0}]) == {"p50": 2.0, "p99": 9.0}
     assert worst([{"p50": None}, {"p50": 2.0}]) == {"p50": 2.0}
     assert worst([{"p50": None}]) == {"p50": None}

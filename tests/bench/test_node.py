@@ -1,4 +1,4 @@
-"""A node of our own, and what /proc tells of it."""
+"""A node started by the benchmark, and its figures from /proc."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from agent_tts.errors import EngineLost
 
 pytestmark = pytest.mark.node
 
-PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
 
 @PROC
-async def test_a_node_of_our_own_is_ready_and_ends_with_the_block() -> None:
+async def test_an_own_node_is_ready_and_ends_with_the_block() -> None:
     async with own_node(engine="tone", engines=2, slots=7) as node:
         async with httpx.AsyncClient() as client:
             assert (await client.get(f"{node.url}/ready")).status_code == 200
@@ -27,7 +27,7 @@ async def test_a_node_of_our_own_is_ready_and_ends_with_the_block() -> None:
     assert [cpu_s(pid) for pid in node.pids.values()] == [None, None, None]
 
 
-async def test_a_node_that_does_not_start_says_why() -> None:
+async def test_a_node_that_fails_to_start_reports_why() -> None:
     with pytest.raises(EngineLost, match="'auto', 'qwen3', 'espeak' or 'tone'"):
         async with own_node(engine="expeak"):
             pass

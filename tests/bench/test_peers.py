@@ -1,4 +1,4 @@
-"""What is computed of engines that are measured beside ours, and what is said of those that are not there."""
+"""Figures of other engines measured beside ours, and messages for those that are not installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support import running_node
 TASK = PeerTask("", "cpu", "float32", "one two three", 10, None, None, requests=2, warmups=1)
 
 
-def test_figures_are_per_frame_of_what_was_spoken() -> None:
+def test_figures_are_per_spoken_frame() -> None:
     spoken = [
         PeerRequest(0.05, 1.0, 50 * 1_920),
         PeerRequest(0.03, 0.5, 50 * 1_920),
@@ -43,7 +43,7 @@ async def test_a_node_that_refuses_is_an_error() -> None:
             await measure_node(node.ws_url, None, TASK)
 
 
-def test_a_package_that_is_missing_comes_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_peers, "find_spec", lambda name: None)
     found = [peer.missing for peer in PEERS.values()]
     assert found == [
@@ -62,7 +62,7 @@ def test_packages_are_chosen_by_name() -> None:
     ("device", "dtype", "said"),
     [("tpu", "auto", "--device tpu: must be one of auto, cpu"), ("cpu", "float16", "--dtype float16: must be one of")],
 )
-def test_what_no_engine_can_do_is_a_message(device: str, dtype: str, said: str) -> None:
+def test_an_unsupported_device_or_dtype_is_a_message(device: str, dtype: str, said: str) -> None:
     source = ModelOptions(synthetic="tiny")
     with pytest.raises(SettingsError, match=said):
         run_peers(source, [], PeerTask("", device, dtype, "x", 2, None, None), Outputs())

@@ -1,4 +1,4 @@
-"""What figures depend on is told, as far as it is there."""
+"""The device and the packages that figures depend on are recorded where available."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ H200 = {
 
 
 def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Such a program, alone in the path."""
+    """Install a fake nvidia-smi as the only program in PATH."""
     program = folder / "nvidia-smi"
     program.write_text(f"#!{sys.executable}\n{script}\n")
     program.chmod(0o700)
@@ -58,8 +58,8 @@ def test_torch_is_described_without_importing_it() -> None:
 
 
 @pytest.mark.node
-@pytest.mark.skipif(sys.platform == "win32", reason="a script")
-def test_nvidia_smi_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(sys.platform == "win32", reason="the fake nvidia-smi is a shell script")
+def test_nvidia_smi_is_queried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     untold = SMI.replace("24310", "[N/A]")
     nvidia_smi(tmp_path, monkeypatch, f"print({SMI!r}); print({untold!r})")
     assert gpus() == [H200, H200 | {"memory_used_mib": None}]
@@ -67,7 +67,7 @@ def test_nvidia_smi_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.node
-@pytest.mark.skipif(sys.platform == "win32", reason="a script")
+@pytest.mark.skipif(sys.platform == "win32", reason="the fake nvidia-smi is a shell script")
 def test_without_a_driver_there_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvidia_smi(tmp_path, monkeypatch, "raise SystemExit(9)")
     assert gpus() == []

@@ -1,4 +1,4 @@
-"""What is asked of a node, and what is computed of the answers: pure values."""
+"""Scenarios and figures as pure values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_an_open_loop_is_a_poisson_process_until_its_end() -> None:
     assert {call.text for call in calls} <= set(TEXTS)
 
 
-def test_a_chain_repeats_its_texts_for_the_same_seed_and_chains_begin_within_the_ramp() -> None:
+def test_a_chain_repeats_its_texts_for_a_seed_and_chains_begin_within_the_ramp() -> None:
     load = requests("4 at once", concurrency=4, ramp_s=2.0, duration_s=9)
     first, again = (list(itertools.islice(load.chain(3), 10)) for _ in range(2))
     assert first == again
@@ -65,7 +65,7 @@ def test_a_mixed_load_has_its_shares() -> None:
     assert all(math.isinf(call.patience_s) for call in calls if call.leaving == "heard_out")
 
 
-def test_the_table_asks_for_what_it_says() -> None:
+def test_the_table_holds_the_documented_scenarios() -> None:
     voice = {"voice": "tone-660"}
     soak = scenarios.soak(100, 12.0, 0.1, voice)
     assert (soak.count, soak.rate, soak.vanish, soak.session) == (100, 12.0, 0.1, voice)
@@ -75,8 +75,8 @@ def test_the_table_asks_for_what_it_says() -> None:
     assert (good.count, idle.concurrency, idle.ramp_s, health.rate) == (100, 900, 2.0, 10.0)
 
 
-def test_a_text_lasts_as_long_as_its_stream() -> None:
-    """A word for every frame, within what a node takes of one context."""
+def test_a_text_is_as_long_as_its_stream() -> None:
+    """One word per frame, within a node's limit for one context."""
     (text,) = scenarios.streams(1, 30, 2, 16, {}).texts
     assert len(text.split()) >= 12.5 * 32
     (text,) = scenarios.streams(1, 3_600, 2, 16, {}).texts
@@ -84,7 +84,7 @@ def test_a_text_lasts_as_long_as_its_stream() -> None:
 
 
 @pytest.mark.parametrize("words", [1, 3, 40])
-def test_texts_are_of_as_many_words_as_asked_for(words: int) -> None:
+def test_texts_have_the_requested_number_of_words(words: int) -> None:
     texts = texts_of(words)
     assert {len(text.split()) for text in texts} == {words}
     assert len(texts) > len(TEXTS)
@@ -97,19 +97,19 @@ def test_texts_are_of_as_many_words_as_asked_for(words: int) -> None:
         (requests("", rate=40), 16, 1),  # 3 000 messages a second
         (requests("", rate=41), 16, 2),
         (requests("", concurrency=256), 64, 9),
-        (requests("", concurrency=256), 16, 8),  # half of the cores are the node's
+        (requests("", concurrency=256), 16, 8),  # half of the cores are for the node
         (requests("", concurrency=256), 1, 1),
         (scenarios.streams(500, 30, 2, 16, {}), 64, 3),
     ],
 )
-def test_a_large_load_is_shared_out(load: Scenario, cores: int, clients: int) -> None:
+def test_a_large_load_is_split_over_clients(load: Scenario, cores: int, clients: int) -> None:
     assert clients_for(load, cores) == clients
 
 
 # ---------------------------------------------------------------- figures
 
 
-def test_throughput_is_what_came_while_it_was_measured() -> None:
+def test_throughput_counts_audio_within_the_measured_window() -> None:
     before = sample(9.0, sent_at=9.0, first_audio_at=9.1, ended_at=11.5, audio_s=4.0, measured_audio_s=1.0)
     within = sample(11.0, sent_at=11.0, first_audio_at=11.02, ended_at=12.0, audio_s=2.0, measured_audio_s=2.0)
     within.gap_times, within.gaps_s = [11.2, 11.3], 0.25
@@ -124,14 +124,14 @@ def test_throughput_is_what_came_while_it_was_measured() -> None:
     assert figures["front_us_per_frame"] == 8_000.0
 
 
-def test_the_front_s_cost_is_its_cpu_time_over_the_frames() -> None:
-    """A whole core for 1000 s of audio a second, which are 12 500 frames."""
+def test_the_front_s_cost_is_its_cpu_time_per_frame() -> None:
+    """One core for 1000 s of audio per second, which is 12 500 frames."""
     assert us_per_frame(100.0, 1_000.0) == 80.0
     assert us_per_frame(50.0, 0.0) is None
     assert us_per_frame(None, 1_000.0) is None
 
 
-def test_figures_of_streams_are_of_all_samples_together() -> None:
+def test_stream_figures_combine_all_samples() -> None:
     good = sample(first_audio_at=10.1, margins_ms=[float(ms) for ms in range(2, 101)])
     late = sample(first_audio_at=10.1, reason="length", gap_times=[12.0, 13.5], gaps_s=0.5, margins_ms=[-5.0])
     wanted = scenarios.streams(3, 4, 0.5, 16, {})
@@ -143,7 +143,7 @@ def test_figures_of_streams_are_of_all_samples_together() -> None:
     assert is_clean(stream_figures(wanted, result(good)))
 
 
-def test_the_worst_peer_is_told() -> None:
+def test_the_worst_peer_is_reported() -> None:
     peers = [sample(transport="rtc", late_ms=[1.0] * 99 + [9.0]), sample(late_ms=[3.0] * 10, lost=2), sample()]
     figures = rtc_figures(scenarios.rtc_peers(3, 1, {}), result(*peers))
     assert (figures["peers"], figures["packets"], figures["lost"], figures["silent"]) == (3, 110, 2, 1)
@@ -151,8 +151,8 @@ def test_the_worst_peer_is_told() -> None:
     assert figures["worst_p99_ms"] == 3.0
 
 
-def test_a_second_end_or_none_is_counted() -> None:
-    """The figure that exactly one terminal event is judged by."""
+def test_a_missing_or_second_end_is_counted() -> None:
+    """`not_one_end` checks that each call gets exactly one terminal event."""
     http_barge_in = sample(transport="http", leaving="barge_in")
     vanished = sample(leaving="reset")
     samples = [sample(ends=1), sample(ends=2), sample(ends=0), sample(leaving="barge_in"), http_barge_in, vanished]
@@ -163,7 +163,7 @@ def test_a_second_end_or_none_is_counted() -> None:
     assert session_figures([sample(error="engine_lost"), refused, begun])["not_one_end"] == 1
 
 
-def test_what_failed_is_no_time_to_first_audio() -> None:
+def test_a_failed_call_has_no_time_to_first_audio() -> None:
     good = sample(sent_at=10.0, first_audio_at=10.5, gap_times=[11.0], gaps_s=0.25)
     figures = session_figures([good, sample(sent_at=10.0, first_audio_at=11.0, error="engine_lost")])
     assert figures["ttfa_ms"]["p99"] == 500
@@ -180,13 +180,13 @@ def arrivals(*packets: tuple[float, int, int]) -> Arrivals:
     return found
 
 
-def test_lateness_is_against_the_grid_of_the_promptest_packet() -> None:
+def test_lateness_is_relative_to_the_earliest_packet() -> None:
     grid = [(1.000 + 0.020 * n, 960 * n, n) for n in range(4)]
     found = arrivals((0.5, 0, 0), *grid, (1.095, 960 * 4, 4), (2.0, 0, 9))
     assert found.between(0.9, 1.9) == ([0, 0, 0, 0, 15], 0)
 
 
-def test_counters_that_wrap_around_are_followed() -> None:
+def test_counters_that_wrap_around_are_unwrapped() -> None:
     found = arrivals((0.0, 2**32 - 960, 65_535), (0.02, 0, 0), (0.06, 1_920, 2))
     assert found.between(0, 1) == ([0, 0, 0], 1)
     assert found.between(5, 6) == ([], 0)
@@ -207,7 +207,7 @@ def stats(at: float, rss_mib: float = 0.0, **buckets: float) -> NodeStats:
     return NodeStats(at, ProcessStats(rss_mib, 10, 2), (), samples)
 
 
-def test_lag_is_the_bound_of_the_bucket_that_holds_99_of_100() -> None:
+def test_lag_is_the_bound_of_the_bucket_with_the_99th_percentile() -> None:
     before = stats(0, **{"0.005": 5, "0.01": 5, "+Inf": 5})
     after = stats(1, **{"0.005": 103, "0.01": 104, "+Inf": 105})
     assert lag_p99_ms(before, after) == 10

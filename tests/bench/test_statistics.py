@@ -1,4 +1,4 @@
-"""Percentiles, and the player that underruns are counted with."""
+"""Percentiles, and the simulated player that counts underruns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agent_tts.bench.statistics import Player, mean_at_once, most_at_once, percentile, percentiles
 
 
-def test_percentiles_are_values_that_were_measured() -> None:
+def test_percentiles_are_measured_values() -> None:
     values = [float(value) for value in range(100, 0, -1)]
     assert [percentile(values, percent) for percent in (0, 1, 50, 99, 100)] == [1, 1, 50, 99, 100]
     assert percentiles([1.234, 2.0], 50, 99, digits=1) == {"p50": 1.2, "p99": 2.0}
@@ -17,13 +17,13 @@ def test_percentiles_are_values_that_were_measured() -> None:
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 100))
-def test_no_more_than_the_rest_exceeds_a_percentile(values: list[float], percent: float) -> None:
+def test_at_most_the_remaining_share_exceeds_a_percentile(values: list[float], percent: float) -> None:
     found = percentile(values, percent)
     assert found in values
     assert sum(value > found for value in values) <= len(values) * (1 - percent / 100) + 1e-6
 
 
-def test_chunks_in_time_leave_no_gap() -> None:
+def test_chunks_on_time_leave_no_gap() -> None:
     player = Player()
     for now in (10.0, 10.02, 10.1, 10.24):
         player.take(now, 0.08)
@@ -32,7 +32,7 @@ def test_chunks_in_time_leave_no_gap() -> None:
     assert (player.gap_times, player.gaps_s) == ([], 0)
 
 
-def test_a_late_chunk_is_a_gap_and_delays_all_that_follow() -> None:
+def test_a_late_chunk_is_a_gap_and_delays_all_later_chunks() -> None:
     player = Player()
     for now in (0.0, 0.1, 0.17, 0.3):
         player.take(now, 0.08)
@@ -45,17 +45,17 @@ def test_a_late_chunk_is_a_gap_and_delays_all_that_follow() -> None:
     ("spans", "most"),
     [
         ([], 0),
-        ([(0, 1), (1, 2)], 1),  # one follows the other
+        ([(0, 1), (1, 2)], 1),  # adjacent
         ([(0, 1.5), (1, 2), (1.2, 1.4)], 3),
         ([(0, 20)], 1),
         ([(-5, 0.5), (3, 9), (4, 5), (4, 5), (9.5, 12)], 3),
-        ([(-5, -1), (-3, -1), (11, 12), (11, 12)], 0),  # outside
+        ([(-5, -1), (-3, -1), (11, 12), (11, 12)], 0),  # outside the window
     ],
 )
-def test_spans_are_counted_where_they_overlap_most(spans: list[tuple[float, float]], most: int) -> None:
+def test_the_maximum_overlap_of_spans_is_counted(spans: list[tuple[float, float]], most: int) -> None:
     assert most_at_once(spans, 0, 10) == most
 
 
-def test_the_mean_of_spans_is_over_all_the_time() -> None:
+def test_the_mean_of_spans_is_over_the_whole_window() -> None:
     assert mean_at_once([(-5, 5), (5, 10), (7.5, 12), (11, 12), (-2, -1)], 0, 10) == 1.25
     assert mean_at_once([], 0, 10) == 0

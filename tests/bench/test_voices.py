@@ -1,4 +1,4 @@
-"""Made-up voices are voices of the library."""
+"""Generated voices are valid voices of the library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agent_tts.bench.checkpoint import CLIP_FRAMES, ICL, XVECTOR, SyntheticClone
 from agent_tts.voices.library import VoiceLibrary
 
 
-def test_one_is_a_vector_alone_and_one_has_a_clip_too(tmp_path: Path) -> None:
+def test_one_voice_has_a_vector_alone_and_one_also_a_clip(tmp_path: Path) -> None:
     clone = SyntheticClone.synthetic(64, 2_048)
     add_clones(tmp_path, clone)
     library = VoiceLibrary(tmp_path, 2)
@@ -22,7 +22,7 @@ def test_one_is_a_vector_alone_and_one_has_a_clip_too(tmp_path: Path) -> None:
     assert np.array_equal(arrays["vector_64"], clone.vector)
 
 
-def test_a_clone_is_the_same_at_every_call_and_within_its_codec() -> None:
+def test_a_clone_is_deterministic_and_within_its_codec() -> None:
     one, other = SyntheticClone.synthetic(8, 5), SyntheticClone.synthetic(8, 5)
     assert np.array_equal(one.vector, other.vector)
     assert np.array_equal(one.codes, other.codes)

@@ -1,4 +1,4 @@
-"""Processes that measure, as real processes."""
+"""Worker processes that measure, started for real."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READY_S = 30.0
 
 
 @pytest.mark.parametrize("in_turn", [False, True])
-async def test_each_answers_its_own_job_whatever_libraries_print(in_turn: bool) -> None:
+async def test_each_worker_answers_its_own_job_whatever_libraries_print(in_turn: bool) -> None:
     jobs = [{"do": "one"}, {"do": "two"}]
     async with workers(ECHO, jobs, ready_s=READY_S, in_turn=in_turn) as found:
         pids = [worker.pid for worker in found]
@@ -26,20 +26,20 @@ async def test_each_answers_its_own_job_whatever_libraries_print(in_turn: bool) 
     assert not any(map(is_running, pids))
 
 
-@pytest.mark.parametrize(("do", "said"), [("refuse", "there is no room"), ("die", "has died")])
-async def test_one_that_cannot_do_its_job_is_an_error_and_ends_the_others(do: str, said: str) -> None:
+@pytest.mark.parametrize(("do", "said"), [("refuse", "no slot is free"), ("die", "has died")])
+async def test_a_failing_worker_is_an_error_and_ends_the_others(do: str, said: str) -> None:
     with pytest.raises(SpeechError, match=said):
         async with workers(ECHO, [{"do": "one"}, {"do": do}], ready_s=READY_S):
             pass
 
 
-async def test_one_that_is_not_ready_in_time_is_ended() -> None:
+async def test_a_worker_that_is_not_ready_in_time_is_ended() -> None:
     with pytest.raises(TimeoutError):
         async with workers(ECHO, [{"do": "sleep"}], ready_s=0.5):
             pass
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 async def test_cancelling_ends_all_processes() -> None:
     started: asyncio.Future[list[Worker]] = asyncio.get_running_loop().create_future()
 

@@ -1,4 +1,4 @@
-"""An agent at the other end of a call: a real WebRTC peer, made of aiortc alone, that says what a test has it say."""
+"""A scripted agent for the page's calls: a real WebRTC peer, written with aiortc alone."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Voice(MediaStreamTrack):
 
     def __init__(self) -> None:
         super().__init__()
-        self.hz = 0.0  # 0 is silence
+        self.hz = 0.0  # 0: silence
         self._samples = 0
         self._started = 0.0
 
     async def recv(self) -> AudioFrame:
-        """The next 20 ms, when it is due."""
+        """The next 20 ms of audio, at its due time."""
         self._started = self._started or time.monotonic()
         await asyncio.sleep(max(0.0, self._started + self._samples / RATE - time.monotonic()))
         at = (self._samples + np.arange(FRAME)) / RATE
@@ -51,23 +51,23 @@ class Voice(MediaStreamTrack):
 
 
 class Call:
-    """One call: what the page says is kept, what the agent says is up to the test."""
+    """One call. It records what the page sends; the test decides what the agent sends."""
 
     def __init__(self, choice: Message) -> None:
         # `request_data` of the offer.
         self.choice = choice
         self.voice = Voice()
-        # RTVI messages of the page, in their order, and other ones.
+        # RTVI messages from the page, in order, and all others.
         self.messages: list[Message] = []
         self.signals: list[Message] = []
         self.pings = 0
-        # What the microphone sent: 20 ms of mono samples at 48 kHz each, the last ten seconds.
+        # The microphone's audio: mono samples at 48 kHz, 20 ms each, the last ten seconds.
         self.heard: list[NDArray[np.int16]] = []
         self.connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self.connection.on("datachannel", self._on_channel)
         self.connection.on("track", self._on_track)
         self._channel: Any = None
-        # Reads the microphone.
+        # Reads the microphone's track.
         self._listener: asyncio.Task[None] | None = None
 
     async def answer(self, offer: RTCSessionDescription) -> str:
@@ -80,11 +80,11 @@ class Call:
         return str(self.connection.localDescription.sdp)
 
     def say(self, type_: str, **data: Any) -> None:
-        """An RTVI message to the page."""
+        """Send an RTVI message to the page."""
         self._channel.send(json.dumps({"label": "rtvi-ai", "type": type_, "data": data}))
 
     def tell(self, kind: str, **data: Any) -> None:
-        """A message of the agent's own."""
+        """Send one of the agent's own messages."""
         self.say("server-message", kind=kind, **data)
 
     def of(self, type_: str, t: str | None = None) -> list[Message]:
@@ -124,7 +124,7 @@ class Call:
 
 
 class Agent:
-    """What the agent's two addresses answer."""
+    """Serves the agent's two HTTP routes."""
 
     def __init__(self, app: FastAPI) -> None:
         self.about: Message = {
@@ -133,9 +133,9 @@ class Agent:
             "tts": {"kind": "agent_tts", "name": "tone", "message": None},
             "ice_servers": [],
         }
-        # Calls that were taken, in their order.
+        # Accepted calls, in order.
         self.calls: list[Call] = []
-        # What an offer is answered with instead of a call.
+        # The reply to an offer in place of a call, if set.
         self.refusal: Callable[[], Response] | None = None
         app.router.routes[:0] = [
             Route("/api/agent", self._describe),
@@ -143,7 +143,7 @@ class Agent:
         ]
 
     async def call(self, number: int = 1) -> Call:
-        """The call of that number, once the page has said that it is ready."""
+        """The call with that number, once the page has sent its ready message."""
         async with asyncio.timeout(WAIT_S):
             while len(self.calls) < number or not self.calls[number - 1].of("client-ready"):
                 await asyncio.sleep(0.01)
@@ -167,7 +167,7 @@ class Agent:
 
 @asynccontextmanager
 async def agent_of(app: FastAPI) -> AsyncIterator[Agent]:
-    """An agent beside a node that is not served yet; its calls have ended when the block is left."""
+    """An agent beside a node that does not run yet. Leaving the block ends its calls."""
     agent = Agent(app)
     try:
         yield agent

@@ -1,4 +1,4 @@
-"""The page's modules with rules of their own, run in the browser they are written for."""
+"""The page's modules that hold logic, run in the browser."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 class Files(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Silent."""
+        """No log."""
 
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_time]
@@ -43,13 +43,13 @@ async def page() -> AsyncIterator[Page]:
 
 
 async def module(page: Page, name: str, body: str, *arguments: Any) -> Any:
-    """What a function body gives that sees a module as `m` and the arguments as `a`."""
+    """The result of a function body in the page. It sees the module as `m` and the arguments as `a`."""
     given = json.dumps(arguments)
     return await page.js(f"import('/web/{name}').then((m) => {{ const a = {given}; {body} }})")
 
 
 async def test_tokens_join_to_the_text(page: Page) -> None:
-    """Whatever the script or the white space."""
+    """In any script and with any white space."""
     texts = ["  Hello,  world!\n", "naïve cafés 3.14", "你好,世界。", "👩‍👩‍👧 `code` ", "", "\t", "a" * 30]
     joined = await module(page, "typing.js", "return a[0].map((text) => m.tokens(text).join(''));", texts)
     assert joined == texts
@@ -59,7 +59,7 @@ async def test_tokens_join_to_the_text(page: Page) -> None:
 
 
 async def test_a_transcript_counts_characters_as_the_protocol_does(page: Page) -> None:
-    """Offsets are code points: an emoji is one, though it is two units of a JavaScript string."""
+    """Offsets are code points: an emoji is one, and two units of a JavaScript string."""
     body = """
       const root = document.createElement("p");
       const transcript = new m.Transcript(root);
@@ -84,7 +84,7 @@ async def test_a_transcript_counts_characters_as_the_protocol_does(page: Page) -
     assert split == ["🎉🎉 party", " on now"]
 
 
-async def test_what_the_node_counts_as_heard_is_final(page: Page) -> None:
+async def test_the_heard_text_of_the_node_is_final(page: Page) -> None:
     """`heard_text` moves the cut, in characters."""
     body = """
       const transcript = new m.Transcript(document.createElement("p"));
@@ -109,8 +109,8 @@ async def test_a_word_of_unspaced_script_is_heard_a_character_at_a_time(page: Pa
     assert await module(page, "transcript.js", body) == 2
 
 
-async def test_unspaced_script_without_times_is_heard_at_a_usual_pace(page: Page) -> None:
-    """The node tells a "word" when it is complete, which for Chinese is the end of all; times that come are final."""
+async def test_unspaced_script_without_times_advances_at_a_default_pace(page: Page) -> None:
+    """The node sends a "word" once it is complete, for Chinese at the end of the text. Times that arrive are final."""
     body = """
       const root = document.createElement("p");
       const transcript = new m.Transcript(root);
@@ -128,7 +128,7 @@ async def test_unspaced_script_without_times_is_heard_at_a_usual_pace(page: Page
 
 
 async def test_better_times_replace_those_of_the_same_words(page: Page) -> None:
-    """Aligned words come after estimated ones, some at a time, and the rest of the estimates stays."""
+    """Aligned words arrive in parts after the estimated ones; the remaining estimates stay."""
     body = """
       const transcript = new m.Transcript(document.createElement("p"));
       const word = (at, end_ms) => ({ word: "", start_ms: end_ms - 10, end_ms, char_start: at, char_end: at + 1 });
@@ -141,7 +141,7 @@ async def test_better_times_replace_those_of_the_same_words(page: Page) -> None:
 
 
 async def test_long_texts_are_split_between_characters(page: Page) -> None:
-    """A message holds as many characters as the node allows, and no half of an emoji."""
+    """A message holds at most as many characters as the node allows, and an emoji is not split."""
     body = """
       const sent = [];
       const session = new m.Session({ name: "websocket", send: (message) => sent.push(message), close() {} });
@@ -153,7 +153,7 @@ async def test_long_texts_are_split_between_characters(page: Page) -> None:
 
 
 async def test_audio_of_a_cancelled_context_is_dropped(page: Page) -> None:
-    """Whatever was on its way when the listener stopped it."""
+    """Audio that was in flight when the listener stopped."""
     body = """
       const transport = { name: "websocket", send() {}, close() {} };
       const session = new m.Session(transport);
@@ -170,8 +170,8 @@ async def test_audio_of_a_cancelled_context_is_dropped(page: Page) -> None:
     assert await module(page, "protocol.js", body) == [0]
 
 
-async def test_snippets_carry_the_choice_and_no_key(page: Page) -> None:
-    """What is set on the page is in the code; quotes of the text do not end a shell string."""
+async def test_snippets_contain_the_choice_but_no_key(page: Page) -> None:
+    """The page's settings are in the code, and quotes in the text do not end a shell string."""
     body = """
       const choice = { base: new URL("http://127.0.0.1:8100/"), voice: "de", language: "german", speed: 1.5,
                        text: "It's \\"fine\\"", locked: true };
@@ -226,14 +226,14 @@ INTERRUPTED: Step = ("bot-interrupted", None)
 
 
 async def conversation(page: Page, *parts: list[Step]) -> list[Any]:
-    """The turns after each part of a conversation, and what the agent is doing."""
+    """The turns after each part of a conversation, and the agent's state."""
     body = CONVERSATION + "return a[0].map((steps) => { run(steps); return [seen(), conversation.phase]; });"
     found: list[Any] = await module(page, "conversation.js", body, parts)
     return found
 
 
 async def test_words_are_marked_as_they_are_heard(page: Page) -> None:
-    """What a user says may change until it is final; the agent's text is written first and heard later."""
+    """A user's words may change until they are final; the agent's text is written first and heard later."""
     hearing, asked, answering, speaking, done = await conversation(
         page,
         [STARTED, said("what is", final=False)],
@@ -249,8 +249,8 @@ async def test_words_are_marked_as_they_are_heard(page: Page) -> None:
     assert done == [[asked[0][0], ["agent", "heard:It is **ten** past nine."]], "listening"]
 
 
-async def test_an_interruption_parts_heard_from_cut(page: Page) -> None:
-    """What the agent counts as heard is final; a word that was on its way when it was cut opens no turn."""
+async def test_an_interruption_separates_heard_from_unheard_text(page: Page) -> None:
+    """The agent's report of what was heard is final. A word in flight at the interruption opens no turn."""
     before, after, final, following = await conversation(
         page,
         [*written("One two three four five."), SOUNDS, *words("One two")],
@@ -264,7 +264,7 @@ async def test_an_interruption_parts_heard_from_cut(page: Page) -> None:
     assert following[0] == [final[0][0], ["user", "heard:Stop."], ["agent", "heard:Fine."]]
 
 
-async def test_a_false_interruption_goes_on_where_it_was(page: Page) -> None:
+async def test_a_false_interruption_resumes_the_turn(page: Page) -> None:
     """A cough has no words: it leaves no turn, and the agent's turn is whole again."""
     cut, resumed = await conversation(
         page,
@@ -275,8 +275,8 @@ async def test_a_false_interruption_goes_on_where_it_was(page: Page) -> None:
     assert resumed == [[["agent", "heard:One two three."]], "listening"]
 
 
-async def test_a_held_turn_is_neither_over_nor_cut(page: Page) -> None:
-    """The agent is silent while it listens: the rest is still to come, until it says which part was not heard."""
+async def test_a_held_turn_is_neither_finished_nor_cut(page: Page) -> None:
+    """The agent is silent while it listens. The rest is still to come, until a message says what was not heard."""
     held, resumed, cut = await conversation(
         page,
         [*written("One two three."), SOUNDS, *words("One"), STARTED, SILENT],
@@ -288,8 +288,8 @@ async def test_a_held_turn_is_neither_over_nor_cut(page: Page) -> None:
     assert cut[0] == [["agent", "heard:One two ", "cut:three."], ["user", "heard:Stop."]]
 
 
-async def test_an_interruption_in_a_pause_takes_the_end_back(page: Page) -> None:
-    """What looked like the end was none: the agent says that words were not heard."""
+async def test_an_interruption_in_a_pause_reopens_the_turn(page: Page) -> None:
+    """The turn looked finished, then the agent reports words that were not heard."""
     paused, cut = await conversation(
         page,
         [*written("One two three."), SOUNDS, *words("One"), SILENT],
@@ -299,8 +299,8 @@ async def test_an_interruption_in_a_pause_takes_the_end_back(page: Page) -> None
     assert cut[0] == [["agent", "heard:One ", "cut:two three."], ["user"]]
 
 
-async def test_writing_interrupts(page: Page) -> None:
-    """The written turn stands after the one it cut, also when the agent tells later what was heard of that."""
+async def test_a_typed_turn_interrupts(page: Page) -> None:
+    """It follows the turn that it cut, also when the agent reports later what was heard of that."""
     turns, settled = await conversation(
         page,
         [*written("One two three."), SOUNDS, *words("One"), ("type", "Enough.")],
@@ -315,8 +315,8 @@ async def test_writing_interrupts(page: Page) -> None:
     assert settled[0] == [["agent", "heard:One two ", "cut:three."], ["user", "heard:Enough."], ["agent", "now:Good."]]
 
 
-async def test_a_pause_is_no_end(page: Page) -> None:
-    """Silence after the last text looks like the end, until another word is heard; a greeting needs no text at all."""
+async def test_a_pause_does_not_end_a_turn(page: Page) -> None:
+    """Silence after the last text looks like the end until another word is heard. A greeting needs no text."""
     greeted, paused, on, ended = await conversation(
         page,
         [SOUNDS, *words("Hello there.")],
@@ -330,7 +330,7 @@ async def test_a_pause_is_no_end(page: Page) -> None:
     assert ended == [[["agent", "heard:Hello there."], ["user", "heard:Hi."], ["agent", "heard:One two."]], "listening"]
 
 
-async def test_a_long_conversation_forgets_its_beginning(page: Page) -> None:
+async def test_a_long_conversation_drops_its_oldest_turns(page: Page) -> None:
     """At most 60 turns are kept."""
     body = (
         CONVERSATION
@@ -340,8 +340,8 @@ async def test_a_long_conversation_forgets_its_beginning(page: Page) -> None:
     assert kept == [f"heard:{i}" for i in range(10, 70)]
 
 
-async def test_a_waterfall_adds_up(page: Page) -> None:
-    """Each bar reaches from the mark before it to its own, in the order of time; marks that do not apply have none."""
+async def test_the_bars_of_a_waterfall_add_up(page: Page) -> None:
+    """Each bar spans from the previous time to its own, in order; times that do not apply have no bar."""
     body = "return a[0].map((marks) => m.waterfall(marks).map(({ name, fromMs, toMs }) => [name, fromMs, toMs]));"
     spoken = {"user_stopped": 0, "turn_end": 300, "transcript": 250, "llm_first_token": 420, "audio_first": 510}
     typed = {"user_stopped": 0, "turn_end": None, "transcript": None, "llm_first_token": 90, "audio_first": 150}
@@ -358,8 +358,8 @@ async def test_a_waterfall_adds_up(page: Page) -> None:
     ]
 
 
-async def test_what_is_heard_is_on_the_clock_of_the_agent(page: Page) -> None:
-    """The agent's message joins the clocks; sound before the answer is of the turn before; either order is right."""
+async def test_heard_words_are_on_the_agents_clock(page: Page) -> None:
+    """The agent's message aligns the clocks. Sound before the answer belongs to the previous turn. Any order works."""
     body = """
       const heard = (found) => found && found.marks.heard;
       const marks = { turn_end: 300, audio_first: 500 };
@@ -380,7 +380,7 @@ async def test_what_is_heard_is_on_the_clock_of_the_agent(page: Page) -> None:
 
 
 async def test_a_subtitle_is_one_line(page: Page) -> None:
-    """The sentence that is being heard; of a long one, the part."""
+    """The sentence being heard, or a part of it if it is long."""
     body = "return a[1].map((heard) => a[0].slice(...m.lineAt(a[0], heard)));"
     text = "First one. Second one! " + "word " * 30
     first, second, begun, later = await module(page, "subtitle.js", body, text, [0, 12, 24, 150])
@@ -391,8 +391,8 @@ async def test_a_subtitle_is_one_line(page: Page) -> None:
     assert later != begun
 
 
-async def test_every_trouble_with_a_microphone_has_words(page: Page) -> None:
-    """What the browser's error means, and what to do; one that is not known is named."""
+async def test_every_microphone_error_has_a_message(page: Page) -> None:
+    """The meaning of the browser's error and a remedy; unknown errors are shown by name."""
     names = ["NotAllowedError", "NotFoundError", "NotReadableError", "StrangeError"]
     body = "return a[0].map((name) => m.problemOf(name)).concat(m.INSECURE);"
     problems = await module(page, "microphone.js", body, names)

@@ -1,4 +1,4 @@
-"""The page as a person uses it: a real browser, a real node, real clicks and keys."""
+"""The page in a real browser with a real node, driven by clicks and keys."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tests.support import RunningNode, running_node, running_node_with_process, 
 EAR = (Path(__file__).parent / "ear.js").read_text()
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
 
-# From the key press to silence, as promised.
+# Promised time from the key press to silence.
 SILENT_MS = 150
-# The analyser's bins are 12 Hz wide, and a browser's resampler is not exact.
+# The analyser's bins are 12 Hz wide, and the browser's resampler is inexact.
 NEAR_HZ = 25
 TRANSPORTS = ("websocket", "webrtc")
 
 LONG = "one two three four five six seven eight nine ten eleven twelve " * 8
 
 
-# One browser for all of them; each has a tab with a storage of its own, and a node of its own.
+# One browser for all tests; each test has a tab with its own storage, and its own node.
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_time]
 
 
@@ -48,7 +48,7 @@ async def browser() -> AsyncIterator[DevTools]:
 async def open_page(
     browser: DevTools, *, expected: str | None = None, engine_process: bool = False, **settings: Any
 ) -> AsyncIterator[tuple[Page, RunningNode]]:
-    """The page of a node of its own. It must make no complaint (but `expected`) and ask nobody else for anything."""
+    """The page of a new node. It must log no complaint (except `expected`) and load nothing from other hosts."""
     make_node = running_node_with_process if engine_process else running_node
     async with make_node(**settings) as running, browser.page() as page:
         await page.open(running.url + "/")
@@ -65,7 +65,7 @@ async def ready(page: Page) -> None:
 
 
 async def use(page: Page, transport: str) -> None:
-    """Have the page connected over this transport."""
+    """Connect the page over this transport."""
     await ready(page)
     if await page.js("agentTts.transport") != transport:
         await page.click(f"[name=transport][value={transport}]")
@@ -73,7 +73,7 @@ async def use(page: Page, transport: str) -> None:
 
 
 async def pick(page: Page, voice: str) -> None:
-    """Choose a voice by its name, as a person does."""
+    """Choose a voice by its name, with the keyboard and mouse."""
     await page.click("#voice")
     await page.type(voice)
     await page.press("Enter")
@@ -88,7 +88,7 @@ async def write(page: Page, text: str) -> None:
 
 
 async def hear(page: Page, hz: float) -> None:
-    """Listen to the page for a third of a second of sound, and expect one frequency in it."""
+    """Record a third of a second of the page's sound and expect one frequency in it."""
     since = await page.js("performance.now()")
     await page.until(f"ear.since({since}).length > 30")
     heard = await page.js(f"ear.since({since})")
@@ -101,7 +101,7 @@ async def speak(page: Page) -> None:
 
 
 async def stop(page: Page, running: RunningNode) -> tuple[float, float]:
-    """Speak with tone-660 and interrupt it; milliseconds from the key to the last sound, as heard and as it arrives."""
+    """Speak with tone-660 and interrupt it. Returns ms from the key to the last sound: played, and arriving."""
     await speak(page)
     await hear(page, 660)
     await page.press(" ")
@@ -115,15 +115,15 @@ async def stop(page: Page, running: RunningNode) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_the_chosen_voice_is_heard_and_a_stop_is_silent(browser: DevTools, transport: str) -> None:
-    """Space on the button just clicked interrupts; what comes next holds nothing of what was before."""
+async def test_the_chosen_voice_is_heard_and_stop_silences_it(browser: DevTools, transport: str) -> None:
+    """Space on the button just clicked interrupts. The next turn holds nothing of the interrupted one."""
     async with open_page(browser) as (page, running):
         await use(page, transport)
         await write(page, LONG)
         await pick(page, "tone-660")
         stops = [await stop(page, running) for _ in range(3)]
         assert median(heard for heard, _ in stops) <= SILENT_MS
-        # A track is muted at once; what the network and the browser still held of it goes by unheard, sooner or later.
+        # The track is muted at once. Audio still buffered by the network and the browser passes unheard.
         assert median(arriving for _, arriving in stops) <= 3 * SILENT_MS
         assert 0 <= await page.js("agentTts.lastCancelMs") <= 3 * SILENT_MS
 
@@ -136,8 +136,8 @@ async def test_the_chosen_voice_is_heard_and_a_stop_is_silent(browser: DevTools,
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_turn_is_measured_and_shown(browser: DevTools, transport: str) -> None:
-    """A turn to its end: all words are heard, and the meters know it."""
+async def test_a_turn_is_measured_and_its_figures_shown(browser: DevTools, transport: str) -> None:
+    """A turn to its end: all words are marked as heard, and the meters show its figures."""
     async with open_page(browser) as (page, _):
         await use(page, transport)
         await write(page, "Good evening, this is a short one.")
@@ -156,7 +156,7 @@ async def test_a_turn_is_measured_and_shown(browser: DevTools, transport: str) -
 
 
 async def test_real_speech_arrives_with_its_words(browser: DevTools) -> None:
-    """The embedded engine: words are marked one after another, and a stop leaves the rest marked as not heard."""
+    """The espeak engine: words are marked one after another, and a stop marks the rest as not heard."""
     async with open_page(browser, engine="espeak") as (page, running):
         await ready(page)
         assert await page.js("document.querySelector('#engine').innerText") != ""
@@ -173,8 +173,8 @@ async def test_real_speech_arrives_with_its_words(browser: DevTools) -> None:
 # ---------------------------------------------------------------- text
 
 
-async def test_text_streams_in_as_an_llm_writes_it(browser: DevTools) -> None:
-    """Speech starts long before the text is complete, and the text that was sent is the text that was written."""
+async def test_text_is_streamed_as_an_llm_writes_it(browser: DevTools) -> None:
+    """Speech starts long before the text is complete, and the sent text equals the written one."""
     async with open_page(browser) as (page, _):
         await ready(page)
         text = "The answer begins before it ends: **naïve** cafés, 42 of them. 你好 🎉 done."
@@ -201,11 +201,11 @@ async def test_words_are_spoken_as_they_are_typed(browser: DevTools) -> None:
         assert await page.js("document.querySelector('#said').textContent") == "hello there world"
 
 
-# ---------------------------------------------------------------- code to take away
+# ---------------------------------------------------------------- code examples
 
 
-async def test_the_examples_do_what_they_say(browser: DevTools) -> None:
-    """Python in a process of its own, JavaScript in a browser, and the request that curl would send."""
+async def test_the_code_examples_run(browser: DevTools) -> None:
+    """Python in its own process, JavaScript in a browser, and the request of the curl command."""
     async with open_page(browser) as (page, running):
         await ready(page)
         await write(page, 'It\'s a "short" one.')
@@ -236,7 +236,7 @@ async def test_the_examples_do_what_they_say(browser: DevTools) -> None:
 # ---------------------------------------------------------------- trouble
 
 
-async def test_a_full_node_is_said_and_tried_again(browser: DevTools) -> None:
+async def test_a_full_node_is_shown_and_retried(browser: DevTools) -> None:
     """The notice counts down, and the text is spoken once a slot is free."""
     async with open_page(browser, slots=1, queue=0) as (page, running):
         await ready(page)
@@ -252,8 +252,8 @@ async def test_a_full_node_is_said_and_tried_again(browser: DevTools) -> None:
         assert await page.js("agentTts.notices") == []
 
 
-async def test_a_lost_engine_is_said_and_spoken_with_again(browser: DevTools) -> None:
-    """The turn ends with a notice; its button speaks the text again on the new engine."""
+async def test_a_lost_engine_is_shown_and_can_be_retried(browser: DevTools) -> None:
+    """The turn ends with a notice, whose button speaks the text again on the new engine."""
     async with open_page(browser, engine_process=True) as (page, running):
         await ready(page)
         await write(page, LONG)
@@ -267,8 +267,8 @@ async def test_a_lost_engine_is_said_and_spoken_with_again(browser: DevTools) ->
         assert await page.js("agentTts.notices") == []
 
 
-async def test_a_node_that_goes_away_is_looked_for(browser: DevTools) -> None:
-    """The page says so, and comes back by itself."""
+async def test_a_lost_node_is_shown_and_reconnected(browser: DevTools) -> None:
+    """The page shows the loss and reconnects by itself."""
     async with open_page(browser) as (page, running):
         await ready(page)
         await page.js("void (window.lost = new Promise((resolve) => new MutationObserver(() => resolve(true)).observe("
@@ -280,8 +280,8 @@ async def test_a_node_that_goes_away_is_looked_for(browser: DevTools) -> None:
         await speak(page)
 
 
-async def test_an_idle_session_rests_until_it_is_needed(browser: DevTools) -> None:
-    """The node closes it, the page does not nag, and Speak opens another."""
+async def test_an_idle_session_reconnects_when_it_is_needed(browser: DevTools) -> None:
+    """The node closes it, the page shows no error, and Speak opens a new session."""
     async with open_page(browser, limits={"session_idle_s": 0.5}) as (page, running):
         await page.until("agentTts.state === 'resting'")
         assert await page.js("agentTts.notices") == []
@@ -289,8 +289,8 @@ async def test_an_idle_session_rests_until_it_is_needed(browser: DevTools) -> No
         await speak(page)
 
 
-async def test_a_locked_node_asks_for_its_key(browser: DevTools) -> None:
-    """A wrong key is told so, the right one opens both transports; the key is not in any address."""
+async def test_a_node_with_keys_prompts_for_a_key(browser: DevTools) -> None:
+    """A wrong key is reported, a right one opens both transports, and no URL contains the key."""
     async with open_page(browser, auth={"api_keys": ["open-sesame"]}, expected="401 (Unauthorized)") as (page, _):
         await page.until("agentTts.state === 'locked' && document.activeElement.id === 'key'")
         await page.type("wrong")
@@ -305,8 +305,8 @@ async def test_a_locked_node_asks_for_its_key(browser: DevTools) -> None:
         assert not [url for url in page.requests if "sesame" in url]
 
 
-async def test_transports_are_changed_in_mid_speech(browser: DevTools) -> None:
-    """The old one is silent and left behind, on the node too; the new one speaks."""
+async def test_the_transport_can_be_changed_during_speech(browser: DevTools) -> None:
+    """The old transport is silent and closed, on the node too; the new one speaks."""
     async with open_page(browser) as (page, running):
         await ready(page)
         for transport in ("webrtc", "websocket", "webrtc"):
@@ -318,8 +318,8 @@ async def test_transports_are_changed_in_mid_speech(browser: DevTools) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_connection_outlives_the_deadlines_of_its_opening(browser: DevTools, transport: str) -> None:
-    """Every deadline that the page sets while it connects runs out; the session goes on."""
+async def test_a_connection_outlives_its_connection_deadlines(browser: DevTools, transport: str) -> None:
+    """All deadlines that the page sets for connecting pass, and the session goes on."""
     late = "window.late = []; AbortSignal.timeout = () => (late.push(new AbortController()), late.at(-1).signal);"
     async with open_page(browser) as (page, running):
         await page.call("Page.addScriptToEvaluateOnNewDocument", source=late)
@@ -333,11 +333,11 @@ async def test_a_connection_outlives_the_deadlines_of_its_opening(browser: DevTo
         assert before == running.node.sessions
 
 
-# ---------------------------------------------------------------- everybody
+# ---------------------------------------------------------------- accessibility
 
 
 async def test_the_keyboard_alone_is_enough(browser: DevTools) -> None:
-    """Every control is reached by Tab with a visible focus; keys speak and stop; Space in the text is a space."""
+    """Tab reaches every control with a visible focus; keys speak and stop; Space in the text is a space."""
     async with open_page(browser) as (page, _):
         await ready(page)
         seen: list[str] = []
@@ -347,7 +347,7 @@ async def test_the_keyboard_alone_is_enough(browser: DevTools) -> None:
             if name in seen or await page.js("document.activeElement === document.body"):
                 break
             seen.append(name)
-            if name != "text":  # its frame shows the focus
+            if name != "text":  # the frame around it shows the focus
                 shown = "const {outlineStyle, opacity} = getComputedStyle(document.activeElement);"
                 assert await page.js(f"(() => {{ {shown} return outlineStyle !== 'none' || opacity === '0'; }})()"), (
                     name
@@ -368,7 +368,7 @@ async def test_the_keyboard_alone_is_enough(browser: DevTools) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_a_phone_has_no_horizontal_scroll(browser: DevTools, scheme: str) -> None:
-    """360 px wide, idle, speaking, with a notice and with everything unfolded; nothing sticks out."""
+    """360 px wide: idle, speaking, with a notice, and with everything expanded."""
     async with open_page(browser) as (page, _):
         await page.resize(360, 740, phone=True)
         await page.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
@@ -386,7 +386,7 @@ async def test_a_phone_has_no_horizontal_scroll(browser: DevTools, scheme: str) 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_text_has_the_contrast_of_wcag_aa(browser: DevTools, scheme: str) -> None:
-    """4.5 to 1 for every text that is shown, against the first opaque ground behind it."""
+    """4.5 to 1 for every visible text, against the first opaque background behind it."""
     async with open_page(browser) as (page, _):
         await page.prefer(prefers_color_scheme=scheme)
         await ready(page)
@@ -398,8 +398,8 @@ async def test_text_has_the_contrast_of_wcag_aa(browser: DevTools, scheme: str) 
         assert weak == []
 
 
-async def test_the_voices_are_searched_and_grouped(browser: DevTools) -> None:
-    """Groups carry a language, typing narrows the list, Escape leaves the choice as it was."""
+async def test_voices_can_be_searched_and_are_grouped(browser: DevTools) -> None:
+    """Groups carry a language, typing narrows the list, and Escape keeps the choice."""
     async with open_page(browser, engine="espeak") as (page, _):
         await ready(page)
         before = await page.js("document.querySelector('#voice').value")

@@ -1,4 +1,4 @@
-"""The Talk view as a person uses it: a real browser with a microphone, a real node, and a real peer as the agent."""
+"""The Talk view in a real browser with a microphone, a real node, and a scripted peer as the agent."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tests.support import dominant_hz, running_app, running_node, settings_of, u
 
 MICROPHONE_HZ = 700
 NEAR_HZ = 25
-# A name that browsers do not take for this machine.
+# A name that browsers do not treat as this machine.
 ELSEWHERE = "talk.test"
-# From the agent's word to silence: its track, the network and the browser's buffer.
+# From the agent's message to silence: its track, the network and the browser's buffer.
 SILENT_MS = 150
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_time]
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_time]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevTools]:
-    """A browser whose microphone hears one tone."""
+    """A browser whose microphone records one tone."""
     path = tmp_path_factory.mktemp("microphone") / "tone.wav"
     at = np.arange(48_000) / 48_000
     with wave.open(str(path), "wb") as file:
@@ -51,7 +51,7 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Dev
         f"--use-file-for-fake-audio-capture={path}",
         f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
     )
-    # aiortc encodes on a thread of the loop, which is there before the first test looks for leaks.
+    # aiortc encodes on a thread of the loop: start it before the first test looks for leaks.
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(1))
     await loop.run_in_executor(None, int)
@@ -69,7 +69,7 @@ async def open_talk(
     link: EngineClientFactory | None = None,
     **settings: Any,
 ) -> AsyncIterator[tuple[Page, Agent]]:
-    """The Talk view of a node of its own. It must make no complaint (but `expected`) and ask nobody else."""
+    """The Talk view of a new node. It must log no complaint (except `expected`) and load nothing from other hosts."""
     app = create_app(settings_of(**settings), link)
     async with agent_of(app) as agent, running_app(app) as node, browser.page() as page:
         agent.about |= about or {}
@@ -93,21 +93,21 @@ async def start(page: Page, agent: Agent, number: int = 1) -> Call:
 
 
 async def write(page: Page, text: str) -> None:
-    """A turn that is written."""
+    """Send a typed turn."""
     await page.click("#talk-text")
     await page.call("Input.insertText", text=text)
     await page.press("Enter")
 
 
 def ask(call: Call, text: str = "What is the time?") -> None:
-    """The user has said something, as the agent sees it."""
+    """Send the agent's messages for a user turn."""
     call.say("user-started-speaking")
     call.say("user-transcription", text=text, final=True)
     call.say("user-stopped-speaking")
 
 
 def answer(call: Call, text: str, hz: float = 880) -> None:
-    """The agent begins to speak."""
+    """Begin to speak an answer."""
     call.say("bot-llm-started")
     call.say("bot-llm-text", text=text)
     call.say("bot-llm-stopped")
@@ -116,7 +116,7 @@ def answer(call: Call, text: str, hz: float = 880) -> None:
 
 
 def shut(call: Call) -> None:
-    """The agent has said all."""
+    """Finish the answer."""
     call.voice.hz = 0
     call.say("bot-stopped-speaking")
 
@@ -132,8 +132,8 @@ HEARD = "#conversation li:last-child [data-is=heard]"
 # ---------------------------------------------------------------- a call
 
 
-async def test_a_plain_node_has_no_talk(browser: DevTools) -> None:
-    """No link leads there, nor does its address."""
+async def test_a_node_without_an_agent_has_no_talk_view(browser: DevTools) -> None:
+    """Neither a link nor its address opens it."""
     async with running_node() as node, browser.page() as page:
         await page.open(node.url + "/#talk")
         await page.until("agentTts.state === 'ready'")
@@ -143,8 +143,8 @@ async def test_a_plain_node_has_no_talk(browser: DevTools) -> None:
         assert page.errors == []
 
 
-async def test_a_spoken_turn_is_shown_heard_and_measured(browser: DevTools) -> None:
-    """The microphone arrives at the agent; its words are marked as they are heard; the time to them is told."""
+async def test_a_spoken_turn_is_shown_marked_and_measured(browser: DevTools) -> None:
+    """The agent receives the microphone, words are marked as they are heard, and the response time is shown."""
     async with open_talk(browser) as (page, agent):
         await page.js(
             "void (window.asked = [], window.real = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices),"
@@ -205,8 +205,8 @@ async def test_a_spoken_turn_is_shown_heard_and_measured(browser: DevTools) -> N
         assert await page.js("agentTts.call.state") == "idle"
 
 
-async def test_an_interruption_is_silent_and_cut(browser: DevTools) -> None:
-    """The flash tells the milliseconds; what was not heard is struck out; the next turn holds nothing of it."""
+async def test_an_interruption_silences_the_page_and_cuts_the_turn(browser: DevTools) -> None:
+    """The flash shows the milliseconds, unheard text is struck out, and the next turn holds nothing of it."""
     async with open_talk(browser) as (page, agent):
         call = await start(page, agent)
         silences = []
@@ -239,7 +239,7 @@ async def test_an_interruption_is_silent_and_cut(browser: DevTools) -> None:
 
 
 async def test_a_voice_silences_the_page_before_the_agent(browser: DevTools) -> None:
-    """What is still on its way is not heard; an agent that goes on regardless is heard again."""
+    """Audio in flight is not heard; an agent that continues regardless is heard again."""
     muted = "document.querySelector('#agent-voice').muted"
     async with open_talk(browser) as (page, agent):
         call = await start(page, agent)
@@ -256,7 +256,7 @@ async def test_a_voice_silences_the_page_before_the_agent(browser: DevTools) -> 
         await page.until(f"!{muted} && !ear.loud")
 
 
-async def test_a_false_interruption_is_taken_back(browser: DevTools) -> None:
+async def test_a_false_interruption_resumes_the_answer(browser: DevTools) -> None:
     async with open_talk(browser) as (page, agent):
         call = await start(page, agent)
         answer(call, "One two three.")
@@ -269,8 +269,8 @@ async def test_a_false_interruption_is_taken_back(browser: DevTools) -> None:
         assert await page.js(SAID) == ["One two three."]
 
 
-async def test_a_call_in_writing_needs_no_microphone(browser: DevTools) -> None:
-    """Writing begins a call; the microphone can be turned on in the middle of it."""
+async def test_a_typed_call_needs_no_microphone(browser: DevTools) -> None:
+    """Typing begins a call, and the microphone can be turned on during it."""
     async with open_talk(browser) as (page, agent):
         await page.allow("microphone", "prompt")
         await write(page, "Hello there")
@@ -295,8 +295,8 @@ async def test_a_call_in_writing_needs_no_microphone(browser: DevTools) -> None:
         assert dominant_hz(np.concatenate(call.heard[-50:]), 48_000) == pytest.approx(MICROPHONE_HZ, abs=NEAR_HZ)
 
 
-async def test_writing_interrupts_speech(browser: DevTools) -> None:
-    """What is written while the agent speaks cuts its turn at once, and the silence is measured from the key."""
+async def test_typing_interrupts_speech(browser: DevTools) -> None:
+    """Text sent while the agent speaks cuts its turn at once; the silence is measured from the key."""
     async with open_talk(browser) as (page, agent):
         call = await start(page, agent)
         answer(call, "One two three.")
@@ -311,7 +311,7 @@ async def test_writing_interrupts_speech(browser: DevTools) -> None:
         assert await page.js(SAID) == ["One two three.", "Enough"]
 
 
-async def test_space_mutes(browser: DevTools) -> None:
+async def test_space_mutes_the_microphone(browser: DevTools) -> None:
     """A muted microphone sends silence; Space in the text is a space."""
     async with open_talk(browser) as (page, agent):
         call = await start(page, agent)
@@ -327,8 +327,8 @@ async def test_space_mutes(browser: DevTools) -> None:
         assert await text_of(page, "#call-state") == "In a call."
 
 
-async def test_the_voice_is_chosen_previewed_and_changed(browser: DevTools) -> None:
-    """The offer names it, a change in the call is told, and a preview sounds without a call."""
+async def test_the_voice_can_be_chosen_previewed_and_changed(browser: DevTools) -> None:
+    """The offer names it, a change during the call is sent, and a preview plays without a call."""
     async with open_talk(browser) as (page, agent):
         await page.js("void (window.played = 0, HTMLAudioElement.prototype.play = new Proxy("
                       "HTMLAudioElement.prototype.play, {apply: (play, audio) => (played += audio.src.startsWith("
@@ -349,8 +349,8 @@ async def test_the_voice_is_chosen_previewed_and_changed(browser: DevTools) -> N
         await until(lambda: call.of("client-message", "voice") == [{"voice": "tone-1320"}])
 
 
-async def test_the_views_sound_one_at_a_time(browser: DevTools) -> None:
-    """Going to Speak hangs up, going to Talk stops the speech."""
+async def test_only_one_view_sounds_at_a_time(browser: DevTools) -> None:
+    """Opening Speak hangs up, opening Talk stops the speech."""
     async with open_talk(browser) as (page, agent):
         call = await start(page, agent)
         await page.click("[href='#speak']")
@@ -363,8 +363,8 @@ async def test_the_views_sound_one_at_a_time(browser: DevTools) -> None:
         await page.until("!agentTts.speaking && agentTts.call.state === 'idle'")
 
 
-async def test_a_voice_is_recorded_and_cloned(browser: DevTools, tmp_path: Path) -> None:
-    """Only with consent, and only where a model clones; the new voice is chosen, also for the call that goes on."""
+async def test_a_voice_can_be_recorded_and_cloned(browser: DevTools, tmp_path: Path) -> None:
+    """Only with consent, and only with a model that clones. The new voice is chosen, also for the running call."""
     encoder = write_checkpoint(tmp_path / "base", model_type="base").speaker_encoder
     assert encoder is not None
     base = Model("base-tiny", "cloned", str(tmp_path / "base"), encoder.enc_dim)
@@ -398,8 +398,8 @@ async def test_a_node_that_cannot_clone_offers_no_recording(browser: DevTools) -
 # ---------------------------------------------------------------- trouble
 
 
-async def test_a_microphone_that_is_not_allowed_is_said(browser: DevTools) -> None:
-    """And no call is made; writing goes on working."""
+async def test_a_blocked_microphone_is_reported(browser: DevTools) -> None:
+    """No call is made, and typing still works."""
     async with open_talk(browser) as (page, agent):
         await page.allow("microphone", "denied")
         await page.click("#call")
@@ -411,8 +411,8 @@ async def test_a_microphone_that_is_not_allowed_is_said(browser: DevTools) -> No
         await page.until("agentTts.call.notices.length === 0")
 
 
-async def test_a_page_from_elsewhere_says_what_it_needs(browser: DevTools) -> None:
-    """Without HTTPS a browser has no microphone for it, nor the page a way to play."""
+async def test_a_page_without_https_reports_what_it_needs(browser: DevTools) -> None:
+    """Without HTTPS the browser gives the page no microphone and no way to play."""
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
     origin = f"http://{ELSEWHERE}:{port}"
@@ -426,8 +426,8 @@ async def test_a_page_from_elsewhere_says_what_it_needs(browser: DevTools) -> No
         assert page.errors == []
 
 
-async def test_what_the_agent_lacks_is_said(browser: DevTools) -> None:
-    """Without speech recognition one can only write; a stand-in for the LLM is named."""
+async def test_missing_components_of_the_agent_are_shown(browser: DevTools) -> None:
+    """Without speech recognition only typing is offered; the notice names the stand-in for the LLM."""
     about = {
         "stt": {"kind": "none", "name": "", "message": "Whisper's weights could not be fetched. Typed chat works."},
         "llm": {"kind": "builtin", "name": "built-in", "message": "No LLM answers at http://localhost:11434."},
@@ -447,8 +447,8 @@ async def test_what_the_agent_lacks_is_said(browser: DevTools) -> None:
         assert await page.js("agentTts.call.notices") == ["builtin"]
 
 
-async def test_a_full_agent_is_said_and_called_again(browser: DevTools) -> None:
-    """The notice counts down, and the call is made once there is room; not for somebody who has left."""
+async def test_a_full_agent_is_shown_and_retried(browser: DevTools) -> None:
+    """The notice counts down and the call is made once there is room, unless the user has left the view."""
     error = {"error": {"message": "2 calls", "type": "server_error", "param": None, "code": "at_capacity"}}
     async with open_talk(browser, expected="503 (Service Unavailable)") as (page, agent):
         agent.refusal = lambda: JSONResponse(error, 503, {"Retry-After": "1"})
@@ -466,8 +466,8 @@ async def test_a_full_agent_is_said_and_called_again(browser: DevTools) -> None:
         await page.until("agentTts.call.state === 'talking' && agentTts.call.notices.length === 0")
 
 
-async def test_a_lost_call_is_said_and_made_again(browser: DevTools) -> None:
-    """What was said stays, and the microphone is let go."""
+async def test_a_lost_call_is_shown_and_can_be_repeated(browser: DevTools) -> None:
+    """The transcript stays, and the microphone is released."""
     async with open_talk(browser) as (page, agent):
         call = await start(page, agent)
         answer(call, "One two three.")
@@ -480,8 +480,8 @@ async def test_a_lost_call_is_said_and_made_again(browser: DevTools) -> None:
         await page.until("agentTts.call.state === 'talking' && agentTts.call.notices.length === 0")
 
 
-async def test_a_call_that_is_given_up_leaves_nothing(browser: DevTools) -> None:
-    """While it is being made, the button ends it."""
+async def test_a_call_cancelled_while_connecting_leaves_nothing(browser: DevTools) -> None:
+    """The button ends it."""
     async with open_talk(browser) as (page, agent):
         await page.js("navigator.mediaDevices.getUserMedia = () => new Promise((resolve) => (window.late = resolve))")
         await page.click("#call")
@@ -505,11 +505,11 @@ async def test_errors_and_notices_of_the_agent_are_shown(browser: DevTools) -> N
         assert "40 %" in told
 
 
-# ---------------------------------------------------------------- everybody
+# ---------------------------------------------------------------- accessibility
 
 
-async def test_the_keyboard_alone_is_enough_to_talk(browser: DevTools) -> None:
-    """Every control is reached by Tab with a visible focus; Enter calls and sends."""
+async def test_the_keyboard_alone_is_enough_for_a_call(browser: DevTools) -> None:
+    """Tab reaches every control with a visible focus; Enter calls and sends."""
     async with open_talk(browser) as (page, agent):
         seen: list[str] = []
         await page.js("document.querySelector('#skip').focus()")
@@ -519,7 +519,7 @@ async def test_the_keyboard_alone_is_enough_to_talk(browser: DevTools) -> None:
             if name in seen or await page.js("document.activeElement === document.body"):
                 break
             seen.append(name)
-            if name != "talk-text":  # its frame shows the focus
+            if name != "talk-text":  # the frame around it shows the focus
                 assert await page.js("getComputedStyle(document.activeElement).outlineStyle") != "none", name
         controls = (
             "#speak",
@@ -544,7 +544,7 @@ async def test_the_keyboard_alone_is_enough_to_talk(browser: DevTools) -> None:
 
 
 async def in_use(page: Page, agent: Agent) -> Call:
-    """A call with everything in it that can be seen."""
+    """A call that shows every element of the view."""
     call = await start(page, agent)
     ask(call)
     answer(call, "It is ten past nine, and the harbour is quiet. Shall I wake you before the next boat comes in?")
@@ -565,7 +565,7 @@ async def in_use(page: Page, agent: Agent) -> Call:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_a_phone_has_no_horizontal_scroll_in_talk(browser: DevTools, scheme: str) -> None:
-    """360 px wide, idle, in a call, with notices, and compact; nothing sticks out."""
+    """360 px wide: idle, in a call, with notices, and compact."""
     about = {"llm": {"kind": "builtin", "name": "built-in", "message": "No LLM answers at " + "http://localhost" * 6}}
     async with open_talk(browser, about=about) as (page, agent):
         await page.resize(360, 740, phone=True)
@@ -580,7 +580,7 @@ async def test_a_phone_has_no_horizontal_scroll_in_talk(browser: DevTools, schem
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_text_in_talk_has_the_contrast_of_wcag_aa(browser: DevTools, scheme: str) -> None:
-    """Of every state of a word, of the figures, and of the notices; in the compact view too."""
+    """Every state of a word, the figures and the notices; in the compact view too."""
     about = {"llm": {"kind": "builtin", "name": "built-in", "message": "No LLM answers."}}
     async with open_talk(browser, about=about) as (page, agent):
         await page.prefer(prefers_color_scheme=scheme)
@@ -597,8 +597,8 @@ async def test_text_in_talk_has_the_contrast_of_wcag_aa(browser: DevTools, schem
         assert await page.js(CONTRAST) == []
 
 
-async def test_compact_and_subtitles_are_kept(browser: DevTools) -> None:
-    """The compact view has the call and the line being heard; both choices outlive a reload."""
+async def test_compact_view_and_subtitles_are_remembered(browser: DevTools) -> None:
+    """The compact view shows the call and the current line; both choices survive a reload."""
     async with open_talk(browser) as (page, agent):
         await page.click("#compact")
         await page.click("#subtitles")

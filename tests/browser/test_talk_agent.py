@@ -1,4 +1,4 @@
-"""The Talk view and the real agent: a microphone that speaks, an answer that is interrupted, and a context of it."""
+"""The Talk view with the real agent: a microphone that speaks, an interrupted answer, and its context."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support import until
 pytestmark = pytest.mark.real_time
 
 RATE = 24_000
-# When the microphone says the first sentence, and when the second one, seconds after it is opened.
+# When the microphone plays the first and the second sentence, in seconds after it is opened.
 ASKS_S, INTERRUPTS_S, ENDS_S = 1.5, 9.0, 30.0
 QUICK: dict[str, Any] = {"turn_silence_s": 0.6, "resume_after_s": 0.8}
 LONG = (
@@ -31,7 +31,7 @@ NEAR_WORDS = 2
 
 
 async def microphone(agent: RunningAgent, path: Path) -> None:
-    """What the browser's microphone hears: a sentence, and another one into the answer."""
+    """Write the microphone's audio: a sentence, and a second one during the answer."""
     sound = np.zeros(int(ENDS_S * RATE), np.int16)
     for at_s, text in ((ASKS_S, "My train leaves at seven."), (INTERRUPTS_S, "Please open the window.")):
         speech = np.frombuffer(await agent.speech(text), "<i2")
@@ -41,8 +41,8 @@ async def microphone(agent: RunningAgent, path: Path) -> None:
         file.writeframes(sound.tobytes())
 
 
-# A microphone that does not hear the loudspeaker gives echo cancellation nothing to learn from: for as long as it takes
-# that to know, it dampens the voice.
+# Echo cancellation is off: this microphone never picks up the loudspeaker, and a canceller that has not adapted yet
+# attenuates the voice.
 WITHOUT_ECHO = """
   const open = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
   navigator.mediaDevices.getUserMedia = ({ audio }) => open({ audio: { ...audio, echoCancellation: false } });
@@ -65,8 +65,8 @@ async def talk(path: Path, *answers: str) -> AsyncIterator[tuple[Page, RunningAg
         await until(lambda: agent.server.calls._count == 0, 10)
 
 
-async def test_an_answer_is_heard_interrupted_and_remembered(tmp_path: Path) -> None:
-    """The page shows what the agent heard, wrote and spoke, and both agree on what was heard of it."""
+async def test_an_answer_is_heard_interrupted_and_kept_in_the_context(tmp_path: Path) -> None:
+    """The page shows what the agent recognised, wrote and spoke, and both agree on what was heard."""
     async with talk(tmp_path / "microphone.wav", LONG, "It is open.") as (page, _, llm):
         await page.js(
             "document.querySelector('#agent-voice').addEventListener('volumechange', () => window.hushed = true)"
@@ -91,13 +91,13 @@ async def test_an_answer_is_heard_interrupted_and_remembered(tmp_path: Path) -> 
         assert (asked, interrupted) == (("user", said[0]), ("user", said[2]))
         assert 0 < len(heard.split()) < len(LONG.split())
         assert abs(len(answered[1].split()) - len(heard.split())) <= NEAR_WORDS
-        # What the browser's buffer still held of it was not heard: how long that took depends on this machine.
+        # What was still in the browser's buffer was not heard; its length depends on this machine.
         assert await page.js("hushed")
         await page.click("#call")
 
 
-async def test_ten_turns_in_writing_leave_nothing(tmp_path: Path) -> None:
-    """Each interrupts the answer before it; every answer stands under its question."""
+async def test_ten_typed_turns_leave_nothing_behind(tmp_path: Path) -> None:
+    """Each turn interrupts the answer before it, and every answer stands under its question."""
     answers = [f"{LONG} That was story number {number}." for number in range(10)]
     async with talk(tmp_path / "microphone.wav", *answers) as (page, agent, llm):
         agents = "[...document.querySelectorAll('[data-who=agent]')]"

@@ -1,4 +1,4 @@
-"""`agent-tts` as a process, or in this one."""
+"""Runs `agent-tts` in its own process, or in this one."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def start(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    """Start it, with pipes for stdin, stdout and stderr. The caller waits for it."""
+    """Start `agent-tts` with pipes for stdin, stdout and stderr. The caller waits for it."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment()}
     return subprocess.Popen([*AGENT_TTS, *arguments], **{**pipes, **options})
 
 
 def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    """Run it to its end, without input."""
+    """Run `agent-tts` to its end, without input."""
     defaults = {"stdin": subprocess.DEVNULL, "env": environment(), "timeout": PATIENCE_S}
     return subprocess.run([*AGENT_TTS, *arguments], capture_output=True, check=False, **{**defaults, **options})
 
 
 def measure(tool: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    """Run one of `tests.measure` to its end."""
+    """Run a module of `tests.measure` to its end."""
     defaults = {"stdin": subprocess.DEVNULL, "env": environment(), "timeout": PATIENCE_S}
     program = (sys.executable, "-m", f"tests.measure.{tool}", *arguments)
     return subprocess.run(program, capture_output=True, check=False, **{**defaults, **options})
@@ -52,7 +52,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process, and it is not a zombie."""
+    """Whether the process exists and is not a zombie."""
     try:
         return " Z " not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:4]
     except OSError:
@@ -60,7 +60,7 @@ def is_running(pid: int) -> bool:
 
 
 def invoke(*arguments: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    """Run a command in this process, without input; an error that it does not report is raised."""
+    """Run a command in this process, without input. Errors that it does not report are raised."""
     inherited: dict[str, str | None] = {name: None for name in os.environ if name.startswith("AGENT_TTS_")}
     done = CliRunner().invoke(app, list(arguments), env=inherited | variables, catch_exceptions=False)
     return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout_bytes, done.stderr_bytes)

@@ -1,4 +1,4 @@
-"""`agent-tts agent`: a node that one can talk to."""
+"""`agent-tts agent`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cli.process import environment, invoke, run, start
 ROOT = Path(__file__).parents[2]
 
 
-def test_it_serves_the_node_and_the_agent_and_leaves_on_sigterm() -> None:
+def test_it_serves_the_node_and_the_agent_and_exits_on_sigterm() -> None:
     settings = ("--set", "agent.stt.kind=none", "--llm", "http://127.0.0.1:9/v1")
     process = start("agent", "--config", "agent", "--port", "0", "--engine", "tone", "--log-level", "error", *settings)
     assert process.stderr is not None
@@ -30,7 +30,7 @@ def test_it_serves_the_node_and_the_agent_and_leaves_on_sigterm() -> None:
     assert rest == b""
 
 
-def test_a_copy_of_its_pipeline_runs_by_itself(tmp_path: Path) -> None:
+def test_a_copy_of_the_pipeline_runs_as_a_script(tmp_path: Path) -> None:
     """With the options of `agent-tts agent`, and as the pipeline of every call."""
     copy = tmp_path / "my_agent.py"
     copy.write_text((ROOT / "pipelines" / "voice_agent.py").read_text())
@@ -50,14 +50,14 @@ def test_its_flags_are_settings() -> None:
     assert (agent["stt"]["model"], agent["calls"]) == ("tiny.en", 3)
 
 
-def test_a_pipeline_that_is_not_there_is_a_message(tmp_path: Path) -> None:
+def test_a_missing_pipeline_file_is_a_message(tmp_path: Path) -> None:
     result = run("agent", "--set", f"agent.pipeline={tmp_path / 'none.py'}")
     assert result.returncode == 2
     assert b"is not a Python file" in result.stderr
     assert b"Traceback" not in result.stderr
 
 
-def test_a_setting_three_levels_deep_is_named_when_it_is_wrong() -> None:
+def test_a_wrong_setting_three_levels_deep_is_named() -> None:
     result = invoke("agent", "--set", "agent.stt.device=tpu")
     assert result.returncode == 2
     assert b"agent.stt.device on the command line" in result.stderr

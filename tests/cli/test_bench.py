@@ -1,4 +1,4 @@
-"""`agent-tts bench` as a process with a node of its own."""
+"""`agent-tts bench` in its own process, with its own node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import torch  # noqa: F401 - its import keeps a pipe open, which a test that imports it first would leak
+import torch  # noqa: F401 - its import keeps a pipe open: the first test to import it would leak one
 
 from agent_tts.bench.checkpoint import INSTRUCTIONS
 from tests.cli.process import children_of, environment, invoke, is_running, run, start
@@ -16,7 +16,7 @@ from tests.cli.process import children_of, environment, invoke, is_running, run,
 QUICK = ("--warmup", "0", "--duration", "1")
 
 
-def test_serve_measures_a_node_of_its_own_and_writes_all_down(tmp_path: Path) -> None:
+def test_serve_measures_its_own_node_and_writes_the_results(tmp_path: Path) -> None:
     files = ("--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "out.png"))
     loads = ("--engine", "tone", "--rate", "10", *QUICK)
     result = run("bench", "serve", *loads, *files, env=environment(COLUMNS="160"))
@@ -30,7 +30,7 @@ def test_serve_measures_a_node_of_its_own_and_writes_all_down(tmp_path: Path) ->
     assert (tmp_path / "out.png").stat().st_size > 10_000
 
 
-def test_streams_tell_the_largest_number_without_a_gap(tmp_path: Path) -> None:
+def test_streams_reports_the_largest_number_without_a_gap(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     result = run("bench", "streams", "--streams", "2,4", "--seconds", "1", "--ramp", "0.2", "--json", str(path))
     assert result.returncode == 0, result.stderr
@@ -38,7 +38,7 @@ def test_streams_tell_the_largest_number_without_a_gap(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["runs"][1]["cpu_percent"].keys() == {"front", "engine", "clients"}
 
 
-def test_rtc_tells_how_late_packets_come(tmp_path: Path) -> None:
+def test_rtc_reports_the_lateness_of_packets(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     result = run("bench", "rtc", "--peers", "1", "--seconds", "1", "--json", str(path))
     assert result.returncode == 0, result.stderr
@@ -66,7 +66,7 @@ def test_saturate_keeps_every_slot_busy(tmp_path: Path) -> None:
     found = json.loads(path.read_text())
     (figures,) = found["runs"]
     assert (figures["errors"], figures["peak_in_flight"], figures["clients"]) == ({}, 9, 2)
-    assert figures["audio_s_per_s"] > 8  # more than real time of each slot
+    assert figures["audio_s_per_s"] > 8  # more than real time in each slot
     assert found["node"]["settings"]["slots"] == 8
     assert found["node"]["session"]["lead_ms"] is None
 
@@ -78,7 +78,7 @@ def test_saturate_keeps_every_slot_busy(tmp_path: Path) -> None:
         ("voice_design", (), {"instructions": INSTRUCTIONS}),
     ],
 )
-def test_every_type_of_model_is_measured_with_a_voice_of_its_kind(
+def test_every_type_of_model_is_measured_with_a_matching_voice(
     model_type: str, options: tuple[str, ...], session: dict[str, str], tmp_path: Path
 ) -> None:
     path = tmp_path / "out.json"
@@ -93,8 +93,8 @@ def test_every_type_of_model_is_measured_with_a_voice_of_its_kind(
     assert figures["request_audio_s"]["p100"] == 0.32
 
 
-def test_peers_are_measured_beside_us_where_they_are_installed(tmp_path: Path) -> None:
-    """The real qwen-tts, on the checkpoint that our node speaks with."""
+def test_peers_are_measured_where_they_are_installed(tmp_path: Path) -> None:
+    """The real qwen-tts, on the checkpoint of our node."""
     files = ("--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "out.png"))
     options = ("--synthetic", "tiny", "--device", "cpu", "--frames", "4", "--requests", "2", "--warmups", "0")
     result = run("bench", "peers", *options, *files, env=environment(OMP_NUM_THREADS="1", COLUMNS="160"), timeout=110)
@@ -109,11 +109,11 @@ def test_peers_are_measured_beside_us_where_they_are_installed(tmp_path: Path) -
     assert (tmp_path / "out.png").stat().st_size > 10_000
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="reads /proc")
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_node_too(how: signal.Signals, code: int) -> None:
+def test_a_signal_also_ends_the_node(how: signal.Signals, code: int) -> None:
     process = start("bench", "streams", "--streams", "2", "--seconds", "60", stdin=subprocess.DEVNULL)
-    nodes: list[int] = []  # and the listeners' process
+    nodes: list[int] = []  # and the process of the listeners
     engines: list[int] = []
     try:
         while not engines or len(nodes) < 2:
@@ -157,7 +157,7 @@ def test_a_signal_ends_the_node_too(how: signal.Signals, code: int) -> None:
         (("serve", "--url", "127.0.0.1:9"), 1, b"no node answers at 127.0.0.1:9"),
     ],
 )
-def test_what_cannot_be_measured_is_a_message(arguments: tuple[str, ...], code: int, said: bytes) -> None:
+def test_an_invalid_measurement_is_a_message(arguments: tuple[str, ...], code: int, said: bytes) -> None:
     result = invoke("bench", *arguments)
     assert said in result.stderr
     assert result.returncode == code
@@ -171,17 +171,17 @@ def test_what_cannot_be_measured_is_a_message(arguments: tuple[str, ...], code: 
         (("serve", "--engine", "expeak"), 1, b"the node did not start"),
     ],
 )
-def test_what_a_node_refuses_is_a_message(arguments: tuple[str, ...], code: int, said: bytes) -> None:
+def test_a_refusal_of_the_node_is_a_message(arguments: tuple[str, ...], code: int, said: bytes) -> None:
     result = run("bench", *arguments)
     assert said in result.stderr
     assert result.returncode == code
     assert b"Traceback" not in result.stderr
 
 
-def test_load_tells_which_promises_are_kept(tmp_path: Path) -> None:
+def test_load_reports_which_promises_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     result = run("bench", "load", "--engine", "tone", "--only", "sessions", "--minutes", "0.05", "--json", str(path))
-    assert result.returncode in (0, 1), result.stderr  # how fast this machine is, is not tested
+    assert result.returncode in (0, 1), result.stderr  # this machine's speed is not tested
     assert b"visitors who were not told exactly once that it is over" in result.stdout
     (figures,) = json.loads(path.read_text())["runs"]
     kept = {promise["what"]: promise["kept"] for promise in figures["promises"]}
@@ -191,18 +191,18 @@ def test_load_tells_which_promises_are_kept(tmp_path: Path) -> None:
     assert figures["visits"] > 20
 
 
-def test_soak_kills_the_engine_and_finds_nothing_left(tmp_path: Path) -> None:
+def test_soak_kills_the_engine_and_finds_no_leak(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     quick = ("--engine", "tone", "--contexts", "80", "--rate", "10", "--kill-every", "5")
     result = run("bench", "soak", *quick, "--json", str(path), env=environment(COLUMNS="160"))
     (figures,) = json.loads(path.read_text())["runs"]
     assert figures["kills"] >= 1
     broken = {promise["what"] for promise in figures["promises"] if not promise["kept"]}
-    assert broken <= {"memory of the front, MiB more for 1000 contexts"}, result.stdout  # too few to tell
+    assert broken <= {"memory of the front, MiB more for 1000 contexts"}, result.stdout  # too few contexts to judge it
     assert result.returncode == bool(broken)
 
 
-def test_load_knows_its_loads() -> None:
+def test_load_lists_its_loads() -> None:
     result = invoke("bench", "load", "--only", "storms")
     assert result.returncode == 2
     assert b"sessions, mixed, storm" in result.stderr

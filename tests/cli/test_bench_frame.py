@@ -1,4 +1,4 @@
-"""`agent-tts bench frame` says what it needs before it measures."""
+"""`agent-tts bench frame` checks its requirements before it measures."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def test_invalid_options_are_refused(options: list[str], complaint: str) -> None
     assert complaint in " ".join(done.output.split())
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_machine_without_a_gpu() -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_missing_gpu_is_reported() -> None:
     done = CliRunner().invoke(app, ["bench", "frame", "--synthetic", "tiny"])
     assert done.exit_code != 0
     assert "torch finds none here" in " ".join(done.output.split())

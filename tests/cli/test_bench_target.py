@@ -1,4 +1,4 @@
-"""What is asked of a node of our own, by the checkpoint that it speaks with."""
+"""Voices and limits that the benchmark uses for its own node, by the type of the checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from agent_tts.model.config import ModelType
         ("voice_design", {"instructions": "A child."}, {"instructions": "A child."}),
     ],
 )
-def test_a_type_of_model_is_asked_for_a_voice_that_it_speaks(
+def test_each_type_of_model_gets_a_voice_that_it_speaks(
     model_type: ModelType, wanted: dict[str, Any], asked: dict[str, Any], tmp_path: Path
 ) -> None:
     config = write_configuration(tmp_path, SIZES["tiny"], model_type)
@@ -33,13 +33,13 @@ def test_a_type_of_model_is_asked_for_a_voice_that_it_speaks(
 
 
 def test_a_saturated_node_has_more_requests_than_slots() -> None:
-    """No slot waits for a client, and no request is refused while it waits for a slot."""
+    """Slots never wait for clients, and no waiting request is refused."""
     (load,), settings = serve_scenarios(None, None, 600, 4, session={"lead_ms": 1_000}, words_every_ms=10)
     assert (load.concurrency, load.words_every_ms, load.session, load.ramp_s) == (675, 0, {"lead_ms": None}, 2)
     assert settings == {"slots": 600, "timeouts__queue_s": REQUEST_S, "limits__connections": 691}
 
 
-def test_a_node_has_room_for_the_requests_of_a_load() -> None:
+def test_a_node_has_room_for_all_requests_of_a_load() -> None:
     loads, settings = serve_scenarios(None, "1,64", None, 10)
     assert [load.name for load in loads] == ["1 at once", "64 at once"]
     assert settings == {"slots": 64, "limits__connections": 512}

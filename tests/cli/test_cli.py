@@ -1,4 +1,4 @@
-"""The commands and their options: help, errors, exit codes."""
+"""Commands and options: help, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_version() -> None:
         ["bench", "serve"],
     ],
 )
-def test_every_command_explains_itself(arguments: list[str]) -> None:
+def test_every_command_has_help(arguments: list[str]) -> None:
     for flag in ("-h", "--help"):
         result = cli.invoke(app, [*arguments, flag])
         assert result.exit_code == 0
@@ -61,13 +61,13 @@ def test_every_command_explains_itself(arguments: list[str]) -> None:
         (["voices", "add"], "Missing argument"),
     ],
 )
-def test_a_wrong_command_or_option_names_the_right_one_or_its_limits(arguments: list[str], said: str) -> None:
+def test_a_wrong_command_or_option_gets_a_suggestion_or_its_limits(arguments: list[str], said: str) -> None:
     result = cli.invoke(app, arguments, env={"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"})
     assert result.exit_code == 2
     assert said in result.output
 
 
-def test_help_needs_none_of_the_heavy_libraries() -> None:
+def test_help_imports_no_heavy_library() -> None:
     code = "import sys; from agent_tts.cli import app; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert {"numpy", "av", "fastapi", "uvicorn", "aiortc", "pydantic", "asyncio", "matplotlib"}.isdisjoint(found)

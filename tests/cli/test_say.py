@@ -1,4 +1,4 @@
-"""`agent-tts say` as people use it: real processes, real files, real pipes."""
+"""`agent-tts say` with real processes, files and pipes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import pytest
 from tests.cli.process import PATIENCE_S, children_of, environment, invoke, is_running, run, start
 from tests.support import dominant_hz, running_node
 
-pytestmark = pytest.mark.real_time  # commands have processes and event loops of their own
+pytestmark = pytest.mark.real_time  # commands run in their own processes and event loops
 
 TEXT = "One two three four."
 
 
-def test_a_wav_file_says_its_true_length(tmp_path: Path) -> None:
+def test_the_header_of_a_wav_file_has_the_final_length(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     assert invoke("say", TEXT, "-o", str(path), "--engine", "espeak").returncode == 0
     with wave.open(str(path)) as file:
@@ -31,7 +31,7 @@ def test_a_wav_file_says_its_true_length(tmp_path: Path) -> None:
         assert 0.5 < file.getnframes() / 24_000 < 3
 
 
-def test_raw_pcm_goes_to_standard_output_and_the_figures_to_stderr() -> None:
+def test_raw_pcm_goes_to_stdout_and_figures_to_stderr() -> None:
     result = run("say", TEXT, "--engine", "tone", "-o", "-")
     assert result.returncode == 0, result.stderr
     assert dominant_hz(result.stdout) == pytest.approx(440, abs=5)
@@ -41,7 +41,7 @@ def test_raw_pcm_goes_to_standard_output_and_the_figures_to_stderr() -> None:
 
 
 def spoken(folder: Path, text: str, *arguments: str, url: str = "") -> bytes:
-    """The audio that `say` makes of a text, silently: of the node at `url`, else of an engine of its own."""
+    """The audio that `say --quiet` makes of a text, with the node at `url` or else its own engine."""
     path = folder / "spoken.pcm"
     where = ("--url", url) if url else ("--engine", "tone")
     result = invoke("say", text, *where, "-o", str(path), "--quiet", *arguments)
@@ -55,7 +55,7 @@ def test_pauses_and_figures_are_options(tmp_path: Path) -> None:
     assert len(spoken(tmp_path, 'five <break time="1s"/> dollars', "--breaks")) == len(said) + 48_000
 
 
-def test_stdin_is_spoken_before_it_ends() -> None:
+def test_stdin_is_spoken_while_it_is_open() -> None:
     process = start("say", "-", "--engine", "tone", "-o", "-")
     assert process.stdin is not None
     assert process.stdout is not None
@@ -82,8 +82,8 @@ def test_a_file_as_stdin_is_spoken(tmp_path: Path) -> None:
     assert piped.stdout == spoken(tmp_path, TEXT, "--seed", "1")
 
 
-def test_a_text_longer_than_any_context_is_spoken_whole(tmp_path: Path) -> None:
-    """A node takes 20 000 characters a context, and four minutes of speech."""
+def test_a_text_longer_than_a_context_is_spoken_whole(tmp_path: Path) -> None:
+    """A node accepts 20 000 characters and four minutes of speech per context."""
     sentence = "These are words of a long text. "
     path = tmp_path / "text"
     path.write_text(sentence * 800)
@@ -93,14 +93,14 @@ def test_a_text_longer_than_any_context_is_spoken_whole(tmp_path: Path) -> None:
     assert len(result.stdout) / 48_000 == pytest.approx(len(sentence.replace(" ", "")) * 0.06 * 800, rel=0.01)
 
 
-def test_frames_are_limited_and_a_cut_is_told(tmp_path: Path) -> None:
+def test_frames_are_limited_and_a_cut_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "cut.pcm"
     result = invoke("say", TEXT, "--engine", "tone", "--max-frames", "3", "-o", str(path))
     assert path.stat().st_size == 3 * 3_840
     assert b"cut a piece" in result.stderr
 
 
-async def test_a_running_node_gets_every_option_and_refuses_what_it_has_not(tmp_path: Path) -> None:
+async def test_a_running_node_gets_every_option_and_refuses_unsupported_ones(tmp_path: Path) -> None:
     options = ("--instructions", "kindly", "--temperature", "0", "--top-k", "9", "--top-p", "1")
     async with running_node() as node:
         say = partial(asyncio.to_thread, invoke, "say", TEXT, "-o", str(tmp_path / "a.pcm"), *options)
@@ -111,7 +111,7 @@ async def test_a_running_node_gets_every_option_and_refuses_what_it_has_not(tmp_
     assert b"did you mean 'tts-1'?" in unknown.stderr
 
 
-async def test_a_running_node_speaks_and_its_answer_is_the_same(tmp_path: Path) -> None:
+async def test_a_running_node_gives_the_same_audio(tmp_path: Path) -> None:
     say = partial(spoken, tmp_path, TEXT, "--seed", "1", "--pitch", "1.5")
     async with running_node() as node:
         remote = await asyncio.to_thread(say, url=node.url)
@@ -119,7 +119,7 @@ async def test_a_running_node_speaks_and_its_answer_is_the_same(tmp_path: Path) 
     assert dominant_hz(remote) == pytest.approx(660, abs=5)
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="reads /proc")
 @pytest.mark.parametrize("ending", [None, "1"], ids=["own engine", "with a player"])
 def test_ctrl_c_stops_at_once_and_leaves_no_process(tmp_path: Path, ending: str | None) -> None:
     env = environment(PATH=f"{fake_player(tmp_path)}:{os.environ['PATH']}")
@@ -146,8 +146,8 @@ def test_ctrl_c_stops_at_once_and_leaves_no_process(tmp_path: Path, ending: str 
         assert file.getnframes() > 0
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
-def test_a_reader_that_leaves_ends_it_quietly() -> None:
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="reads /proc")
+def test_a_closed_pipe_ends_it_without_a_message() -> None:
     process = start("say", "-", "--engine", "tone", "-o", "-")
     assert process.stdin is not None
     assert process.stdout is not None
@@ -167,7 +167,7 @@ def test_a_reader_that_leaves_ends_it_quietly() -> None:
 
 
 def fake_player(tmp_path: Path) -> Path:
-    """A folder with a program that plays into a file."""
+    """A folder with a fake player that writes its input to a file."""
     folder = tmp_path / "bin"
     folder.mkdir()
     player = folder / "paplay"
@@ -178,14 +178,14 @@ def fake_player(tmp_path: Path) -> Path:
     return folder
 
 
-def test_without_a_file_it_is_played_to_its_end(tmp_path: Path) -> None:
+def test_without_a_file_the_audio_is_played_to_its_end(tmp_path: Path) -> None:
     folder = fake_player(tmp_path)
     result = invoke("say", TEXT, "--engine", "tone", "--seed", "1", PATH=f"{folder}:{os.environ['PATH']}")
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "played").read_bytes() == spoken(tmp_path, TEXT, "--seed", "1")
 
 
-def test_a_player_that_leaves_is_named(tmp_path: Path) -> None:
+def test_a_player_that_exits_early_is_named(tmp_path: Path) -> None:
     folder = fake_player(tmp_path)
     (folder / "paplay").write_text(f"#!{sys.executable}\n")
     result = invoke("say", TEXT * 20, "--engine", "tone", PATH=f"{folder}:{os.environ['PATH']}")
@@ -213,15 +213,15 @@ def test_a_player_that_leaves_is_named(tmp_path: Path) -> None:
         (("-o", "-", "--engine", "qwen3", "--model", "/nowhere"), 2, b"is neither a folder here nor a hub id"),
     ],
 )
-def test_what_cannot_work_is_a_message_and_an_exit_code(arguments: tuple[str, ...], code: int, said: bytes) -> None:
+def test_invalid_input_is_a_message_and_an_exit_code(arguments: tuple[str, ...], code: int, said: bytes) -> None:
     result = invoke("say", TEXT, *arguments, PATH="/nowhere")
     assert said in result.stderr
     assert result.returncode == code
 
 
 @pytest.mark.parametrize("text", ["", " \n", "-"])
-def test_no_text_is_a_mistake(tmp_path: Path, text: str) -> None:
-    """Standard input is empty, too. A file that is there is not overwritten for nothing."""
+def test_an_empty_text_is_an_error(tmp_path: Path, text: str) -> None:
+    """Also on standard input. An existing file is not overwritten."""
     # Only a process has a standard input.
     result = (run if text == "-" else invoke)("say", text, "--engine", "tone", "-o", str(tmp_path / "a.wav"))
     assert result.returncode == 2
@@ -229,7 +229,7 @@ def test_no_text_is_a_mistake(tmp_path: Path, text: str) -> None:
     assert text == "-" or not list(tmp_path.iterdir())
 
 
-def test_a_terminal_gets_no_raw_audio() -> None:
+def test_raw_audio_is_not_written_to_a_terminal() -> None:
     leader, terminal = os.openpty()
     try:
         result = subprocess.run(

@@ -1,4 +1,4 @@
-"""`agent-tts say` with the neural engine: the whole way from a shell to a file."""
+"""`agent-tts say` with the neural engine, from the shell to the file."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.model.conftest import checkpoint, one_thread
 __all__ = ["checkpoint", "one_thread"]  # fixtures
 
 
-def test_the_file_holds_what_upstream_says(checkpoint: Checkpoints, tmp_path: Path) -> None:
-    """Greedy, in float32, on the CPU."""
+def test_the_file_equals_upstreams_audio(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Greedy decoding in float32 on the CPU."""
     folder, path = checkpoint("custom_voice"), tmp_path / "out.wav"
     expected = theirs(oracle.load(folder), "generate_custom_voice", speaker="ryan", language="English")
     result = run(

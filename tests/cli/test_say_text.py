@@ -1,4 +1,4 @@
-"""Text that arrives."""
+"""Text that arrives on a pipe or a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from agent_tts.cli.say import READ_AHEAD, READ_BYTES, arriving, once
 
-pytestmark = pytest.mark.real_time  # a thread reads
+pytestmark = pytest.mark.real_time  # a thread reads stdin
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def pipe() -> Iterator[tuple[int, int]]:
             os.close(fd)
 
 
-async def test_text_is_there_as_soon_as_it_is_written(pipe: tuple[int, int]) -> None:
+async def test_text_is_yielded_as_soon_as_it_is_written(pipe: tuple[int, int]) -> None:
     read, write = pipe
     source = arriving(read, lines=False)
     for text in ("Hel", "lo. ", "w"):
@@ -33,7 +33,7 @@ async def test_text_is_there_as_soon_as_it_is_written(pipe: tuple[int, int]) -> 
     assert [text async for text in source] == []
 
 
-async def test_a_character_that_is_split_between_two_reads_is_put_together(pipe: tuple[int, int]) -> None:
+async def test_a_character_split_between_two_reads_is_joined(pipe: tuple[int, int]) -> None:
     read, write = pipe
     source = arriving(read, lines=False)
     os.write(write, "a\u20ac".encode()[:2])

@@ -1,4 +1,4 @@
-"""`agent-tts serve`: settings in, a node out."""
+"""`agent-tts serve`: its settings, its messages and the running node."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ def test_a_setting_that_the_engine_refuses_is_a_message_and_exit_code_2() -> Non
     assert b"Traceback" not in result.stderr
 
 
-def test_an_engine_that_does_not_start_is_one_line_and_exit_code_1() -> None:
-    """The reason, and nothing of the way that it came."""
+def test_an_engine_that_fails_to_start_is_one_line_and_exit_code_1() -> None:
+    """The reason, without a traceback."""
     result = run("serve", "--port", "0", "--engine", "tone", "--set", "timeouts.engine_start_s=0.001")
     assert result.returncode == 1
     [line] = result.stderr.decode().splitlines()
     assert "the engine did not start (not ready within 0.001 s)" in line
 
 
-def test_a_node_says_where_it_is_serves_and_leaves_on_sigterm() -> None:
+def test_a_node_prints_its_address_serves_and_exits_on_sigterm() -> None:
     process = start("serve", "--port", "0", "--engine", "tone")
     assert process.stderr is not None
     try:
@@ -79,7 +79,7 @@ def test_a_node_says_where_it_is_serves_and_leaves_on_sigterm() -> None:
 
 
 @pytest.mark.parametrize("locked", [False, True])
-def test_the_welcome_on_a_terminal_tells_how_to_use_the_node(monkeypatch: pytest.MonkeyPatch, locked: bool) -> None:
+def test_the_welcome_on_a_terminal_explains_how_to_use_the_node(monkeypatch: pytest.MonkeyPatch, locked: bool) -> None:
     out = io.StringIO()
     monkeypatch.setattr(serve, "Console", lambda **_: Console(file=out, force_terminal=True, width=160, no_color=True))
     auth = {"api_keys": ["sesame"]} if locked else {}

@@ -1,4 +1,4 @@
-"""Files, pipes and players that take audio."""
+"""Files, pipes and players that receive audio."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def decoded(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("suffix", sorted(FORMATS.keys() - {".pcm", ".raw"}))
-async def test_the_name_of_a_file_decides_its_format(tmp_path: Path, suffix: str) -> None:
+async def test_the_suffix_of_a_file_decides_its_format(tmp_path: Path, suffix: str) -> None:
     sink = FileSink(tmp_path / f"a{suffix.upper()}")
     for frame in FRAMES:
         await sink.write(frame)
@@ -47,7 +47,7 @@ async def test_a_raw_file_is_the_audio_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-async def test_a_wav_file_is_valid_however_it_ends(tmp_path: Path, whole: bool) -> None:
+async def test_a_wav_file_is_valid_also_when_interrupted(tmp_path: Path, whole: bool) -> None:
     sink = FileSink(tmp_path / "a.wav")
     await sink.write(FRAMES[0])
     await sink.close(whole)
@@ -57,12 +57,12 @@ async def test_a_wav_file_is_valid_however_it_ends(tmp_path: Path, whole: bool) 
 
 
 @pytest.mark.parametrize(("name", "said"), [("a.doc", "the name ends in one of"), ("no/a.wav", "No such file")])
-def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path, name: str, said: str) -> None:
+def test_an_unwritable_file_is_refused(tmp_path: Path, name: str, said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         FileSink(tmp_path / name)
 
 
-async def test_a_full_pipe_is_waited_for_and_left_as_it_was() -> None:
+async def test_a_full_pipe_is_waited_for_and_its_mode_restored() -> None:
     read, write = os.pipe()
     try:
         sink = StdoutSink(write)
@@ -109,18 +109,18 @@ async def test_an_interrupted_player_is_silent_at_once() -> None:
         await sink.close(False)
 
 
-async def test_a_player_that_leaves_is_an_error() -> None:
+async def test_a_player_that_exits_early_is_an_error() -> None:
     sink = PlayerSink((sys.executable, "-c", ""))
     with pytest.raises(PlayerEnded, match="ended before the speech"):
         await sink.write(TONE * 100)
     await sink.close(False)
 
 
-async def test_no_player_is_started_for_no_audio() -> None:
+async def test_no_player_is_started_without_audio() -> None:
     await PlayerSink(("/nowhere/player",)).close(True)
 
 
-def test_a_player_of_this_machine_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_player_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_player() is None
     (tmp_path / "aplay").touch(mode=0o755)

@@ -18,7 +18,7 @@ from tests.cli.process import AGENT_TTS, PATIENCE_S, environment, invoke
 from tests.support import running_node
 from tests.voices.clips import KINDS, encoded, tone
 
-pytestmark = pytest.mark.real_time  # commands have processes and event loops of their own
+pytestmark = pytest.mark.real_time  # commands run in their own processes and event loops
 
 
 def test_the_voices_of_this_machine_are_listed() -> None:
@@ -28,13 +28,13 @@ def test_the_voices_of_this_machine_are_listed() -> None:
     assert result.stderr == b""
 
 
-def test_voices_are_filtered_by_language_and_given_as_json() -> None:
+def test_voices_are_filtered_by_language_and_printed_as_json() -> None:
     found = json.loads(invoke("voices", "--engine", "espeak", "--language", "de", "--json").stdout)
     assert found["default"] == "en-us"
     assert [voice["name"] for voice in found["voices"]] == ["de"]
 
 
-async def test_the_voices_of_a_node_are_the_same_and_need_its_key() -> None:
+async def test_a_node_lists_the_same_voices_and_needs_its_key() -> None:
     async with running_node(auth={"api_keys": ["sesame"]}) as node:
         of_node = partial(asyncio.to_thread, invoke, AGENT_TTS_URL=node.url)
         refused = await of_node("voices")
@@ -48,25 +48,25 @@ async def test_the_voices_of_a_node_are_the_same_and_need_its_key() -> None:
     assert json.loads(remote.stdout) == json.loads(local.stdout)
 
 
-def test_a_language_that_no_voice_speaks_is_told() -> None:
+def test_a_language_without_a_voice_is_reported() -> None:
     result = invoke("voices", "--engine", "tone", "--language", "xx")
     assert (result.returncode, result.stdout) == (1, b"")
     assert b"no voice speaks 'xx'" in result.stderr
 
 
-def test_no_node_is_a_message() -> None:
+def test_a_missing_node_is_a_message() -> None:
     result = invoke("voices", "--url", "127.0.0.1:9")
     assert result.returncode == 1
     assert b"no node answers at 127.0.0.1:9" in result.stderr
 
 
-def test_flags_of_an_engine_have_no_meaning_for_a_node() -> None:
+def test_engine_flags_are_refused_for_a_node() -> None:
     result = invoke("voices", "--url", "127.0.0.1:9", "--model", "x", "--dtype", "float32")
     assert result.returncode == 2
     assert b"--model, --dtype: a running node" in result.stderr
 
 
-# ---------------------------------------------------------------- voices of one's own
+# ---------------------------------------------------------------- the user's own voices
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def clip(tmp_path: Path) -> Path:
-    """A file with two seconds of a tone."""
+    """A WAV file with a tone of two seconds."""
     path = tmp_path / "clip.wav"
     path.write_bytes(encoded(KINDS["wav"], tone()))
     return path
@@ -92,13 +92,13 @@ def home(tmp_path: Path) -> dict[str, str]:
 
 
 def card(tmp_path: Path, name: str) -> dict[str, object]:
-    """What the library keeps of a voice."""
+    """The library's card of a voice."""
     found: dict[str, object] = json.loads((tmp_path / "library" / name / "voice.json").read_text())
     return found
 
 
 def answering(answer: bytes, *arguments: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    """Run it with somebody at the terminal."""
+    """Run it on a terminal that types `answer`."""
     leader, terminal = pty.openpty()
     try:
         os.write(leader, answer)
@@ -115,10 +115,8 @@ def answering(answer: bytes, *arguments: str, **variables: str) -> subprocess.Co
         os.close(terminal)
 
 
-def test_a_clone_is_made_kept_privately_and_deleted(
-    tmp_path: Path, base: Path, clip: Path, home: dict[str, str]
-) -> None:
-    """Consent is asked for on a terminal, and the answer recorded as one."""
+def test_a_clone_is_added_privately_and_deleted(tmp_path: Path, base: Path, clip: Path, home: dict[str, str]) -> None:
+    """Consent is asked for on a terminal and recorded as given there."""
     arguments = ("voices", "add", "bob", "--audio", str(clip), "--text", "A tone.", "--model", str(base))
     made = answering(b"y\n", *arguments, **home)
     assert made.returncode == 0, made.stderr
@@ -135,7 +133,7 @@ def test_a_clone_is_made_kept_privately_and_deleted(
 
 
 def test_a_clone_needs_consent(tmp_path: Path, clip: Path, home: dict[str, str]) -> None:
-    """No is the default."""
+    """The default answer is no."""
     refused = answering(b"\n", "voices", "add", "bob", "--audio", str(clip), **home)
     assert refused.returncode == 2
     assert b"no voice is cloned without the speaker's consent" in refused.stderr
@@ -167,7 +165,7 @@ def test_a_design_needs_no_model(tmp_path: Path, home: dict[str, str]) -> None:
         (("delete", "bob", "--url", "127.0.0.1:9"), 1, "no node answers"),
     ],
 )
-def test_what_cannot_be_added_or_deleted_is_a_message_and_an_exit_code(
+def test_an_invalid_addition_or_deletion_is_a_message_and_an_exit_code(
     arguments: tuple[str, ...], code: int, said: str, tmp_path: Path, clip: Path, home: dict[str, str]
 ) -> None:
     result = invoke("voices", *(str(clip) if argument == "CLIP" else argument for argument in arguments), **home)

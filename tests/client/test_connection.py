@@ -1,4 +1,4 @@
-"""The client against a real node, and against servers that misbehave."""
+"""The client with a real node, and with servers that misbehave."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_text_in_pieces_comes_back_as_speech(node: RunningNode) -> None:
     assert speech.done.ttfa_ms is not None
 
 
-async def test_text_may_be_written_before_the_context_has_a_slot(node: RunningNode) -> None:
+async def test_text_can_be_sent_before_the_context_has_a_slot(node: RunningNode) -> None:
     async with connect(node.url) as connection:
         speech = connection.begin(voice="tone-660", lead_ms=None)
         speech.write(TEXT)
@@ -77,7 +77,7 @@ async def test_text_may_be_written_before_the_context_has_a_slot(node: RunningNo
         assert dominant_hz(await spoken(speech)) == pytest.approx(660, abs=5)
 
 
-async def test_a_context_that_is_refused_after_its_beginning_tells_in_its_events(node: RunningNode) -> None:
+async def test_a_context_refused_after_its_opening_fails_in_its_events(node: RunningNode) -> None:
     async with connect(node.url) as connection:
         speech = connection.begin(voice="nobody")
         speech.write(TEXT)
@@ -112,7 +112,7 @@ async def test_text_longer_than_a_message_is_split(node: RunningNode) -> None:
     assert speech.error is None
 
 
-async def test_events_tell_words_audio_and_flush_points_in_their_order(node: RunningNode) -> None:
+async def test_events_report_words_audio_and_flush_points_in_order(node: RunningNode) -> None:
     async with connect(node.url) as connection:
         speech = await connection.open(lead_ms=None)
         speech.write("one two")
@@ -144,7 +144,7 @@ async def test_audio_is_the_same_in_either_framing(node: RunningNode, framing: s
         assert await say(connection, TEXT, output={"framing": framing}) == plain
 
 
-async def test_another_encoding_arrives_as_asked_for(node: RunningNode) -> None:
+async def test_audio_arrives_in_the_requested_encoding(node: RunningNode) -> None:
     async with connect(node.url) as connection:
         speech = await connection.open(lead_ms=None, output={"encoding": "mulaw", "sample_rate": 8_000})
         speech.write(TEXT)
@@ -154,7 +154,7 @@ async def test_another_encoding_arrives_as_asked_for(node: RunningNode) -> None:
     assert len(heard) == pytest.approx(speech.done.audio_ms * 8, abs=16)
 
 
-async def test_cancel_stops_the_audio_and_tells_what_was_heard(node: RunningNode) -> None:
+async def test_cancel_stops_the_audio_and_reports_the_heard_text(node: RunningNode) -> None:
     async with connect(node.url) as connection:
         speech = await connection.open()
         speech.write(TEXT)
@@ -173,7 +173,7 @@ async def test_cancel_stops_the_audio_and_tells_what_was_heard(node: RunningNode
         assert node.node.service.speaking == 0
 
 
-async def test_an_acknowledgement_decides_what_a_cancel_calls_heard(node: RunningNode) -> None:
+async def test_an_acknowledgement_decides_the_heard_text_of_a_cancel(node: RunningNode) -> None:
     async with connect(node.url) as connection:
         speech = await connection.open(lead_ms=5_000)
         speech.write(TEXT)
@@ -182,12 +182,12 @@ async def test_an_acknowledgement_decides_what_a_cancel_calls_heard(node: Runnin
             pass
         speech.ack(event.audio_ms)
         cut = await speech.cancel()
-    assert cut.played_ms == cut.generated_ms == event.audio_ms  # of which real time has played next to nothing
+    assert cut.played_ms == cut.generated_ms == event.audio_ms  # in real time almost nothing has been played
     assert cut.heard_text.startswith("One two")
 
 
-async def test_a_cancel_after_the_last_audio_has_come_still_tells_what_was_heard(node: RunningNode) -> None:
-    """All of a short answer is sent ahead of its playback; the listener interrupts it all the same."""
+async def test_a_cancel_after_the_last_audio_still_reports_the_heard_text(node: RunningNode) -> None:
+    """A short answer is sent entirely ahead of its playback, and the listener may still interrupt it."""
     async with connect(node.url) as connection:
         speech = await connection.open(lead_ms=None)
         speech.write(TEXT)
@@ -201,7 +201,7 @@ async def test_a_cancel_after_the_last_audio_has_come_still_tells_what_was_heard
         assert await spoken(speech) == b""
 
 
-async def test_cancel_all_leaves_nothing_speaking(node: RunningNode) -> None:
+async def test_cancel_all_stops_all_speech(node: RunningNode) -> None:
     async with connect(node.url) as connection:
         for _ in range(3):
             (await connection.open()).write(TEXT)
@@ -216,7 +216,7 @@ async def test_leaving_the_block_stops_the_speech_of_the_connection(node: Runnin
     await until(lambda: node.node.service.speaking == 0)
 
 
-async def test_leaving_the_block_of_a_context_stops_it_alone(node: RunningNode) -> None:
+async def test_leaving_a_contexts_block_stops_only_that_context(node: RunningNode) -> None:
     async with connect(node.url) as connection:
         other = await connection.open()
         async with await connection.open() as speech:
@@ -234,7 +234,7 @@ async def test_leaving_the_block_of_a_context_stops_it_alone(node: RunningNode) 
         ({"sped": 2}, BadMessage),
     ],
 )
-async def test_a_refused_context_raises_from_open_and_spares_the_connection(
+async def test_a_refused_context_raises_from_open_and_leaves_the_connection_usable(
     node: RunningNode, session: dict[str, Any], error: type[SpeechError]
 ) -> None:
     async with connect(node.url) as connection:
@@ -251,14 +251,14 @@ async def test_a_refused_session_raises_from_connect(node: RunningNode) -> None:
             pass
 
 
-async def test_an_id_that_is_open_is_refused_by_the_client(node: RunningNode) -> None:
+async def test_the_client_refuses_an_id_that_is_open(node: RunningNode) -> None:
     async with connect(node.url) as connection:
         await connection.open(context_id="t1")
         with pytest.raises(ContextExists):
             await connection.open(context_id="t1")
 
 
-async def test_at_capacity_tells_when_to_try_again() -> None:
+async def test_at_capacity_carries_a_retry_time() -> None:
     async with running_node(slots=1, queue=0) as node, connect(node.url) as connection:
         first = await connection.open()
         with pytest.raises(AtCapacity) as caught:
@@ -268,7 +268,7 @@ async def test_at_capacity_tells_when_to_try_again() -> None:
         assert await say(connection, TEXT)
 
 
-async def test_a_wrong_key_is_unauthorized_and_a_right_one_speaks() -> None:
+async def test_a_wrong_key_is_unauthorized_and_a_right_one_works() -> None:
     async with running_node(auth={"api_keys": ["sesame"]}) as node:
         with pytest.raises(Unauthorized):
             async with connect(node.url, api_key="wrong"):
@@ -277,8 +277,8 @@ async def test_a_wrong_key_is_unauthorized_and_a_right_one_speaks() -> None:
             assert await say(connection, TEXT)
 
 
-async def test_text_that_the_node_refuses_fails_the_context_after_what_was_spoken() -> None:
-    """A context that lost some of its text must not end as if all had been said."""
+async def test_refused_text_fails_the_context_after_the_accepted_text() -> None:
+    """A context that lost part of its text must not end as complete."""
     async with running_node(limits={"text_context_chars": 50}) as node, connect(node.url) as connection:
         speech = await connection.open(lead_ms=None)
         speech.write("a short one ")
@@ -305,7 +305,7 @@ async def test_a_lost_engine_fails_the_context_with_its_code() -> None:
         assert caught.value.code in ("engine_lost", "internal")
 
 
-async def test_a_drained_connection_says_so_and_then_fails(node: RunningNode) -> None:
+async def test_a_draining_node_is_reported_before_the_connection_fails(node: RunningNode) -> None:
     async with connect(node.url) as connection:
         for session in list(node.node.sessions):
             session.drain()
@@ -330,7 +330,7 @@ async def test_an_unread_context_is_dropped_alone(node: RunningNode, monkeypatch
         await until(lambda: node.node.service.speaking == 0)
 
 
-async def test_a_slow_reader_holds_up_the_node_and_loses_nothing(node: RunningNode) -> None:
+async def test_a_slow_reader_slows_the_node_and_loses_nothing(node: RunningNode) -> None:
     async with connect(node.url, lead_ms=None, seed=1) as connection:
         whole = await say(connection, TEXT * 4)
     async with connect(node.url, buffer_bytes=8_000, lead_ms=None, seed=1) as connection:
@@ -386,7 +386,7 @@ GREETING = {
 
 @asynccontextmanager
 async def serving(handler: Callable[[ServerConnection], Awaitable[None]]) -> AsyncIterator[str]:
-    """A server of this handler; its address."""
+    """A server with this handler; yields its address."""
     async with serve(handler, "127.0.0.1", 0, subprotocols=[Subprotocol("agent_tts.v1")], compression=None) as server:
         yield f"127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
 
@@ -418,7 +418,7 @@ async def test_a_cut_connection_fails_every_context_and_the_connection() -> None
         assert (await speech.cancel()).unheard_text == ""
 
 
-async def test_the_fatal_error_of_the_node_is_raised() -> None:
+async def test_a_fatal_error_of_the_node_is_raised() -> None:
     async def refuse_slowly(connection: ServerConnection) -> None:
         await start_context(connection)
         error = {"type": "error", "code": "slow_consumer", "message": "too slow", "context_id": None, "fatal": True}
@@ -433,7 +433,7 @@ async def test_the_fatal_error_of_the_node_is_raised() -> None:
 @pytest.mark.parametrize(
     "junk", ["{", "[]", '{"type":"words","context_id":"c1"}', b"short", header(7, 0, 0).replace(b"\1", b"\2", 1)]
 )
-async def test_a_server_with_another_protocol_is_left(junk: str | bytes) -> None:
+async def test_a_server_with_another_protocol_is_disconnected(junk: str | bytes) -> None:
     async def talk(connection: ServerConnection) -> None:
         await start_context(connection)
         await connection.send(junk)
@@ -483,7 +483,7 @@ async def test_a_node_that_never_answers_times_out(monkeypatch: pytest.MonkeyPat
             await node.update(voice="x")
 
 
-async def test_a_node_that_never_reads_loses_the_connection_and_not_our_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_never_reads_is_disconnected_before_memory_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "MAX_UNSENT_CHARS", 50_000)
 
     over = asyncio.Event()
@@ -511,7 +511,7 @@ async def test_a_closed_port_is_a_lost_connection() -> None:
             pass
 
 
-async def test_another_http_server_is_named_as_such(node: RunningNode) -> None:
+async def test_another_http_server_is_reported_as_such(node: RunningNode) -> None:
     with pytest.raises(ConnectionLost, match="is it a node"):
         async with connect(node.url + "/elsewhere"):
             pass
@@ -527,7 +527,7 @@ async def test_another_http_server_is_named_as_such(node: RunningNode) -> None:
         ("ws://h:1/v1/tts/stream?token=t", "ws://h:1/v1/tts/stream?token=t"),
     ],
 )
-def test_a_node_may_be_named_in_many_ways(url: str, expected: str) -> None:
+def test_a_node_can_be_addressed_in_several_forms(url: str, expected: str) -> None:
     assert stream_url(url) == expected
 
 
@@ -539,14 +539,14 @@ def test_an_invalid_address_is_refused(url: str) -> None:
         stream_url(url)
 
 
-def test_the_address_for_http_keeps_a_path_and_drops_the_protocols_own() -> None:
+def test_the_http_address_keeps_the_path_without_the_protocols_route() -> None:
     assert http_url("localhost:8100") == "http://localhost:8100"
     assert http_url("wss://h/node/v1/tts/stream") == "https://h/node"
 
 
 @pytest.mark.parametrize("context_id", ["", "*", "c" * 129])
-async def test_an_id_that_no_context_can_have_is_refused_at_once(node: RunningNode, context_id: str) -> None:
-    """The node cannot say which context it refuses, so nobody would ever be answered."""
+async def test_an_invalid_context_id_is_refused_at_once(node: RunningNode, context_id: str) -> None:
+    """The node could not name the context in its refusal, so the call would never be answered."""
     async with connect(node.url) as connection:
         with pytest.raises(BadMessage, match="1 to 128 characters"):
             await connection.open(context_id=context_id)

@@ -1,4 +1,4 @@
-"""A model of the hub is a folder here: fetched once, whole, of one commit; and every way that fails is a message."""
+"""Models of the hub are downloaded to a folder: once, complete, at one commit. Every failure is a message."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ try:
 except SettingsError as error:
     sys.exit(str(error))
 """
-CHUNK = 10 << 20  # how much the hub's client reads at a time; less than that is not kept
+CHUNK = 10 << 20  # bytes that the hub's client reads at a time; a smaller remainder is not kept
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def hub() -> Iterator[Hub]:
 
 
 class Client:
-    """Processes with a cache of their own: the hub's client takes its configuration when it is imported."""
+    """Runs fetches in processes with their own cache: the hub's client reads its configuration at import."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -94,7 +94,7 @@ def test_formats_that_can_carry_code_are_not_downloaded(hub: Hub, client: Client
     assert "pinned" not in done.stderr
 
 
-def test_a_commit_that_is_here_is_used_without_asking(hub: Hub, client: Client) -> None:
+def test_a_cached_commit_is_used_without_a_request(hub: Hub, client: Client) -> None:
     first = client.fetch(hub)
     asked = len(hub.asked)
     again = client.fetch(hub)
@@ -102,7 +102,7 @@ def test_a_commit_that_is_here_is_used_without_asking(hub: Hub, client: Client) 
     assert len(hub.asked) == asked
 
 
-def test_an_unpinned_model_is_logged_with_its_commit_and_found_offline_later(hub: Hub, client: Client) -> None:
+def test_an_unpinned_model_is_logged_with_its_commit_and_found_offline(hub: Hub, client: Client) -> None:
     first = client.fetch(hub, revision="")
     assert f"no revision is pinned; this one is {REPO}@{COMMIT}" in first.stderr
     offline = client.fetch(hub, revision="", HF_HUB_OFFLINE="1")
@@ -120,10 +120,10 @@ def test_an_interrupted_download_is_resumed(hub: Hub, client: Client) -> None:
     assert f"the download of {REPO} failed" in broken.stderr
     assert "run this again" in broken.stderr
     assert broken.stdout == ""
-    offline = client.fetch(hub, HF_HUB_OFFLINE="1")  # half a model is none
+    offline = client.fetch(hub, HF_HUB_OFFLINE="1")  # half a model does not count
     assert "the hub cannot be reached" in offline.stderr
     hub.sizes["model.safetensors"] = 10**18
-    assert "needs 999999999.99 GB more" in client.fetch(hub).stderr  # what is here already is not counted again
+    assert "needs 999999999.99 GB more" in client.fetch(hub).stderr  # what is already here is not counted
     hub.sizes.clear()
     hub.breaks_off.clear()
     hub.asked.clear()
@@ -145,7 +145,7 @@ def test_an_interrupted_download_is_resumed(hub: Hub, client: Client) -> None:
         ((500, ""), f"{REPO} is not on this disk and the hub cannot be reached"),
     ],
 )
-def test_what_the_hub_refuses_is_a_message(refusal: tuple[int, str], message: str, hub: Hub, client: Client) -> None:
+def test_a_refusal_of_the_hub_is_a_message(refusal: tuple[int, str], message: str, hub: Hub, client: Client) -> None:
     hub.refusal = refusal
     done = client.fetch(hub)
     assert done.returncode == 1
@@ -157,11 +157,11 @@ def test_a_gated_model_is_listed_but_not_downloaded(hub: Hub, client: Client) ->
     assert f"{REPO} is gated: accept its conditions on its page" in client.fetch(hub).stderr
 
 
-def test_an_unknown_revision_is_named(hub: Hub, client: Client) -> None:
+def test_an_unknown_revision_is_reported(hub: Hub, client: Client) -> None:
     assert client.fetch(hub, revision=OTHER).stderr == f"{REPO} has no revision {OTHER}\n"
 
 
-def test_without_a_network_there_is_advice(client: Client) -> None:
+def test_a_missing_network_is_reported_with_advice(client: Client) -> None:
     done = client.fetch(Hub({}, url="http://127.0.0.1:9"))
     assert done.stderr.startswith(f"{REPO} is not on this disk and the hub cannot be reached: connect this machine, or")
 
@@ -190,23 +190,23 @@ def test_shards_are_fetched_with_their_index(hub: Hub, client: Client) -> None:
 
 
 class TestFolder:
-    def test_stays_where_it_is(self, tmp_path: Path) -> None:
+    def test_is_used_in_place(self, tmp_path: Path) -> None:
         folder = write(tmp_path / "mine", NEEDED)
         assert local_folder(str(folder)) == folder
         assert local_folder(str(folder / "../mine")) == folder
 
     @pytest.mark.parametrize("name", NEEDED)
-    def test_that_lacks_something_is_refused_by_its_name(self, name: str, tmp_path: Path) -> None:
+    def test_without_a_needed_file_is_refused(self, name: str, tmp_path: Path) -> None:
         folder = write(tmp_path, {other: content for other, content in NEEDED.items() if other != name})
         with pytest.raises(SettingsError, match=f"not a complete Qwen3-TTS checkpoint: it lacks {name}"):
             local_folder(str(folder))
 
-    def test_may_have_a_whole_tokenizer_instead_of_its_parts(self, tmp_path: Path) -> None:
+    def test_may_have_one_tokenizer_file_in_place_of_its_parts(self, tmp_path: Path) -> None:
         parts = {"vocab.json", "merges.txt"}
         files = {name: content for name, content in NEEDED.items() if name not in parts}
         assert local_folder(str(write(tmp_path, files | {"tokenizer.json": b"{}"})))
 
-    def test_that_lacks_a_shard_is_refused_by_its_name(self, tmp_path: Path) -> None:
+    def test_without_a_shard_is_refused(self, tmp_path: Path) -> None:
         files = {name: content for name, content in NEEDED.items() if name not in ("model.safetensors", "merges.txt")}
         index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
         files |= {"one.safetensors": b"", "model.safetensors.index.json": json.dumps(index).encode()}
@@ -214,18 +214,18 @@ class TestFolder:
             local_folder(str(write(tmp_path, files)))
         assert local_folder(str(write(tmp_path, {"two.safetensors": b"", "merges.txt": b""})))
 
-    def test_has_no_revision(self, tmp_path: Path) -> None:
+    def test_cannot_have_a_revision(self, tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="is a folder and has no revision v2"):
             local_folder(str(write(tmp_path, NEEDED)), "v2")
 
 
 @pytest.mark.parametrize("source", ["nowhere", "/nowhere/at/all", "../nowhere/at", "a/b/c", "Qwen/", "Qwen/a b"])
-def test_a_source_that_is_neither_folder_nor_id_is_refused_by_name(source: str) -> None:
+def test_a_source_that_is_neither_folder_nor_id_is_refused(source: str) -> None:
     with pytest.raises(SettingsError, match="neither a folder here nor a hub id, which is OWNER/NAME"):
         local_folder(source)
 
 
-def test_settings_get_folders_for_their_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_get_the_folders_of_their_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "mine", NEEDED)
     monkeypatch.chdir(tmp_path)
     settings = Settings.model_validate({"qwen3": {"models": [{"source": "mine", "load": "first_use"}]}, "slots": 3})
@@ -236,7 +236,7 @@ def test_settings_get_folders_for_their_models(tmp_path: Path, monkeypatch: pyte
     assert with_local_models(local) == local
 
 
-def test_models_of_an_engine_that_is_not_used_are_left_alone() -> None:
+def test_models_of_an_unused_engine_are_not_downloaded() -> None:
     settings = Settings.model_validate({"engine": "espeak", "qwen3": {"models": ["nowhere"]}})
     assert with_local_models(settings) is settings
 

@@ -1,4 +1,4 @@
-"""Where settings come from, and what is said about wrong ones."""
+"""The sources of settings, their precedence, and the errors of wrong settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def lines() -> Iterator[list[str]]:
-    """What the log says meanwhile."""
+    """Log lines written during the test."""
     found: list[str] = []
     sink = logger.add(found.append, format="{message}")
     yield found
@@ -40,7 +40,7 @@ def test_flags_beat_environment_beats_file_beats_defaults(config: Path) -> None:
     assert settings.lead_ms == Settings().lead_ms
 
 
-def test_every_value_knows_where_it_comes_from(config: Path) -> None:
+def test_the_source_of_every_value_is_known(config: Path) -> None:
     loaded = load(config, {"queue": "3"}, {"AGENT_TTS_SLOTS": "2"})
     assert loaded.sources == {
         "port": "node.yaml",
@@ -64,7 +64,7 @@ def test_every_value_knows_where_it_comes_from(config: Path) -> None:
         ("auth.allowed_origins", '["https://a"]', ("https://a",)),
     ],
 )
-def test_strings_become_what_the_setting_wants(key: str, text: str, value: object) -> None:
+def test_strings_are_converted_to_the_type_of_the_setting(key: str, text: str, value: object) -> None:
     loaded = [
         load_settings(overrides={key: text}, environ={}),
         load_settings(environ={"AGENT_TTS_" + key.upper().replace(".", "__"): text}),
@@ -74,7 +74,7 @@ def test_strings_become_what_the_setting_wants(key: str, text: str, value: objec
         assert getattr(getattr(found, section) if section else found, name) == value
 
 
-def test_keys_of_digits_stay_text() -> None:
+def test_numeric_keys_stay_text() -> None:
     settings = load_settings(environ={"AGENT_TTS_AUTH__API_KEYS": "1234,5678"})
     assert [key.get_secret_value() for key in settings.auth.api_keys] == ["1234", "5678"]
 
@@ -90,25 +90,25 @@ def test_keys_of_digits_stay_text() -> None:
         ({"limits": "1"}, {}, "limits on the command line: this is a section: .* limits.text_message_chars"),
     ],
 )
-def test_an_unknown_key_is_refused_with_the_nearest(
+def test_an_unknown_key_is_refused_with_a_suggestion(
     overrides: dict[str, str], environ: dict[str, str], said: str
 ) -> None:
     with pytest.raises(SettingsError, match=said):
         load_settings(None, overrides, environ)
 
 
-def test_an_unknown_key_in_a_file_is_refused_with_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_key_in_a_file_is_refused_with_a_suggestion(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text("timeouts:\n  drain: 3\n")
     with pytest.raises(SettingsError, match=r"timeouts\.drain in bad\.yaml: .* did you mean timeouts\.drain_s\?"):
         load_settings(path, environ={})
 
 
-def test_variables_of_client_commands_are_no_settings() -> None:
+def test_variables_of_client_commands_are_not_settings() -> None:
     assert load_settings(environ={"AGENT_TTS_URL": "ws://x", "AGENT_TTS_KEY": "k", "PATH": "/bin"}) == Settings()
 
 
-def test_every_wrong_value_gets_a_line_with_what_is_allowed() -> None:
+def test_every_wrong_value_gets_a_line_with_the_allowed_values() -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings(overrides={"slots": "0", "engine": "tune", "port": "many"}, environ={})
     lines = str(caught.value).splitlines()
@@ -118,7 +118,7 @@ def test_every_wrong_value_gets_a_line_with_what_is_allowed() -> None:
     assert any(line.startswith("port on the command line: input should be a valid integer") for line in lines)
 
 
-def test_secrets_are_in_no_error_and_not_in_the_yaml() -> None:
+def test_secrets_are_neither_in_errors_nor_in_the_yaml() -> None:
     overrides = {"auth.api_keys": ["sesame-1", 7_777_777], "ice_servers": [{"urls": ["turn:x"], "credential": 8_888}]}
     with pytest.raises(SettingsError) as caught:
         load_settings(overrides=overrides, environ={})
@@ -129,7 +129,7 @@ def test_secrets_are_in_no_error_and_not_in_the_yaml() -> None:
     assert "sesame" not in to_yaml(load(overrides={"auth.api_keys": "sesame-1"}, environ={}))
 
 
-def test_a_node_that_others_can_reach_needs_a_key() -> None:
+def test_a_node_reachable_from_other_machines_needs_a_key() -> None:
     with pytest.raises(SettingsError, match=r"host 0\.0\.0\.0 can be reached from other machines"):
         load_settings(overrides={"host": "0.0.0.0"}, environ={})
     assert load_settings(overrides={"host": "0.0.0.0", "auth.api_keys": "k"}, environ={}).host == "0.0.0.0"
@@ -144,21 +144,21 @@ def test_a_node_that_others_can_reach_needs_a_key() -> None:
         ("\x00", "bad.yaml: not YAML"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     with pytest.raises(SettingsError, match=said):
         load_settings(path, environ={})
 
 
-def test_an_empty_file_and_an_empty_section_are_the_defaults(tmp_path: Path) -> None:
+def test_an_empty_file_and_an_empty_section_mean_the_defaults(tmp_path: Path) -> None:
     path = tmp_path / "empty.yaml"
     for text in ("", "limits:\n"):
         path.write_text(text)
         assert load_settings(path, environ={}) == Settings()
 
 
-def test_printed_settings_are_a_file_with_the_same_settings(tmp_path: Path, config: Path) -> None:
+def test_printed_settings_load_as_the_same_settings(tmp_path: Path, config: Path) -> None:
     loaded = load(config, {"ice_servers": [{"urls": ["stun:x: #y"]}]}, {})
     path = tmp_path / "printed.yaml"
     path.write_text(to_yaml(loaded))
@@ -166,14 +166,14 @@ def test_printed_settings_are_a_file_with_the_same_settings(tmp_path: Path, conf
     assert "connections: 1  # simultaneous sessions of all clients [node.yaml]" in to_yaml(loaded)
 
 
-def test_every_setting_has_a_meaning() -> None:
+def test_every_setting_has_a_description() -> None:
     sections = {"tls", "auth", "limits", "timeouts", "telemetry", "espeak", "tone", "qwen3", "voices"}
     sections |= {"agent", "agent.stt", "agent.llm"}
     assert [key for key, field in FIELDS.items() if key not in sections and not field.description] == []
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_shipped_files_and_what_their_comments_offer_are_valid(path: Path, tmp_path: Path) -> None:
+def test_shipped_files_and_their_commented_settings_are_valid(path: Path, tmp_path: Path) -> None:
     load_settings(path, environ={})
     lines = path.read_text().splitlines()
     offered = [line.removeprefix("# ") for line in lines if line.startswith(("# auth:", "#   ", "# ice_servers:"))]
@@ -191,7 +191,7 @@ def test_a_configuration_is_found_by_path_or_by_name(config: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["node.yaml", "environment", "flag"])
-def test_an_old_name_of_a_setting_works_and_says_the_new_one_once(source: str, config: Path, lines: list[str]) -> None:
+def test_an_old_setting_name_works_and_its_new_name_is_logged_once(source: str, config: Path, lines: list[str]) -> None:
     environ, flags = {}, {}
     if source == "node.yaml":
         config.write_text("qwen3:\n  positions: 512\n")
@@ -213,17 +213,17 @@ def test_an_old_name_of_a_setting_works_and_says_the_new_one_once(source: str, c
     assert said[source] in lines[0]
 
 
-def test_a_new_name_beats_the_old_one_of_a_weaker_source(config: Path) -> None:
+def test_a_new_name_overrides_the_old_name_of_a_weaker_source(config: Path) -> None:
     config.write_text("qwen3:\n  positions: 512\n")
     assert load_settings(config, {"qwen3.max_model_len": "256"}, {}).qwen3.max_model_len == 256
 
 
-def test_an_old_name_is_of_a_setting_that_exists() -> None:
+def test_old_names_map_to_existing_settings() -> None:
     assert set(RENAMED.values()) <= set(FIELDS)
     assert not set(RENAMED) & set(FIELDS)
 
 
-def test_a_section_within_a_section_has_keys_as_any_other(config: Path) -> None:
+def test_a_nested_section_has_keys_like_any_other(config: Path) -> None:
     config.write_text("agent:\n  calls: 2\n  llm:\n    model: owl\n")
     environ = {"AGENT_TTS_AGENT__STT__MODEL": "tiny.en", "AGENT_TTS_AGENT__LLM__MODEL": "parrot"}
     agent = load_settings(config, {"agent.stt.device": "cpu"}, environ).agent

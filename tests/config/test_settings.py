@@ -1,4 +1,4 @@
-"""The settings themselves."""
+"""The settings model."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from agent_tts.config.settings import Settings, is_loopback
     ("host", "expected"),
     [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False)],
 )
-def test_loopback_is_what_only_this_machine_reaches(host: str, expected: bool) -> None:
+def test_loopback_is_recognised(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 
-def test_a_name_that_may_point_anywhere_is_not_loopback() -> None:
+def test_a_name_that_starts_with_localhost_is_not_loopback() -> None:
     assert not is_loopback("localhost.example.com")
 
 
@@ -28,11 +28,11 @@ def test_settings_are_frozen_and_refuse_unknown_keys() -> None:
         Settings.model_validate({"prot": 1})
 
 
-def test_settings_survive_the_way_to_another_process() -> None:
+def test_settings_round_trip_through_json() -> None:
     settings = Settings(slots=3, queue=0)
     assert Settings.model_validate_json(settings.model_dump_json()) == settings
 
 
-def test_settings_made_in_python_ignore_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_built_in_python_ignore_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT_TTS_PORT", "1")
     assert Settings().port == 8100

@@ -1,4 +1,4 @@
-"""What the container files, the manifests and the service promise, checked against the package that they run."""
+"""Container files, manifests and the systemd unit, checked against the package that they run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DOCKERFILES = sorted((CONFIGS / "docker").glob("*.Dockerfile"))
 MANIFESTS = CONFIGS / "kubernetes"
 USER = 10_001
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-# Everything that may name a variable of ours.
+# All files that may name one of our variables.
 FILES = [
     path for folder in ("docker", "kubernetes", "systemd") for path in (CONFIGS / folder).rglob("*") if path.is_file()
 ]
@@ -66,7 +66,7 @@ def test_an_image_is_small_pinned_and_runs_without_root(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
-def test_what_an_image_copies_exists_and_is_not_ignored(path: Path) -> None:
+def test_files_that_an_image_copies_exist_and_are_not_ignored(path: Path) -> None:
     build, _ = stages(path)
     copied = {source for line in values(build, "COPY") for source in line.split()[:-1]}
     ignore = path.with_name(f"{path.name}.dockerignore").read_text().split()
@@ -89,7 +89,7 @@ def test_an_image_s_python_and_extras_are_the_package_s(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_every_variable_is_a_setting_and_its_value_is_allowed(path: Path) -> None:
-    """A node refuses to start with one that is not."""
+    """A node refuses to start with an invalid value."""
     text = path.read_text()
     pairs = re.findall(rf"({ENV_PREFIX}[A-Z0-9_]+)(?:[:=]\s*|, value: )([^\s\\}}]+)?", text)
     given = {name: value.strip('"') for name, value in pairs if value and not value.startswith("$")}
@@ -99,7 +99,7 @@ def test_every_variable_is_a_setting_and_its_value_is_allowed(path: Path) -> Non
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Every command line of ours in those files."""
+    """Every `agent-tts` command line in those files."""
     found: list[tuple[str, list[str]]] = []
     for path in DOCKERFILES:
         _, final = stages(path)
@@ -143,7 +143,7 @@ def test_a_node_of_compose_is_locked_down_and_has_time_to_drain(name: str) -> No
     assert (CONFIGS / "docker" / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
 
 
-def test_what_compose_mounts_exists_and_no_image_is_of_today() -> None:
+def test_files_that_compose_mounts_exist_and_images_are_pinned() -> None:
     found = compose()
     for service in found["services"].values():
         assert not service["image"].endswith(":latest")
@@ -157,7 +157,7 @@ def test_what_compose_mounts_exists_and_no_image_is_of_today() -> None:
 
 
 def objects(folder: str) -> dict[str, Any]:
-    """The manifests of a folder as kubectl sees them, by kind; where there is no kubectl, as they are written."""
+    """The manifests of a folder by kind: as kubectl renders them, or as written where kubectl is missing."""
     kubectl = shutil.which("kubectl")
     if kubectl is not None:
         command = [kubectl, "kustomize", str(MANIFESTS / folder)]
@@ -176,13 +176,14 @@ def test_a_pod_runs_without_root_on_a_read_only_root(folder: str) -> None:
     assert security["readOnlyRootFilesystem"]
     assert not security["allowPrivilegeEscalation"]
     assert security["capabilities"]["drop"] == ["ALL"]
-    assert pod["enableServiceLinks"] is False  # AGENT_TTS_SERVICE_HOST is no setting: the node would not start
+    # The variable AGENT_TTS_SERVICE_HOST would be an unknown setting: the node would not start.
+    assert pod["enableServiceLinks"] is False
     assert {"requests", "limits"} <= container["resources"].keys()
     assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/var/lib/agent-tts", "/tmp"}
 
 
 @pytest.mark.parametrize("folder", ["base", "gpu"])
-def test_a_pod_is_probed_where_the_node_answers_and_may_drain(folder: str) -> None:
+def test_a_pod_is_probed_on_the_nodes_routes_and_has_time_to_drain(folder: str) -> None:
     found = objects(folder)
     pod = found["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -196,7 +197,7 @@ def test_a_pod_is_probed_where_the_node_answers_and_may_drain(folder: str) -> No
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kustomize is part of kubectl")
-def test_the_gpu_s_pod_has_a_gpu_and_keeps_its_models() -> None:
+def test_the_gpu_pod_has_a_gpu_and_keeps_its_models() -> None:
     found = objects("gpu")
     pod = found["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -210,7 +211,7 @@ def test_the_gpu_s_pod_has_a_gpu_and_keeps_its_models() -> None:
 # ---------------------------------------------------------------- the health check
 
 
-def test_the_health_check_of_a_node_that_is_not_there_fails() -> None:
+def test_the_health_check_fails_without_a_node() -> None:
     found = run("health", env=environment(AGENT_TTS_PORT="9"))
     assert found.returncode == 1
     assert b"no node answers at 127.0.0.1:9" in found.stderr

@@ -1,4 +1,4 @@
-"""The pages of web/docs: served, linked, and true where a program can tell."""
+"""The pages of web/docs: served, linked, and correct where a program can check."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def symbols(path: Path) -> set[str]:
-    """Names that a Python file defines: `name`, `Class.name`."""
+    """Names that a Python file defines, as `name` and `Class.name`."""
     found = set()
     for node in ast.parse(path.read_text()).body:
         match node:
@@ -48,7 +48,7 @@ def symbols(path: Path) -> set[str]:
     return found
 
 
-def test_files_and_symbols_that_the_architecture_names_exist() -> None:
+def test_files_and_symbols_named_in_the_architecture_exist() -> None:
     text = (DOCS / "architecture.md").read_text()
     for path, symbol in re.findall(r"`((?:agent_tts|tests)/[\w./]+?)(?::([\w.]+))?`", text):
         assert (ROOT / path).exists(), path
@@ -57,13 +57,13 @@ def test_files_and_symbols_that_the_architecture_names_exist() -> None:
     assert [name for name in re.findall(r"`([A-Z]\w+\.\w+)`", text) if name not in everywhere] == []
     for folder, layers in re.findall(r"^\| `agent_tts/(\w+)/` \|.*\|(.*)\|$", text, re.M):
         assert set(re.findall(r"\w+", layers)) == LAYERS[folder], folder
-    for line in text.partition("## Glossary")[2].partition("\n## ")[0].splitlines():  # classes among the words
+    for line in text.partition("## Glossary")[2].partition("\n## ")[0].splitlines():  # the glossary names classes
         defined = {symbol for path in re.findall(r"`([\w/]+\.py)`", line) for symbol in symbols(ROOT / path)}
         assert set(re.findall(r"\b[A-Z][a-z]+[A-Z]\w+", line.split("|")[1] if "|" in line else "")) <= defined, line
 
 
-@pytest.mark.real_time  # files are read in threads that the clock does not know
-async def test_the_node_serves_them_as_text() -> None:
+@pytest.mark.real_time  # files are read in threads, which virtual time does not cover
+async def test_the_node_serves_the_pages_as_text() -> None:
     async with running_node() as running, httpx.AsyncClient(base_url=running.url) as client:
         for name in NAMES:
             page = await client.get(f"/web/docs/{name}")
@@ -74,7 +74,7 @@ async def test_the_node_serves_them_as_text() -> None:
             assert again.status_code == 304
 
 
-def test_what_contributing_names_exists() -> None:
+def test_files_and_targets_named_in_contributing_exist() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     for path in re.findall(r"`((?:agent_tts|tests|configs|web)/[\w./-]*)`", text) + re.findall(
         r"\]\(([^)#:]+)\)", text
@@ -84,7 +84,7 @@ def test_what_contributing_names_exists() -> None:
     assert set(re.findall(r"make ([a-z]+)`", text)) - {"quick"} <= targets
 
 
-def test_the_page_links_every_one_of_them() -> None:
+def test_the_page_links_every_doc() -> None:
     page = (ROOT / "web" / "index.html").read_text()
     assert sorted(re.findall(r'href="web/docs/([^"]+)"', page)) == sorted(NAMES)
 
@@ -96,7 +96,7 @@ def test_links_to_other_pages_exist(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_settings_files_and_metrics_that_are_named_exist(name: str) -> None:
+def test_settings_files_and_metrics_named_in_the_docs_exist(name: str) -> None:
     text = (DOCS / name).read_text()
     sections = {key.split(".")[0] for key in FIELDS if "." in key}
     for key in re.findall(r"`([a-z0-9_]+\.[a-z0-9_.]+)", text):
@@ -108,7 +108,7 @@ def test_settings_files_and_metrics_that_are_named_exist(name: str) -> None:
         assert any(sample.startswith(metric) for sample in EXPOSED), metric
 
 
-async def test_the_protocol_s_page_has_every_code_message_field_and_route() -> None:
+async def test_the_protocol_page_has_every_code_message_field_and_route() -> None:
     text = (DOCS / "protocol.md").read_text()
     assert [kind for kind in protocol.TYPES if f"`{kind}`" not in text] == []
     async with running_node() as running, httpx.AsyncClient(base_url=running.url) as client:
@@ -119,7 +119,7 @@ async def test_the_protocol_s_page_has_every_code_message_field_and_route() -> N
     assert [field for field in SessionConfig.model_fields if f"`{field}`" not in text] == []
 
 
-async def test_the_protocol_s_example_is_spoken() -> None:
+async def test_the_example_of_the_protocol_page_is_spoken() -> None:
     (example,) = blocks("protocol.md", "json")
     async with running_node() as running, wire(running.ws_url) as peer:
         for line in example.splitlines():
@@ -129,8 +129,8 @@ async def test_the_protocol_s_example_is_spoken() -> None:
 
 
 @pytest.mark.parametrize("name", ["open-webui", "sillytavern"])
-async def test_what_a_program_sends_is_answered_with_an_mp3(name: str) -> None:
-    """The key included, which a node without keys does not look at."""
+async def test_the_request_of_a_client_program_is_answered_with_mp3(name: str) -> None:
+    """The request has a key, which a node without keys ignores."""
     (body,) = blocks(f"clients/{name}.md", "json")
     async with running_node(engine="espeak") as running, httpx.AsyncClient(base_url=running.url) as client:
         headers = {"Authorization": "Bearer unused", "Content-Type": "application/json"}
@@ -140,10 +140,10 @@ async def test_what_a_program_sends_is_answered_with_an_mp3(name: str) -> None:
     with av.open(io.BytesIO(answer.content), "r") as file:
         assert file.format.name == "mp3"
         assert sum(frame.samples for frame in file.decode(audio=0)) > 6_000
-    assert all(voice["id"] == voice["name"] for voice in voices)  # what Open WebUI makes its list of
+    assert all(voice["id"] == voice["name"] for voice in voices)  # Open WebUI builds its list from these
 
 
-async def test_the_openai_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_openai_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (example,) = blocks("clients/openai.md", "python")
     monkeypatch.chdir(tmp_path)
     async with running_node() as running:
@@ -161,7 +161,7 @@ def run(program: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("pipecat", "AgentTTSService"), ("livekit", "TTS")])
-async def test_the_example_of_a_framework_makes_its_service(name: str, wanted: str) -> None:
+async def test_the_example_of_a_framework_creates_its_service(name: str, wanted: str) -> None:
     (example,) = blocks(f"clients/{name}.md", "python")
     scope: dict[str, object] = {}
     exec(example, scope)

@@ -1,4 +1,4 @@
-"""Dashboard and alerts ask for metrics and labels that a node really has."""
+"""The dashboard and the alerts query metrics and labels that a node really exposes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MONITORING = Path(__file__).parents[2] / "configs" / "monitoring"
 DASHBOARD = json.loads((MONITORING / "grafana" / "dashboards" / "agent-tts.json").read_text())
 ALERTS = yaml.safe_load((MONITORING / "alerts.yml").read_text())
 
-# Labels that Prometheus adds to all.
+# Labels that Prometheus adds to every sample.
 OF_PROMETHEUS = {"instance", "job"}
 
 Labels = dict[str, dict[str, set[str]]]  # sample name -> label -> values seen
 
 
 def exposed() -> Labels:
-    """All samples of a node with an agent, after some work, read as Prometheus reads them."""
+    """All samples of a node with an agent, after some work, parsed by the Prometheus client."""
     metrics = Metrics()
     agent = AgentMetrics(metrics.registry)
     metrics.started(0, EngineInfo("tone", "tone", 4, (), "a", {}))
@@ -59,7 +59,7 @@ EXPOSED = exposed()
 
 
 def queries() -> list[tuple[str, str]]:
-    """Every PromQL expression, with where it is."""
+    """Every PromQL expression, with its place."""
     panels = [(panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel["targets"]]
     alerts = [(rule["alert"], rule["expr"]) for group in ALERTS["groups"] for rule in group["rules"]]
     return panels + alerts
@@ -81,7 +81,7 @@ def test_a_query_uses_metrics_that_exist(where: str, query: str) -> None:
             assert label in EXPOSED[name].keys() | OF_PROMETHEUS, where
             assert label in OF_PROMETHEUS or value in EXPOSED[name][label], where
         if name.endswith("_total"):
-            assert re.search(rf"(rate|increase)\({name}\b", query), f"{where}: a counter without a rate"
+            assert re.search(rf"(rate|increase)\({name}\b", query), f"{where}: a counter needs rate or increase"
         if name.endswith("_bucket"):
             assert "histogram_quantile" in query
             assert "by (" not in query or re.search(r"by \([^)]*\ble\b", query), where
@@ -109,13 +109,13 @@ def test_the_text_of_an_alert_uses_labels_of_its_query(rule: dict[str, Any]) -> 
     assert rule["labels"]["severity"] in ("page", "warn")
 
 
-def test_no_two_panels_overlap_and_all_ask_the_chosen_source() -> None:
+def test_panels_do_not_overlap_and_all_query_the_chosen_source() -> None:
     places = [tuple(panel["gridPos"][key] for key in "xy") for panel in DASHBOARD["panels"]]
     assert len(set(places)) == len(places)
     assert all(panel["datasource"]["uid"] == "${source}" for panel in DASHBOARD["panels"])
 
 
-def test_prometheus_reads_the_alerts_and_grafana_finds_the_dashboard() -> None:
+def test_prometheus_loads_the_alerts_and_grafana_finds_the_dashboard() -> None:
     prometheus = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
     assert [(MONITORING / name).is_file() for name in prometheus["rule_files"]] == [True]
     compose = yaml.safe_load((MONITORING.parent / "docker" / "compose.yaml").read_text())["services"]

@@ -1,4 +1,4 @@
-"""What the doctor finds on the machine that runs the tests, and on worse ones."""
+"""The doctor's findings about this machine, and about machines with faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agent_tts.errors import EngineLost
 from tests.cli.process import invoke
 
 
-def test_this_machine_can_run_a_node_and_really_speaks() -> None:
+def test_this_machine_can_run_a_node_and_speaks() -> None:
     findings = {finding.what: finding for finding in examine(Settings(port=0))}
     named = {
         "python",
@@ -33,7 +33,7 @@ def test_this_machine_can_run_a_node_and_really_speaks() -> None:
     assert "first audio after" in findings["espeak"].found
 
 
-def test_whatever_is_not_good_says_what_to_do() -> None:
+def test_every_finding_that_is_not_good_has_advice() -> None:
     for finding in examine(Settings(port=0)):
         assert bool(finding.advice) is (finding.verdict is not Verdict.GOOD), finding
 
@@ -54,7 +54,7 @@ def test_a_missing_package_is_bad_and_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert (bad.verdict, bad.advice) == (Verdict.BAD, "pip install no-such-thing")
 
 
-def test_the_limit_of_files_is_measured_by_the_clients_that_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_limit_is_judged_by_the_allowed_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     import resource
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, 4_096))
@@ -74,7 +74,7 @@ def test_a_broken_library_does_not_stop_the_other_checks(error: Exception) -> No
     assert (finding.what, finding.verdict) == ("encoders", Verdict.BAD)
 
 
-def test_the_command_takes_a_node_s_settings_and_fails_when_it_cannot_run() -> None:
+def test_the_command_takes_a_nodes_settings_and_fails_on_a_bad_finding() -> None:
     broken = invoke("doctor", "--json", "--port", "0", "--tls-cert", "/no/such.pem", "--set", "limits.rtc_peers=0")
     assert broken.returncode == 1, broken.stderr
     assert b'"ok": false' in broken.stdout

@@ -1,4 +1,4 @@
-"""What the doctor says of ports, certificates, and servers that really answer, refuse, or are silent."""
+"""The doctor's findings about ports, certificates, and STUN and TURN servers that answer, refuse or are silent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Answer = Callable[[bytes, tuple[str, int]], stun.Message | None]
 
 @contextlib.contextmanager
 def server(answer: Answer) -> Iterator[int]:
-    """A UDP server in a thread; its port. It ends with an empty datagram."""
+    """A UDP server in a thread; yields its port. An empty datagram ends it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
 
@@ -60,7 +60,7 @@ def stun_server(data: bytes, _: tuple[str, int]) -> stun.Message:
 
 
 def turn_server(data: bytes, _: tuple[str, int]) -> stun.Message:
-    """As much of RFC 5766 as an allocation takes."""
+    """The part of RFC 5766 that an allocation needs."""
     request = stun.parse_message(data)
     key = make_integrity_key(USER, REALM, PASSWORD)
     if not request.check_message_integrity(key):
@@ -73,19 +73,19 @@ def turn_server(data: bytes, _: tuple[str, int]) -> stun.Message:
 
 
 def asked(url: str, **fields: str) -> Finding:
-    """What is found of one server."""
+    """The finding about one server."""
     settings = Settings.model_validate({"ice_servers": [{"urls": [url], **fields}]})
     (finding,) = [finding for finding in network.webrtc(settings) if finding.what == "ice server"]
     return finding
 
 
-def test_a_stun_server_tells_how_it_sees_us() -> None:
+def test_a_stun_server_reports_our_address() -> None:
     with server(stun_server) as port:
         finding = asked(f"stun:127.0.0.1:{port}")
     assert (finding.verdict, finding.found.rpartition(" ")[2]) == (Verdict.GOOD, "198.51.100.7:4242")
 
 
-def test_a_turn_server_is_asked_with_its_credentials() -> None:
+def test_a_turn_server_is_queried_with_its_credentials() -> None:
     with server(turn_server) as port:
         right = asked(f"turn:127.0.0.1:{port}", username=USER, credential=PASSWORD)
         wrong = asked(f"turn:127.0.0.1:{port}", username=USER, credential="guess")
@@ -104,7 +104,7 @@ def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("url", ["stun:nowhere.invalid", "turn:127.0.0.1:1?transport=tcp"])
-def test_a_server_that_is_not_there_is_a_note(url: str) -> None:
+def test_an_unreachable_server_is_a_note(url: str) -> None:
     assert asked(url).verdict is Verdict.NOTE
 
 
@@ -112,12 +112,12 @@ def test_an_invalid_url_is_bad() -> None:
     assert asked("http://turn.example").verdict is Verdict.BAD
 
 
-def test_only_the_first_of_each_kind_counts_for_the_node() -> None:
+def test_the_node_uses_the_first_server_of_each_kind() -> None:
     settings = Settings.model_validate({"ice_servers": [{"urls": ["stun:nowhere.invalid", "stun:nowhere.invalid"]}]})
     assert "of 2 stun URLs the node uses one" in [finding.found for finding in network.webrtc(settings)]
 
 
-def test_a_used_port_names_its_process() -> None:
+def test_the_process_of_a_used_port_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         (finding,) = network.port(Settings(port=taken.getsockname()[1]))
     assert finding.verdict is Verdict.BAD
@@ -129,13 +129,13 @@ def test_a_used_port_names_its_process() -> None:
     ("days", "verdict", "said"),
     [(30, Verdict.GOOD, "good until"), (3, Verdict.NOTE, "good until"), (-1, Verdict.BAD, "expired on")],
 )
-def test_the_end_of_a_certificate_is_checked(tmp_path: Path, days: int, verdict: Verdict, said: str) -> None:
+def test_the_expiry_of_a_certificate_is_checked(tmp_path: Path, days: int, verdict: Verdict, said: str) -> None:
     settings = Settings.model_validate({"tls": make_certificate(tmp_path, days=days).settings})
     (finding,) = network.tls(settings)
     assert (finding.verdict, said in finding.found) == (verdict, True)
 
 
-def test_a_node_for_others_without_tls_is_noted() -> None:
+def test_a_public_node_without_tls_is_noted() -> None:
     settings = Settings.model_validate({"host": "0.0.0.0", "auth": {"api_keys": ["k"]}})
     (finding,) = network.tls(settings)
     assert (finding.verdict, "HTTPS" in finding.advice) == (Verdict.NOTE, True)

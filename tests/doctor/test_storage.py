@@ -1,4 +1,4 @@
-"""What the doctor says of folders and GPUs."""
+"""The doctor's findings about folders and GPUs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_missing_folder_is_judged_by_its_nearest_parent(tmp_path: Path, monkey
     assert found["models"].found.startswith(str(tmp_path / "hub"))
 
 
-def test_a_full_or_locked_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_or_read_only_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = qwen(folder=tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
     (full,) = machine.disk(settings)
@@ -37,15 +37,15 @@ def test_a_full_or_locked_disk_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     assert "voices.folder" in full.advice
 
 
-def test_without_a_gpu_only_a_neural_engine_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_noted_only_for_a_neural_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     (plain,) = gpu.gpu(Settings())
     (neural,) = gpu.gpu(qwen("a/b"))
     assert (plain.verdict, neural.verdict) == (Verdict.GOOD, Verdict.NOTE)
 
 
-def test_models_are_compared_with_the_memory_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver's tool is a script here: there may be no GPU."""
+def test_models_are_compared_with_gpu_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvidia-smi is a script here, so the test needs no GPU."""
     smi = tmp_path / "nvidia-smi"
     smi.write_text(f"#!/bin/sh\nprintf '{SMI}'\n".replace("\n'", "\\n'"))
     smi.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Plays the scheduler for one engine: gives slots their text, lets them speak, collects what they say."""
+"""Drives one engine as the scheduler does: gives slots their text, runs them and collects their outputs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, SpeechOptions, WordTime
 from agent_tts.speech.routing import Routing
 
 MAX_STEPS = 20_000
-FLUSH = None  # in a script: flush here
+FLUSH = None  # an entry of a script: flush here
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What one slot is to say: pieces of text, each given in a step of its own."""
+    """The text of one slot, in pieces. Each piece is given in a step of its own."""
 
     pieces: Sequence[str | None]
     options: SpeechOptions = field(default_factory=SpeechOptions)
@@ -39,7 +39,7 @@ class Script:
 
 @dataclass(slots=True)
 class Spoken:
-    """What one slot said."""
+    """The outputs of one slot."""
 
     outputs: list[StepOutput] = field(default_factory=list)
 
@@ -61,7 +61,7 @@ class Spoken:
 
     @property
     def kinds(self) -> list[str]:
-        """Names of the outputs without `StarvedOutput`, whose number depends on when the text came."""
+        """Names of the outputs without `StarvedOutput`, whose number depends on when the text arrives."""
         outputs = [output for output in self.outputs if not isinstance(output, StarvedOutput)]
         return [type(output).__name__.removesuffix("Output") for output in outputs]
 
@@ -70,13 +70,13 @@ E = TypeVar("E", bound=Engine)
 
 
 def resolved(engine: Engine, options: SpeechOptions) -> SpeechOptions:
-    """The options with their voice resolved, as a node does before a request reaches its engine."""
+    """The options with their voice resolved, as routing does before a request reaches its engine."""
     library = getattr(getattr(engine, "_voices", None), "_library", None)
     return Routing(engine.info, library.voices() if library else ()).resolve(options)
 
 
 def routed(engine: E) -> E:
-    """The same engine, which gets its requests' voices resolved."""
+    """The same engine, with the voices of its requests resolved."""
     step = engine.step
 
     def routed_step(inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
@@ -93,7 +93,7 @@ def routed(engine: E) -> E:
 
 
 def speak_all(engine: Engine, scripts: Mapping[int, Script]) -> dict[int, Spoken]:
-    """Let slots speak their scripts together, from `StartRequest` to `ReleaseSlot`; their epochs are 100 + slot."""
+    """Run the scripts in their slots together, from `StartRequest` to `ReleaseSlot`. The epochs are 100 + slot."""
     spoken = {slot: Spoken() for slot in scripts}
     left = {slot: list(script.pieces) for slot, script in scripts.items()}
     inputs: list[StepInput] = [
@@ -106,7 +106,7 @@ def speak_all(engine: Engine, scripts: Mapping[int, Script]) -> dict[int, Spoken
             if not left[slot]:
                 del left[slot]
         for output in engine.step(inputs, running):
-            assert output.slot in running, "a slot without a request spoke"
+            assert output.slot in running, "output of a slot without a request"
             assert output.epoch == 100 + output.slot
             spoken[output.slot].outputs.append(output)
         over = {slot for slot in running if is_over(spoken[slot])}
@@ -115,11 +115,11 @@ def speak_all(engine: Engine, scripts: Mapping[int, Script]) -> dict[int, Spoken
         if not running:
             engine.step(inputs, ())
             return spoken
-    raise AssertionError("it never ended")
+    raise AssertionError("the requests did not end")
 
 
 def speak(engine: Engine, *pieces: str | None, options: SpeechOptions | None = None, slot: int = 0) -> Spoken:
-    """Let one slot speak, alone."""
+    """Run one slot alone."""
     return speak_all(engine, {slot: Script(pieces, options or SpeechOptions())})[slot]
 
 
@@ -128,7 +128,7 @@ def is_over(spoken: Spoken) -> bool:
 
 
 def assert_well_formed(spoken: Spoken) -> None:
-    """Frames are 80 ms but for the last, which is not empty."""
+    """Frames are 80 ms, except the last, which is shorter and not empty."""
     assert all(len(frame) == FRAME_BYTES for frame in spoken.frames[:-1])
     assert all(0 < len(frame) <= FRAME_BYTES for frame in spoken.frames[-1:])
 

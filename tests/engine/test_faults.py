@@ -12,13 +12,13 @@ from agent_tts.engine.base import NotFinite
 from agent_tts.engine.tone import AT_OPEN, OF_ENGINE, OF_SLOT, Fault
 
 
-def test_instructions_of_people_are_no_faults() -> None:
+def test_ordinary_instructions_are_not_faults() -> None:
     assert Fault.parse(None) is None
     assert Fault.parse("") is None
     assert Fault.parse("speak softly, at no fault:raise@3 of yours") is None
 
 
-def test_kind_and_place_are_parsed() -> None:
+def test_kind_and_position_are_parsed() -> None:
     assert Fault.parse("fault:nan@12") == Fault("nan", 12)
     assert Fault.parse("fault:slow@20") == Fault("slow", 20)
     assert Fault.parse("fault:crash") == Fault("crash", 0)
@@ -41,7 +41,7 @@ def test_a_kind_strikes_only_in_its_own_table() -> None:
 
 
 @pytest.mark.node
-def test_exit_leaves_without_a_word() -> None:
+def test_exit_ends_the_process_without_output() -> None:
     code = "from agent_tts.engine.tone import OF_ENGINE, Fault; Fault('exit', 0).strike(OF_ENGINE)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (7, b"", b"")

@@ -1,4 +1,4 @@
-"""Whole frames of audio of any length, with its flush points."""
+"""Whole frames from audio of any length, with flush points."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def drained(outlet: Outlet) -> list[FrameOutput | FlushedOutput]:
 
 
 @given(st.lists(st.binary(min_size=2, max_size=10).map(lambda pcm: 800 * pcm[: len(pcm) // 2 * 2]), max_size=6))
-def test_frames_are_the_audio(pieces: list[bytes]) -> None:
+def test_frames_hold_the_audio(pieces: list[bytes]) -> None:
     outlet = Outlet(1, 2)
     for pcm in pieces:
         outlet.write(pcm)
@@ -32,7 +32,7 @@ def test_frames_are_the_audio(pieces: list[bytes]) -> None:
     assert outlet.finished
 
 
-def test_a_part_of_a_frame_waits_for_the_rest() -> None:
+def test_a_partial_frame_waits_for_the_rest() -> None:
     outlet = Outlet(1, 2)
     outlet.write(b"\1\0" * 1_000)
     assert outlet.hand_out() == []
@@ -42,7 +42,7 @@ def test_a_part_of_a_frame_waits_for_the_rest() -> None:
     assert outlet.frames == 1
 
 
-def test_a_flush_fills_up_its_last_frame_and_is_answered_after_it() -> None:
+def test_a_flush_pads_its_last_frame_and_is_answered_after_it() -> None:
     outlet = Outlet(1, 2)
     outlet.write(b"\1\0" * 2_000)
     outlet.flush()

@@ -1,4 +1,4 @@
-"""Rules of the scheduler, one by one and under a hypothesis state machine."""
+"""Rules of the scheduler, one by one and in a hypothesis state machine."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ UNPACED = SpeechOptions(lead_ms=None)
 
 
 class Bench:
-    """A scheduler with a scripted engine: every slot that runs gives the outputs that `answers` holds for it."""
+    """A scheduler with a scripted engine: every slot in a step gives the outputs passed for it."""
 
     def __init__(self, **policy: Any) -> None:
         self.scheduler = Scheduler(Policy(**{"slots": 1, "queue": 1, **policy}))
         self.now = 0.0
         self.inputs: list[base.StepInput] = []
         self.run: list[int] = []
-        self.events: list[events.EngineEvent] = []  # of `frames`
+        self.events: list[events.EngineEvent] = []  # collected by `frames`
 
     def step(self, *outputs: base.StepOutput, step_s: float = 0.0) -> list[events.EngineEvent]:
         return self.scheduler.update(outputs, [self.plan()], self.now, step_s)
@@ -38,7 +38,7 @@ class Bench:
         return step
 
     def frames(self, count: int, slot: int = 0, epoch: int = 1) -> int:
-        """Step until `count` frames were asked for; the number that the scheduler let run at this time."""
+        """Step until `count` frames have run; the number that the scheduler allowed at this time."""
         made = 0
         for _ in range(count):
             step = self.plan()
@@ -50,7 +50,7 @@ class Bench:
         return made
 
     def go(self, until: float) -> list[list[int]]:
-        """Step whenever a step is due, each slot with a frame of its own epoch; the slots of each step."""
+        """Step whenever a step is due, with a frame for each slot in it; the slots of each step."""
         steps = []
         while (due_at := self.scheduler.next_step_at(self.now)) is not None and due_at <= until:
             self.now = max(self.now, due_at)
@@ -68,7 +68,7 @@ def finished(happened: list[events.EngineEvent]) -> list[tuple[int, str, str | N
     return [(e.request_id, e.reason, e.code) for e in happened if isinstance(e, events.RequestFinished)]
 
 
-def test_a_request_gets_a_free_slot_with_the_text_that_came_before() -> None:
+def test_a_request_gets_a_free_slot_with_the_text_received_before() -> None:
     bench = Bench()
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "Hello")
@@ -106,7 +106,7 @@ def test_free_slots_count_as_places_in_the_queue() -> None:
     assert finished(bench.step()) == []
 
 
-def test_a_request_that_waits_too_long_is_refused_at_capacity() -> None:
+def test_a_request_that_waits_too_long_gets_at_capacity() -> None:
     bench = Bench(slots=1, queue=1, queue_s=2.0)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.open(2, UNPACED, 0.0)
@@ -131,12 +131,12 @@ def test_frames_of_an_earlier_request_are_dropped() -> None:
     assert finished(happened) == [(1, "cancelled", None)]
 
 
-def test_a_request_without_credit_is_left_out_until_frames_are_taken() -> None:
+def test_a_request_without_credit_does_not_run_until_frames_are_taken() -> None:
     bench = Bench(window_frames=3)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
     assert bench.frames(10) == 3
-    bench.now = bench.scheduler.policy.queue_s  # which has passed for nobody
+    bench.now = bench.scheduler.policy.queue_s  # the queue's timeout does not apply to it
     bench.step()
     assert bench.scheduler.next_step_at(bench.now) == bench.scheduler.policy.request_s
     bench.scheduler.grant_credit(1, 2)
@@ -151,11 +151,11 @@ def test_credit_never_exceeds_the_window() -> None:
     assert bench.frames(10) == 3
 
 
-def test_a_paced_request_runs_no_further_ahead_than_its_lead() -> None:
+def test_a_paced_request_stays_within_its_lead() -> None:
     bench = Bench()
     bench.scheduler.open(1, SpeechOptions(lead_ms=400), 0.0)
     bench.scheduler.append(1, "text")
-    assert bench.frames(100) == 4  # until its listener is safe
+    assert bench.frames(100) == 4  # the initial buffer of the listener
     bench.now = 0.021
     assert bench.frames(100) == 1
     due_at = bench.scheduler.next_step_at(bench.now)
@@ -163,12 +163,12 @@ def test_a_paced_request_runs_no_further_ahead_than_its_lead() -> None:
     assert 0.08 <= due_at <= 0.1 + 1e-9
     bench.now = due_at
     assert bench.frames(100) == 1
-    bench.now = 10.0  # a listener who ran dry starts anew: no burst to catch up
+    bench.now = 10.0  # after an underrun the lead restarts: no burst to catch up
     assert bench.frames(100) == 4
 
 
 def test_well_buffered_requests_share_few_steps() -> None:
-    """They wait for one another, whenever they began, and have their lead all the same."""
+    """They are batched, whenever they began, and keep their lead."""
     bench = Bench(slots=8)
     for request in range(1, 9):
         bench.now = request * 0.009
@@ -190,13 +190,13 @@ def test_a_request_with_little_buffered_runs_at_once() -> None:
     bench.scheduler.open(2, SpeechOptions(lead_ms=1_000), bench.now)
     bench.scheduler.append(2, "text")
     steps = bench.go(bench.now)
-    assert [1] in steps  # on its own, and as often as it takes
+    assert [1] in steps  # alone, and as often as needed
     second = bench.scheduler._running[1]
     assert second.buffered_until - bench.now >= 0.24
-    assert sum(second.slot in step for step in bench.go(bench.now + 0.019)) <= 1  # then it has more than that
+    assert sum(second.slot in step for step in bench.go(bench.now + 0.019)) <= 1  # buffered enough by now
 
 
-def test_requests_with_the_smallest_lead_share_a_step_if_they_are_near() -> None:
+def test_requests_with_a_minimal_lead_share_a_step_if_they_are_close() -> None:
     bench = Bench(slots=2)
     for request, at in ((1, 0.0), (2, 0.005)):
         bench.now = at
@@ -209,7 +209,7 @@ def test_requests_with_the_smallest_lead_share_a_step_if_they_are_near() -> None
 
 @pytest.mark.parametrize("lead_ms", [0, 40, 120, 200])
 def test_every_step_has_a_request(lead_ms: int) -> None:
-    """A step that is due has a request that can run; a small lead is kept, and its listener never runs dry."""
+    """A step that is due has a request that can run. A small lead is kept without underruns."""
     bench = Bench()
     bench.scheduler.open(1, SpeechOptions(lead_ms=lead_ms), 0.0)
     bench.scheduler.append(1, "text")
@@ -229,7 +229,7 @@ def test_every_step_has_a_request(lead_ms: int) -> None:
 
 class TestNewcomers:
     def bench(self, speaking: int, batch_sizes: tuple[int, ...] = (1, 2, 4)) -> Bench:
-        """Requests that have been speaking for a while: all can run, and wait until there is a step for all."""
+        """Requests that have been speaking for a while: all can run and wait for a shared step."""
         bench = Bench(slots=8, batch_sizes=batch_sizes)
         for request in range(1, speaking + 1):
             bench.scheduler.open(request, SpeechOptions(lead_ms=5_000), 0.0)
@@ -248,7 +248,7 @@ class TestNewcomers:
         self.comes(bench, 4)
         assert bench.plan().run == [3]
 
-    def test_requests_that_do_not_raise_the_cost_run_with_newcomers(self) -> None:
+    def test_requests_that_keep_the_batch_size_run_with_newcomers(self) -> None:
         bench = self.bench(2)
         for request in (3, 4, 5):
             self.comes(bench, request)
@@ -256,14 +256,14 @@ class TestNewcomers:
         assert run[:3] == [2, 3, 4]
         assert len(run) == 4
 
-    def test_without_batch_sizes_every_request_raises_the_cost(self) -> None:
+    def test_without_batch_sizes_every_request_counts_as_more_cost(self) -> None:
         bench = self.bench(2, batch_sizes=())
         for request in (3, 4, 5):
             self.comes(bench, request)
         assert bench.plan().run == [2, 3, 4]
 
-    def test_newcomers_do_not_keep_others_from_speaking(self) -> None:
-        """It may be tried again and again, while its model is being loaded."""
+    def test_newcomers_do_not_stop_other_requests(self) -> None:
+        """A newcomer may be tried many times while its model is loading."""
         bench = self.bench(2)
         self.comes(bench, 3)
         spoke: set[int] = set()
@@ -285,7 +285,7 @@ class TestNewcomers:
         self.comes(bench, 3)
         assert bench.plan().run == [2, 0, 1]
 
-    def test_newcomers_that_do_not_fit_take_turns(self) -> None:
+    def test_newcomers_beyond_the_batch_take_turns(self) -> None:
         bench = Bench(slots=8, queue=8, batch_sizes=(1, 2))
         for request in (1, 2, 3):
             self.comes(bench, request)
@@ -303,15 +303,15 @@ class TestNewcomers:
         bench.now = due_at
         assert sorted(bench.plan().run + bench.plan().run) == [0, 1]
 
-    def test_a_request_whose_first_frame_is_in_flight_is_no_newcomer(self) -> None:
-        """The next frame cannot be the first, however soon it comes."""
+    def test_a_request_with_its_first_frame_in_flight_is_not_a_newcomer(self) -> None:
+        """Its next frame is not its first."""
         bench = self.bench(2)
         self.comes(bench, 3)
         assert bench.plan().run == [2]
         assert sorted(bench.plan().run) == [0, 1, 2]
 
 
-def test_a_dry_slot_is_left_out_until_text_comes() -> None:
+def test_a_dry_slot_does_not_run_until_text_arrives() -> None:
     bench = Bench()
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
@@ -335,7 +335,7 @@ def test_a_dry_slot_without_text_starves() -> None:
     assert bench.scheduler.speaking == 0
 
 
-def test_a_context_opened_without_any_text_starves_too() -> None:
+def test_a_request_opened_without_text_starves_too() -> None:
     bench = Bench(text_idle_s=15.0)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.step()
@@ -359,7 +359,7 @@ def test_no_text_allows_more_than_max_frames() -> None:
     assert bench.frames(1_000) == 60
 
 
-def test_no_request_keeps_a_slot_for_ever() -> None:
+def test_a_request_has_a_maximum_duration() -> None:
     bench = Bench(request_s=600.0)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
@@ -398,7 +398,7 @@ def test_text_after_the_end_is_ignored() -> None:
     assert [i.text for i in bench.inputs if isinstance(i, base.AddText)] == [""]
 
 
-def test_busy_time_is_that_of_the_steps_a_request_ran_in() -> None:
+def test_busy_time_is_the_time_of_the_steps_of_a_request() -> None:
     bench = Bench(slots=2)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
@@ -411,15 +411,15 @@ def test_busy_time_is_that_of_the_steps_a_request_ran_in() -> None:
     assert done.busy_ms == pytest.approx(5.0)
 
 
-class TestStepsUnderWay:
-    def test_they_count_as_made(self) -> None:
-        """Neither credit nor lead is used twice."""
+class TestStepsInFlight:
+    def test_they_use_credit_and_lead(self) -> None:
+        """Neither is used twice."""
         bench = Bench(window_frames=2)
         bench.scheduler.open(1, UNPACED, 0.0)
         bench.scheduler.append(1, "text")
         steps = [bench.plan() for _ in range(3)]
         assert [step.run for step in steps] == [[0], [0], []]
-        bench.scheduler.update([], steps, 0.0, 0.0)  # nothing came of them
+        bench.scheduler.update([], steps, 0.0, 0.0)  # without any output
         assert bench.plan().run == [0]
 
     def test_a_paced_request_counts_them_in_its_lead(self) -> None:
@@ -431,7 +431,7 @@ class TestStepsUnderWay:
         bench.now = 0.021
         assert [bench.plan().run for _ in range(2)] == [[0], []]
 
-    def test_their_duration_counts_for_every_request_in_them(self) -> None:
+    def test_their_duration_counts_for_each_of_their_requests(self) -> None:
         bench = Bench()
         bench.scheduler.open(1, UNPACED, 0.0)
         bench.scheduler.append(1, "text")
@@ -457,8 +457,8 @@ def test_a_full_step_takes_newcomers_and_the_least_buffered() -> None:
 
 
 @pytest.mark.parametrize("options", [UNPACED, SpeechOptions(lead_ms=400)])
-def test_requests_without_a_frame_do_not_displace_those_that_speak(options: SpeechOptions) -> None:
-    """Requests whose model is being loaded, or that wait for cache blocks, give no output when they run."""
+def test_requests_without_output_do_not_displace_those_that_speak(options: SpeechOptions) -> None:
+    """Requests whose model is loading, or that wait for cache blocks, give no output when they run."""
     bench, spoke = Bench(slots=4, batch_sizes=(2,)), []
     for request in (1, 2, 3, 4):
         bench.scheduler.open(request, options, 0.0)
@@ -475,7 +475,7 @@ def test_requests_without_a_frame_do_not_displace_those_that_speak(options: Spee
     assert spoke.count(2) > 10
 
 
-def test_requests_without_a_frame_are_tried_in_turn() -> None:
+def test_requests_without_output_are_tried_in_turn() -> None:
     bench = Bench(slots=6, batch_sizes=(2,))
     for request in range(1, 7):
         bench.scheduler.open(request, UNPACED, 0.0)
@@ -496,11 +496,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler = Scheduler(self.policy)
         self.now = 0.0
         self.next_request = 1
-        self.open: dict[int, int] = {}  # request -> frames seen and not taken
+        self.open: dict[int, int] = {}  # request -> frames received and not taken
         self.started: list[int] = []
         self.over: set[int] = set()
-        self.in_slot: dict[int | None, int] = {}  # slot -> epoch, as the engine was told
-        self.under_way: list[Step] = []  # whose outputs are still to come
+        self.in_slot: dict[int | None, int] = {}  # slot -> epoch, as sent to the engine
+        self.under_way: list[Step] = []  # steps whose outputs have not arrived
 
     def requests(self, data: st.DataObject) -> int:
         return data.draw(st.integers(1, max(1, self.next_request)), label="request")
@@ -543,10 +543,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     def step(self, data: st.DataObject) -> None:
         step = self.scheduler.schedule(self.now)
         free = self.policy.slots - self.scheduler.speaking
-        assert not (free and self.scheduler.queued), "a slot is free and somebody waits"
+        assert not (free and self.scheduler.queued), "a slot is free and a request waits"
         for message in step.inputs:
             if isinstance(message, base.StartRequest):
-                assert message.slot not in self.in_slot, "a slot was handed over without a close"
+                assert message.slot not in self.in_slot, "a slot was reused without a release"
                 self.in_slot[message.slot] = message.epoch
             elif isinstance(message, base.ReleaseSlot):
                 del self.in_slot[message.slot]
@@ -588,7 +588,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             del self.open[event.request_id]
 
     @invariant()
-    def what_is_kept_is_what_it_follows_from(self) -> None:
+    def runnable_at_follows_from_the_lead(self) -> None:
         for request in self.scheduler._running.values():
             lead_ms = request.options.lead_ms
             if lead_ms is None or not request.frames:

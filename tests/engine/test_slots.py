@@ -34,7 +34,7 @@ def feed() -> SlotFeed:
 
 
 def taken(feed: SlotFeed) -> list[Unit | Break | Mark]:
-    """All that is to be spoken, as an engine takes it."""
+    """Everything that an engine takes to speak."""
     items: list[Unit | Break | Mark] = []
     while not feed.dry:
         items += feed.pending
@@ -49,7 +49,7 @@ def test_text_becomes_units_with_its_flush_and_its_end(feed: SlotFeed) -> None:
     assert marks == ["one two", "three", Mark.FLUSH, "four", Mark.END]
 
 
-def test_a_long_text_is_read_in_pieces_and_is_the_same_text(feed: SlotFeed) -> None:
+def test_a_long_text_is_read_in_pieces_and_not_changed(feed: SlotFeed) -> None:
     text = "one two three, " * 1_000
     feed.take_text(AddText(0, text, last=True))
     assert 0 < sum(len(unit.text) for unit in feed.pending if isinstance(unit, Unit)) <= READ_CHARS
@@ -67,7 +67,7 @@ def test_a_slot_with_unread_text_is_not_starved(feed: SlotFeed) -> None:
     assert feed.hand_out() == [StarvedOutput(0, 9)]
 
 
-def test_a_piece_of_a_frame_waits_for_the_rest(feed: SlotFeed) -> None:
+def test_a_partial_frame_waits_for_the_rest(feed: SlotFeed) -> None:
     feed.write(b"ab" * 100)
     assert (feed.ready, feed.samples) == (0, 100)
     assert feed.hand_out() == [StarvedOutput(0, 9)]
@@ -76,7 +76,7 @@ def test_a_piece_of_a_frame_waits_for_the_rest(feed: SlotFeed) -> None:
     assert feed.samples == 100 + FRAME_BYTES // 2
 
 
-def test_nothing_is_said_while_text_is_pending(feed: SlotFeed) -> None:
+def test_a_slot_with_pending_text_is_not_starved(feed: SlotFeed) -> None:
     feed.take_text(AddText(0, "one two ", flush=True))
     assert feed.hand_out() == []
 
@@ -105,13 +105,13 @@ def test_flushes_are_answered_right_after_the_frame_before_them(feed: SlotFeed) 
     ]
 
 
-def test_an_end_right_after_a_whole_frame_makes_no_empty_one(feed: SlotFeed) -> None:
+def test_an_end_right_after_a_whole_frame_adds_no_empty_one(feed: SlotFeed) -> None:
     feed.write(bytes(FRAME_BYTES))
     feed.mark(Mark.END)
     assert [type(output) for output in feed.hand_out()] == [FrameOutput, DoneOutput]
 
 
-def test_an_error_of_one_request_ends_that_request_and_is_logged_without_its_text() -> None:
+def test_an_error_ends_its_request_alone_and_is_logged_without_the_text() -> None:
     slots = SlotTable(2, Spoken)
     assert slots.apply([OPEN, StartRequest(1, 10, SpeechOptions())]) == []
     first, second = slots.requests()

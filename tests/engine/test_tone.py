@@ -53,7 +53,7 @@ def fault(kind: str) -> SpeechOptions:
     return SpeechOptions(instructions=f"fault:{kind}")
 
 
-# ---------------------------------------------------------------- the sound
+# ---------------------------------------------------------------- sound
 
 
 @pytest.mark.parametrize(
@@ -66,26 +66,26 @@ def test_voice_and_pitch_decide_the_frequency(engine: ToneEngine, voice: str | N
 
 
 @pytest.mark.parametrize("speed", [0.25, 1.0, 1.7, 4.0])
-def test_every_character_but_spaces_sounds_equally_long(engine: ToneEngine, speed: float) -> None:
+def test_every_character_but_a_space_has_the_same_duration(engine: ToneEngine, speed: float) -> None:
     spoken = speak(engine, "abc defgh  ij", options=SpeechOptions(speed=speed))
     assert spoken.seconds == pytest.approx(10 * 0.060 / speed, abs=0.001)
 
 
-def test_words_rise_and_fall_without_clicks(engine: ToneEngine) -> None:
+def test_words_fade_in_and_out_without_clicks(engine: ToneEngine) -> None:
     pcm = speak(engine, TEXT, FLUSH, TEXT).pcm.astype(int)
     steepest = 2 * np.pi * 440 / SAMPLE_RATE * 0.5 * 32_767 + 0.5 * 32_767 / 48
     assert np.abs(np.diff(pcm, prepend=0, append=0)).max() <= steepest
     assert 0.2 * 32_767 < np.abs(pcm).max() <= 0.5 * 32_767
 
 
-def test_the_sine_goes_on_through_all_words(engine: ToneEngine) -> None:
-    """Its phase is that of the sample's number, so audio put together wrongly is out of phase."""
+def test_the_sine_is_continuous_through_all_words(engine: ToneEngine) -> None:
+    """Its phase follows the sample number, so wrongly joined audio is out of phase."""
     pcm = speak(engine, TEXT).pcm.astype(float)
     sine = np.sin(2 * np.pi * 440 * np.arange(len(pcm)) / SAMPLE_RATE)
     assert (pcm * sine >= -1).all()
 
 
-def test_seed_and_words_and_their_order_decide_the_loudness(engine: ToneEngine) -> None:
+def test_seed_words_and_their_order_decide_the_loudness(engine: ToneEngine) -> None:
     def of(text: str, seed: int | None) -> bytes:
         return speak(engine, text, options=SpeechOptions(seed=seed)).pcm.tobytes()
 
@@ -110,16 +110,16 @@ def test_audio_does_not_depend_on_the_other_slots(engine: ToneEngine) -> None:
     assert together[3].frames != alone.frames
 
 
-# ---------------------------------------------------------------- the contract
+# ---------------------------------------------------------------- contract of engines
 
 
-def test_frames_are_whole_but_for_the_last(engine: ToneEngine) -> None:
+def test_all_frames_but_the_last_are_whole(engine: ToneEngine) -> None:
     spoken = speak(engine, TEXT)
     assert_well_formed(spoken)
     assert spoken.kinds == ["Frame"] * len(spoken.frames) + ["Done"]
 
 
-def test_a_flush_gives_out_the_rest_of_a_frame_and_answers_after_it(engine: ToneEngine) -> None:
+def test_a_flush_outputs_the_rest_of_a_frame_before_its_answer(engine: ToneEngine) -> None:
     spoken = speak(engine, "ab", FLUSH, "c")
     assert spoken.kinds == ["Frame", "Frame", "Flushed", "Frame", "Done"]
     assert [len(frame) for frame in spoken.frames] == [FRAME_BYTES, FRAME_BYTES, 2 * 60 * 24]
@@ -129,7 +129,7 @@ def test_each_flush_is_answered_even_without_text(engine: ToneEngine) -> None:
     assert speak(engine, FLUSH, FLUSH, "").kinds == ["Flushed", "Flushed", "Done"]
 
 
-def test_a_dry_slot_keeps_a_partial_frame_until_more_text_comes(engine: ToneEngine) -> None:
+def test_a_dry_slot_keeps_a_partial_frame_until_more_text_arrives(engine: ToneEngine) -> None:
     options = SpeechOptions(clean=False)
     assert engine.step([StartRequest(0, 7, options), AddText(0, "a ")], {0}) == [StarvedOutput(0, 7)]
     (frame, done) = engine.step([AddText(0, "", last=True)], {0})
@@ -139,22 +139,22 @@ def test_a_dry_slot_keeps_a_partial_frame_until_more_text_comes(engine: ToneEngi
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\n", "\u200b", "**", "```\ncode\n```"])
-def test_a_text_without_anything_to_speak_is_done_without_a_frame(engine: ToneEngine, text: str) -> None:
+def test_a_text_without_words_ends_without_a_frame(engine: ToneEngine, text: str) -> None:
     assert speak(engine, text).kinds == ["Done"]
 
 
-def test_a_slot_out_of_run_says_nothing(engine: ToneEngine) -> None:
+def test_a_slot_not_in_run_gives_no_output(engine: ToneEngine) -> None:
     assert engine.step([StartRequest(0, 1, SpeechOptions()), AddText(0, TEXT, last=True)], ()) == []
 
 
-def test_a_closed_slot_is_silent_and_its_next_request_starts_anew(engine: ToneEngine) -> None:
+def test_a_released_slot_is_silent_and_its_next_request_starts_clean(engine: ToneEngine) -> None:
     fresh = speak(engine, "next request", slot=2).frames
     engine.step([StartRequest(2, 1, SpeechOptions()), AddText(2, TEXT, flush=True)], {2})
     assert engine.step([ReleaseSlot(2), AddText(2, "too late")], {2}) == []
     assert speak(engine, "next request", slot=2).frames == fresh
 
 
-def test_every_name_that_other_clients_use_is_a_voice() -> None:
+def test_every_alias_of_other_clients_is_a_voice() -> None:
     assert {*OPENAI_VOICES, *QWEN_VOICES} == ALIASES.keys()
     assert set(ALIASES.values()) <= {voice.name for voice in ToneEngine(Settings(), 1).info.voices}
 
@@ -163,7 +163,7 @@ def test_every_name_that_other_clients_use_is_a_voice() -> None:
 
 
 @pytest.mark.parametrize("kind", ["raise@3", "nan@3"])
-def test_a_fault_of_a_slot_fails_it_before_its_frame_and_no_other_slot(faulty: ToneEngine, kind: str) -> None:
+def test_a_fault_of_a_slot_fails_that_slot_alone(faulty: ToneEngine, kind: str) -> None:
     together = speak_all(faulty, {0: Script([TEXT], fault(kind)), 1: Script([TEXT])})
     assert together[0].kinds == ["Frame"] * 3 + ["Failed"]
     assert together[0].outputs[-1] == FailedOutput(0, 100, "internal", "the engine failed on this context")
@@ -172,14 +172,14 @@ def test_a_fault_of_a_slot_fails_it_before_its_frame_and_no_other_slot(faulty: T
 
 
 @pytest.mark.parametrize("kind", ["oom", "nonsense", "raise@x"])
-def test_a_request_that_cannot_be_made_fails(faulty: ToneEngine, kind: str) -> None:
+def test_a_fault_at_the_start_fails_the_request(faulty: ToneEngine, kind: str) -> None:
     (output,) = faulty.step([StartRequest(1, 5, fault(kind)), AddText(1, TEXT)], {1})
     assert isinstance(output, FailedOutput)
     assert (output.slot, output.epoch, output.code) == (1, 5, "internal")
 
 
 @pytest.mark.parametrize(("kind", "error"), [("crash@2", RuntimeError), ("oom_step@2", MemoryError)])
-def test_a_fault_of_the_engine_comes_out_of_the_step(faulty: ToneEngine, kind: str, error: type[Exception]) -> None:
+def test_a_fault_of_the_engine_is_raised_by_the_step(faulty: ToneEngine, kind: str, error: type[Exception]) -> None:
     faulty.step([StartRequest(0, 1, fault(kind)), AddText(0, TEXT, last=True)], ())
     assert [type(output) for _ in range(2) for output in faulty.step([], {0})] == [FrameOutput, FrameOutput]
     with pytest.raises(error):
@@ -187,18 +187,18 @@ def test_a_fault_of_the_engine_comes_out_of_the_step(faulty: ToneEngine, kind: s
 
 
 @pytest.mark.parametrize("at", [0, 2])
-def test_done_at_ends_the_request_before_its_frame(faulty: ToneEngine, at: int) -> None:
+def test_done_at_ends_the_request_before_that_frame(faulty: ToneEngine, at: int) -> None:
     assert speak(faulty, TEXT, options=fault(f"done_at@{at}")).kinds == ["Frame"] * at + ["Done"]
 
 
-def test_never_end_answers_flushes_and_goes_on_without_text(faulty: ToneEngine) -> None:
+def test_never_end_answers_flushes_and_continues_without_text(faulty: ToneEngine) -> None:
     faulty.step([StartRequest(0, 1, fault("never_end")), AddText(0, "a", flush=True), AddText(0, "b", last=True)], ())
     outputs = [output for _ in range(300) for output in faulty.step([], {0})]
     assert sum(isinstance(output, FrameOutput) for output in outputs) == 300
     assert [output for output in outputs if not isinstance(output, FrameOutput)] == [FlushedOutput(0, 1)]
 
 
-def test_slow_makes_its_steps_take_longer(faulty: ToneEngine) -> None:
+def test_slow_lengthens_its_steps(faulty: ToneEngine) -> None:
     faulty.step([StartRequest(0, 1, fault("slow@60")), AddText(0, TEXT)], ())
     start = time.monotonic()
     (frame,) = faulty.step([], {0})
@@ -206,7 +206,7 @@ def test_slow_makes_its_steps_take_longer(faulty: ToneEngine) -> None:
     assert time.monotonic() - start >= 0.060
 
 
-def test_without_the_setting_instructions_are_not_obeyed(engine: ToneEngine) -> None:
+def test_instructions_are_ignored_unless_faults_are_enabled(engine: ToneEngine) -> None:
     assert speak(engine, TEXT, options=fault("raise@0")).frames == speak(engine, TEXT).frames
 
 
@@ -220,12 +220,12 @@ def test_a_pause_is_exact_silence(engine: ToneEngine) -> None:
     assert paused[first + 333 * 24 :][:100].any()
 
 
-def test_a_tag_is_text_unless_pauses_are_asked_for(engine: ToneEngine) -> None:
+def test_a_break_tag_is_text_unless_breaks_are_enabled(engine: ToneEngine) -> None:
     text = 'abc <break time="333ms"/>'
     assert speak(engine, text).seconds == pytest.approx(0.060 * len(text.replace(" ", "")), abs=0.001)
 
 
-def test_figures_are_said_in_words_when_that_is_asked_for(engine: ToneEngine) -> None:
+def test_numbers_become_words_with_normalize(engine: ToneEngine) -> None:
     spoken = speak(engine, "I have $", "5", ".50.", options=SpeechOptions(normalize=True))
     assert np.array_equal(spoken.pcm, speak(engine, "I have five dollars and fifty cents.").pcm)
     german = speak(engine, "3,5 km", options=SpeechOptions(normalize=True, language="de"))

@@ -46,5 +46,5 @@ STREAMS: dict[str, Dialect] = {
         key_query="authorization",
         denies=True,
     ),
-    "/v1/audio/speech/stream": Dialect("vllm_omni", lambda *_: VllmOmniAdapter()),
+    "/v1/audio/speech/stream": Dialect("vllm_omni", lambda _, settings: VllmOmniAdapter(settings.lead_ms)),
 }

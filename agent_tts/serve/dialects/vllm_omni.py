@@ -58,10 +58,14 @@ class VllmConfig(Lenient):
             raise ValueError("word_timestamps needs stream_audio")
         return self
 
-    def session(self) -> Message:
-        """The fields of `session.update`, all of them, so that earlier ones do not remain."""
+    def session(self, lead_ms: int) -> Message:
+        """The fields of `session.update`, all of them, so that earlier ones do not remain.
+
+        Args:
+            lead_ms: of streamed audio. A file is made as fast as possible.
+        """
         encoding, sample_rate = FORMATS[self.response_format]
-        fields: Message = {
+        return {
             "model": self.model,
             "voice": DESIGN if self.task_type == "VoiceDesign" and self.voice is None else self.voice,
             "speaker_embedding": self.speaker_embedding,
@@ -71,9 +75,8 @@ class VllmConfig(Lenient):
             "seed": self.seed,
             "timestamps": "word" if self.word_timestamps else "none",
             "output": {"encoding": encoding, "sample_rate": sample_rate, "framing": "binary"},
+            "lead_ms": lead_ms if self.stream_audio else None,
         }
-        # A file is made as fast as possible, streamed audio at the pace of its listener.
-        return fields if self.stream_audio else {**fields, "lead_ms": None}
 
 
 @dataclass(slots=True)
@@ -101,8 +104,9 @@ class _Utterance:
 class VllmOmniAdapter(QueueingAdapter):
     """See `QueueingAdapter`. Messages that come while a complete utterance is spoken wait for its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, lead_ms: int) -> None:
         super().__init__()
+        self._lead_ms = lead_ms  # of streamed audio
         # None before the first.
         self._config: VllmConfig | None = None
         # The one that is written or spoken, and its index; None before the next, which gets the index.
@@ -174,7 +178,7 @@ class VllmOmniAdapter(QueueingAdapter):
         config = check_message(VllmConfig, message)
         if config.ref_audio is not None:
             raise Unsupported("ref_audio: add the voice once, by POST /v1/audio/voices, and name it as voice")
-        yield protocol.build("session.update", session=config.session())
+        yield protocol.build("session.update", session=config.session(self._lead_ms))
         self._config = config
 
     def _write(self, text: Any) -> Iterator[Message]:

@@ -40,12 +40,12 @@ def engine() -> Iterator[EspeakEngine]:
 
 
 def loud(pcm: NDArray[np.int16]) -> NDArray[np.intp]:
-    """Samples that can be heard."""
+    """Indices of audible samples."""
     return np.flatnonzero(np.abs(pcm.astype(int)) > 100)
 
 
 def pitch_hz(pcm: NDArray[np.int16]) -> float:
-    """Median of the fundamental frequency in voiced windows of 50 ms."""
+    """Median of the fundamental frequency, in voiced windows of 50 ms."""
     found = []
     for window in np.split(pcm[: len(pcm) // 1_200 * 1_200].astype(float), len(pcm) // 1_200):
         similarity = np.correlate(window, window, "full")[1_199:]
@@ -88,16 +88,16 @@ def test_audio_does_not_depend_on_the_other_slots(engine: EspeakEngine) -> None:
         assert together[slot].words == alone.words
 
 
-# ---------------------------------------------------------------- the sound
+# ---------------------------------------------------------------- sound
 
 
 def test_speech_starts_at_the_first_sample(engine: EspeakEngine) -> None:
     assert loud(speak(engine, "Hello").pcm)[0] < 0.010 * SAMPLE_RATE
 
 
-def test_a_unit_cut_in_mid_sentence_joins_without_an_audible_pause(engine: EspeakEngine) -> None:
+def test_a_sentence_cut_into_units_joins_without_an_audible_pause(engine: EspeakEngine) -> None:
     gaps = np.diff(loud(speak(engine, LONG.rstrip(".")).pcm))
-    assert gaps.max() < 0.070 * SAMPLE_RATE  # as long as the closure of a plosive
+    assert gaps.max() < 0.070 * SAMPLE_RATE  # the closure of a plosive
 
 
 @pytest.mark.parametrize(("mark", "least"), [(".", 0.25), ("!", 0.25), ("?", 0.25), (",", 0.1), (".”", 0.25)])
@@ -133,7 +133,7 @@ def test_speed_keeps_the_pitch(engine: EspeakEngine, speed: float) -> None:
 
 
 def test_pitch_is_a_factor_of_the_frequency(engine: EspeakEngine) -> None:
-    """At its ends, which are beyond the library's range, it is as low and as high as can be."""
+    """At the ends of its range, which exceeds the library's, the pitch is as low or as high as possible."""
     found = {
         pitch: pitch_hz(speak(engine, MAMA, options=SpeechOptions(voice="nova", pitch=pitch)).pcm)
         for pitch in (0.5, 0.7, 0.8, 1.0, 1.3, 1.6, 2.0)
@@ -149,9 +149,7 @@ def test_pitch_is_a_factor_of_the_frequency(engine: EspeakEngine) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("speed", [0.3, 1.0, 4.0])
-def test_words_are_in_order_inside_the_audio_and_told_before_it(
-    engine: EspeakEngine, speed: float, clean: bool
-) -> None:
+def test_words_are_ordered_within_the_audio_and_sent_before_it(engine: EspeakEngine, speed: float, clean: bool) -> None:
     text = f"**Oh**, 😀 {TEXT} [a link](https://example.com/x) &amp; more"
     spoken = speak(engine, text[:30], FLUSH, text[30:], options=SpeechOptions(speed=speed, clean=clean))
     assert len(spoken.words) > 15
@@ -169,7 +167,7 @@ def test_words_are_in_order_inside_the_audio_and_told_before_it(
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0])
-def test_words_are_where_the_sound_is(engine: EspeakEngine, speed: float) -> None:
+def test_word_times_match_the_sound(engine: EspeakEngine, speed: float) -> None:
     text = "Hello, well. Yes!"
     spoken = speak(engine, text, options=SpeechOptions(speed=speed))
     assert [text[word.char_start : word.char_end] for word in spoken.words] == ["Hello", "well", "Yes"]
@@ -184,7 +182,7 @@ def test_words_are_where_the_sound_is(engine: EspeakEngine, speed: float) -> Non
             assert not len(between)
 
 
-def test_offsets_are_those_of_the_raw_text(engine: EspeakEngine) -> None:
+def test_offsets_count_the_raw_text(engine: EspeakEngine) -> None:
     text = "# Title\n**bold** `code` 世界 😀 end."
     spoken = speak(engine, text)
     found = [text[word.char_start : word.char_end] for word in spoken.words]
@@ -192,16 +190,16 @@ def test_offsets_are_those_of_the_raw_text(engine: EspeakEngine) -> None:
     assert found[-1] == "end"
 
 
-# ---------------------------------------------------------------- the contract
+# ---------------------------------------------------------------- contract of engines
 
 
-def test_frames_are_whole_but_for_the_last(engine: EspeakEngine) -> None:
+def test_all_frames_but_the_last_are_whole(engine: EspeakEngine) -> None:
     spoken = speak(engine, TEXT)
     assert_well_formed(spoken)
     assert spoken.kinds[-1] == "Done"
 
 
-def test_a_flush_gives_out_all_audio_before_it(engine: EspeakEngine) -> None:
+def test_a_flush_outputs_all_audio_before_it(engine: EspeakEngine) -> None:
     alone = speak(engine, "Hello there, old friend").seconds
     spoken = speak(engine, "Hello there, old friend", FLUSH, FLUSH, "and you")
     before = spoken.kinds.index("Flushed")
@@ -211,7 +209,7 @@ def test_a_flush_gives_out_all_audio_before_it(engine: EspeakEngine) -> None:
     assert all(len(frame) == FRAME_BYTES for frame in spoken.frames[:-1])
 
 
-def test_a_dry_slot_is_starved_and_goes_on_with_more_text(engine: EspeakEngine) -> None:
+def test_a_dry_slot_is_starved_and_continues_with_more_text(engine: EspeakEngine) -> None:
     engine.step([StartRequest(0, 7, SpeechOptions()), AddText(0, "Hello there my ")], ())
     said = [output for _ in range(100) for output in engine.step([], {0})]
     assert said[-1] == StarvedOutput(0, 7)
@@ -223,7 +221,7 @@ def test_a_dry_slot_is_starved_and_goes_on_with_more_text(engine: EspeakEngine) 
 
 
 @pytest.mark.parametrize("text", ["", " ", "...", "\u200b", "\x00", "😀", "```\ncode\n```", "—"])
-def test_a_text_without_anything_to_speak_is_done_without_a_frame(engine: EspeakEngine, text: str) -> None:
+def test_a_text_without_words_ends_without_a_frame(engine: EspeakEngine, text: str) -> None:
     assert speak(engine, text).kinds == ["Done"]
 
 
@@ -245,8 +243,8 @@ LENGTHY = {
 
 @pytest.mark.parametrize("speed", [0.25, 1.0, 4.0])
 @pytest.mark.parametrize("name", LENGTHY)
-def test_no_text_makes_a_step_long(engine: EspeakEngine, name: str, speed: float) -> None:
-    """What a step adds to a stream is one unit at the most, after less than two frames; nothing of it is left out."""
+def test_any_text_is_spoken_in_short_steps(engine: EspeakEngine, name: str, speed: float) -> None:
+    """A step synthesises at most one unit, when less than two frames are left; every word is spoken."""
     text, voice = LENGTHY[name]
     options = SpeechOptions(voice=voice, speed=speed)
     engine.step([StartRequest(0, 1, options), AddText(0, text, last=True)], ())
@@ -262,7 +260,7 @@ def test_no_text_makes_a_step_long(engine: EspeakEngine, name: str, speed: float
     assert all(earlier.char_end <= later.char_start for earlier, later in pairwise(told))
 
 
-def test_audio_of_a_lengthy_text_does_not_depend_on_the_split_or_on_the_others(engine: EspeakEngine) -> None:
+def test_audio_of_long_numbers_does_not_depend_on_the_split_or_on_other_slots(engine: EspeakEngine) -> None:
     options = SpeechOptions(speed=0.25)
     text = "999,999 " * 12
     whole = speak(engine, text, options=options)
@@ -272,15 +270,15 @@ def test_audio_of_a_lengthy_text_does_not_depend_on_the_split_or_on_the_others(e
     assert together[9].words == whole.words
 
 
-def test_a_slot_closed_in_mid_clause_starts_anew_for_its_next_request(engine: EspeakEngine) -> None:
+def test_a_slot_released_in_mid_clause_starts_clean(engine: EspeakEngine) -> None:
     fresh = speak(engine, "next request")
     engine.step([StartRequest(0, 1, SpeechOptions(voice="onyx")), AddText(0, LONG, flush=True)], {0})
     assert engine.step([ReleaseSlot(0)], ()) == []
     assert speak(engine, "next request").frames == fresh.frames
 
 
-def test_a_library_that_refuses_a_clause_fails_its_slot_alone(engine: EspeakEngine) -> None:
-    """Here: its voice file is gone."""
+def test_a_clause_that_the_library_refuses_fails_its_slot_alone(engine: EspeakEngine) -> None:
+    """Closing the library stands for a missing voice file."""
     expected = FailedOutput(3, 103, "internal", "the engine failed on this context")
     engine.step(
         [StartRequest(3, 103, SpeechOptions()), AddText(3, LONG, flush=True), StartRequest(4, 104, SpeechOptions())], ()
@@ -290,8 +288,8 @@ def test_a_library_that_refuses_a_clause_fails_its_slot_alone(engine: EspeakEngi
     assert engine.step([], {3}) == []
 
 
-def test_many_new_streams_share_the_steps(engine: EspeakEngine) -> None:
-    """A step does not wait for all 64 clauses, new streams come before old ones, and everybody gets on."""
+def test_many_new_requests_share_the_steps(engine: EspeakEngine) -> None:
+    """A step does not synthesise all 64 clauses, new requests come first, and every request proceeds."""
     slots = range(64)
     opened = [
         each for slot in slots for each in (StartRequest(slot, slot, SpeechOptions()), AddText(slot, LONG, last=True))
@@ -312,7 +310,7 @@ def test_many_new_streams_share_the_steps(engine: EspeakEngine) -> None:
     assert max(spoke_at.values()) < 64
 
 
-def test_a_new_stream_comes_before_those_who_have_begun(engine: EspeakEngine) -> None:
+def test_a_new_request_comes_before_those_that_have_audio(engine: EspeakEngine) -> None:
     old = range(63)
     speak_once = [
         each for slot in old for each in (StartRequest(slot, slot, SpeechOptions()), AddText(slot, "Hi there "))
@@ -328,8 +326,8 @@ def test_a_new_stream_comes_before_those_who_have_begun(engine: EspeakEngine) ->
     assert len({output.slot for output in said}) < 64
 
 
-def test_a_paced_stream_comes_before_all_that_are_not(engine: EspeakEngine) -> None:
-    """Even when it has begun and they have not; and it does not starve them."""
+def test_a_paced_request_comes_before_unpaced_ones(engine: EspeakEngine) -> None:
+    """Also when it has audio and they have none; the unpaced ones still proceed."""
     engine.step([StartRequest(63, 63, SpeechOptions()), AddText(63, "Hi there ")], ())
     while StarvedOutput(63, 63) not in engine.step([], {63}):
         pass
@@ -347,17 +345,17 @@ def test_a_paced_stream_comes_before_all_that_are_not(engine: EspeakEngine) -> N
     assert spoke == {*others, 63}
 
 
-def test_what_the_engine_says_of_itself(engine: EspeakEngine) -> None:
+def test_the_engine_describes_itself(engine: EspeakEngine) -> None:
     assert (engine.info.engine, engine.info.default_voice, engine.info.slots) == ("espeak", "en-us", 64)
     assert engine.info.aligns_words
 
 
-def test_a_default_voice_that_is_not_there_is_a_settings_error() -> None:
+def test_an_unknown_default_voice_is_a_settings_error() -> None:
     with pytest.raises(SettingsError):
         EspeakEngine(Settings(espeak=Espeak(voice="nobody")), 1)
 
 
-def test_two_engines_take_turns(engine: EspeakEngine) -> None:
+def test_two_engines_can_be_used_in_turn(engine: EspeakEngine) -> None:
     alone = speak(engine, LONG)
     other = routed(EspeakEngine(Settings(), 1))
     other.step([StartRequest(0, 1, SpeechOptions(voice="de")), AddText(0, LONG, last=True)], {0})
@@ -367,28 +365,28 @@ def test_two_engines_take_turns(engine: EspeakEngine) -> None:
     assert speak(engine, LONG).frames == alone.frames
 
 
-# ---------------------------------------------------------------- options of the text
+# ---------------------------------------------------------------- text options
 
 
-def test_a_pause_is_silence_and_the_words_after_it_are_later(engine: EspeakEngine) -> None:
+def test_a_pause_is_silence_and_delays_the_words_after_it(engine: EspeakEngine) -> None:
     tag = '<break time="1.5s"/>'
     options = SpeechOptions(breaks=True)
     plain = speak(engine, "Hello there.", FLUSH, " How are you?", options=options)
     paused = speak(engine, f"Hello there.{tag} How are you?", options=options)
     assert [word.char_start - len(tag) for word in paused.words[2:]] == [word.char_start for word in plain.words[2:]]
     later = [one.start_ms - other.start_ms for one, other in zip(paused.words[2:], plain.words[2:], strict=True)]
-    assert all(1_420 <= ms <= 1_500 for ms in later)  # a flush fills its frame
+    assert all(1_420 <= ms <= 1_500 for ms in later)  # a flush pads its frame
     silence = paused.pcm[round(24 * (paused.words[2].start_ms - 1_490)) : round(24 * (paused.words[2].start_ms - 10))]
     assert not silence.any()
 
 
-def test_a_pause_before_the_first_word_is_made_too(engine: EspeakEngine) -> None:
+def test_a_pause_before_the_first_word_is_kept(engine: EspeakEngine) -> None:
     spoken = speak(engine, '<break time="1s"/>Hello.', options=SpeechOptions(breaks=True))
     assert spoken.words[0].start_ms == 1_000
     assert loud(spoken.pcm)[0] >= 24_000
 
 
-def test_figures_are_said_in_the_words_of_the_language(engine: EspeakEngine) -> None:
+def test_numbers_are_spoken_in_the_words_of_the_language(engine: EspeakEngine) -> None:
     for language, written, said in (
         ("en", "It is $5.50.", "It is five dollars and fifty cents."),
         ("fr", "25", "vingt cinq"),

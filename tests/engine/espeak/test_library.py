@@ -54,26 +54,26 @@ def words(text: str, clause: Clause) -> list[str]:
 def test_audio_depends_on_the_arguments_alone(
     espeak: EspeakLibrary, variant: str | None, text: str, pitch: int
 ) -> None:
-    """espeak-ng's flutter, roughness, noise and speed would carry over from one synthesis to the next."""
+    """espeak-ng's flutter, roughness, noise and speed would otherwise carry over to the next synthesis."""
     first = say(espeak, text, variant=variant, pitch=pitch).samples
     for code, other, rate in ("jbo", None, 300), ("cmn", "whisper", 80), ("de", "f1", 450), ("ru", "croak", 175):
         say(espeak, "Something quite different 123, 你好, привет!", code, other, rate=rate, pitch=10, pause=True)
         assert np.array_equal(say(espeak, text, variant=variant, pitch=pitch).samples, first)
 
 
-# espeak-ng's embedded commands: speed, amplitude, reverberation and more, each to an extreme.
+# espeak-ng's embedded commands (speed, amplitude, reverberation and others), each at an extreme.
 COMMANDS = "\x01+90S\x01-9A\x0199R\x0199H\x0199T\x013I\x0110F\x012U hi"
 CONTROLLED = [f"{chr(code)}90S {chr(code)}0A hi" for code in (*range(0x20), *range(0x7F, 0xA0))]
 
 
 @pytest.mark.parametrize("text", [*CONTROLLED, COMMANDS, "\ud800a"])
-def test_nothing_in_a_text_changes_later_audio(espeak: EspeakLibrary, text: str) -> None:
+def test_a_text_does_not_change_later_audio(espeak: EspeakLibrary, text: str) -> None:
     first = say(espeak, "one two").samples
     assert np.abs(say(espeak, text).samples).max() > 1_000
     assert np.array_equal(say(espeak, "one two").samples, first)
 
 
-def test_every_language_speaks_and_leaves_nothing_behind(espeak: EspeakLibrary) -> None:
+def test_every_language_speaks_and_changes_no_later_audio(espeak: EspeakLibrary) -> None:
     first = say(espeak, "one two").samples
     for language in languages():
         clause = espeak.synthesize("1 a", Delivery(language, None), pause=False)
@@ -92,7 +92,7 @@ def test_every_language_speaks_and_leaves_nothing_behind(espeak: EspeakLibrary) 
         ("en-us", "e\u0301te\u0301 is", ["e\u0301te\u0301", "is"]),
     ],
 )
-def test_words_have_their_characters(espeak: EspeakLibrary, code: str, text: str, expected: list[str]) -> None:
+def test_words_have_their_character_offsets(espeak: EspeakLibrary, code: str, text: str, expected: list[str]) -> None:
     assert words(text, say(espeak, text, code)) == expected
 
 
@@ -107,7 +107,7 @@ def test_words_have_their_characters(espeak: EspeakLibrary, code: str, text: str
     ],
 )
 @pytest.mark.parametrize("code", ["en-us", "ja", "de"])
-def test_words_are_in_order_and_inside_text_and_audio(espeak: EspeakLibrary, code: str, text: str) -> None:
+def test_words_are_ordered_within_text_and_audio(espeak: EspeakLibrary, code: str, text: str) -> None:
     clause = say(espeak, text, code, pause=True)
     assert clause.words
     ends = [0, *(word.end for word in clause.words)]
@@ -117,13 +117,13 @@ def test_words_are_in_order_and_inside_text_and_audio(espeak: EspeakLibrary, cod
         assert char <= word.char < word.char + word.length <= len(text)
 
 
-def test_the_pause_is_left_out_on_demand_and_no_part_of_the_last_word(espeak: EspeakLibrary) -> None:
+def test_the_final_pause_is_optional_and_not_part_of_the_last_word(espeak: EspeakLibrary) -> None:
     short, long = say(espeak, "The end."), say(espeak, "The end.", pause=True)
     assert 0.2 * espeak.sample_rate < len(long.samples) - len(short.samples) < 0.5 * espeak.sample_rate
     assert long.words[-1].end <= len(short.samples)
 
 
-def test_work_stops_where_the_audio_gets_too_long_and_leaves_nothing_behind(espeak: EspeakLibrary) -> None:
+def test_synthesis_stops_when_the_audio_is_too_long_and_changes_no_later_audio(espeak: EspeakLibrary) -> None:
     first = say(espeak, "one two").samples
     assert np.array_equal(say(espeak, "one two", max_samples=len(first)).samples, first)
     for most in 0, 1_000, len(first) - 1:
@@ -135,14 +135,14 @@ def test_work_stops_where_the_audio_gets_too_long_and_leaves_nothing_behind(espe
 
 @pytest.mark.parametrize("text", ["[[h@l'oU]]", "<speak><break time='9s'/>a</speak>", "\x01+50S a", "&lt;"])
 def test_text_is_never_a_command(espeak: EspeakLibrary, text: str) -> None:
-    """Markup is read out: it takes longer than the letters alone, and there are no nine seconds of silence."""
+    """Markup is read out: the clause has words, and no silence of nine seconds."""
     clause = say(espeak, text)
     gaps = np.diff(np.flatnonzero(np.abs(clause.samples) > 100))
     assert gaps.max(initial=0) < espeak.sample_rate
     assert len(clause.words) >= 1
 
 
-def test_stretching_changes_the_length_and_not_the_pitch(espeak: EspeakLibrary) -> None:
+def test_stretching_changes_the_length_but_not_the_pitch(espeak: EspeakLibrary) -> None:
     tone = (np.sin(2 * np.pi * 150 * np.arange(espeak.sample_rate) / espeak.sample_rate) * 9_000).astype(np.int16)
     for speed in 0.55, 1.55:
         stretched = espeak.stretch(tone, speed)
@@ -151,13 +151,13 @@ def test_stretching_changes_the_length_and_not_the_pitch(espeak: EspeakLibrary) 
         assert np.argmax(spectrum) * espeak.sample_rate / len(stretched) == pytest.approx(150, abs=2)
 
 
-def test_only_languages_with_a_dictionary_are_there() -> None:
+def test_only_languages_with_a_dictionary_are_listed() -> None:
     assert {"en-us", "de", "cmn", "ja"} <= BY_CODE.keys()
     assert not {"fo", "kaa"} & BY_CODE.keys()
     assert BY_CODE["yue"].path == "sit/yue"
     assert BY_CODE["de"] == Language("de", (("de", 5),), "German", "gmw/de")
 
 
-def test_variants_are_known_by_their_names() -> None:
+def test_variants_are_recognised_by_name() -> None:
     assert "f3" in variants()
     assert "nobody" not in variants()

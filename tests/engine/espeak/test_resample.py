@@ -19,7 +19,7 @@ def resample(*pieces: NDArray[np.int16]) -> NDArray[np.int16]:
 
 
 @pytest.mark.parametrize("hz", [60, 440, 3_000, 7_000])
-def test_a_tone_stays_the_same_tone_at_the_same_time(hz: int) -> None:
+def test_a_tone_keeps_its_frequency_and_its_time(hz: int) -> None:
     tone = np.sin(2 * np.pi * hz * np.arange(SOURCE) / SOURCE) * 20_000
     expected = np.sin(2 * np.pi * hz * np.arange(TARGET) / TARGET) * 20_000
     error = (resample(tone.astype(np.int16)) - expected)[50:-50]
@@ -37,13 +37,13 @@ def test_samples_do_not_depend_on_how_the_input_is_cut(cuts: list[int]) -> None:
     assert np.array_equal(resample(*np.split(NOISE, sorted(cuts))), resample(NOISE))
 
 
-def test_only_milliseconds_are_held_back() -> None:
+def test_only_milliseconds_are_delayed() -> None:
     resampler = Resampler(SOURCE, TARGET)
     given_out = len(resampler.push(NOISE)) // 2
     assert given_out > (len(NOISE) - 147 - 32) * TARGET / SOURCE
 
 
-def test_what_is_too_loud_is_clipped() -> None:
+def test_overshoot_is_clipped() -> None:
     square = np.where(np.arange(3_000) // 30 % 2, 32_767, -32_768).astype(np.int16)
     output = resample(square)
     assert (output.max(), output.min()) == (32_767, -32_768)

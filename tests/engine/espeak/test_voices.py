@@ -15,7 +15,7 @@ def voices() -> EspeakVoices:
 
 
 def resolve(voices: EspeakVoices, voice: str | None, language: str) -> tuple[str, str | None]:
-    """What is spoken with, by way of `Routing`: the code of the language, and the variant."""
+    """The code of the language and the variant that `Routing` resolves to."""
     info = EngineInfo("espeak", "espeak-ng", 1, voices.listed, "en-us", voices.languages, voices.aliases)
     options = Routing(info).resolve(SpeechOptions(voice=voice, language=language))
     found, variant = voices.resolve(options.resolved, options.language)
@@ -79,13 +79,13 @@ def test_everything_listed_can_be_resolved(voices: EspeakVoices) -> None:
         assert resolve(voices, None, spelling)[0] == code
 
 
-def test_every_name_that_other_clients_use_is_an_alias_of_a_listed_voice(voices: EspeakVoices) -> None:
+def test_every_alias_of_other_clients_resolves_to_a_listed_voice(voices: EspeakVoices) -> None:
     assert voices.aliases.keys() == {*OPENAI_VOICES, *QWEN_VOICES}
     assert set(voices.aliases.values()) <= {voice.name for voice in voices.listed}
     assert LANGUAGES.keys() <= voices.languages.keys()
 
 
-def test_the_default_voice_decides_what_names_without_a_language_speak() -> None:
+def test_the_default_voice_resolves_names_without_a_language() -> None:
     voices = EspeakVoices("de+f3")
     found, variant = voices.resolve(None, "auto")
     assert (found.code, variant) == ("de", "f3")
@@ -94,6 +94,6 @@ def test_the_default_voice_decides_what_names_without_a_language_speak() -> None
 
 
 @pytest.mark.parametrize("default", ["", "xx", "de+nobody"])
-def test_a_default_voice_that_is_not_there_is_a_settings_error(default: str) -> None:
+def test_an_unknown_default_voice_is_a_settings_error(default: str) -> None:
     with pytest.raises(SettingsError, match="no voice"):
         EspeakVoices(default)

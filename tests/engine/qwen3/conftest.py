@@ -1,4 +1,4 @@
-"""Tokenizers that the engines of all tests share: reading one takes as long as ten frames."""
+"""Tokenizers are shared by all tests' engines: loading one takes as long as ten frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agent_tts.text.tokens import Tokenizer
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_tokenizers() -> Iterator[None]:
-    """`Tokenizer.load` reads equal files once."""
+    """`Tokenizer.load` loads equal files once."""
     load, known = Tokenizer.load, dict[bytes, Tokenizer]()
 
     def once(folder: Path) -> Tokenizer:

@@ -1,7 +1,7 @@
-"""A process that launches a model's steps on real memory, for a GPU that is not there: `python -m ... STEPS`.
+"""A process that launches a model's steps on real tensors, without a GPU: `python -m ... STEPS`.
 
-Every launch goes as far as triton's cache, with the very tensors that a GPU would get. On stdout: how many of them
-were not there.
+Every launch goes as far as triton's cache, with the tensors that a GPU would get. Prints the number of kernels missing
+from the cache.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from agent_tts.model.weights import build, hollow
 
 
 class Compiler:
-    """Hears of launches."""
+    """Records launches."""
 
     def __init__(self, steps: Steps) -> None:
         self.capability = steps.capability
@@ -36,11 +36,11 @@ class Compiler:
         kernel.warmup(*args, grid=(1,), **options)
         for param, value in zip(kernel.params, args, strict=False):
             if param.name == "out" and value is not None:
-                value.zero_()  # some are codes, which tables are read with
+                value.zero_()  # codes among them index tables
 
 
 def model_of(steps: Steps) -> SpeechModel:
-    """All zeros."""
+    """A model whose weights are zero."""
     config = ModelConfig.read(Path(steps.folder))
     model = SpeechModel(build(FrameModel, config), build(Codec, config.codec))
     for part, dtype in ((model.frame, steps.dtype), (model.codec, steps.codec_dtype)):

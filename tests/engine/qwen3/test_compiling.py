@@ -1,4 +1,4 @@
-"""Kernels compiled ahead, for a GPU that is not here: all that the steps launch, once, and then never again."""
+"""Kernels compiled ahead, for a GPU that is not here: every kernel of the steps, each once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from agent_tts.model.kernels.ahead import Pointer
 
 pytestmark = pytest.mark.node
 
-# The codec as small as its kernels can be: sixteen channels.
+# The smallest codec that the kernels support: sixteen channels.
 SIZE = SIZES["tiny"] | {"codec_widths": {"latent_dim": 48, "codebook_dim": 32, "decoder_dim": 256}}
 CODEC_KERNELS = pytest.param("float16", marks=[pytest.mark.slow, pytest.mark.timeout(300)])
 
@@ -49,7 +49,7 @@ def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Triton's; the processes that are started compile, and find cores enough."""
+    """A triton cache of its own; the compiling processes may use all cores."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiling, "FEWEST_CORES", 1)
@@ -60,7 +60,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @dataclass
 class Heard:
-    """The progress of a compilation."""
+    """Records the progress of a compilation."""
 
     total: int = 0
     done: int = 0
@@ -71,7 +71,7 @@ class Heard:
 
 @pytest.fixture(scope="module")
 def compiled(steps: Steps) -> tuple[Heard, Heard]:
-    """Two engines that want the same kernels at the same time, both ready."""
+    """Two engines that need the same kernels at the same time; both are ready."""
     first, second = Heard(), Heard()
     with closing(Compilation(steps)) as one, closing(Compilation(steps)) as other:
         one.wait(first)
@@ -80,7 +80,7 @@ def compiled(steps: Steps) -> tuple[Heard, Heard]:
 
 
 def missed(steps: Steps) -> int:
-    """How many kernels the steps launch, on real tensors, that are not in the cache."""
+    """The number of kernels that the steps launch on real tensors and the cache lacks."""
     command = [sys.executable, "-m", "tests.engine.qwen3.real_launches", steps.to_json()]
     return int(subprocess.run(command, capture_output=True, check=True, timeout=100).stdout)
 
@@ -110,7 +110,7 @@ def log() -> Iterator[list[str]]:
     logger.remove(sink)
 
 
-def test_real_launches_find_all_compiled(steps: Steps, cache: Path, compiled: tuple[Heard, Heard]) -> None:
+def test_real_launches_find_every_kernel_compiled(steps: Steps, cache: Path, compiled: tuple[Heard, Heard]) -> None:
     before = kernels(cache)
     assert missed(steps) == 0
     assert kernels(cache) == before
@@ -122,7 +122,9 @@ def test_one_of_two_engines_compiles_each_kernel_once(compiled: tuple[Heard, Hea
     assert waited.total == 0
 
 
-def test_a_stamp_spares_the_process(steps: Steps, cache: Path, compiled: tuple[Heard, Heard]) -> None:
+def test_a_stamp_makes_the_compiling_process_unnecessary(
+    steps: Steps, cache: Path, compiled: tuple[Heard, Heard]
+) -> None:
     before, heard = kernels(cache), Heard()
     (stamp,) = stamps(cache)
     with closing(Compilation(steps)) as compilation:
@@ -147,18 +149,18 @@ def test_other_steps_have_another_stamp(
         assert children(os.getpid())
 
 
-def test_what_cannot_be_compiled_is_said_and_left_to_the_launch(
+def test_a_failed_compilation_is_logged_and_left_to_the_launch(
     steps: Steps, tmp_path: Path, log: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("TRITON_INTERPRET", "1")  # what is interpreted cannot be
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # interpreted kernels cannot be compiled
     with closing(Compilation(steps)) as compilation:
         compilation.wait(Heard())
     assert "exit code 1" in log[-1]
     assert not stamps(tmp_path)
 
 
-def test_it_is_given_up_in_time_with_its_workers(
+def test_a_compilation_beyond_its_deadline_is_ended_with_its_workers(
     steps: Steps, tmp_path: Path, log: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
@@ -166,18 +168,18 @@ def test_it_is_given_up_in_time_with_its_workers(
         (process,) = children(os.getpid())
         while not (workers := children(process)):
             time.sleep(0.01)
-        assert len(list(Path(f"/proc/{process}/task").iterdir())) == 1  # it may fork
+        assert len(list(Path(f"/proc/{process}/task").iterdir())) == 1  # one thread: it can fork
         monkeypatch.setattr(compilation, "_deadline", time.monotonic() + 0.1)
         compilation.wait(Heard())
     assert "kernels: not all are compiled after" in log[-1]
-    soon = time.monotonic() + 2  # much less than they would have to do
+    soon = time.monotonic() + 2  # much less than the compilation takes
     while (left := [worker for worker in workers if lives(worker)]) and time.monotonic() < soon:
         time.sleep(0.01)
     assert not left
     assert not stamps(tmp_path)
 
 
-def test_where_in_its_memory_a_tensor_begins_is_what_its_alignment_is() -> None:
+def test_alignment_follows_from_the_offset_of_a_tensor() -> None:
     whole = torch.empty(64, dtype=torch.bfloat16, device="meta")
     aligned = [Pointer.of(whole[start:]).data_ptr() % 16 == 0 for start in (0, 1, 8, 11)]
     assert aligned == [True, False, True, False]

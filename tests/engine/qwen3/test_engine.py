@@ -1,4 +1,4 @@
-"""Qwen3Engine says what upstream says, whatever other requests it speaks at the same time."""
+"""Qwen3Engine gives upstream's audio, whatever other requests run at the same time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ RYAN = SpeechOptions(voice="ryan", language="en", seed=0, clean=False, sampling=
 
 @contextmanager
 def engine(*folders: Path, slots: int = 4, voices: Path | None = None, **settings: Any) -> Iterator[Qwen3Engine]:
-    """An engine with some checkpoints, on the CPU."""
+    """An engine on the CPU, with these checkpoints."""
     models = tuple(Checkpoint(source=str(folder)) for folder in folders)
     qwen3 = Qwen3(models=models, device="cpu", **{"max_model_len": 256, **settings})
     made = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(voices or "/nonexistent"))), slots)
@@ -71,18 +71,18 @@ def ryan(ending: Checkpoints) -> Iterator[Qwen3Engine]:
 
 @pytest.fixture(scope="module")
 def alone(ryan: Qwen3Engine) -> Spoken:
-    """What `RYAN` says of `TEXT` when nothing else is spoken."""
+    """The output of `TEXT` with `RYAN` when no other request runs."""
     return speak(ryan, TEXT, options=RYAN)
 
 
 @pytest.fixture(scope="module")
 def upstream(checkpoint: Checkpoints) -> Any:
-    """The reference's model of a type."""
+    """The reference implementation's model of a type."""
     return cache(lambda model_type: oracle.load(checkpoint(model_type)))
 
 
 def theirs(model: Any, method: str, **request: Any) -> NDArray[np.float32]:
-    """Greedy audio of upstream's own call, with a streaming prompt."""
+    """Greedy audio of a method of upstream, with a streaming prompt."""
     wavs, rate = getattr(model, method)(
         text=TEXT,
         non_streaming_mode=False,
@@ -99,12 +99,12 @@ def theirs(model: Any, method: str, **request: Any) -> NDArray[np.float32]:
 
 
 def ours(made: Qwen3Engine, options: SpeechOptions, text: str = TEXT) -> NDArray[np.float32]:
-    """The first `FRAMES` frames of an engine."""
+    """The first `FRAMES` frames of a request."""
     return frames_of(made, made.step([StartRequest(0, 1, options), AddText(0, text), AddText(0, "", last=True)], [0]))
 
 
 def frames_of(made: Qwen3Engine, outputs: list[StepOutput]) -> NDArray[np.float32]:
-    """The first `FRAMES` frames of an engine, of which `outputs` are the first, if any."""
+    """The first `FRAMES` frames of a request, continuing `outputs`."""
     while len(outputs) < FRAMES:
         outputs += made.step([], [0])
     made.step([ReleaseSlot(0)], [])
@@ -117,7 +117,7 @@ def assert_same(ours: NDArray[np.float32], expected: NDArray[np.float32]) -> Non
     assert np.abs(ours - expected).max() < 1e-4  # a step of int16 is 3e-5
 
 
-class TestSaysWhatUpstreamSays:
+class TestEqualsUpstream:
     @pytest.mark.parametrize("instructions", [None, "Speak like the world is yours."])
     def test_with_a_named_speaker(self, checkpoint: Checkpoints, upstream: Any, instructions: str | None) -> None:
         expected = theirs(
@@ -161,7 +161,7 @@ class TestSaysWhatUpstreamSays:
             options = resolved(base, SpeechOptions("clone:bob", "de", seed=0, clean=False, sampling=GREEDY))
             first = ours(base, options)
             assert_same(first, expected)
-            assert np.array_equal(ours(base, options), first)  # from the ready prompt
+            assert np.array_equal(ours(base, options), first)  # with the cached prompt
             given = SpeechOptions(
                 language="de", seed=0, clean=False, sampling=GREEDY, speaker_embedding=tuple(vector.tolist())
             )
@@ -170,13 +170,15 @@ class TestSaysWhatUpstreamSays:
             with pytest.raises(UnknownVoice):
                 resolved(base, SpeechOptions("clone:bob"))
 
-    def test_however_the_text_is_split(self, ryan: Qwen3Engine, alone: Spoken) -> None:
+    def test_with_any_split_of_the_text(self, ryan: Qwen3Engine, alone: Spoken) -> None:
         assert_well_formed(alone)
         for pieces in (list(TEXT), [TEXT[:7], TEXT[7:8], TEXT[8:]], [*TEXT, ""]):
             assert np.array_equal(speak(ryan, *pieces, options=RYAN).pcm, alone.pcm)
 
 
-def test_a_text_shorter_than_its_voices_reference_may_end_late(checkpoint: Checkpoints, tmp_path: Path) -> None:
+def test_a_text_shorter_than_its_reference_waits_for_the_end_of_the_text(
+    checkpoint: Checkpoints, tmp_path: Path
+) -> None:
     library = VoiceLibrary(tmp_path / "voices", 10)
     voice = StoredVoice(name="bob", kind="cloned", transcript="a", consent=Consent("Bob agrees."))
     codes = np.random.default_rng(0).integers(0, 2_048, (40, 16)).astype(np.int16)
@@ -193,14 +195,14 @@ def test_a_text_shorter_than_its_voices_reference_may_end_late(checkpoint: Check
 
 
 def with_clone(folder: Path, size: int, transcript: str, frames: int, *, name: str = "bob", value: float = 1.0) -> None:
-    """A library with a voice whose reference is noise, and its vector the same value throughout."""
+    """Add a voice with a reference of noise, and a speaker vector with one value throughout."""
     codes = np.random.default_rng(0).integers(0, 2_048, (frames, 16)).astype(np.int16)
     voice = StoredVoice(name=name, kind="cloned", transcript=transcript, consent=Consent("Bob agrees."))
     VoiceLibrary(folder, 10).add(voice, {f"vector_{size}": np.full(size, value, np.float32), "codes": codes})
 
 
 def counted(made: Qwen3Engine) -> list[int]:
-    """How many entries each part of a prompt has that the engine's only model computes from now on."""
+    """Entries of each prompt chunk that the engine's only model computes from now on."""
     runner, sizes = made._models[0].runner, list[int]()
     inputs, padding_position = runner._inputs, runner.state.frame.cache.padding_position
 
@@ -208,7 +210,7 @@ def counted(made: Qwen3Engine) -> list[int]:
         part = inputs(chunk)
         sizes.append(len(part.positions))
         known = part.positions[part.positions < padding_position]
-        assert part.span in (None, known[-1] + 1)  # behind it may be what is not a number
+        assert part.span in (None, known[-1] + 1)  # entries behind the span may be NaN
         return part
 
     runner._inputs = taken  # type: ignore[method-assign]
@@ -219,8 +221,8 @@ def bob(name: str = "bob") -> SpeechOptions:
     return SpeechOptions(name, "de", seed=0, clean=False, sampling=GREEDY)
 
 
-def test_what_the_prompts_of_a_reference_share_is_computed_once(checkpoint: Checkpoints, tmp_path: Path) -> None:
-    """Another text says what it says alone, and only what it has a part in is computed for it."""
+def test_the_shared_prefix_of_a_voices_prompts_is_computed_once(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Another text gives the same audio as alone, and only its own part of the prompt is computed."""
     other = "Something else is said here, and at some length."
     folder, voices = checkpoint("base"), tmp_path / "voices"
     with engine(folder, slots=1, voices=voices) as alone, engine(folder, slots=1, voices=voices) as made:
@@ -233,8 +235,8 @@ def test_what_the_prompts_of_a_reference_share_is_computed_once(checkpoint: Chec
     assert others == [rest]
 
 
-def test_a_voice_that_comes_back_has_what_was_computed_for_it(checkpoint: Checkpoints, tmp_path: Path) -> None:
-    """Also when it had to make room for others; and one that differs in its vector alone has something else."""
+def test_a_voice_used_again_is_restored_from_the_cache(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Also after eviction by another voice. A voice with another vector and the same reference has its own prefix."""
     voices = tmp_path / "voices"
     with engine(checkpoint("base"), slots=1, voices=voices, cached_voices=1) as made:
         size = made.info.models[0].vector_size or 0
@@ -248,7 +250,7 @@ def test_a_voice_that_comes_back_has_what_was_computed_for_it(checkpoint: Checkp
     assert sizes == [shared, rest, shared, rest, rest]
 
 
-def test_prompts_are_computed_ahead_of_their_text_when_nobody_speaks(checkpoint: Checkpoints) -> None:
+def test_prompts_are_computed_before_text_arrives_when_the_engine_is_idle(checkpoint: Checkpoints) -> None:
     with engine(checkpoint("custom_voice"), slots=2) as made:
         loop = EngineLoop(made, Scheduler(Policy(slots=2, queue=2)))
         loop.submit(events.OpenRequest(1, STYLED))
@@ -263,7 +265,7 @@ def test_prompts_are_computed_ahead_of_their_text_when_nobody_speaks(checkpoint:
 
 @pytest.fixture
 def base(checkpoint: Checkpoints, tmp_path: Path) -> Iterator[tuple[Qwen3Engine, Path]]:
-    """An engine that speaks cloned voices, and the folder of its library."""
+    """An engine with cloned voices, and the folder of its library."""
     voices = tmp_path / "voices"
     with engine(checkpoint("base"), slots=1, voices=voices, dtype="bfloat16") as made:
         yield made, voices
@@ -275,10 +277,10 @@ def to_the_end(made: Qwen3Engine, options: SpeechOptions) -> StepOutput:
 
 
 @pytest.mark.parametrize("value", [1e300, 3.402e38], ids=["float32", "bfloat16"])
-def test_a_vector_that_the_model_cannot_hold_changes_no_other_request(
+def test_a_speaker_vector_out_of_range_does_not_affect_later_requests(
     base: tuple[Qwen3Engine, Path], value: float
 ) -> None:
-    """An infinity would become NaN in the row's cache, and garbage in the speech of all later owners."""
+    """An infinity would leave NaN in the row's cache and garbage in the audio of all later requests."""
     made, _ = base
     size = made.info.models[0].vector_size or 0
     good = SpeechOptions(seed=0, sampling=GREEDY, speaker_embedding=(0.1,) * size)
@@ -289,7 +291,7 @@ def test_a_vector_that_the_model_cannot_hold_changes_no_other_request(
     assert np.array_equal(ours(made, good), alone)
 
 
-def test_a_row_that_computed_what_is_not_finite_is_whole_again_for_the_next(ending: Checkpoints) -> None:
+def test_a_row_with_nan_in_its_state_is_clean_for_the_next_request(ending: Checkpoints) -> None:
     with engine(ending("custom_voice"), slots=1) as made:
         alone = speak(made, "Hello.", options=RYAN)
         state = made._models[0].runner.state
@@ -300,7 +302,7 @@ def test_a_row_that_computed_what_is_not_finite_is_whole_again_for_the_next(endi
         assert np.array_equal(speak(made, "Hello.", options=RYAN).pcm, alone.pcm)
 
 
-def test_a_transcript_that_leaves_no_room_for_speech_is_refused(base: tuple[Qwen3Engine, Path]) -> None:
+def test_a_transcript_without_room_for_speech_is_refused(base: tuple[Qwen3Engine, Path]) -> None:
     made, voices = base
     with_clone(voices, made.info.models[0].vector_size or 0, "\N{NAZAR AMULET}" * 1_000, 20)
     failed = to_the_end(made, SpeechOptions("bob", seed=0))
@@ -308,12 +310,12 @@ def test_a_transcript_that_leaves_no_room_for_speech_is_refused(base: tuple[Qwen
     assert failed.code == "unsupported"
 
 
-def test_a_transcript_longer_than_its_reference_says_nothing_before_there_is_text(
+def test_a_transcript_longer_than_its_reference_gives_no_audio_before_text(
     base: tuple[Qwen3Engine, Path],
 ) -> None:
     made, voices = base
     with_clone(voices, made.info.models[0].vector_size or 0, "A transcript that is longer than that.", 3)
-    ours(made, SpeechOptions("bob", seed=0))  # makes the voice ready
+    ours(made, SpeechOptions("bob", seed=0))  # loads and caches the voice
     assert made.step([StartRequest(0, 1, SpeechOptions("bob", seed=0))], []) == []
     assert made.step([AddText(0, " ")], [0]) == [StarvedOutput(0, 1)]
     assert made.step([AddText(0, "", last=True)], [0]) == [DoneOutput(0, 1)]
@@ -322,13 +324,13 @@ def test_a_transcript_longer_than_its_reference_says_nothing_before_there_is_tex
 def test_a_language_that_another_model_speaks_is_refused(base: tuple[Qwen3Engine, Path]) -> None:
     made, _ = base
     options = replace(resolved(made, SpeechOptions(seed=0)), language="sichuan_dialect")
-    failed = Qwen3Engine.step(made, [StartRequest(0, 1, options)], [])[-1]  # past the routing, which refuses it too
+    failed = Qwen3Engine.step(made, [StartRequest(0, 1, options)], [])[-1]  # bypasses routing, which refuses it too
     made.step([ReleaseSlot(0)], [])
     assert isinstance(failed, FailedOutput)
     assert failed.code == "unsupported_language"
 
 
-def test_clones_of_requests_that_have_left_are_not_made(base: tuple[Qwen3Engine, Path]) -> None:
+def test_clones_of_cancelled_requests_are_not_loaded(base: tuple[Qwen3Engine, Path]) -> None:
     """Otherwise requests that are opened and cancelled would delay all other voices."""
     made, voices = base
     with_clone(voices, made.info.models[0].vector_size or 0, "a", 40)
@@ -341,7 +343,7 @@ def test_clones_of_requests_that_have_left_are_not_made(base: tuple[Qwen3Engine,
     assert len(begun) < 50
 
 
-def test_a_voice_is_never_spoken_by_another_that_was_given_its_name(base: tuple[Qwen3Engine, Path]) -> None:
+def test_a_voice_with_a_reused_name_is_not_confused_with_the_old_one(base: tuple[Qwen3Engine, Path]) -> None:
     made, voices = base
     size = made.info.models[0].vector_size or 0
     with_clone(voices, size, "a", 40)
@@ -352,7 +354,7 @@ def test_a_voice_is_never_spoken_by_another_that_was_given_its_name(base: tuple[
         made._voices.load(bob)
 
 
-def test_prompts_that_are_kept_ready_take_a_bounded_part_of_the_memory(
+def test_cached_prompts_take_a_bounded_share_of_the_memory(
     checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent_tts.engine.qwen3.runner.PREFIX_POSITIONS", 200)
@@ -367,7 +369,7 @@ def test_prompts_that_are_kept_ready_take_a_bounded_part_of_the_memory(
         assert 100 < sum(prefix.keys.shape[1] for prefix in kept) <= 200
 
 
-def test_others_that_begin_pause_and_leave_change_nothing(ryan: Qwen3Engine, alone: Spoken) -> None:
+def test_other_requests_do_not_change_the_audio(ryan: Qwen3Engine, alone: Spoken) -> None:
     sampled = SpeechOptions("serena", seed=7, clean=False)
     drawn = speak(ryan, TEXT, options=sampled, slot=2)
     together = speak_all(
@@ -383,7 +385,7 @@ def test_others_that_begin_pause_and_leave_change_nothing(ryan: Qwen3Engine, alo
     assert np.array_equal(together[2].pcm, drawn.pcm)
 
 
-def test_a_slot_that_is_given_to_another_starts_clean(ryan: Qwen3Engine, alone: Spoken) -> None:
+def test_a_reused_slot_starts_clean(ryan: Qwen3Engine, alone: Spoken) -> None:
     ryan.step([StartRequest(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0])
     for _ in range(5):
         ryan.step([], [0])
@@ -391,7 +393,7 @@ def test_a_slot_that_is_given_to_another_starts_clean(ryan: Qwen3Engine, alone: 
     assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, alone.pcm)
 
 
-def test_the_same_seed_says_the_same_and_another_does_not(ryan: Qwen3Engine) -> None:
+def test_equal_seeds_give_equal_audio(ryan: Qwen3Engine) -> None:
     options = [SpeechOptions("ryan", seed=seed) for seed in (5, 5, 6, None, None)]
     spoken = [speak(ryan, "Hello.", options=one).pcm for one in options]
     assert np.array_equal(spoken[0], spoken[1])
@@ -399,7 +401,7 @@ def test_the_same_seed_says_the_same_and_another_does_not(ryan: Qwen3Engine) -> 
     assert not np.array_equal(spoken[3], spoken[4])
 
 
-def test_a_row_without_text_waits_and_says_so(ryan: Qwen3Engine) -> None:
+def test_a_row_without_text_waits_and_reports_starvation(ryan: Qwen3Engine) -> None:
     outputs = ryan.step([StartRequest(0, 9, RYAN)], [])
     outputs += ryan.step([], [0])
     assert outputs == [StarvedOutput(0, 9)]
@@ -409,12 +411,12 @@ def test_a_row_without_text_waits_and_says_so(ryan: Qwen3Engine) -> None:
         while new != [StarvedOutput(0, 9)]:
             said += new
             new = ryan.step([], [0])
-    assert said  # it spoke, and was never told to end
+    assert said  # it spoke, although the text has not ended
     assert all(isinstance(one, FrameOutput) for one in said)
     ryan.step([ReleaseSlot(0)], [])
 
 
-def test_all_of_a_text_is_spoken_before_its_flush_is_answered(ryan: Qwen3Engine) -> None:
+def test_a_flush_is_answered_after_all_text_before_it(ryan: Qwen3Engine) -> None:
     alone = speak(ryan, "Hello world.", options=RYAN)
     spoken = speak(ryan, "Hello world.", FLUSH, FLUSH, " And you?", FLUSH, options=RYAN)
     flushed = [index for index, one in enumerate(spoken.outputs) if isinstance(one, FlushedOutput)]
@@ -452,7 +454,7 @@ def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[str
 
 
 @pytest.mark.parametrize("between", ["", "Hi."])
-def test_pauses_are_made_as_they_are_played(ryan: Qwen3Engine, between: str) -> None:
+def test_pauses_are_generated_as_they_are_played(ryan: Qwen3Engine, between: str) -> None:
     text = ('<break time="9s"/>' + between) * 200
     outputs = ryan.step([StartRequest(0, 1, PAUSED), AddText(0, text, last=True)], [0])
     (row,) = ryan._slots.requests()
@@ -463,11 +465,11 @@ def test_pauses_are_made_as_they_are_played(ryan: Qwen3Engine, between: str) -> 
         most = max(most, row.outlet.ready)
     ryan.step([ReleaseSlot(0)], [])
     assert {type(output) for output in outputs} == {FrameOutput}
-    assert most < 40 * 9_000 / 80  # what is read in one go
+    assert most < 40 * 9_000 / 80  # pauses of one chunk of text
 
 
 @pytest.mark.parametrize("speed", [0.4, 0.8, 1.5, 4.0])
-def test_another_speed_is_the_same_speech_in_its_share_of_the_time(
+def test_another_speed_gives_the_same_speech_with_scaled_duration(
     ryan: Qwen3Engine, alone: Spoken, speed: float
 ) -> None:
     spoken = speak(ryan, TEXT, options=replace(RYAN, speed=speed))
@@ -477,7 +479,7 @@ def test_another_speed_is_the_same_speech_in_its_share_of_the_time(
     assert np.array_equal(speak(ryan, *TEXT, options=replace(RYAN, speed=speed)).pcm, spoken.pcm)
 
 
-def test_a_row_at_another_speed_that_has_no_text_gives_all_it_has_and_says_so(ryan: Qwen3Engine) -> None:
+def test_a_row_at_another_speed_outputs_all_audio_when_its_text_runs_out(ryan: Qwen3Engine) -> None:
     options = replace(RYAN, speed=0.5)
     plain = ryan.step([StartRequest(0, 1, RYAN), AddText(0, "Hello world and ")], [0])
     while not isinstance(plain[-1], StarvedOutput):
@@ -493,12 +495,12 @@ def test_a_row_at_another_speed_that_has_no_text_gives_all_it_has_and_says_so(ry
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n \n", "\x07"])
-def test_nothing_to_speak_is_done_without_a_sound(ryan: Qwen3Engine, text: str) -> None:
+def test_a_text_without_words_ends_without_audio(ryan: Qwen3Engine, text: str) -> None:
     spoken = speak(ryan, text, FLUSH, text, options=RYAN)
     assert spoken.kinds == ["Flushed", "Done"]
 
 
-def test_a_first_frame_that_is_silent_is_not_waited_for_and_the_next_is_as_it_was(
+def test_a_silent_first_frame_is_dropped_and_the_rest_unchanged(
     ryan: Qwen3Engine, alone: Spoken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner, steps = ryan._models[0].runner, iter([0.0])
@@ -516,7 +518,7 @@ def test_a_first_frame_that_is_silent_is_not_waited_for_and_the_next_is_as_it_wa
     assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, alone.pcm[1_920:])
 
 
-def test_a_text_that_comes_whole_is_read_as_it_is_spoken(ryan: Qwen3Engine) -> None:
+def test_a_long_text_is_read_while_it_is_spoken(ryan: Qwen3Engine) -> None:
     sentence = "One of many words. "
     whole = speak(ryan, sentence * 4, options=RYAN)
     outputs = ryan.step([StartRequest(0, 1, RYAN), *(AddText(0, sentence) for _ in range(3))], [0])
@@ -532,7 +534,7 @@ def test_a_text_that_comes_whole_is_read_as_it_is_spoken(ryan: Qwen3Engine) -> N
 
 @contextmanager
 def overlapped(made: Qwen3Engine) -> Iterator[Qwen3Engine]:
-    """As on a GPU: a step gives what the step before it has said."""
+    """As on a GPU: a step returns the outputs of the step before it."""
     made._overlaps = True
     try:
         yield made
@@ -540,8 +542,8 @@ def overlapped(made: Qwen3Engine) -> Iterator[Qwen3Engine]:
         made._overlaps = False
 
 
-class TestAStepIsUnderWayWhileTheNextBegins:
-    def test_every_stream_says_what_it_says_otherwise(self, ending: Checkpoints) -> None:
+class TestOverlappedSteps:
+    def test_every_request_gives_the_same_outputs(self, ending: Checkpoints) -> None:
         scripts = {
             0: Script([TEXT], RYAN),
             1: Script(["Hello ", "world.", FLUSH, " How are", FLUSH, FLUSH, " you?"], RYAN),
@@ -560,7 +562,7 @@ class TestAStepIsUnderWayWhileTheNextBegins:
                     assert np.array_equal(spoken.pcm, plain[slot].pcm)
                 assert made.next_step_in_s() is None
 
-    def test_what_is_under_way_is_nothing_to_the_next_owner(self, ryan: Qwen3Engine, alone: Spoken) -> None:
+    def test_a_step_in_flight_does_not_affect_the_slots_next_request(self, ryan: Qwen3Engine, alone: Spoken) -> None:
         with overlapped(ryan):
             for _ in range(2):
                 ryan.step(
@@ -578,8 +580,8 @@ class TestAStepIsUnderWayWhileTheNextBegins:
         assert {output.epoch for output in outputs} == {100}
         assert b"".join(output.pcm for output in outputs if isinstance(output, FrameOutput)) == alone.pcm.tobytes()
 
-    def test_a_step_that_is_done_is_not_waited_for(self, ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-        """However long it was expected to take."""
+    def test_a_finished_step_is_collected_at_once(self, ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whatever its expected duration."""
         monkeypatch.setattr(ryan._timer, "wait_s", lambda now: 60.0)
         with overlapped(ryan):
             ryan.step([StartRequest(0, 1, RYAN), AddText(0, TEXT)], [0])
@@ -588,7 +590,7 @@ class TestAStepIsUnderWayWhileTheNextBegins:
             assert 0 < (ryan.next_step_in_s() or 0) < 0.01
             ryan.step([ReleaseSlot(0)], [])
 
-    def test_a_full_cache_ends_the_stream_behind_its_last_frame(self, checkpoint: Checkpoints) -> None:
+    def test_a_full_cache_ends_the_request_after_its_last_frame(self, checkpoint: Checkpoints) -> None:
         with engine(checkpoint("custom_voice"), slots=1, max_model_len=64) as small:
             plain = speak(small, "word " * 60, options=RYAN)
             with overlapped(small):
@@ -599,14 +601,14 @@ class TestAStepIsUnderWayWhileTheNextBegins:
         assert np.array_equal(spoken.pcm, plain.pcm)
 
 
-def test_speech_that_runs_away_is_cut(checkpoint: Checkpoints) -> None:
-    with engine(checkpoint("custom_voice"), slots=1) as endless:  # random weights hardly ever say their end
+def test_runaway_speech_is_cut(checkpoint: Checkpoints) -> None:
+    with engine(checkpoint("custom_voice"), slots=1) as endless:  # random weights almost never end speech
         spoken = speak(endless, "a", options=RYAN)
     assert isinstance(spoken.outputs[-1], DoneOutput)
     assert spoken.outputs[-1].length
 
 
-def test_a_full_cache_ends_the_stream(checkpoint: Checkpoints) -> None:
+def test_a_full_cache_ends_the_request(checkpoint: Checkpoints) -> None:
     with engine(checkpoint("custom_voice"), slots=1, max_model_len=64) as small:
         spoken = speak(small, "Hello world, how are you? " * 20, options=RYAN)
         assert isinstance(spoken.outputs[-1], DoneOutput)
@@ -615,11 +617,11 @@ def test_a_full_cache_ends_the_stream(checkpoint: Checkpoints) -> None:
 
 
 class TestSharedCache:
-    """Where memory is short, slots share blocks of the cache."""
+    """With little memory, slots share blocks of the cache."""
 
     @pytest.fixture
     def blocks(self, monkeypatch: pytest.MonkeyPatch, ending: Checkpoints) -> Callable[[int], None]:
-        """Leaves as much memory as so many blocks take."""
+        """Limits the memory to a number of blocks."""
 
         def leave(count: int) -> None:
             with engine(ending("custom_voice")) as plenty:
@@ -630,20 +632,20 @@ class TestSharedCache:
 
         return leave
 
-    def test_it_sounds_the_same(self, ryan: Qwen3Engine, blocks: Callable[[int], None], ending: Checkpoints) -> None:
+    def test_audio_does_not_change(self, ryan: Qwen3Engine, blocks: Callable[[int], None], ending: Checkpoints) -> None:
         blocks(20)
         scripts = {slot: Script(["Hi."], replace(RYAN, voice=voice)) for slot, voice in enumerate(("ryan", "sohee"))}
         with engine(ending("custom_voice")) as shared:
             assert shared._models[0].blocks == 20
             expected = {slot: speak(ryan, "Hi.", options=one.options, slot=slot) for slot, one in scripts.items()}
-            for _ in range(3):  # blocks go from row to row
+            for _ in range(3):  # blocks move between rows
                 for slot, spoken in speak_all(shared, scripts).items():
                     assert np.array_equal(spoken.pcm, expected[slot].pcm)
 
-    def test_a_row_that_waits_for_room_does_not_stop_one_that_has_it(
+    def test_a_row_waiting_for_blocks_does_not_stop_others(
         self, blocks: Callable[[int], None], ending: Checkpoints
     ) -> None:
-        """Four slots share a cache for two; a step may have two of them, as it may have 256 of 512 on a GPU."""
+        """Four slots share a cache for two, and a step takes two of them (on a GPU: 256 of 512)."""
         blocks(5)
         with engine(ending("custom_voice"), max_model_len=64) as shared:
             loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, batch_sizes=(2,), window_frames=1_000)))
@@ -659,7 +661,7 @@ class TestSharedCache:
             ]
         assert sorted(over) == [1, 2, 3, 4]
 
-    def test_a_stream_waits_for_room_and_gets_what_others_give_back(
+    def test_a_request_waits_for_blocks_and_gets_released_ones(
         self, blocks: Callable[[int], None], ending: Checkpoints
     ) -> None:
         blocks(16)
@@ -682,7 +684,7 @@ class TestSharedCache:
         (SpeechOptions("ryan", sampling=Sampling(temperature=-1)), "bad_message"),
     ],
 )
-def test_what_cannot_be_spoken_fails_alone(ryan: Qwen3Engine, alone: Spoken, options: SpeechOptions, code: str) -> None:
+def test_an_invalid_request_fails_alone(ryan: Qwen3Engine, alone: Spoken, options: SpeechOptions, code: str) -> None:
     spoken = speak_all(ryan, {0: Script([TEXT], RYAN), 1: Script([TEXT], options)})
     failed = spoken[1].outputs[-1]
     assert isinstance(failed, FailedOutput)
@@ -690,7 +692,7 @@ def test_what_cannot_be_spoken_fails_alone(ryan: Qwen3Engine, alone: Spoken, opt
     assert np.array_equal(spoken[0].pcm, alone.pcm)
 
 
-def test_a_long_prompt_is_computed_in_parts_while_others_speak(
+def test_a_long_prompt_is_computed_in_chunks_while_others_speak(
     checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     styled = SpeechOptions("ryan", "en", "Slowly. " * 8, 0, clean=False, sampling=GREEDY)
@@ -708,7 +710,7 @@ def test_a_long_prompt_is_computed_in_parts_while_others_speak(
 
 
 def speaking(made: Qwen3Engine, count: int) -> list[int]:
-    """How many of some slots that open together speak in the first steps, until all do."""
+    """How many of `count` slots opened together give a frame in each of the first steps, until all do."""
     inputs = [one for slot in range(count) for one in (StartRequest(slot, slot, RYAN), AddText(slot, TEXT, last=True))]
     spoke: list[int] = []
     while not spoke or spoke[-1] < count:
@@ -718,21 +720,21 @@ def speaking(made: Qwen3Engine, count: int) -> list[int]:
     return spoke
 
 
-def test_only_so_many_prompts_are_computed_or_begun_in_one_step(
+def test_a_step_computes_or_begins_a_limited_number_of_prompts(
     checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with engine(checkpoint("custom_voice"), slots=8) as many:
-        assert speaking(many, 8) == [0, 8]  # computed in one step, of which the others had the same in front of them
-        assert speaking(many, 8) == [8]  # which are ready now
+        assert speaking(many, 8) == [0, 8]  # all computed in one step, with a shared prefix
+        assert speaking(many, 8) == [8]  # cached now
         monkeypatch.setattr("agent_tts.engine.qwen3.engine.PREFILLS_PER_STEP", 2)
         assert speaking(many, 8) == [2, 4, 6, 8]
 
 
-STYLED = replace(RYAN, instructions="Slowly. " * 18)  # a prompt of three parts
+STYLED = replace(RYAN, instructions="Slowly. " * 18)  # a prompt of three chunks
 
 
-def test_a_request_that_leaves_before_its_prompt_is_computed_leaves_nothing_behind(checkpoint: Checkpoints) -> None:
-    """While parts of its prompt wait, or all are there; the row's next owner says what it says alone."""
+def test_a_request_cancelled_during_its_prompt_leaves_nothing_behind(checkpoint: Checkpoints) -> None:
+    """Whether some chunks wait or all are computed; the row's next request gives the same audio as alone."""
     with engine(checkpoint("custom_voice"), slots=2) as made:
         alone = ours(made, RYAN)
         queue = made._models[0].runner._waiting
@@ -746,7 +748,7 @@ def test_a_request_that_leaves_before_its_prompt_is_computed_leaves_nothing_behi
             assert np.array_equal(ours(made, RYAN), alone)
 
 
-def test_a_prompt_that_has_begun_needs_no_place_in_later_steps(
+def test_a_prompt_that_has_begun_does_not_count_in_later_steps(
     checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent_tts.engine.qwen3.engine.PREFILLS_PER_STEP", 1)
@@ -764,7 +766,7 @@ def test_a_prompt_that_has_begun_needs_no_place_in_later_steps(
 
 
 class TestSeveralModels:
-    def test_each_request_goes_to_the_one_that_speaks_its_voice(self, ending: Checkpoints) -> None:
+    def test_each_request_goes_to_the_model_of_its_voice(self, ending: Checkpoints) -> None:
         folders = [ending(kind) for kind in ("voice_design", "custom_voice", "base")]
         with engine(*folders) as one:
             kinds = [model.kind for model in one.info.models]
@@ -779,7 +781,7 @@ class TestSeveralModels:
             with engine(folder) as alone:
                 assert np.array_equal(speak(alone, "Hello.", options=asked[slot]).pcm, together[slot].pcm)
 
-    def test_one_may_be_loaded_on_first_use_while_others_speak(self, ending: Checkpoints) -> None:
+    def test_a_model_can_be_loaded_on_first_use_while_others_speak(self, ending: Checkpoints) -> None:
         models = (
             Checkpoint(source=str(ending("custom_voice"))),
             Checkpoint(source=str(ending("voice_design")), load="first_use"),
@@ -795,14 +797,14 @@ class TestSeveralModels:
         assert spoken[1].frames
 
 
-def test_the_codec_may_have_a_precision_of_its_own(checkpoint: Checkpoints) -> None:
+def test_the_codec_can_have_its_own_precision(checkpoint: Checkpoints) -> None:
     with (
         engine(checkpoint("custom_voice"), slots=1) as exact,
         engine(checkpoint("custom_voice"), slots=1, codec_dtype="bfloat16") as rounded,
     ):
         expected, found = ours(exact, RYAN), ours(rounded, RYAN)
     noise = np.square(found - expected).sum() / np.square(expected).sum()
-    assert 1e-6 < noise < 0.05  # the same codes, with the rounding of bfloat16 in their sound
+    assert 1e-6 < noise < 0.05  # the same codes, with bfloat16 rounding in the audio
 
 
 class TestRefuses:
@@ -822,13 +824,13 @@ class TestRefuses:
         with pytest.raises(SettingsError, match="more tokens than the model has embeddings"), engine(tmp_path / "copy"):
             pass
 
-    def test_a_device_that_is_not_there(self, checkpoint: Checkpoints) -> None:
+    def test_a_missing_device(self, checkpoint: Checkpoints) -> None:
         with pytest.raises(SettingsError, match="cuda:99 is not there"):
             Qwen3Engine(
                 Settings(qwen3=Qwen3(models=(Checkpoint(source=str(checkpoint("base"))),), device="cuda:99")), 1
             )
 
-    def test_more_memory_than_there_is(self, checkpoint: Checkpoints) -> None:
+    def test_too_little_memory(self, checkpoint: Checkpoints) -> None:
         with pytest.raises(SettingsError, match="GiB are free: fewer slots"):
             with engine(checkpoint("custom_voice"), slots=65_535, max_model_len=64_768):
                 pass

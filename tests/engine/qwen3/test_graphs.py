@@ -1,4 +1,4 @@
-"""Launching frames of the first rows of a state: what a launch gives is what the step gives."""
+"""A launch of frame graphs gives the result of a model step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SpeechModel:
 
 @pytest.fixture
 def state(model: SpeechModel) -> SpeechState:
-    """Every row is admitted, with a seed each."""
+    """Every row is admitted, each with its own seed."""
     state = model.init_state(ROWS, 64)
     prompt = build_prompt(model.frame.config, PromptVoice("ryan"), role=ROLE, text=TEXT)
     for row in range(ROWS):
@@ -51,7 +51,7 @@ def frame_of(graphs: FrameGraphs, rows: list[int]) -> StepResult:
     return launched.result()
 
 
-def test_a_launch_is_a_step(model: SpeechModel, state: SpeechState) -> None:
+def test_a_launch_equals_a_step(model: SpeechModel, state: SpeechState) -> None:
     alone = copy.deepcopy(state)
     graphs = FrameGraphs(model, state)
     for rows in ([0], [2, 1], [0, 5], [3]):
@@ -73,7 +73,7 @@ def test_a_launch_is_a_step(model: SpeechModel, state: SpeechState) -> None:
     )
 
 
-def test_a_result_outlives_the_next_launch(model: SpeechModel, state: SpeechState) -> None:
+def test_a_result_is_unchanged_by_the_next_launch(model: SpeechModel, state: SpeechState) -> None:
     graphs = FrameGraphs(model, state)
     first = frame_of(graphs, [0])
     kept = first.pcm.copy()
@@ -82,8 +82,8 @@ def test_a_result_outlives_the_next_launch(model: SpeechModel, state: SpeechStat
     assert not np.array_equal(second.pcm, kept)
 
 
-def test_a_batch_is_any_rows_in_any_order(model: SpeechModel, state: SpeechState) -> None:
-    """It equals a step of the same rows in place, and leaves the others unchanged; a row that occurs twice pauses."""
+def test_a_batch_takes_any_rows_in_any_order(model: SpeechModel, state: SpeechState) -> None:
+    """It equals a step of the same rows in place and leaves other rows unchanged. A padding row may occur twice."""
     in_place = copy.deepcopy(state)
     padding_row = 5
     state.frame.ended[padding_row] = in_place.frame.ended[padding_row] = True
@@ -101,7 +101,7 @@ def test_a_batch_is_any_rows_in_any_order(model: SpeechModel, state: SpeechState
 
 
 def _remembered(state: SpeechState) -> list[torch.Tensor]:
-    """The state of all rows but the padding row, without the codec's rings: a paused row may write ahead there."""
+    """The state of all rows but the padding row; without the codec's rings, where a paused row may write ahead."""
     frame, codec = state.frame, state.codec
     counters = (frame.position, frame.text_read, frame.frame, frame.ended, codec.position)
     padding_position = frame.cache.padding_position

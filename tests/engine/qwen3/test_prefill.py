@@ -1,4 +1,4 @@
-"""Prompts beside one another, in tensors that are used again: each as if it were alone."""
+"""Prompts computed together, in reused tensors, equal prompts computed alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS, POSITIONS, ENTRIES = 4, 100, 80
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> FrameModel:
-    """Whose prompts are computed together, as fused kernels do: each position is a row of a step."""
+    """A model that computes prompts together, as fused kernels do: each position is a row of a step."""
     model: FrameModel = tiny.models("base")[1]
 
     def prefill(prompts: PromptPositions, cache: Cache, span: int | None) -> None:
@@ -34,7 +34,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> FrameModel:
 
 
 def prompt_of(model: FrameModel, frames: int) -> Prompt:
-    """A cloned voice with a reference of some frames."""
+    """A prompt of a cloned voice with a reference of `frames` frames."""
     reference = Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(frames).tolist())))
     return build_prompt(model.config, PromptVoice(SpeakerPlace.VECTOR, reference), role=tiny.ROLE, text=tiny.TEXT)
 
@@ -48,12 +48,12 @@ def part(prompt: Prompt, row: int, padding_position: int, begin: int = 0, end: i
     return ChunkInputs(row, positions, None, prompt.numbers(16, begin, end), vector(row))
 
 
-def test_prompts_beside_one_another_are_each_alone(model: FrameModel) -> None:
-    """Also the second in the same tensors, which has fewer and other rows, and one in two parts."""
+def test_prompts_computed_together_equal_prompts_computed_alone(model: FrameModel) -> None:
+    """Also a later one in the same tensors, with fewer and other rows, and one in two chunks."""
     together, alone = model.init_state(ROWS, POSITIONS), model.init_state(ROWS, POSITIONS)
     inputs, padding_position = PromptInputs(together, ENTRIES, 16), together.cache.padding_position
     for state in (together, alone):
-        state.cache.keys[:, 3] = 9  # of the padding row
+        state.cache.keys[:, 3] = 9  # the padding row
     long = prompt_of(model, 50)
     starts: dict[int, Tensor] = {}
     for wanted in (
@@ -71,7 +71,7 @@ def test_prompts_beside_one_another_are_each_alone(model: FrameModel) -> None:
         torch.testing.assert_close(mine[:, :, :padding_position], theirs[:, :, :padding_position], rtol=0, atol=1e-5)
 
 
-def test_padding_leaves_no_trace(model: FrameModel) -> None:
+def test_padding_writes_no_keys(model: FrameModel) -> None:
     state = model.init_state(ROWS, POSITIONS)
     inputs = PromptInputs(state, ENTRIES, 16)
     inputs.fill([part(prompt_of(model, 12), 1, state.cache.padding_position)])

@@ -1,4 +1,4 @@
-"""Prompts are computed in the order in which they came, in parts, so many entries in a step."""
+"""Prompts are computed in order of arrival, in chunks, with a limited number of entries per step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENTRIES = 128
 
 
 def one_of(length: int, shared: int, computed: int = 0) -> RowPrompt:
-    """A prompt of so many entries, of which so many are the same in others."""
+    """A prompt of `length` entries, `shared` of them the same in other prompts."""
     prefix = (Position(None, None),) * (length - 1)
     prompt = Prompt(prefix, min(shared, length - 1), start=None, text=(), complete=True)
     return RowPrompt(0, prompt, SamplingParams(), LoadedVoice(PromptVoice()), computed)
@@ -26,7 +26,7 @@ def one_of(length: int, shared: int, computed: int = 0) -> RowPrompt:
 
 @dataclass
 class Queue:
-    """Prompts that wait, and what a step may compute of them."""
+    """Waiting prompts, and what a step may compute of them."""
 
     budget: PrefillBudget
     waiting: list[RowPrompt] = field(default_factory=list)
@@ -38,12 +38,12 @@ class Queue:
 def queue(
     *lengths: int | tuple[int, int], prompts: int | None = None, cut: bool = False
 ) -> tuple[Queue, list[RowPrompt]]:
-    """Of prompts that share all, or so much."""
+    """Waiting prompts of these lengths, all shared or (length, shared)."""
     waiting = [one_of(length, length) if isinstance(length, int) else one_of(*length) for length in lengths]
     return Queue(PrefillBudget(ENTRIES, prompts, cut), [*waiting]), waiting
 
 
-def test_as_many_ride_along_as_there_is_room_for() -> None:
+def test_a_step_takes_as_many_prompts_as_fit() -> None:
     made, (a, b, c, d) = queue(60, 40, 28, 1)
     assert made.schedule() == [(a, 0, 60), (b, 0, 40), (c, 0, 28)]
     assert made.waiting == [d]
@@ -58,21 +58,21 @@ def test_a_prompt_without_room_does_not_delay_smaller_ones() -> None:
     assert made.schedule() == [(b, 0, 40)]
 
 
-def test_where_it_may_a_prompt_is_cut_to_fill_the_step_and_goes_on_first() -> None:
+def test_a_prompt_is_cut_to_fill_the_step_and_continues_first() -> None:
     made, (a, b, c) = queue(100, 90, 100, cut=True)
     assert made.schedule() == [(a, 0, 100), (b, 0, 28)]
     assert made.schedule() == [(b, 28, 90), (c, 0, 66)]
     assert made.schedule() == [(c, 66, 100)]
 
 
-def test_no_more_prompts_than_a_step_can_take() -> None:
+def test_a_step_takes_a_limited_number_of_prompts() -> None:
     made, (a, b) = queue(9, 9, prompts=1)
     assert made.schedule() == [(a, 0, 9)]
     assert made.schedule() == [(b, 0, 9)]
 
 
-def test_a_long_prompt_takes_turns_with_those_behind_it() -> None:
-    """Until one step is enough for the rest of it."""
+def test_a_long_prompt_alternates_with_those_behind_it() -> None:
+    """Until the rest of it fits into one step."""
     made, (long, short, other, last) = queue(300, 9, 100, 120)
     assert [made.schedule() for _ in range(5)] == [
         [(long, 0, 128)],
@@ -83,7 +83,7 @@ def test_a_long_prompt_takes_turns_with_those_behind_it() -> None:
     ]
 
 
-def test_those_who_come_first_are_ready_first() -> None:
+def test_prompts_finish_in_order_of_arrival() -> None:
     made, waiting = queue(*[200] * 8)
     finished = []
     while made.waiting:
@@ -92,8 +92,8 @@ def test_those_who_come_first_are_ready_first() -> None:
 
 
 @pytest.mark.parametrize("beside", [0, 100])
-def test_what_is_shared_is_a_part_of_its_own(beside: int) -> None:
-    """Wherever it is computed: so what is kept of it is what any other would have computed."""
+def test_the_shared_prefix_is_a_chunk_of_its_own(beside: int) -> None:
+    """In any step, so that its cached result does not depend on the prompt that computed it."""
     made, (one,) = queue((200, 150))
     parts = []
     for _ in range(8):
@@ -103,7 +103,7 @@ def test_what_is_shared_is_a_part_of_its_own(beside: int) -> None:
     assert parts == [(0, 128), (128, 150), (150, 200)]
 
 
-def test_what_is_known_is_not_computed() -> None:
+def test_a_known_prefix_is_not_computed() -> None:
     made, (one,) = queue()[0], [one_of(50, 20, computed=20)]
     made.waiting.append(one)
     assert made.schedule() == [(one, 20, 50)]
@@ -116,8 +116,8 @@ def test_what_is_known_is_not_computed() -> None:
     ),
     cut=st.booleans(),
 )
-def test_nobody_waits_for_ever(arrivals: list[list[tuple[int, int]]], cut: bool) -> None:
-    """In each step the first that waits is computed, within the step's entries, and all are in the end."""
+def test_every_prompt_is_computed_eventually(arrivals: list[list[tuple[int, int]]], cut: bool) -> None:
+    """Each step computes the first prompt that waits and stays within its entries."""
     made, _ = queue(cut=cut)
     prompts: list[RowPrompt] = []
     steps = 0

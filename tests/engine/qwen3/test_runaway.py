@@ -1,4 +1,4 @@
-"""A row that runs away is told apart from speech."""
+"""Rows that run away are detected."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from agent_tts.engine.qwen3.runaway import (
 
 LOUD = np.full((1, 1_920), SILENT_PEAK, np.int16)
 SILENT = LOUD - 1
-MANY = 10_000  # tokens: no cap is near
+MANY = 10_000  # tokens: far from the cap
 
 
 def frames(count: int, seed: int = 0) -> NDArray[np.int64]:
-    """Codes of so many frames that have nothing in common: [count, 16]."""
+    """Codes [count, 16] of frames that have nothing in common."""
     return np.random.default_rng(seed).integers(0, 2_048, (count, 16))
 
 
 def until_over(
     detector: RunawayDetector, codes: NDArray[np.int64], pcm: NDArray[np.int16] = LOUD, tokens: int = MANY
 ) -> int | None:
-    """How many frames of row 0 it took; None: it never ran away."""
+    """The number of frames until row 0 runs away; None if it never does."""
     for number, frame in enumerate(codes, 1):
         if detector.see([0], frame[None], pcm, [tokens])[0]:
             return number
@@ -37,7 +37,7 @@ def until_over(
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 7])
-def test_speech_is_cut_when_it_is_longer_than_its_text_can_be(tokens: int) -> None:
+def test_speech_too_long_for_its_text_is_cut(tokens: int) -> None:
     assert until_over(RunawayDetector(1, 16), frames(500), tokens=tokens) == CAP_FRAMES + CAP_FRAMES_PER_TOKEN * tokens
 
 
@@ -49,18 +49,18 @@ def test_silence_may_last_as_long_as_a_pause() -> None:
 
 
 @pytest.mark.parametrize("period", [1, 2, 7, LOOP_PERIODS])
-def test_a_loop_of_frames_is_seen(period: int) -> None:
+def test_a_loop_of_frames_is_detected(period: int) -> None:
     loop = np.tile(frames(period), (200, 1))
     assert until_over(RunawayDetector(1, 16), loop) == period + LOOP_FRAMES
 
 
-def test_frames_that_differ_in_one_code_are_no_loop() -> None:
+def test_frames_that_differ_in_one_code_are_not_a_loop() -> None:
     codes = np.tile(frames(1), (200, 1))
     codes[:, 15] = np.arange(200)
     assert until_over(RunawayDetector(1, 16), codes) is None
 
 
-def test_rows_are_judged_on_their_own_and_begin_anew() -> None:
+def test_rows_are_judged_separately_and_can_be_reset() -> None:
     detector = RunawayDetector(3, 16)
     loop = frames(1)[0]
     for other in frames(LOOP_FRAMES, 3):

@@ -1,4 +1,4 @@
-"""A live text becomes the same segments of tokens, however it comes."""
+"""A live text gives the same segments of tokens for any split."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.load(folder)
 
 
-Spoken = list[tuple[list[int], int]]  # of each segment: its tokens, and the flushes after it
+Spoken = list[tuple[list[int], int]]  # of each segment: its tokens, and the number of flushes after it
 
 
 def segments(tokenizer: Tokenizer, parts: Sequence[str | None], *, clean: bool = False) -> Spoken:
-    """The segments of a text that comes in parts; None is a flush. Tokens are taken as soon as there are any."""
+    """The segments of a text given in parts; None is a flush. Tokens are taken as soon as they exist."""
     feed = SegmentFeed(StartRequest(0, 1, SpeechOptions(clean=clean)), TokenFeed(tokenizer))
     taken: list[int] = []
     spoken: Spoken = []
@@ -59,7 +59,7 @@ TEXTS = st.text(st.sampled_from("ab .!?。你。é\u0301\u0323<|1\n👋*_"), max
 
 
 @given(TEXTS, st.lists(st.integers(0, 60), max_size=8), st.booleans())
-def test_a_split_changes_nothing(tokenizer: Tokenizer, text: str, cuts: list[int], clean: bool) -> None:
+def test_segments_do_not_depend_on_the_split(tokenizer: Tokenizer, text: str, cuts: list[int], clean: bool) -> None:
     ends = sorted(min(cut, len(text)) for cut in cuts)
     parts = [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
     assert segments(tokenizer, parts, clean=clean) == segments(tokenizer, [text], clean=clean)
@@ -83,7 +83,7 @@ def visible(tokenizer: Tokenizer, tokens: list[int]) -> str:
     return "".join(tokenizer._pipeline.id_to_token(token) for token in tokens).translate(dict.fromkeys(map(ord, "ĠĊ")))
 
 
-def test_a_text_is_one_piece_as_long_as_a_model_can_speak_it_in_one_go(tokenizer: Tokenizer) -> None:
+def test_a_text_is_split_at_the_length_of_a_segment(tokenizer: Tokenizer) -> None:
     sentence = "How are you in the world? "
     count = SEGMENT_CHARS // len(sentence)
     assert segments(tokenizer, [sentence * count]) == [(tokenizer.encode(sentence * count), 0)]
@@ -92,7 +92,7 @@ def test_a_text_is_one_piece_as_long_as_a_model_can_speak_it_in_one_go(tokenizer
     assert longer[0][0] == tokenizer.encode(sentence * (count + 1))
 
 
-def test_a_long_text_is_read_a_chunk_at_a_time(tokenizer: Tokenizer) -> None:
+def test_a_long_text_is_read_in_chunks(tokenizer: Tokenizer) -> None:
     feed = SegmentFeed(StartRequest(0, 1, SpeechOptions()), TokenFeed(tokenizer))
     feed.take_text(AddText(0, "word " * 4_000, last=True))
     feed.read()
@@ -100,7 +100,7 @@ def test_a_long_text_is_read_a_chunk_at_a_time(tokenizer: Tokenizer) -> None:
     assert not feed.dry
 
 
-def test_markup_is_not_spoken_unless_it_is_wanted(tokenizer: Tokenizer) -> None:
+def test_markup_is_removed_only_with_clean(tokenizer: Tokenizer) -> None:
     assert segments(tokenizer, ["**the**"], clean=True)[0][0] == tokenizer.encode("the")
     assert segments(tokenizer, ["**the**"])[0][0] == tokenizer.encode("**the**")
 
@@ -123,7 +123,7 @@ PAUSE = '<break time="1s"/>'
 def test_pauses_and_flushes_keep_their_order(
     tokenizer: Tokenizer, parts: list[str | None], expected: list[object], at_once: bool
 ) -> None:
-    """However late what is read is spoken."""
+    """Whether segments are spoken at once or later."""
     feed = SegmentFeed(StartRequest(0, 1, SpeechOptions(breaks=True)), TokenFeed(tokenizer))
     found: list[object] = []
 

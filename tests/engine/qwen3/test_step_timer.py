@@ -1,4 +1,4 @@
-"""When the next step is begun: as the one under way ends, as far as has been seen."""
+"""The wait before the next step, estimated from the durations of earlier steps."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ def ran(timer: StepTimer, begin: float, end: float, *, waited: bool = True, kind
     timer.done(end, waited=waited)
 
 
-def test_what_has_never_run_is_not_waited_for() -> None:
+def test_an_unknown_kind_of_step_is_not_waited_for() -> None:
     timer = StepTimer()
     timer.launched(8, 1.0, 0.0)
     assert timer.wait_s(1.0) == 0
 
 
-def test_a_step_takes_as_long_as_the_last_of_its_kind() -> None:
+def test_a_step_is_estimated_by_the_last_of_its_kind() -> None:
     timer = StepTimer()
     ran(timer, 1.0, 1.010)
     ran(timer, 2.0, 2.004, kind=1)
@@ -28,19 +28,19 @@ def test_a_step_takes_as_long_as_the_last_of_its_kind() -> None:
     assert timer.wait_s(3.1) == 0
 
 
-def test_a_step_behind_another_begins_when_that_is_done() -> None:
+def test_a_queued_step_begins_when_the_one_before_it_ends() -> None:
     timer = StepTimer()
     ran(timer, 1.0, 1.010)
     timer.launched(8, 2.0, 0.0)
     timer.launched(8, 2.009, 0.0)
     timer.done(2.012, waited=True)
-    assert timer.wait_s(2.012) == pytest.approx(0.012 - WAKE_S)  # as long as the one that was just done
+    assert timer.wait_s(2.012) == pytest.approx(0.012 - WAKE_S)  # the duration of the step that just ended
     timer.done(2.020, waited=True)
     timer.launched(8, 3.0, 0.0)
     assert timer.wait_s(3.0) == pytest.approx(0.008 - WAKE_S)
 
 
-def test_an_estimate_that_is_too_long_shrinks_until_somebody_has_to_wait() -> None:
+def test_an_estimate_shrinks_while_steps_end_earlier() -> None:
     timer = StepTimer()
     ran(timer, 1.0, 1.010)
     ran(timer, 2.0, 2.010, waited=False)
@@ -48,7 +48,7 @@ def test_an_estimate_that_is_too_long_shrinks_until_somebody_has_to_wait() -> No
     assert timer.wait_s(3.0) == pytest.approx(0.010 * SHRINK - WAKE_S)
 
 
-def test_the_hosts_own_time_is_left_for_it() -> None:
+def test_the_wait_leaves_the_host_time_for_its_work() -> None:
     timer = StepTimer()
     for begin in range(100):
         timer.launched(8, float(begin), 0.002)
@@ -57,8 +57,8 @@ def test_the_hosts_own_time_is_left_for_it() -> None:
     assert timer.wait_s(200.0) == pytest.approx(0.010 - 0.002 - WAKE_S, abs=1e-4)
 
 
-def test_one_slow_step_does_not_slow_down_the_next_ones() -> None:
-    """Something else on the GPU, once."""
+def test_one_slow_step_barely_changes_the_estimate() -> None:
+    """Such as another program that uses the GPU once."""
     timer = StepTimer()
     ran(timer, 1.0, 1.010)
     ran(timer, 2.0, 2.5)

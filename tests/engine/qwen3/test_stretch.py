@@ -1,4 +1,4 @@
-"""Another speed, the same pitch, the exact length."""
+"""Time stretching: another speed, the same pitch, the exact length."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_length_and_pitch(speed: float) -> None:
     assert dominant_hz(out) == pytest.approx(220, rel=0.02)
 
 
-def test_audio_comes_while_more_is_made() -> None:
+def test_audio_is_output_while_input_arrives() -> None:
     stretch = TimeStretch(1.5)
     ready = 0
     for number in range(1, FRAMES):
@@ -39,17 +39,17 @@ def test_audio_comes_while_more_is_made() -> None:
         assert ready >= 1_920 * (number - 1) / 1.5 - 0.02 * 24_000
 
 
-def test_after_a_finish_it_starts_anew() -> None:
+def test_it_can_be_reused_after_finish() -> None:
     stretch = TimeStretch(0.7)
     assert stretched(stretch, tone()) == stretched(stretch, tone())
     assert stretch.finish() == b""
 
 
-def test_a_piece_shorter_than_a_window_has_its_length_too() -> None:
+def test_a_piece_shorter_than_a_window_has_the_exact_length() -> None:
     assert len(stretched(TimeStretch(2.0), tone(1)[:200])) == 100
 
 
-def test_it_has_no_thread() -> None:
+def test_it_starts_no_thread() -> None:
     before = threading.active_count()
     stretched(TimeStretch(1.5), tone())
     assert threading.active_count() == before

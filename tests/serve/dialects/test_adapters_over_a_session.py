@@ -164,7 +164,7 @@ KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Le
         {"type": "Close"},
     ),
     "vllm-omni": (
-        lambda: VllmOmniAdapter(),
+        lambda: VllmOmniAdapter(1_000),
         VLLM_OMNI,
         lambda adapter: len(adapter._waiting) + len(adapter._notes) + (adapter._utterance is not None),
         {"type": "session.close"},
@@ -337,7 +337,7 @@ def test_vllm_omnis_text_is_bounded_while_the_writer_waits() -> None:
 
 def configured() -> Connected:
     """A connection of vLLM-Omni's that may speak."""
-    peer = Connected(VllmOmniAdapter())
+    peer = Connected(VllmOmniAdapter(1_000))
     peer.say({"type": "session.config", "response_format": "pcm"})
     peer.take(10)
     return peer

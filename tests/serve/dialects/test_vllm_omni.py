@@ -189,7 +189,7 @@ MESSAGES = st.builds(
 @examples(200)
 @given(messages=st.lists(MESSAGES.map(json.dumps) | st.text(max_size=20) | st.binary(max_size=20), max_size=8))
 def test_nothing_but_speech_errors_comes_of_junk(messages: list[str | bytes]) -> None:
-    adapter = VllmOmniAdapter()
+    adapter = VllmOmniAdapter(1_000)
     for message in messages:
         try:
             for each in adapter.decode(message):
@@ -206,7 +206,7 @@ def test_nothing_but_speech_errors_comes_of_junk(messages: list[str | bytes]) ->
 
 def test_what_waits_is_bounded() -> None:
     """Count no cost to see it fail."""
-    adapter = VllmOmniAdapter()
+    adapter = VllmOmniAdapter(1_000)
     for message in ({"type": "session.config"}, {"type": "input.text", "text": "a"}, {"type": "input.done"}):
         list(adapter.decode(json.dumps(message)))
     waiting = json.dumps({"type": "input.text", "text": "b" * 1_000})
@@ -217,6 +217,17 @@ def test_what_waits_is_bounded() -> None:
 
 
 def test_sound_of_another_context_is_not_told() -> None:
-    adapter = VllmOmniAdapter()
+    adapter = VllmOmniAdapter(1_000)
     silence = np.zeros(4, "<i2").tobytes()
     assert list(adapter.encode(AudioChunk("utterance-0", 1, 0, 0, silence))) == []
+
+
+def test_each_configuration_sets_the_lead() -> None:
+    """A stream after a file is paced again."""
+    adapter = VllmOmniAdapter(1_000)
+    leads = []
+    for streamed in (True, False, True):
+        message = {"type": "session.config", "stream_audio": streamed, "response_format": "pcm"}
+        (update,) = adapter.decode(json.dumps(message))
+        leads.append(update["session"]["lead_ms"])
+    assert leads == [1_000, None, 1_000]
